@@ -95,7 +95,68 @@ ERROR: Json = {
     "properties": {"error": {**TEXT, "description": "One sentence with the remedy."}},
 }
 
+QUESTION: Json = {
+    "type": "object",
+    "properties": {
+        "policy": {**TEXT, "description": "Another policy decides."},
+        "job": {
+            **TEXT,
+            "description": "The job of which `priority`, `least` and `most` are others.",
+        },
+        "priority": COUNT,
+        "least": {**COUNT, "description": "It runs on this number of GPUs at least."},
+        "most": {**COUNT, "description": "It runs on this number of GPUs at most."},
+        "another": {**TEXT, "description": "One more job like this one is submitted now."},
+        "cordon": {**TEXT, "description": "The GPUs of this node are given to no job any more."},
+    },
+}
+
+FUTURE: Json = {
+    "type": "object",
+    "required": ["policy", "jobs"],
+    "properties": {
+        "policy": TEXT,
+        "jobs": {"type": "array", "items": {"$ref": "#/components/schemas/FutureJob"}},
+    },
+}
+
+FUTURE_JOB: Json = {
+    "type": "object",
+    "required": ["job", "gpus", "endsInSeconds", "spans"],
+    "properties": {
+        "job": TEXT,
+        "gpus": {**COUNT, "description": "GPUs that it has after the first decision."},
+        "endsInSeconds": {"type": ["number", "null"], "description": "`null`: it would never end."},
+        "spans": {
+            "type": "array",
+            "items": {"type": "number"},
+            "description": "Begin and end in seconds from now, and GPUs; three numbers for each span.",
+        },
+    },
+}
+
+FUTURES: Json = {
+    "type": "object",
+    "required": ["notes", "futures"],
+    "properties": {
+        "notes": {
+            "type": "array",
+            "items": TEXT,
+            "description": "Assumptions, for lack of knowledge.",
+        },
+        "futures": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/Future"},
+            "description": "As it is, and as it would be.",
+        },
+    },
+}
+
 SCHEMAS = {
+    "Question": QUESTION,
+    "Futures": FUTURES,
+    "Future": FUTURE,
+    "FutureJob": FUTURE_JOB,
     "Queued": QUEUED,
     "Gpu": GPU,
     "Node": NODE,
@@ -147,6 +208,16 @@ def describe_paths() -> Json:
             list_of("Queued"),
         ),
         "/api/v1/nodes": _get("Every GPU, by its node.", "application/json", list_of("Node")),
+        "/api/v1/policies": _get(
+            "The names of all policies.",
+            "application/json",
+            {
+                "type": "object",
+                "required": ["items"],
+                "properties": {"items": {"type": "array", "items": TEXT}},
+            },
+        ),
+        "/api/v1/what-if": {"post": WHAT_IF},
         "/api/v1/page": _get(
             "The data of the page. It changes with the page; programs had better take the record.",
             "application/json",
@@ -179,7 +250,34 @@ def _get(summary: str, content: str, schema: Json, *parameters: Json) -> Json:
     }
 
 
+WHAT_IF: Json = {
+    "summary": "Play two futures of all jobs: as it is, and with something different. Nothing is changed.",
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}}},
+    },
+    "responses": {
+        "200": {
+            "description": "Both futures, by the scheduler itself.",
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Futures"}}},
+        },
+        **{
+            status: {"$ref": f"#/components/responses/{name}"}
+            for status, name in (
+                ("400", "BadRequest"),
+                ("401", "Unauthorized"),
+                ("403", "Forbidden"),
+                ("429", "Busy"),
+                ("503", "Away"),
+                ("504", "TooLong"),
+            )
+        },
+    },
+}
+
 REFUSALS = {
+    "Busy": "Another question is being answered.",
+    "TooLong": "The answer takes too long.",
     "BadRequest": "A parameter is wrong.",
     "Unauthorized": "The token is missing or wrong.",
     "Forbidden": "The header `Host` is no address of this machine.",

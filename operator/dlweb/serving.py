@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from aiohttp import web
 
+from dlcore import policies
 from dlcore.recording.record import Record, encode
 from dlcore.recording.sums import cut
 from dlweb.document import write_live_page
@@ -69,6 +70,9 @@ class Source(Protocol):
     def list_nodes(self) -> list[Json]:
         """List every GPU by its node, as ``dljob gpu list -o json`` does."""
 
+    def suppose(self, question: object) -> Json:
+        """Play two futures: one as it is, and one in which something is different."""
+
 
 class Packed(NamedTuple):
     """An answer as it is sent."""
@@ -107,6 +111,7 @@ class Server:
         self._shell = Packed.of(write_live_page())
         self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
         self._jobs = Renewed(lambda _: source.list_jobs(), every_s=present_s)
+        self._supposing = asyncio.Lock()
         self._nodes = Renewed(lambda _: source.list_nodes(), every_s=present_s)
 
     def application(self) -> web.Application:
@@ -115,6 +120,7 @@ class Server:
         )
         application.on_response_prepare.append(add_headers)
         application.router.add_get("/", self.show_page)
+        application.router.add_post("/api/v1/what-if", self.suppose)
         for path, handler in self.routes().items():
             application.router.add_get(path, handler)
         return application
@@ -129,6 +135,7 @@ class Server:
             "/api/v1/jobs/{name:.+}": self.show_job,
             "/api/v1/queue": self.list_queue,
             "/api/v1/nodes": self.list_nodes,
+            "/api/v1/policies": self.list_policies,
         }
 
     async def show_page(self, request: web.Request) -> web.Response:
@@ -168,6 +175,24 @@ class Server:
         """Answer with every GPU by its node."""
         return await answer_items(request, await self._nodes.get())
 
+    async def list_policies(self, request: web.Request) -> web.Response:
+        """Answer with the names of all policies."""
+        return await answer_items(request, policies.NAMES)
+
+    async def suppose(self, request: web.Request) -> web.Response:
+        """Answer with the futures of all jobs, as it is and as it would be."""
+        if self._supposing.locked():
+            raise SourceError(
+                "another question is being answered; ask again in a moment", status=429
+            )
+        async with self._supposing:
+            try:
+                question = await request.json()
+            except ValueError as error:
+                raise SourceError("the question is no JSON", status=400) from error
+            futures = await asyncio.to_thread(self._source.suppose, question)
+        return answer_packed(request, Packed.of(write(futures)), "application/json")
+
     def _read(self, before: Happened | None) -> Happened:
         record = self._source.read_record(0.0)
         if before is not None and _is_still(before.record, record):
@@ -198,7 +223,7 @@ def write(document: Any) -> str:
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
-async def answer_items(request: web.Request, items: Sequence[Json]) -> web.Response:
+async def answer_items(request: web.Request, items: Sequence[Any]) -> web.Response:
     """Send a list; packing a long one takes a while, so a thread does it."""
     packed = await asyncio.to_thread(lambda: Packed.of(write({"items": items})))
     return answer_packed(request, packed, "application/json")

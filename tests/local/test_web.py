@@ -28,11 +28,14 @@ class Page:
         [self.pid] = [pid for pid in find_processes(up.root) if b"web_process" in words(pid)]
         self._handle = os.pidfd_open(self.pid)
 
-    def ask(self, path, **headers):
+    def ask(self, path, body=None, **headers):
         given = {"Authorization": f"Bearer {self.token}", **headers}
-        request = urllib.request.Request(f"{self.address}{path}", headers=given)  # noqa: S310 - ours
+        request = urllib.request.Request(f"{self.address}{path}", body, given)  # noqa: S310 - ours
         with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:  # noqa: S310 - as above
             return answer.read()
+
+    def post(self, path, document):
+        return self.ask(path, json.dumps(document).encode())
 
     def refusal(self, path, **headers):
         with pytest.raises(urllib.error.HTTPError) as refused:

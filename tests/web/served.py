@@ -18,6 +18,33 @@ TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test
 
 LIMIT_S = 60
 
+QUESTION = {"job": "<i>b</i>", "most": 1, "policy": "fifo"}
+
+FUTURES = {
+    "notes": ["1 GPU is out of use"],
+    "futures": [
+        {
+            "policy": "foresight",
+            "jobs": [
+                {"job": "a", "gpus": 0, "endsInSeconds": 90.0, "spans": [10.0, 90.0, 2]},
+                {"job": "<i>b</i>", "gpus": 2, "endsInSeconds": 60.0, "spans": [0.0, 60.0, 2]},
+            ],
+        },
+        {
+            "policy": "fifo",
+            "jobs": [
+                {
+                    "job": "a",
+                    "gpus": 1,
+                    "endsInSeconds": 80.0,
+                    "spans": [0.0, 40.0, 1, 40.0, 80.0, 2],
+                },
+                {"job": "<i>b</i>", "gpus": 1, "endsInSeconds": None, "spans": [0.0, 100.0, 1]},
+            ],
+        },
+    ],
+}
+
 
 class Told:
     """A source that tells what it was given, and counts how often it was asked."""
@@ -42,6 +69,11 @@ class Told:
     def list_nodes(self) -> list[Any]:
         self.asked += 1
         return self.nodes
+
+    def suppose(self, question: object) -> Any:
+        if question != QUESTION:
+            raise SourceError(f"it is {question!r}", status=400)
+        return FUTURES
 
     def go_on(self, seconds: float) -> None:
         """Let time pass in which nothing happens."""
@@ -71,9 +103,13 @@ class Asking:
             return Answer(answer.status, answer.headers, await answer.text())
 
     async def post(self, path: str, document: Any) -> "Answer":
+        return await self.send(path, json.dumps(document).encode())
+
+    async def send(self, path: str, body: bytes) -> "Answer":
         headers = {"Authorization": f"{BEARER}{TOKEN}"}
-        url = f"{self.address}{path}"
-        async with self._session.post(url, headers=headers, json=document) as answer:
+        async with self._session.post(
+            f"{self.address}{path}", headers=headers, data=body
+        ) as answer:
             return Answer(answer.status, answer.headers, await answer.text())
 
 

@@ -140,3 +140,47 @@ def test_now_is_a_map_of_gpus_and_the_queue(tmp_path):
             assert page.complaints == []
 
     asyncio.run(look())
+
+
+CHOOSE = """
+(() => {
+  const set = (element, value, kind) => {
+    element.value = value;
+    element.dispatchEvent(new Event(kind, {bubbles: true}));
+  };
+  const [policy, job] = document.querySelectorAll("select");
+  set(policy, "fifo", "change");
+  set(job, "<i>b</i>", "change");
+  set(document.querySelectorAll("input")[2], "1", "input");
+})()
+"""
+
+
+def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(tmp_path):
+    source = Told()
+    source.nodes = NODES
+    source.jobs = [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
+
+    async def look():
+        async with (
+            served(source) as ask,
+            opened(
+                CHROMIUM, f"{ask.address}#token={TOKEN}&view=whatif", tmp_path / "profile"
+            ) as page,
+        ):
+            await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
+            await page.evaluate(CHOOSE)
+            await page.until("!document.querySelectorAll('input')[2].disabled")
+            await page.evaluate("document.querySelector('form button').click()")
+            await page.until("document.querySelectorAll('.future').length === 2")
+            text = await page.evaluate(TEXT)
+            assert "As it is, by foresight: jobs end in 1 min 15 s on average" in text
+            assert "If policy fifo decides, <i>b</i> has at most 1 GPUs, by fifo" in text
+            assert "10 s earlier" in text
+            assert "never ends" in text
+            assert "1 GPU is out of use." in text
+            assert await page.evaluate("document.querySelectorAll('.future rect').length") == 5
+            assert await page.evaluate("document.querySelectorAll('i:not(.key)').length") == 0
+            assert page.complaints == []
+
+    asyncio.run(look())

@@ -1,6 +1,7 @@
 """The live page's server, without a browser: who is answered, what is told, and how often the source is asked."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -9,7 +10,7 @@ from dlweb.document import policy
 from dlweb.page_data import make_page_data
 from dlweb.serving import SourceError
 from tests.web.records import SCRIPT, hostile_record
-from tests.web.served import TOKEN, Told, served
+from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
 GUARDED = (
     *("api/v1/page", "api/v1/record", "api/v1/usage.csv", "api/v1/jobs", "api/v1/jobs/evil"),
@@ -208,6 +209,41 @@ def test_what_there_is_not_is_refused_in_a_sentence():
         refused = await ask.post("api/v1/page", {})
         assert refused.status == 405
         assert refused.headers["Allow"] == "GET,HEAD"
+
+    run(look)
+
+
+def test_one_question_is_answered_at_a_time():
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def suppose(self, question):
+            begun.set()
+            assert may_end.wait(LIMIT_S)
+            return super().suppose(question)
+
+    async def look(ask):
+        first = asyncio.create_task(ask.post("api/v1/what-if", QUESTION))
+        assert await asyncio.to_thread(begun.wait, LIMIT_S)
+        refused = await ask.post("api/v1/what-if", QUESTION)
+        assert (refused.status, refused.json["error"].partition(";")[0]) == (
+            429,
+            "another question is being answered",
+        )
+        # Others look meanwhile.
+        assert (await ask("api/v1/page")).status == 200
+        may_end.set()
+        assert (await first).json == FUTURES
+
+    run(look, Slow())
+
+
+def test_a_question_is_json():
+    async def look(ask):
+        assert (await ask.post("api/v1/what-if", {})).json == {"error": "it is {}"}
+        assert (await ask("api/v1/what-if")).status == 405
+        assert (await ask.send("api/v1/what-if", b"{")).json == {"error": "the question is no JSON"}
+        assert (await ask.send("api/v1/what-if", b" " * 100_000)).status == 413
 
     run(look)
 

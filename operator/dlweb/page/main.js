@@ -6,6 +6,7 @@ import { Following, keepToken, setToken } from "./live.js";
 import { Now } from "./now.js";
 import { Usage } from "./usage.js";
 import { data, html, lanes, take, writeInstant } from "./view.js";
+import { WhatIf } from "./whatif.js";
 
 const embedded = document.getElementById("data");
 
@@ -15,6 +16,7 @@ const VIEWS = {
   ...(embedded ? {} : { now: ["Now", Now] }),
   jobs: ["Jobs", Jobs],
   usage: ["Where GPU time went", Usage],
+  ...(embedded ? {} : { whatif: ["What if", WhatIf] }),
 };
 
 function readPlace() {

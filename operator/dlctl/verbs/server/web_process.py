@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ NICE: Final = 5
 """Where all cores are busy, the controller and what trains come first."""
 
 TOKEN_BYTES: Final = 32
+
+LONGEST_QUESTION_S: Final = 180.0
+"""After this time a question about futures is given up; its process has a limit of CPU time, too."""
 
 
 class LiveSource:
@@ -71,6 +75,34 @@ class LiveSource:
     def list_nodes(self) -> list[Json]:
         with _telling():
             return _harmless(self._backend.list_nodes())
+
+    def suppose(self, question: object) -> Json:
+        """Ask a process of its own, so that a long game keeps no viewer waiting."""
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "dlctl.verbs.studies.supposing",
+            str(self._folders.root),
+        ]
+        try:
+            ended = subprocess.run(  # noqa: S603 - our own module
+                words,
+                input=json.dumps(question),
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=LONGEST_QUESTION_S,
+                check=False,
+            )
+            answer: Json = json.loads(ended.stdout)
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            raise SourceError(
+                "the answer takes too long here; ask with dljob simulate --live", status=504
+            ) from error
+        if "error" in answer:
+            raise SourceError(answer["error"], status=answer["status"])
+        checked: Json = harmless_document(answer)
+        return checked
 
     def _find_store(self) -> str:
         settings = {each["name"]: each["value"] for each in self._backend.list_settings()}

@@ -100,9 +100,20 @@ class _Found:
     status: Status
 
 
-def look(backend: Backend, *, state: Path | None, profiles: Path | None, seed: int) -> Present:
-    """Look at a live system; raises :class:`~dlctl.backends.backend.BackendError` if it does not answer."""
-    return _Look(backend, state, profiles, seed).make()
+def look(
+    backend: Backend,
+    *,
+    state: Path | None,
+    profiles: Path | None,
+    seed: int,
+    now: float | None = None,
+) -> Present:
+    """
+    Look at a live system; raises :class:`~dlctl.backends.backend.BackendError` if it does not answer.
+
+    ``now`` is the time of what it answers, if that is not asked for at this moment.
+    """
+    return _Look(backend, state, profiles, seed, time.time() if now is None else now).make()
 
 
 def check_usage(typed: Collection[str]) -> None:
@@ -136,12 +147,12 @@ def mislead(workload: Workload, given: Mapping[str, Any]) -> Workload:
 
 class _Look:
     def __init__(
-        self, backend: Backend, state: Path | None, profiles: Path | None, seed: int
+        self, backend: Backend, state: Path | None, profiles: Path | None, seed: int, now: float
     ) -> None:
         self._backend = backend
         self._state, self._profiles, self._seed = state, profiles, seed
         self._notes: list[str] = []
-        self._now = time.time()
+        self._now = now
 
     def make(self) -> Present:
         settings = self._read_settings()
