@@ -209,7 +209,7 @@ def test_a_second_one_on_the_same_folder_is_told_who_is_there(root):
         (
             ["--virtual-gpus", 1, "--metrics", "9400x"],
             1,
-            "serving.metrics: 9400x is no address with",
+            "serving.metrics: 9400x is not an address with",
         ),
         (
             ["--virtual-gpus", 1, "--config", "settings.yaml"],

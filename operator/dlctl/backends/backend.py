@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Complaint(NamedTuple):
-    """What is wrong with one of several documents."""
+    """The problems of one of several documents."""
 
     document: int
     """Its number."""
@@ -37,7 +37,7 @@ class BackendError(Exception):
 
 
 class Away(BackendError):
-    """Nobody answers there."""
+    """No server answers there."""
 
 
 class NotThere(BackendError):
@@ -162,7 +162,7 @@ class Backend(Protocol):
         """List every GPU by its node."""
 
     def cordon(self, node: str, gpu: int, reason: str) -> Json:
-        """Give a GPU to nobody from now on."""
+        """Take a GPU out of service."""
 
     def uncordon(self, node: str, gpu: int) -> Json:
         """Take that back."""

@@ -30,7 +30,7 @@ def command() -> None:
 @with_backend
 def list_gpus(backend: Backend, *, which: tuple[str, ...], output: str | None) -> None:
     """
-    List GPUs: who has each since when, or why nobody may have it.
+    List GPUs: the job of each and since when, or why no job may have it.
 
     All of them, or those that are named, alone or by their node.
     """
@@ -114,7 +114,7 @@ _GPUS = click.argument(
 @with_backend
 def cordon(backend: Backend, *, gpus: tuple[tuple[str, int], ...], reason: str) -> None:
     """
-    Give GPUs to nobody from now on. Who has one keeps it until its GPUs are next changed.
+    Take GPUs out of service. A job that has one keeps it until its GPUs are next changed.
     """
     for node, number in gpus:
         backend.cordon(node, number, reason)

@@ -123,11 +123,11 @@ def command(**given: Any) -> None:
     """
     Show the case study of the SideCar paper on this machine, live.
 
-    Two jobs share four GPUs (virtual ones, where there are not so many) in three approaches side by
-    side: a scheduler that changes nothing, one that ends jobs and starts them anew, and DLJob, which
-    changes their GPUs in place. Controllers, SideCars and processes are real. What a cluster and a
-    model would take that are not here is waited out, in so many times less time, and is called
-    modelled; what is real is measured and told apart.
+    Two jobs share four GPUs (virtual ones, where the machine has fewer) in three approaches side by
+    side: a scheduler that changes nothing, one that ends jobs and starts them again, and DLJob, which
+    changes their GPUs in place. Controllers, SideCars and processes are real. The times of the cluster
+    and the model of the paper are waited out, shorter by a factor, and are called modelled; times of
+    this machine are measured and shown apart.
     """
     options = Options(**given)
     writing.check_writable(options.out / JOURNAL)
