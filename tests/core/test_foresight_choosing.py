@@ -36,17 +36,17 @@ def make_options(chance: random.Random, most: int) -> tuple[Option, ...]:
     price, power = chance.uniform(0.1, 3.0), chance.uniform(0.3, 1.0)
     worths = [price * gpus**power * chance.uniform(0.8, 1.0) for gpus in counts]
     return (
-        Option(0, 0, 0.0),
-        *(Option(gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)),
+        (0, 0, 0.0),
+        *((gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)),
     )
 
 
 def weigh(options: Sequence[Option]) -> int:
-    return sum(option.weight for option in options)
+    return sum(weight for _, weight, _ in options)
 
 
 def sum_worths(options: Sequence[Option]) -> float:
-    return sum(option.worth for option in options)
+    return sum(worth for _, _, worth in options)
 
 
 # --- the knapsack
@@ -112,9 +112,9 @@ def test_what_is_left_over_may_be_less_than_the_most_that_a_job_could_take():
 
 
 def test_with_no_gpu_left_over_the_one_price_says_all():
-    options = [(Option(0, 0, 0.0), Option(2, 2, 4.0 + n)) for n in range(4)]
+    options = [((0, 0, 0.0), (2, 2, 4.0 + n)) for n in range(4)]
     chosen = _solve_large([Item(make_bid(), each) for each in options], 4)
-    assert [option.gpus for option in chosen] == [0, 0, 2, 2]
+    assert [gpus for gpus, _, _ in chosen] == [0, 0, 2, 2]
 
 
 # --- what is offered
@@ -191,7 +191,7 @@ def test_broken_gpus_weigh_nothing_because_no_other_job_could_have_them():
     bid = make_bid(speeds={1: 1.0, 2: 1.5, 3: 1.8, 4: 2.0, 8: 2.5}, holds=4)
     bid.usable = 2
     options = _make_item(bid, 8, horizon=HORIZON).options
-    assert {option.gpus: option.weight for option in options} == {
+    assert {gpus: weight for gpus, weight, _ in options} == {
         0: 0,
         1: 1,
         2: 2,
@@ -248,14 +248,21 @@ def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its
 def test_options_are_listed_again_when_the_price_the_curve_or_the_horizon_changes():
     bid = make_bid(types={"a": {1: 1.0, 2: 1.5}, "b": {1: 4.0, 2: 6.0}}, holds=1, gpu_type="a",
                    cost=30.0)  # fmt: skip
-    first = list_options(bid, 8, horizon=HORIZON)
-    assert list_options(bid, 8, horizon=HORIZON) == first
-    assert list_options(bid, 8, horizon=100.0)[2].worth < first[2].worth
+
+    def list_worths(horizon: float = HORIZON) -> list[float]:
+        return [worth for _, _, worth in list_options(bid, 8, horizon=horizon)]
+
+    def list_gpus(capacity: int) -> list[int]:
+        return [gpus for gpus, _, _ in list_options(bid, capacity, horizon=HORIZON)]
+
+    first = list_worths()
+    assert list_worths() == first
+    assert list_worths(horizon=100.0)[2] < first[2]
     bid.price *= 2.0
-    dearer = list_options(bid, 8, horizon=HORIZON)
-    assert [option.worth for option in dearer] == [2.0 * option.worth for option in first]
+    dearer = list_worths()
+    assert dearer == [2.0 * worth for worth in first]
     bid.curve = bid.curves[1]
-    assert list_options(bid, 8, horizon=HORIZON)[1].worth > dearer[1].worth
+    assert list_worths()[1] > dearer[1]
     # What fits is not forgotten when less fits.
-    assert [option.gpus for option in list_options(bid, 1, horizon=HORIZON)] == [0, 1]
-    assert [option.gpus for option in list_options(bid, 8, horizon=HORIZON)] == [0, 1, 2]
+    assert list_gpus(1) == [0, 1]
+    assert list_gpus(8) == [0, 1, 2]

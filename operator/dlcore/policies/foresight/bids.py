@@ -6,8 +6,7 @@ waits is kept from one decision to the next, because thousands may wait and an e
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
@@ -48,6 +47,8 @@ class Bid:
         "left",
         "lefts",
         "listed",
+        "listed_at",
+        "listed_on",
         "part",
         "price",
         "state",
@@ -65,7 +66,7 @@ class Bid:
         """That of the type on which the job shall be."""
         self.left = LEAST_LEFT
         """The work that is left, in iterations at the speeds of the curves."""
-        self.lefts: list[float] = []
+        self.lefts: Sequence[float] = ()
         """Where it is not known, several that are equally likely."""
         self.weight = 1.0
         """How much an hour of this job counts beside an hour of others."""
@@ -78,15 +79,19 @@ class Bid:
         self.usable = self.held
         """How many of the GPUs that it holds others could be given."""
         self.change_costs: Mapping[int, float] = {}
-        self.listed: tuple[Key, Any] | None = None
-        """What :func:`.choosing.list_options` has listed of it, and on what that depends."""
+        self.listed: tuple[tuple[int, int, float], ...] = ()
+        """The options that :func:`.choosing.list_options` has listed of it."""
+        self.listed_on: Curve | None = None
+        """Of which curve these are."""
+        self.listed_at: tuple[float, float] | None = None
+        """At which price and horizon."""
         self.part = _find_part(state)
         """Which part of the cost of a change is due to a change now."""
 
     def slow_down(self, factor: float) -> None:
         """Let the job need so many times as long in every shape."""
         self.left *= factor
-        self.lefts = [left * factor for left in self.lefts]
+        self.lefts = tuple([left * factor for left in self.lefts])
 
     @property
     def top(self) -> float:

@@ -24,15 +24,10 @@ class Curve:
     steps: tuple[float, ...]
     """By how much each further GPU raises the hull."""
 
-    @property
-    def top(self) -> float:
-        """The highest speed."""
-        return self.hull[-1]
-
-    @property
-    def pace(self) -> float:
-        """The speed by which jobs are put in order: between that of one GPU and the highest."""
-        return float(self.hull[1] ** (1.0 - TOP_SHARE) * self.top**TOP_SHARE)
+    top: float
+    """The highest speed."""
+    pace: float
+    """The speed by which jobs are put in order: between that of one GPU and the highest."""
 
 
 TOP_SHARE = 0.3
@@ -59,7 +54,9 @@ def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
     hull = [0.0]
     for step in steps:
         hull.append(hull[-1] + step)
-    return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps))
+    # Thousands of jobs share a curve and ask for these at each decision.
+    pace = hull[1] ** (1.0 - TOP_SHARE) * hull[-1] ** TOP_SHARE
+    return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps), hull[-1], pace)
 
 
 def narrow(curve: Curve, *, weight: float, worth: float, supply: int) -> Curve:

@@ -74,7 +74,7 @@ def _write(memory: Memory) -> dict[str, Any]:
         "form": FORM,
         "at": memory.at,
         "levels": dict(memory.levels),
-        "progress": {job: list(each) for job, each in memory.progress.items()},
+        "progress": {job: tuple(each) for job, each in memory.progress.items()},
         "lengths": dict(memory.lengths),
         "spans": dict(memory.spans),
         "types": [
@@ -82,7 +82,7 @@ def _write(memory: Memory) -> dict[str, Any]:
             for kind, speeds in seen.by_type.items()
         ],
         "jobs": {
-            job: [*each.shape, each.slowness, each.since] for job, each in seen.by_job.items()
+            job: (*each.shape, each.slowness, each.since) for job, each in seen.by_job.items()
         },
     }
 

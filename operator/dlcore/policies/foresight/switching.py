@@ -24,7 +24,7 @@ from dlcore.policies.foresight.curves import Point
 Visits = Mapping[str, Sequence[Item]]
 """The jobs that come to each type from another one, with the options that they have there."""
 
-_STAYS = Option(0, 0, 0.0)
+_STAYS: Option = (0, 0, 0.0)
 
 
 def switch_types(
@@ -76,7 +76,7 @@ def _make_visit(bid: Bid, options: Sequence[Point], stays: int, horizon: float) 
     for gpus, speed in options:
         gain = bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon) - now
         if gain > 0:
-            better.append(Option(gpus, gpus, discount * gain))
+            better.append((gpus, gpus, discount * gain))
     return Item(bid, tuple(better))
 
 
@@ -85,4 +85,4 @@ def _may_stay(item: Item) -> Item:
 
 
 def _rank(item: Item) -> tuple[float, int]:
-    return max(each.worth / each.weight for each in item.options), -item.bid.state.order
+    return max(worth / weight for _, weight, worth in item.options), -item.bid.state.order

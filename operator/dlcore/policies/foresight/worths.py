@@ -46,15 +46,17 @@ class Worths(Mapping[JobId, float]):
     def _find_kept(self, bid: Bid) -> float:
         """What the job would lose with each GPU that it gave up, at the least."""
         options = list_options(bid, ALL, horizon=self._horizon)
-        kept = next((option for option in options if option.gpus == bid.held), None)
+        kept = next((option for option in options if option[0] == bid.held), None)
         if kept is None:
             return 0.0
-        fewer = [option for option in options if option.weight < kept.weight]
-        losses = ((kept.worth - o.worth) / (kept.weight - o.weight) for o in fewer)
+        _, most, all_worth = kept
+        fewer = ((weight, worth) for _, weight, worth in options if weight < most)
+        losses = ((all_worth - worth) / (most - weight) for weight, worth in fewer)
         return max(0.0, min(losses, default=0.0))
 
     def _find_wanted(self, bid: Bid) -> float:
         """What each GPU of its smallest share would be worth to a job that waits."""
         options = list_options(bid, ALL, horizon=self._horizon)
-        first = next((option for option in options if option.gpus), None)
-        return max(0.0, first.worth / first.weight) if first is not None else 0.0
+        wanted = ((weight, worth) for gpus, weight, worth in options if gpus)
+        weight, worth = next(wanted, (1, 0.0))
+        return max(0.0, worth / weight)
