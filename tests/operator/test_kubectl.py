@@ -178,7 +178,7 @@ def test_a_job_is_described_with_its_conditions(
     ("field", "teaches"),
     [
         ("dljob", "A training job that can run on several numbers of GPUs."),
-        ("dljob.spec", "How ranks and peers are told to the training processes"),
+        ("dljob.spec", "The framework by whose variables the processes learn"),
         ("dljob.spec.gpus", "The numbers of GPUs that the job can run on, one by one."),
         ("dljob.spec.gpus.requested", "the largest if left out"),
         ("dljob.spec.checkpoint", "One of signal, command and http asks for it"),

@@ -70,7 +70,7 @@ GPUS: Final = Record(
         ),
         "requested": Number(
             description=(
-                "What a scheduler that cannot change the number would give: one of the options;"
+                "The number that a scheduler without elasticity would give: one of the options;"
                 " the largest if left out."
             ),
             minimum=1,
@@ -78,8 +78,8 @@ GPUS: Final = Record(
         ),
         "types": Many(
             description=(
-                "Types of GPUs that will do, the best liked first; any if left out. Speeds are"
-                " known for each type apart."
+                "The types of GPUs that the job can use, the preferred one first; any if left out."
+                " Speeds are kept for each type apart."
             ),
             min_items=1,
             max_items=16,
@@ -93,7 +93,7 @@ GPUS: Final = Record(
         "maxNodes": Number(
             description=(
                 "Over how many nodes the job may spread. If left out there is no limit, but for"
-                " framework none it is 1, because nothing would tell its processes of each other."
+                " framework none it is 1, because its processes cannot find each other."
             ),
             minimum=1,
             maximum=MAX_GPUS,
@@ -114,7 +114,7 @@ GPUS: Final = Record(
 TRAINING: Final = Record(
     description=(
         "How long the job trains: a number of epochs or iterations, or until a target is reached,"
-        " whose time is predicted from the curve so far. With both, whatever comes first. Or"
+        " whose time is predicted from the curve so far. With both, the first of them counts. Or"
         " until its program ends, where its length is not known."
     ),
     required=True,
@@ -140,7 +140,7 @@ TRAINING: Final = Record(
         "untilExit": Flag(
             description=(
                 "Whether the length of the training is not known, and it is done when its program"
-                " ends well. Policies suppose a length then; a known one is better."
+                " ends with exit status 0. Policies suppose a length then; a known one is better."
             ),
             default=False,
         ),
@@ -261,7 +261,8 @@ PROGRESS: Final = Record(
             maximum=2**53,
         ),
         "stallSeconds": Number(
-            description="After so many seconds without progress the job is said to stand still.",
+            description="After this number of seconds without progress the job is reported as"
+            " stalled.",
             whole=False,
             minimum=1,
             maximum=30 * DAY,
@@ -269,9 +270,9 @@ PROGRESS: Final = Record(
         ),
         "restartSeconds": Number(
             description=(
-                "After so many seconds without progress the training is ended, unsaved because it"
-                " hangs, and started anew from its last checkpoint. That counts as a crash, of which"
-                " backoffLimit says how many are borne with. If left out, it is only told."
+                "After this number of seconds without progress the training is ended, unsaved"
+                " because it hangs, and started again from its last checkpoint. That counts as a"
+                " crash; backoffLimit says how many are allowed. If left out, it is only reported."
             ),
             whole=False,
             minimum=1,
@@ -370,14 +371,14 @@ CHECKPOINT: Final = Record(
             form=jobforms.URL_PATH,
         ),
         "to": Text(
-            description="Who is asked: the process of rank 0, or all of them.",
+            description="The processes that are asked: that of rank 0, or all of them.",
             max_length=8,
             choices=("leader", "all"),
             default="leader",
         ),
         "confirm": Text(
             description=(
-                "How one sees that it is written: a new checkpoint under path, a line in the log"
+                "How DLJob sees that it is written: a new checkpoint under path, a line in the log"
                 " that confirmLog finds, or the exit of the process."
             ),
             max_length=8,
@@ -412,10 +413,11 @@ CHECKPOINT: Final = Record(
         ),
         "complete": Text(
             description=(
-                "How one sees that a checkpoint is complete: by the marks of a framework (huggingface,"
-                " accelerate, dcp, lightning, keras, tensorflow, deepspeed, megatron), by a file that is written"
-                " last (marker), by its name (rename), or because its files have not changed for long"
-                " enough (settled). auto takes the marks that it recognises, else settled."
+                "How DLJob sees that a checkpoint is complete: by the marks of a framework"
+                " (huggingface, accelerate, dcp, lightning, keras, tensorflow, deepspeed,"
+                " megatron), by a file that is written last (marker), by its name (rename), or"
+                " because its files have not changed for long enough (settled). auto takes the"
+                " marks that it recognises, else settled."
             ),
             max_length=16,
             choices=CHECKPOINT_SIGNS,
@@ -432,8 +434,9 @@ CHECKPOINT: Final = Record(
         ),
         "settleSeconds": Number(
             description=(
-                "How many seconds nothing may change in a checkpoint that nothing marks as complete."
-                " If left out, it follows from the job's former checkpoints, with 2 for the first."
+                "The number of seconds without a change after which an unmarked checkpoint counts"
+                " as complete. If left out, it follows from the job's former checkpoints, with 2"
+                " for the first."
             ),
             whole=False,
             minimum=0,
@@ -455,14 +458,15 @@ CHECKPOINT: Final = Record(
             default=False,
         ),
         "timeoutSeconds": Number(
-            description="After so many seconds a checkpoint is given up and the process stopped.",
+            description="After this number of seconds a checkpoint is given up and the process"
+            " stopped.",
             whole=False,
             minimum=0,
             maximum=DAY,
             default=60,
         ),
         "graceSeconds": Number(
-            description="How many seconds pass between SIGTERM and SIGKILL.",
+            description="The number of seconds between SIGTERM and SIGKILL.",
             whole=False,
             minimum=0,
             maximum=3600,
@@ -477,8 +481,8 @@ FIELDS: Final[Mapping[str, Node]] = {
     "gpus": GPUS,
     "framework": Text(
         description=(
-            "How ranks and peers are told to the training processes: in the way of this"
-            " framework; none tells nothing."
+            "The framework by whose variables the processes learn their ranks and peers; none sets"
+            " no variables."
         ),
         max_length=16,
         choices=tuple(framework.value for framework in Framework),
@@ -501,8 +505,8 @@ FIELDS: Final[Mapping[str, Node]] = {
     "checkpoint": CHECKPOINT,
     "environment": Record(
         description=(
-            "On one machine: in which environment the training runs; that in which it was submitted"
-            " if left out. On Kubernetes it has no effect, because the image is the environment."
+            "On one machine: the environment in which the training runs; that of the submission if"
+            " left out. On Kubernetes it has no effect, because the image is the environment."
         ),
         fixed_because="the running processes were started in it",
         rules=jobrules.ENVIRONMENT_RULES,
@@ -518,9 +522,9 @@ FIELDS: Final[Mapping[str, Node]] = {
             ),
             "variables": Many(
                 description=(
-                    "Which variables of the submitter it gets besides PATH, HOME, USER, LOGNAME,"
-                    " SHELL, LANG, TZ and TMPDIR; all if left out. A job in a container gets only"
-                    " the variables in this list, and none if it is left out."
+                    "The variables of the submitter that it gets in addition to PATH, HOME, USER,"
+                    " LOGNAME, SHELL, LANG, TZ and TMPDIR; all if left out. A job in a container"
+                    " gets only the variables in this list, and none if it is left out."
                 ),
                 max_items=256,
                 unique=True,
@@ -581,19 +585,19 @@ FIELDS: Final[Mapping[str, Node]] = {
         default=False,
     ),
     "ttlSecondsAfterFinished": Number(
-        description="After so many seconds a finished job is removed; never if left out.",
+        description="After this number of seconds a finished job is removed; never if left out.",
         minimum=0,
         maximum=YEAR,
     ),
     "activeDeadlineSeconds": Number(
-        description="After so many seconds since its first GPUs the job is stopped and failed.",
+        description="This number of seconds after its first GPUs the job is stopped as failed.",
         minimum=1,
         maximum=YEAR,
     ),
     "backoffLimit": Number(
         description=(
             "How often the training may crash, or hang for progress.restartSeconds, and be started"
-            " again before it failed."
+            " again before the job fails."
         ),
         minimum=0,
         maximum=1000,

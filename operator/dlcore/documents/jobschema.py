@@ -27,7 +27,7 @@ WORKING_DIRECTORY: Final = "dljob.io/working-directory"
 
 def _spec(*, runs: bool) -> Record:
     return Record(
-        description="What the user wants of the job.",
+        description="The specification of the job.",
         required=True,
         remedy="say what to run, beginning with gpus and training",
         rules=jobrules.SPEC_RULES,
@@ -86,8 +86,8 @@ def _metadata() -> Record:
                     ),
                     WORKING_DIRECTORY: Text(
                         description=(
-                            "On one machine: where the relative paths of the job begin; where it"
-                            " was submitted from if left out."
+                            "On one machine: where the relative paths of the job begin; the folder"
+                            " of the submission if left out."
                         ),
                         max_length=4096,
                         form=jobforms.FOLDER,
@@ -125,7 +125,7 @@ def build(*, runs: bool) -> Record:
             "metadata": _metadata(),
             "spec": _spec(runs=runs),
             "status": Record(
-                description="How the job is doing. Written by DLJob, and by nobody else.",
+                description="The status of the job. Only DLJob writes it.",
                 open=True,
                 fields={
                     "phase": Text(
