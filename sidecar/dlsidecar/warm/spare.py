@@ -17,7 +17,6 @@ import importlib
 import json
 import os
 import runpy
-import socket
 import sys
 import time
 import types
@@ -86,25 +85,31 @@ def tell_stacks_when_asked() -> None:
 
 def await_first_rank(environment: Mapping[str, str]) -> None:
     """
-    Let the first rank be ahead, where PyTorch's ranks meet at a port that it opens.
+    Let the first rank be ahead, where PyTorch's ranks meet at a port that it opens on this node.
 
     Warm ranks are all there within milliseconds. One that finds the port closed tries again after a
     whole second, so that a quarter of it is well spent even if the port opens later: all ranks run the same
-    program, and this one is behind the first from here on.
+    program, and this one is behind the first from here on. The kernel's table is read, because a first rank that
+    counts its peers would take a connection that tries the port for one of them.
     """
-    host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
-    if not host or not port.isdigit() or environment.get("RANK", "0") == "0":
-        return
+    port = environment.get("MASTER_PORT", "")
+    is_beside = environment.get("NODE_RANK") == "0" and environment.get("RANK", "0") != "0"
     end = time.monotonic() + MEETING_SECONDS
-    while True:
-        left = end - time.monotonic()
-        if left <= 0:
-            return
+    while is_beside and port.isdigit() and not is_open(int(port)) and time.monotonic() < end:
+        time.sleep(MEETING_STEP_SECONDS)
+
+
+def is_open(port: int) -> bool:
+    """Whether a process on this machine, or in this container, waits for connections at this port."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
-            socket.create_connection((host, int(port)), left).close()
-            return
+            with open(table) as file:  # noqa: PTH123
+                lines = [line.split() for line in file]
         except OSError:
-            time.sleep(MEETING_STEP_SECONDS)
+            continue
+        if any(words[1].endswith(f":{port:04X}") and words[3] == "0A" for words in lines[1:]):
+            return True
+    return False
 
 
 def run_script(script: str) -> None:
