@@ -27,7 +27,7 @@ from dlweb.renewing import Renewed
 
 Json = dict[str, Any]
 
-PRESENT_S: Final = 2.0
+PRESENT_S: Final = 5.0
 """After this time jobs and GPUs are asked for again, while there are viewers."""
 
 RECORD_S: Final = 4.0
