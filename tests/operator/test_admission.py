@@ -109,7 +109,8 @@ def classes(plane):
             "metadata": {"name": name},
             "handler": name,
         }
-        plane.kubectl("create", "-f", "-", stdin=json.dumps(document))
+        # They may be there already: tests of other modules may run between those of this one.
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
 
 @pytest.mark.parametrize("own", [[], ["mine/before"], ["mine/before", names.FINALIZER]])
