@@ -52,7 +52,7 @@ def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, ima
         (supply(labelled=4), placeholder(), ""),
         (supply(), None, "is to be made"),
         (supply(0), None, "offers no nvidia.com/gpu"),
-        (supply(4), placeholder(4), "tell of 8 GPUs, and its device plugin offers 4"),
+        (supply(4), placeholder(4), "name 8 GPUs, and its device plugin offers 4"),
         (supply(), placeholder(phase="Pending"), "does not run yet"),
         (supply(), placeholder(phase="Pending", refused=TAKEN), "pods of others hold some"),
         (supply(), placeholder(phase="Pending", refused="no room"), r"\(no room\)"),

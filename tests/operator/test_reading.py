@@ -179,7 +179,7 @@ def test_the_pool_is_chosen_by_a_label(pool, is_in):
         ({"annotations": {CORDONS: "{one}"}}, (), "cannot be read"),
         ({"labels": {"nvidia.com/mig-1g.5gb.count": "7"}}, (), "MIG"),
         ({"labels": {"nvidia.com/gpu.product": "A100-MIG-1g.5gb"}}, (), "MIG"),
-        ({"labels": {"nvidia.com/gpu.sharing-strategy": "mps"}}, (), "shared"),
+        ({"labels": {"nvidia.com/gpu.sharing-strategy": "mps"}}, (), "shares GPUs"),
         ({"spec": {"unschedulable": True}}, (), ""),
         ({"ready": "False"}, (), "its node is not ready"),
     ],
