@@ -13,10 +13,10 @@ from typing import Any, TypedDict, Unpack
 
 from dlapi.refusals import Problem, WrongInput, WrongJob, of_document, refusing
 from dlcore.documents import jobfile
+from dlcore.documents.jobnames import full_name
 from dlctl.inputs import sources
 from dlctl.inputs.demands import Demand, read_counts
 from dlctl.inputs.drafting import Draft, build
-from dlctl.output.jobviews import full_name
 
 Gpus = int | str | Sequence[int]
 """``4``, or one of ``[1, 2, 4]``, or a range: ``"1-4"``."""

@@ -128,7 +128,7 @@ class Election:
         Wait until we lead; return the epoch.
 
         It is later than any that the Lease had while we waited: who led before may go on for a moment when
-        somebody has deleted the Lease, and is told from us by the epoch alone. And it is later than
+        an account deletes the Lease, and only the epoch tells it from us. And it is later than
         ``latest_told``, which returns the latest epoch that jobs tell of, up to a limit.
         """
         counted = 0

@@ -4,6 +4,7 @@ The API behind the live page, described for programs: ``scripts/write-web-api`` 
 Pure.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 Json = dict[str, Any]
@@ -11,6 +12,24 @@ Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
 COUNT: Json = {"type": "integer"}
 TIME: Json = {"type": "string", "format": "date-time"}
+TEXTS: Json = {"type": "array", "items": TEXT}
+
+
+def refer(schema: str) -> Json:
+    """Refer to a schema by its name."""
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def list_of(items: Json) -> Json:
+    """Describe an answer that is a list."""
+    items = {"type": "array", "items": items}
+    return {"type": "object", "required": ["items"], "properties": {"items": items}}
+
+
+def refuse_as(refusals: Mapping[str, str]) -> Json:
+    """Describe the answers to requests that are refused, by their status."""
+    return {status: {"$ref": f"#/components/responses/{name}"} for status, name in refusals.items()}
+
 
 QUEUED: Json = {
     "type": "object",
@@ -26,11 +45,7 @@ QUEUED: Json = {
             "description": "If running jobs end as predicted and no other job comes; missing where it is not known.",
         },
         "unknownBecause": {**TEXT, "description": "The reason why its start is not known."},
-        "makesRoom": {
-            "type": "array",
-            "items": TEXT,
-            "description": "The jobs that give up GPUs for it now.",
-        },
+        "makesRoom": {**TEXTS, "description": "The jobs that give up GPUs for it now."},
     },
 }
 
@@ -57,7 +72,7 @@ NODE: Json = {
     "properties": {
         "name": TEXT,
         "gpuType": TEXT,
-        "gpus": {"type": "array", "items": {"$ref": "#/components/schemas/Gpu"}},
+        "gpus": {"type": "array", "items": refer("Gpu")},
     },
 }
 
@@ -81,11 +96,10 @@ EXPLAINED: Json = {
         "name": TEXT,
         "message": {**TEXT, "description": "Its present state and the reason, in a sentence."},
         "assumptions": {
-            "type": "array",
-            "items": TEXT,
+            **TEXTS,
             "description": "Assumptions of the policy about it, for lack of knowledge.",
         },
-        "job": {"$ref": "#/components/schemas/Job"},
+        "job": refer("Job"),
     },
 }
 
@@ -116,7 +130,7 @@ FUTURE: Json = {
     "required": ["policy", "jobs"],
     "properties": {
         "policy": TEXT,
-        "jobs": {"type": "array", "items": {"$ref": "#/components/schemas/FutureJob"}},
+        "jobs": {"type": "array", "items": refer("FutureJob")},
     },
 }
 
@@ -139,14 +153,10 @@ FUTURES: Json = {
     "type": "object",
     "required": ["notes", "futures"],
     "properties": {
-        "notes": {
-            "type": "array",
-            "items": TEXT,
-            "description": "Assumptions, for lack of knowledge.",
-        },
+        "notes": {**TEXTS, "description": "Assumptions, for lack of knowledge."},
         "futures": {
             "type": "array",
-            "items": {"$ref": "#/components/schemas/Future"},
+            "items": refer("Future"),
             "description": "As it is, and as it would be.",
         },
     },
@@ -181,15 +191,8 @@ NAME: Json = {
 }
 
 
-def list_of(schema: str) -> Json:
-    """Describe a list of values of a schema."""
-    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
-    return {"type": "object", "required": ["items"], "properties": {"items": items}}
-
-
 def describe_paths() -> Json:
     """Describe each path."""
-    job = {"$ref": "#/components/schemas/Explained"}
     return {
         "/api/v1/record": _get(
             "The record of what happened, as JSON lines; record.md has its fields.",
@@ -198,25 +201,19 @@ def describe_paths() -> Json:
             SINCE,
         ),
         "/api/v1/usage.csv": _get("Where GPU time went, by namespace.", "text/csv", TEXT),
-        "/api/v1/jobs": _get("All jobs.", "application/json", list_of("Job")),
+        "/api/v1/jobs": _get("All jobs.", "application/json", list_of(refer("Job"))),
         "/api/v1/jobs/{name}": _get(
-            "One job, and why it does what it does.", "application/json", job, NAME
+            "One job, and why it does what it does.", "application/json", refer("Explained"), NAME
         ),
         "/api/v1/queue": _get(
             "The jobs that wait, in the order of their turns.",
             "application/json",
-            list_of("Queued"),
+            list_of(refer("Queued")),
         ),
-        "/api/v1/nodes": _get("Every GPU, by its node.", "application/json", list_of("Node")),
-        "/api/v1/policies": _get(
-            "The names of all policies.",
-            "application/json",
-            {
-                "type": "object",
-                "required": ["items"],
-                "properties": {"items": {"type": "array", "items": TEXT}},
-            },
+        "/api/v1/nodes": _get(
+            "Every GPU, by its node.", "application/json", list_of(refer("Node"))
         ),
+        "/api/v1/policies": _get("The names of all policies.", "application/json", list_of(TEXT)),
         "/api/v1/what-if": {"post": WHAT_IF},
         "/api/v1/page": _get(
             "The data of the page. It changes with the page; programs had better take the record.",
@@ -241,10 +238,7 @@ def _get(summary: str, content: str, schema: Json, *parameters: Json) -> Json:
                     "content": {content: {"schema": schema}},
                 },
                 "304": {"description": "Nothing is new."},
-                **{
-                    status: {"$ref": f"#/components/responses/{name}"}
-                    for status, name in refusals.items()
-                },
+                **refuse_as(refusals),
             },
         }
     }
@@ -254,24 +248,23 @@ WHAT_IF: Json = {
     "summary": "Play two futures of all jobs: as it is, and with something different. Nothing is changed.",
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}}},
+        "content": {"application/json": {"schema": refer("Question")}},
     },
     "responses": {
         "200": {
             "description": "Both futures, by the scheduler itself.",
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Futures"}}},
+            "content": {"application/json": {"schema": refer("Futures")}},
         },
-        **{
-            status: {"$ref": f"#/components/responses/{name}"}
-            for status, name in (
-                ("400", "BadRequest"),
-                ("401", "Unauthorized"),
-                ("403", "Forbidden"),
-                ("429", "Busy"),
-                ("503", "Away"),
-                ("504", "TooLong"),
-            )
-        },
+        **refuse_as(
+            {
+                "400": "BadRequest",
+                "401": "Unauthorized",
+                "403": "Forbidden",
+                "429": "Busy",
+                "503": "Away",
+                "504": "TooLong",
+            }
+        ),
     },
 }
 
@@ -288,7 +281,7 @@ REFUSALS = {
 
 def describe() -> Json:
     """Describe all of it, in the form of OpenAPI 3.1."""
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {"application/json": {"schema": refer("Error")}}
     return {
         "openapi": "3.1.0",
         "info": {

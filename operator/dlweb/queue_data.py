@@ -9,6 +9,8 @@ Pure.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dlcore.documents.jobnames import full_name
+
 Json = dict[str, Any]
 
 
@@ -19,13 +21,6 @@ def make_queue(jobs: Sequence[Json]) -> list[Json]:
     # Those of one turn are in the order of their submission.
     waiting.sort(key=lambda job: job["status"]["queue"]["ahead"])
     return [_item(job, givers.get(full_name(job), [])) for job in waiting]
-
-
-def full_name(job: Json) -> str:
-    """Name a job with its namespace, if it has one."""
-    metadata = job["metadata"]
-    namespace = metadata.get("namespace")
-    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
 
 
 def _item(job: Json, givers: Iterable[str]) -> Json:

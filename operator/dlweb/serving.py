@@ -1,7 +1,7 @@
 """
 The live page and its API, over HTTP. See docs/record.md.
 
-All of it comes from a :class:`Source`. The record is read and packed once for all viewers, on a thread
+All of it comes from a :class:`Source`. The record and the lists are read and packed once for all viewers, on a thread
 (:mod:`dlweb.renewing`); a viewer that has the newest already gets no more than that answer.
 """
 
@@ -92,7 +92,14 @@ class Happened(NamedTuple):
 
     record: Record
     page: Packed
-    csv: str
+    csv: Packed
+
+
+class Listed(NamedTuple):
+    """The jobs at one time, and those of them that wait."""
+
+    jobs: Packed
+    queue: Packed
 
 
 class Server:
@@ -110,9 +117,10 @@ class Server:
         self._guard = guard
         self._shell = Packed.of(write_live_page())
         self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
-        self._jobs = Renewed(lambda _: source.list_jobs(), every_s=present_s)
+        self._listed: Renewed[Listed] = Renewed(lambda _: self._list_jobs(), every_s=present_s)
+        self._nodes = Renewed(lambda _: pack_items(source.list_nodes()), every_s=present_s)
+        self._policies = pack_items(policies.NAMES)
         self._supposing = asyncio.Lock()
-        self._nodes = Renewed(lambda _: source.list_nodes(), every_s=present_s)
 
     def application(self) -> web.Application:
         application = web.Application(
@@ -156,11 +164,11 @@ class Server:
 
     async def tell_usage(self, request: web.Request) -> web.Response:
         """Answer with where GPU time went, as CSV."""
-        return answer_packed(request, Packed.of((await self._happened.get()).csv), "text/csv")
+        return answer_packed(request, (await self._happened.get()).csv, "text/csv")
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         """Answer with all jobs."""
-        return await answer_items(request, await self._jobs.get())
+        return answer_packed(request, (await self._listed.get()).jobs, "application/json")
 
     async def show_job(self, request: web.Request) -> web.Response:
         """Answer with one job, and why it does what it does."""
@@ -169,15 +177,15 @@ class Server:
 
     async def list_queue(self, request: web.Request) -> web.Response:
         """Answer with the jobs that wait, in the order of their turns."""
-        return await answer_items(request, make_queue(await self._jobs.get()))
+        return answer_packed(request, (await self._listed.get()).queue, "application/json")
 
     async def list_nodes(self, request: web.Request) -> web.Response:
         """Answer with every GPU by its node."""
-        return await answer_items(request, await self._nodes.get())
+        return answer_packed(request, await self._nodes.get(), "application/json")
 
     async def list_policies(self, request: web.Request) -> web.Response:
         """Answer with the names of all policies."""
-        return await answer_items(request, policies.NAMES)
+        return answer_packed(request, self._policies, "application/json")
 
     async def suppose(self, request: web.Request) -> web.Response:
         """Answer with the futures of all jobs, as it is and as it would be."""
@@ -198,7 +206,11 @@ class Server:
         if before is not None and _is_still(before.record, record):
             return before
         data = make_page_data(record)
-        return Happened(record, Packed.of(write(data.document())), data.sums.csv)
+        return Happened(record, Packed.of(write(data.document())), Packed.of(data.sums.csv))
+
+    def _list_jobs(self) -> Listed:
+        jobs = self._source.list_jobs()
+        return Listed(pack_items(jobs), pack_items(make_queue(jobs)))
 
 
 def _is_still(old: Record, new: Record) -> bool:
@@ -223,10 +235,9 @@ def write(document: Any) -> str:
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
-async def answer_items(request: web.Request, items: Sequence[Any]) -> web.Response:
-    """Send a list; packing a long one takes a while, so a thread does it."""
-    packed = await asyncio.to_thread(lambda: Packed.of(write({"items": items})))
-    return answer_packed(request, packed, "application/json")
+def pack_items(items: Sequence[Any]) -> Packed:
+    """Pack a list, as each answer with a list has it."""
+    return Packed.of(write({"items": items}))
 
 
 def read_since(request: web.Request) -> float:

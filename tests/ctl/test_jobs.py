@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from dlcontrol.situation.status import Condition, ConditionType
+from dlcore.documents.jobnames import full_name
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
 from dlctl.backends.backend import JobList
 from dlctl.backends.local import local_backend
 from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.output.jobviews import full_name
 from dlstore.tables import HistoryEntry
 from tests.ctl.running import Live, Result, run_apart
 from tests.local.stages import job_document, staged

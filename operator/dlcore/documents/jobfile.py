@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from dlcore.documents.jobnames import full_name
 from dlcore.documents.jobrules import options_of
 from dlcore.documents.jobschema import (
     API_VERSION,
@@ -151,7 +152,7 @@ def _job(document: Fields) -> Job:
     metadata, spec = document["metadata"], document["spec"]
     training = _training(spec["training"])
     return Job(
-        id=JobId("/".join((*_optional(metadata.get("namespace")), metadata["name"]))),
+        id=JobId(full_name(document)),
         gpus=_gpus(spec["gpus"], Framework(spec["framework"])),
         training=training,
         type=_type(spec.get("profile"), training.batch_size),
@@ -192,10 +193,6 @@ def _container(environment: Fields) -> Container | None:
         engine=given.get("engine", ""),
         folders=tuple(given.get("folders", ())),
     )
-
-
-def _optional(value: str | None) -> tuple[str, ...]:
-    return () if value is None else (value,)
 
 
 def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:

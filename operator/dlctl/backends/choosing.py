@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Backend, BackendError
 from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.output.jobviews import full_name
 from dllocal.folders import SYSTEM_ROOT, Folders, default_root
 
 if TYPE_CHECKING:

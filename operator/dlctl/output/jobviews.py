@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dlcontrol.reporting import formatting
 from dlcontrol.reporting.formatting import in_ranges
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Json
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "PHASES",
     "JobView",
     "Slice",
-    "full_name",
     "in_ranges",
     "read_time",
 ]
@@ -135,14 +135,6 @@ class JobView:
 def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
     low = progress.get("etaLowSeconds")
     return None if low is None else (low, progress.get("etaHighSeconds"))
-
-
-def full_name(document: Mapping[str, Any], home: str = "") -> str:
-    """The name of a job as the verbs take it, where one namespace goes without saying."""
-    metadata = document["metadata"]
-    namespace = metadata.get("namespace")
-    is_at_home = namespace in (None, "", home)
-    return str(metadata["name"]) if is_at_home else f"{namespace}/{metadata['name']}"
 
 
 def read_time(text: str | None) -> float | None:

@@ -1,8 +1,8 @@
 """
 The command lines by which podman and docker run a container.
 
-Called by :mod:`dllocal.containers.running` for what runs, by :mod:`dllocal.containers.trying` before a job is taken in,
-and by :mod:`dllocal.containers.keeper` in a process of its own, which is why little is imported here.
+Called by :mod:`dllocal.containers.running` for what runs, and by :mod:`dllocal.containers.trying` before a job is taken
+in. :mod:`dllocal.containers.keeper` gets its command line from here.
 
 In a container the SideCar is PID 1, as on Kubernetes: the kernel ends all other processes with it. The container sees all
 GPUs of the machine, and the SideCar narrows them at each start of the training by ``CUDA_VISIBLE_DEVICES``, so that
@@ -15,8 +15,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-NAMES = ("podman", "docker")
-"""The first installed one is the default."""
+from dlcore.documents.jobfields import ENGINES
 
 SIDECAR = "/dljob"
 """Where the container sees the SideCar."""
@@ -107,7 +106,7 @@ def given(variables: Mapping[str, str], client: Mapping[str, str]) -> Iterator[s
 
 def find(name: str, path: str) -> str:
     """Return the named engine, or the first known one, if this PATH has it; else an empty string."""
-    names = (name,) if name else NAMES
+    names = (name,) if name else ENGINES
     return next((each for each in names if shutil.which(each, path=path)), "")
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from dlcore.documents.jobfields import ENGINES
 from dlcore.documents.podrules import TRAINER
 from dlcore.model import Job
 from dllocal.containers import engines, sidecar_files
@@ -34,7 +35,7 @@ def image_of(job: Job) -> str:
 
 def engine_of(job: Job, origin: Origin) -> str:
     """Return what runs the container of the job; where none is there any more, that says so itself."""
-    return find_engine(job, origin) or (job.container and job.container.engine) or engines.NAMES[0]
+    return find_engine(job, origin) or (job.container and job.container.engine) or ENGINES[0]
 
 
 def find_engine(job: Job, origin: Origin) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlcontrol.acting.sidecar_options import CHECKPOINT_REFERENCE
+from dlcore.documents.jobfields import ENGINES
 from dlcore.model import Job
 from dlcore.problems import Problem
 from dllocal.containers import engines, running
@@ -138,7 +139,7 @@ def _no_engine(name: str) -> Problem:
     what = (
         f"{name} is not installed here" if name else "neither podman nor docker is installed here"
     )
-    other = [each for each in engines.NAMES if each != name]
+    other = [each for each in ENGINES if each != name]
     remedy = f"install it, or write engine: {other[0]}" if name else "install one of them"
     return Problem(f"{PATH}.engine", name or None, what, f"{remedy}, or leave container out")
 

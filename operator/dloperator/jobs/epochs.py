@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from dlcontrol.situation.ports import Fenced, NotKept
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube.client import Rejected, Unreachable
 from dlkube.mirror import epoch_of
 from dlkube.names import Name
@@ -38,8 +39,8 @@ class Epochs:
         self._epoch = epoch
         self._ask_lease = is_over
         self._warn = warn
-        self._reported: dict[Name, str] = {}
-        """Jobs by uid whose epoch was reported once."""
+        self._reported: OncePerChange[Name] = OncePerChange()
+        """The uids of jobs whose epoch was reported."""
 
     def is_later(self, document: Json) -> bool:
         """Whether a job tells of a later leader."""
@@ -59,9 +60,7 @@ class Epochs:
         name = Name.of(document)
         if await self.is_over():
             raise Fenced(f"job {name} was decided about in epoch {epoch_of(document)}")
-        uid = document["metadata"]["uid"]
-        if self._reported.get(name) != uid:
-            self._reported[name] = uid
+        if self._reported.note(name, document["metadata"]["uid"]):
             message = (
                 f"the status says that it is of epoch {epoch_of(document)}, and the Lease is this operator's, in epoch"
                 f" {self._epoch}; this operator writes its own epoch over it. Find the account that"
@@ -72,4 +71,4 @@ class Epochs:
 
     def forget(self, name: Name) -> None:
         """Forget a job that is gone."""
-        self._reported.pop(name, None)
+        self._reported.settle(name)

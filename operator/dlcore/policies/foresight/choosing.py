@@ -160,7 +160,8 @@ def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ..
     (_, before, _), (_, last, _) = options[-2:]
     if max(before, last) <= capacity:
         return options
-    return tuple([option for option in options if _count((option,)) <= capacity])
+    # The second number is the weight.
+    return tuple([option for option in options if option[1] <= capacity])
 
 
 def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:

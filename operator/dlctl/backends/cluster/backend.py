@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from dlcore.documents.jobnames import full_name
 from dlcore.documents.launchers import notice_of
 from dlctl.backends.backend import (
     BackendError,
@@ -36,7 +37,7 @@ from dlctl.backends.cluster.wording import (
     outages,
     sentence,
 )
-from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 from dlkube.client import ApiServer, Rejected
 from dlkube.resources import DLJOBS, EVENTS, NODES

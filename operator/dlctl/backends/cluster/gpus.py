@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from dlcore.documents.jobnames import full_name
 from dlcore.documents.launchers import PER_GPU, processes_of
 from dlctl.backends.backend import NotThere
-from dlctl.output.jobviews import full_name
 from dloperator.nodes.nodes import (
     NOT_READY,
     Pool,

@@ -11,6 +11,7 @@ Pure.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dlcore.documents.jobnames import full_name
 from dlcore.model import Placement
 from dlcore.recording.record import (
     Decided,
@@ -26,7 +27,7 @@ from dlcore.recording.record import (
 )
 from dlcore.recording.sums import cut
 from dlctl.backends.cluster.past import list_events, list_history
-from dlctl.output.jobviews import FINAL, full_name, read_time
+from dlctl.output.jobviews import FINAL, read_time
 from dlstore.tables import read_placement
 
 Json = dict[str, Any]

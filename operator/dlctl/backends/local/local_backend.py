@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import (
     Away,
     BackendError,
@@ -26,7 +27,7 @@ from dlctl.backends.backend import (
 )
 from dlctl.backends.local.following import follow, read_lines
 from dlctl.backends.local.socket_client import SocketClient
-from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.jobviews import JobView
 from dlctl.output.messages import complain
 from dllocal import environments
 from dllocal.pods.logtimes import Begin

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import (
     Backend,
     BackendError,
@@ -31,7 +32,7 @@ from dlctl.inputs.sources import (
     refuse,
     tell,
 )
-from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 
 

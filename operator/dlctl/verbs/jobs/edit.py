@@ -16,12 +16,13 @@ from pathlib import Path
 
 import click
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Backend, BackendError, Json
 from dlctl.backends.choosing import name_argument, with_backend
 from dlctl.inputs.changing import describe_changes, insist_on_living
 from dlctl.inputs.sources import Source, WrongJobs, check
 from dlctl.output.forms import to_yaml
-from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.jobviews import JobView
 from dlctl.output.messages import complain, say
 
 OURS = "#| "

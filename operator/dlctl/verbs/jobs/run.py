@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import (
     Away,
     Backend,
@@ -33,7 +34,7 @@ from dlctl.inputs.sources import (
 )
 from dlctl.inputs.spans import read_span_option
 from dlctl.output.forms import to_json, to_yaml
-from dlctl.output.jobviews import JobView, full_name
+from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 from dlctl.verbs.jobs.steer import cancel_job
 from dlctl.verbs.jobs.submit import preview

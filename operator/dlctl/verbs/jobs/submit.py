@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Backend, BackendError, Json
 from dlctl.backends.choosing import output_option, with_backend
 from dlctl.inputs.completing import complete_files
@@ -18,7 +19,6 @@ from dlctl.inputs.sources import (
 )
 from dlctl.output import texts
 from dlctl.output.forms import to_json, to_yaml
-from dlctl.output.jobviews import full_name
 from dlctl.output.messages import say
 from dlctl.output.turns import describe_queue
 

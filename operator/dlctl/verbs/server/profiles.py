@@ -65,13 +65,18 @@ def _find_address(state: Path | None) -> str:
     named = os.environ.get("DLJOB_STORE")
     if named:
         return named
+    folders = Folders(state or default_root(os.environ))
     try:
-        socket = Folders(state or default_root(os.environ)).socket
-        settings = LocalBackend(socket).list_settings()
+        return find_store(LocalBackend(folders.socket), folders)
     except BackendError:
-        settings = []
+        return str(folders.store)
+
+
+def find_store(backend: LocalBackend, folders: Folders) -> str:
+    """Return the store that a running dljob up uses; raises :class:`BackendError` where it does not answer."""
+    settings = backend.list_settings()
     used = next((each["value"] for each in settings if each["name"] == "store"), "")
-    return used or str(Folders(state or default_root(os.environ)).store)
+    return used or str(folders.store)
 
 
 @click.group("profiles")

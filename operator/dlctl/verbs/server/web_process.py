@@ -26,7 +26,7 @@ from dlcore.recording.record import Header, Record, Source
 from dlctl.backends.backend import Away, BackendError, Json, NotThere
 from dlctl.backends.local.local_backend import LocalBackend
 from dlctl.output.streams import harmless_document
-from dlctl.verbs.server.profiles import open_profiles
+from dlctl.verbs.server.profiles import find_store, open_profiles
 from dllocal.folders import Folders
 from dlweb.guarding import Guard
 from dlweb.serving import Server, SourceError, listen, serve
@@ -51,7 +51,7 @@ class LiveSource:
         with _telling():
             # Before the store is opened: the controller is to be the first to do so.
             about = self._backend.about()
-            with open_profiles(self._find_store(), None) as store:
+            with open_profiles(find_store(self._backend, self._folders), None) as store:
                 kept = Kept.read(store)
             entries = list(self._iter_entries()) if any(kept.losses) else []
         header = Header(
@@ -103,10 +103,6 @@ class LiveSource:
             raise SourceError(answer["error"], status=answer["status"])
         checked: Json = harmless_document(answer)
         return checked
-
-    def _find_store(self) -> str:
-        settings = {each["name"]: each["value"] for each in self._backend.list_settings()}
-        return settings.get("store") or str(self._folders.store)
 
     def _iter_entries(self) -> Iterator[Entry]:
         """List the present jobs, of which the store may have forgotten how they began."""

@@ -29,6 +29,7 @@ import click
 from dlcontrol.situation import status_documents
 from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
+from dlcore.documents.jobnames import full_name
 from dlcore.model import (
     Cluster,
     Gpu,
@@ -46,7 +47,6 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlctl.backends.backend import Backend, BackendError, Json
 from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.output.jobviews import full_name
 from dlctl.verbs.server.profiles import list_known, open_profiles
 from dlsim.beliefs import Beliefs, believe
 from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change

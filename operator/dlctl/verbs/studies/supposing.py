@@ -13,17 +13,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from dlcore import policies
+from dlcore.documents.jobnames import full_name
 from dlcore.documents.jobrules import options_of
 from dlcore.problems import WrongDocument
 from dlcore.recording.sums import list_spans
 from dlctl.backends.backend import BackendError, JobList, Json
 from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.output.jobviews import full_name
 from dlctl.verbs.studies import foretelling, live
 from dllocal.folders import Folders
 from dlsim.errors import BadInput
@@ -37,8 +37,6 @@ KEPT: Final = ("types", "mixed", "maxNodes", "ids")
 """Fields of a job's GPUs that stay as they are where other numbers are supposed."""
 
 LARGEST_NUMBER: Final = 10**6
-
-FIELDS: Final = frozenset({"policy", "job", "priority", "least", "most", "another", "cordon"})
 
 
 class WrongQuestion(Exception):
@@ -59,6 +57,9 @@ class Question:
     """One more job like this one is submitted now."""
     cordon: str = ""
     """The GPUs of this node are given to no job any more."""
+
+
+FIELDS: Final = frozenset(field.name for field in fields(Question))
 
 
 def read_question(document: Any) -> Question:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import click
 
+from dlcore.documents.jobnames import full_name
 from dlcore.problems import listed
 from dlctl.backends.backend import (
     Backend,
@@ -18,13 +19,7 @@ from dlctl.backends.backend import (
 from dlctl.backends.choosing import name_argument, output_option, with_wide_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json, to_json_line, to_yaml
-from dlctl.output.jobviews import (
-    CANCELLING,
-    PHASES,
-    JobView,
-    full_name,
-    progress_of,
-)
+from dlctl.output.jobviews import CANCELLING, PHASES, JobView, progress_of
 from dlctl.output.messages import complain, say
 from dlctl.output.turns import show_turn
 
