@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# What is compiled once need not be compiled by each of the processes that tests start.
+# Python writes compiled files, so that the processes that tests start need not compile them again.
 export PYTHONDONTWRITEBYTECODE :=
 # The servers of Kubernetes have memory enough here, and better things to do than to collect it.
 test test-cluster test-control-plane: export GOGC := 400
@@ -31,8 +31,8 @@ help:  ## say what there is
 .PHONY: setup
 setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to date)
 
-# Made anew when the lock changes, so that nothing stays behind that it no longer names. Compiled by all
-# processors at once, which pip would do by one; what is not for this Python is not compiled.
+# Made again from nothing when the lock changes, so that no package stays that it no longer names. All processors
+# compile it at once, where pip would use one; files for other Pythons are not compiled.
 $(VENV)/.locked: requirements.lock
 	@python=$$(scripts/find-python $(PYTHONS)) && \
 		echo "1 of 4  makes $(VENV) with $$("$$python" --version)" >&2 && \
@@ -104,13 +104,27 @@ test-cluster: setup servers  ## the tests on real nodes, with containers: as roo
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 	$(BIN)/python scripts/build-sidecar
 
+.release/.installed: requirements.release.lock $(VENV)/.locked
+	@$(BIN)/python -m venv --clear .release
+	@.release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.release.lock
+	@touch $@
+
+# KEY signs the checksums, ADDRESS is where the files will be, which krew's manifest names, and IMAGES is the engine
+# that builds the images for amd64 and arm64: docker or buildah.
+.PHONY: release
+release: setup servers .release/.installed  ## wheel, sdist, SideCar, chart, plugin, list of packages, checksums: dist/release
+	$(BIN)/python scripts/release --cyclonedx .release/bin/cyclonedx-py --key "$(KEY)" --address "$(ADDRESS)" \
+		$(IMAGES:%=--images %) \
+		--helm "$$($(BIN)/python -c 'from tests.servers.binaries import HELM, find_all; print(find_all(HELM)["helm"])')"
+
 .PHONY: manifests
-manifests: setup servers  ## write manifests/ anew from the chart, and what else follows from it
+manifests: setup servers  ## write manifests/ and the other files that follow from the chart
 	$(BIN)/python scripts/write-manifests
 
 .PHONY: chaos
-chaos: setup servers  ## kill whatever controls and trains at 520 points, and look what becomes of it
+chaos: setup servers  ## kill controllers, operators and trainings at 520 points, and check the result
 	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.local.histories
 	$(BIN)/python -m tests.sidecar.torn
 	$(BIN)/python -m tests.operator.chaos
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) chaos-cluster; \
@@ -158,6 +172,6 @@ lock:  ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean:  ## remove what was made here, .venv too
-	rm -rf $(VENV) .docs .frameworks .gpu build dist plots site htmlcov coverage.json .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .docs .release .frameworks .gpu build dist plots site htmlcov coverage.json .coverage .coverage.* .hypothesis \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 """
-What benchmarks of policies that search share: quality and time, by how much a search may do.
+The common part of the benchmarks of policies that search: quality and time, by the limit of the search.
 
 Such a policy has an option that limits its work. The brain has no clock, so that the same jobs get the
 same decision on any machine; work is what takes time, so a limit of work keeps a limit of time on the
@@ -16,7 +16,7 @@ from _measuring import save, summarize
 from matplotlib.figure import Figure
 
 from dlcore.contract import Decision, Policy, View
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import Workload
 from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, simulate

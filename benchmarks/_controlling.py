@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 
 import click
 
-from dllocal.running import Running, Setup
+from dllocal.running import Running
+from dllocal.setup import Setup
 
 OPEN_EVERY_S = 0.01
 LOOK_EVERY_S = 1.0
-"""Whatever is waited for is looked at so often at least, and whenever a record was written."""
+"""The longest time between two checks of a condition that a benchmark waits for; each written record causes one too."""
 
 
 @asynccontextmanager

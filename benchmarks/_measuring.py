@@ -1,4 +1,4 @@
-"""What the benchmarks share: on what they ran, how latencies are told, how a result is printed."""
+"""The common part of the benchmarks: the machine that they ran on, the form of latencies, the output."""
 
 import json
 import math

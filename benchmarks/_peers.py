@@ -2,7 +2,7 @@
 SideCars without processes, many in one process: the real server, agent and table, each at its socket.
 
 ``python _peers.py FOLDER FIRST END SECONDS`` serves ``FOLDER/FIRST`` up to before ``FOLDER/END``; each
-has news of its progress every so many seconds. It says ``ready``, and when its input is closed, as
+has news of its progress every ``SECONDS``. It says ``ready``, and when its input is closed, as
 one line of JSON, for how many milliseconds each declaration was under way: the time at which it was
 made, by the clock of the machine, is expected in its reason.
 """
@@ -103,7 +103,7 @@ class Training:
 
 
 class Peer(Agent):
-    """An agent that notes when it is told something."""
+    """An agent that notes when it gets a command."""
 
     def __init__(self, incarnation: str, delays: list[float]) -> None:
         super().__init__(incarnation=incarnation, limits=Limits())
@@ -127,7 +127,7 @@ async def serve(folder: Path, numbers: range, seconds: float) -> None:
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     print(json.dumps(delays), flush=True)
-    # At once, because nobody is there any more who could be said goodbye to.
+    # At once, because no client is left that waits for a last answer.
     os._exit(0)
 
 

@@ -28,7 +28,7 @@ Predict = Callable[[Shape], float]
 
 
 class Curve(NamedTuple):
-    """What was measured of a type of job on one type of GPU, each count on its fewest nodes."""
+    """The measurements of a type of job on one type of GPU, each count on its fewest nodes."""
 
     kind: JobType
     gpu_type: str
@@ -100,7 +100,7 @@ class Miss(NamedTuple):
     errors: Sequence[float]
     """Relative ones, of the counts that it did not know."""
     lost: float
-    """What share of the best measured speed is lost where the count is chosen by the prediction."""
+    """The share of the best measured speed that is lost where the prediction chooses the count."""
 
 
 def compare() -> Iterator[dict[str, Any]]:

@@ -26,10 +26,10 @@ SPEEDS = {
     JobType("wide", "", 512): (8.0, 15.5, 22.5, 29.0, 52.0),
     JobType("narrow", "", 64): (10.0, 18.0, 25.0, 31.0, 48.0),
 }
-"""Iterations a second on so many GPUs: of one that scales well, and of one that does not."""
+"""Iterations a second by the number of GPUs: of one that scales well, and of one that does not."""
 
 INITIALIZATION_S = 1.2
-"""What loading a framework and a model would take."""
+"""The time that loading a framework and a model would take."""
 SAVING_S = 0.3
 
 ENDLESS = 10**9
@@ -60,7 +60,7 @@ def make_document(
     waits: bool = True,
 ) -> Document:
     """
-    A job of so many iterations, which keeps its checkpoints in a folder of its own.
+    A job of ``iterations`` iterations, which keeps its checkpoints in a folder of its own.
 
     With ``waits`` it waits out what it would take to load a model and to save it.
     """
@@ -77,14 +77,14 @@ def make_document(
             f"--saving={saving}",
         ),
     )
-    # Over several nodes each process has to be told how many there are.
+    # Over several nodes each process needs to know their number.
     document["spec"] |= {"framework": "pytorch", "processes": "perGpu"}
     document["spec"]["training"]["iterations"] = iterations
     return document
 
 
 class Job(NamedTuple):
-    """What is drawn of a job."""
+    """The drawn properties of a job."""
 
     name: str
     submitted_at: float

@@ -20,7 +20,7 @@ def record_cycles(file: Path) -> None:
     began = 0.0
 
     def cycle(self: Metrics, seconds: float, *, decided: bool) -> None:
-        # What others on this event loop do while the cycle waits is counted, too.
+        # The work of others on this event loop while the cycle waits counts, too.
         core = time.thread_time() - began
         out.write(f"{time.monotonic():.3f} {seconds:.6f} {core:.6f} {int(decided)}\n")
         count(self, seconds, decided=decided)

@@ -2,8 +2,8 @@
 Played SideCars by the thousand, in one process: each on an address of its own, over mutual TLS.
 
 One listener on all addresses of the loopback network answers for all of them, and knows by the address
-that was dialled which of them is meant. Each trains: its iteration rises with the time, and whoever waits
-for news is answered after the patience that he names, as the real one does it.
+that was dialled which of them is meant. Each trains: its iteration rises with the time, and a client that waits
+for news gets an answer after the time that it names, as from the real one.
 """
 
 import asyncio

@@ -18,10 +18,11 @@ from dlwire.messages import Peer, Phase, Run, State
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = (sys.executable, "-m", "dlsidecar")
-LONGEST_S = 120.0
+LONGEST_S = 600.0
+"""Importing PyTorch alone takes minutes where thirty processes wait for two cores."""
 POLL_S = 20
 FIRST_PORT = 20_000
-"""The trainings see which generation they are by their rendezvous port, as PyTorch is told it."""
+"""The trainings know their generation by their rendezvous port, which they get as PyTorch does."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -95,13 +96,20 @@ class SideCar:
                 return time.monotonic() - self.began
             time.sleep(0.002)
 
-    def wait_for(self, is_reached: Callable[[State], bool]) -> State:
-        limit = time.monotonic() + LONGEST_S
+    def wait_for(
+        self,
+        is_reached: Callable[[State], bool],
+        *,
+        longest_s: float = LONGEST_S,
+        poll_s: float = POLL_S,
+    ) -> State:
+        """Wait by the state; ``poll_s`` is short where the state does not change when it is reached."""
+        limit = time.monotonic() + longest_s
         state = self.state()
         while not is_reached(state):
             if time.monotonic() > limit:
                 raise RuntimeError(f"it is never reached: {state}")
-            state = self.ask("GET", f"/v1/state?after={state.version}&wait={POLL_S}")
+            state = self.ask("GET", f"/v1/state?after={state.version}&wait={poll_s:g}")
         return state
 
     def wait_running(self, generation: int) -> State:
@@ -150,12 +158,12 @@ def read_processor_seconds(pid: int) -> float:
 
 
 class Memory(NamedTuple):
-    """What processes occupy, in MB of a million bytes."""
+    """The memory of processes, in MB of a million bytes."""
 
     sum_of_rss: float
     """As `ps` has it: what two of them share counts twice."""
     once: float
-    """Each page once: what would be free if they ended, and nobody else used these files."""
+    """Each page once: the memory that would be free if they ended, and no other process used these files."""
 
 
 def measure_memory(pids: Sequence[int]) -> Memory:
@@ -173,7 +181,7 @@ def measure_memory(pids: Sequence[int]) -> Memory:
 
 
 def count_held(pids: Sequence[int]) -> dict[str, float]:
-    """Tell what could be left behind by whatever is done again and again."""
+    """Count the resources that a repeated action could leak."""
     return {
         "threads": sum(_count_entries(f"/proc/{pid}/task") for pid in pids),
         "descriptors": sum(_count_entries(f"/proc/{pid}/fd") for pid in pids),
@@ -224,7 +232,7 @@ def tell(what, at):
     os.write(pipe, line.encode())
     os.close(pipe)
 """
-"""What a training of a benchmark begins with; its first argument is the pipe."""
+"""The first lines of a benchmark's training; its first argument is the pipe."""
 
 
 class Tellings:
@@ -247,7 +255,7 @@ class Tellings:
         return Telling(int(generation), int(rank), what, float(at))
 
     def wait_for(self, generation: int, what: str, *, processes: int = 1) -> float:
-        """Return when the last of so many processes was there."""
+        """Return when the last of ``processes`` processes had started."""
         moments: list[float] = []
         while len(moments) < processes:
             telling = self.next()

@@ -5,7 +5,7 @@ A real API server and a real kube-scheduler without its own limits, nodes that a
 operator as its own service account. Many jobs of one pod are submitted at once; a job is admitted when
 its pod is bound. In the same run the very same pods are bound by the kube-scheduler alone, which is
 the yardstick. While they are admitted, a job is submitted that fits nowhere, and it is timed until its
-status says why it cannot be scheduled. What is written is counted in the API server's audit log.
+status says why it cannot be scheduled. The API server's audit log counts the writes.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ Json = dict[str, Any]
 
 
 class _Bindings:
-    """How many pods were ever bound, by the audit log: whoever asked the API server would keep it busy."""
+    """Counts the pods that were ever bound, by the audit log: requests would keep the API server busy."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -189,7 +189,7 @@ async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operato
 
 
 async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> float:
-    """Submit a job that fits nowhere in the middle of the load, and time until it is told why."""
+    """Submit a job that fits nowhere in the middle of the load, and time until its status says why."""
     await bindings.wait_for(at)
     job = _job("nowhere")
     job["spec"]["gpus"] = {"options": [GPUS_A_NODE + 1], "maxNodes": 1}
@@ -203,7 +203,9 @@ async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> floa
             for each in status.get("conditions", ())
         )
 
-    await _wait_until(is_told, "nobody says why the job that fits nowhere waits", every=0.1)
+    await _wait_until(
+        is_told, "the status does not say why the job that fits nowhere waits", every=0.1
+    )
     return time.monotonic() - began
 
 
@@ -236,7 +238,7 @@ def _pod(number: int) -> Json:
     document["metadata"] |= {"namespace": NAMESPACE, "uid": "none"}
     job = jobfile.parse(document, require_template=True)
     booking = Booking(NodeName("any"), 1)
-    pod = building.make_trainer(document, job, booking, PodSettings())
+    pod = building.make_trainer(document, job, booking=booking, settings=PodSettings())
     for kept in ("ownerReferences", "finalizers"):
         del pod["metadata"][kept]
     here = {
@@ -264,7 +266,7 @@ def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:
         "store": folder / "profiles.db",
         "health": "127.0.0.1:0",
         "pods.virtualGpus": "true",
-        # No kubelet is there, so that no pod will ever come up.
+        # There is no kubelet, so that no pod will ever come up.
         "rules.initializeSeconds": 100_000,
     }
     paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "sidecar"))
@@ -354,7 +356,7 @@ def _count_writes(log: Path) -> tuple[Counter[str], int]:
 
 
 async def _all(acts: Iterable[Awaitable[Any]]) -> None:
-    """Do all of these, so many at a time."""
+    """Do all of these, ``AT_ONCE`` at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def act(one: Awaitable[Any]) -> None:

@@ -1,129 +1,125 @@
 """
-What a checkpoint costs a training on the disk, and what it would cost in memory that is written out later.
+The cost of a checkpoint for a training, on the disk and with ``checkpoint.memory``, by a real SideCar.
 
-Shards of 64 MiB are written as trainings write them, with an ``fsync`` each, as a checkpoint has to be that a
-power cut must not take. ``pause`` is how long the training stands still, ``safe`` when the checkpoint is on the
-disk, ``load`` how long a start reads: from the disk after the kernel has forgotten the files, as on another node or
-long after, and while it remembers them. In memory the pause is the copy into a file system in memory, and the
-copy from there to the disk goes on beside the training, whose speed meanwhile is ``speed_while_written_out``.
+A training writes shards of 64 MiB with an ``fsync`` each, as a checkpoint has to be that a power cut must not take, and a
+marker at last. It is asked for one because its GPUs change, and the next start reads it. Disk and memory are measured one
+after the other, as pairs. ``pause`` is how long the training stands still, ``confirmed`` when the checkpoint is on the disk and
+the change goes on, ``load`` how long the next start reads, ``speed_meanwhile`` the share of its steps that the training
+does between the pause and the confirmation.
 
 docs/decisions/0012-checkpoints-in-memory.md says what follows from it.
 """
 
-import contextlib
-import multiprocessing
-import os
 import shutil
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
+from _sidecars import SideCar
 
-SHARD_BYTES = 64 << 20
-BLOCK_BYTES = 1 << 24
+JOURNAL_POLL_S = 0.1
 MEMORY = Path("/dev/shm")  # noqa: S108 - it is the file system in memory
-SPEED_SECONDS = 1.0
+LONGEST_S = 600.0
 
+TRAINING = """
+import os, signal, sys, time
+folder, shards, journal = os.environ["DLJOB_CHECKPOINT_DIR"], int(sys.argv[1]), sys.argv[2]
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
 
-def save(folder: Path, shards: int, *, is_synced: bool) -> float:
-    """Write a checkpoint as a training does, and return how long that took."""
-    shard = os.urandom(SHARD_BYTES)
+def tell(what, value):
+    with open(journal, "a") as lines:
+        lines.write("%s %.6f\\n" % (what, value))
+
+def train(seconds):
+    end, steps = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        sum(range(20000))
+        steps += 1
+    return steps
+
+def save():
+    content = os.urandom(64 << 20)
     began = time.monotonic()
-    folder.mkdir()
-    for number in range(shards):
-        with (folder / f"shard-{number}").open("wb") as file:
-            file.write(shard)
-            if is_synced:
-                file.flush()
-                os.fsync(file.fileno())
-    return time.monotonic() - began
+    unit = os.path.join(folder, "step-1")
+    os.mkdir(unit)
+    for name in [*("shard-%d" % number for number in range(shards)), "DONE"]:
+        with open(os.path.join(unit, name), "wb") as file:
+            file.write(content if name != "DONE" else b"1")
+            file.flush()
+            os.fsync(file.fileno())
+    tell("pause", time.monotonic() - began)
 
-
-def write_out(source: Path, target: Path) -> float:
-    """Copy a checkpoint from memory to the disk, and return how long that took."""
+resume = os.environ.get("DLJOB_CHECKPOINT_RESUME")
+if resume:
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # It has nothing to save, and is not asked to.
     began = time.monotonic()
-    target.mkdir()
-    for shard in sorted(source.iterdir()):
-        with shard.open("rb") as file, (target / shard.name).open("wb") as copy:
-            while os.sendfile(copy.fileno(), file.fileno(), None, BLOCK_BYTES):
+    for name in sorted(os.listdir(resume)):
+        with open(os.path.join(resume, name), "rb") as file:
+            while file.read(1 << 24):
                 pass
-            os.fsync(copy.fileno())
-    return time.monotonic() - began
+    tell("load", time.monotonic() - began)
+    time.sleep(1000)
+tell("alone", train(1.0))
+while not asked:
+    time.sleep(0.001)
+save()
+while True:
+    tell("beside", train(1.0))
+"""
 
 
-def load(folder: Path, *, is_forgotten: bool = False) -> float:
-    """Read a checkpoint as a start does, and return how long that took."""
-    if is_forgotten:
-        for shard in folder.iterdir():
-            with shard.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    began = time.monotonic()
-    for shard in sorted(folder.iterdir()):
-        shard.read_bytes()
-    return time.monotonic() - began
-
-
-def train(steps: "Synchronized[int]") -> None:
-    """Compute, as a training that goes on meanwhile."""
-    while True:
-        sum(range(20_000))
-        steps.value += 1
-
-
-@contextlib.contextmanager
-def training() -> Iterator["Synchronized[int]"]:
-    """Let a training run beside what is measured."""
-    steps = multiprocessing.Value("q", 0)
-    process = multiprocessing.Process(target=train, args=(steps,), daemon=True)
-    process.start()
+def measure(disk: Path, gib: int, *, in_memory: bool) -> dict[str, float]:
+    """Let one training save itself and go on from there."""
+    folder = Path(tempfile.mkdtemp(dir=disk))
+    (folder / "saved").mkdir()
+    memory = MEMORY / f"dljob-{folder.name}"
+    journal = folder / "journal"
+    command = [sys.executable, "-c", TRAINING, str((gib << 30) // (64 << 20)), str(journal)]
+    options = [
+        "--checkpoint-signal=SIGUSR1",
+        "--checkpoint-confirm=file",
+        f"--checkpoint-path={folder / 'saved'}",
+        "--checkpoint-complete=marker",
+        "--checkpoint-files=step-*",
+        "--checkpoint-marker=DONE",
+        f"--checkpoint-seconds={LONGEST_S:g}",
+    ]
+    if in_memory:
+        options.append(f"--checkpoint-memory={2 * gib * 1024 + 64}")
+        options.append(f"--checkpoint-memory-path={memory}")
     try:
-        yield steps
+        with SideCar(folder, command, options=options) as sidecar:
+            sidecar.wait_ready()
+            sidecar.put(1)
+            sidecar.wait_for(lambda _: "alone" in read(journal), poll_s=JOURNAL_POLL_S)
+            sidecar.put(2)
+            running = sidecar.wait_for(lambda _: "load" in read(journal), poll_s=JOURNAL_POLL_S)
+            assert running.change is not None
+            confirmed = running.change.checkpoint_seconds
+            found = read(journal)
     finally:
-        process.kill()
-        process.join()
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(memory, ignore_errors=True)
+    beside = found.get("beside", [])
+    result = {"pause_s": found["pause"][0], "confirmed_s": confirmed, "load_s": found["load"][0]}
+    if beside:
+        result["speed_meanwhile"] = statistics.mean(beside) / found["alone"][0]
+    return result
 
 
-def measure(disk: Path, memory: Path, gib: int) -> dict[str, float]:
-    """Measure one checkpoint of each kind."""
-    shards = (gib << 30) // SHARD_BYTES
-    on_disk, in_memory, written = disk / "saved", memory / "saved", disk / "written"
-    try:
-        paused = save(on_disk, shards, is_synced=True)
-        forgotten, known = load(on_disk, is_forgotten=True), load(on_disk)
-        shutil.rmtree(on_disk)
-        memory_pause = save(in_memory, shards, is_synced=False)
-        from_memory = load(in_memory)
-        with training() as steps:
-            alone = _speed(steps)
-            before = steps.value
-            took = write_out(in_memory, written)
-            beside = (steps.value - before) / took
-    finally:
-        for folder in (on_disk, in_memory, written):
-            shutil.rmtree(folder, ignore_errors=True)
-    return {
-        "disk_pause_s": paused,
-        "disk_safe_s": paused,
-        "disk_load_forgotten_s": forgotten,
-        "disk_load_remembered_s": known,
-        "memory_pause_s": memory_pause,
-        "memory_safe_s": memory_pause + took,
-        "memory_load_s": from_memory,
-        "speed_while_written_out": beside / alone,
-    }
-
-
-def _speed(steps: "Synchronized[int]") -> float:
-    before = steps.value
-    began = time.monotonic()
-    time.sleep(SPEED_SECONDS)
-    return (steps.value - before) / (time.monotonic() - began)
+def read(journal: Path) -> dict[str, list[float]]:
+    """Return all that the training has told."""
+    told: dict[str, list[float]] = {}
+    lines = journal.read_text(encoding="ascii").splitlines() if journal.exists() else []
+    for line in lines:
+        what, _, value = line.partition(" ")
+        told.setdefault(what, []).append(float(value))
+    return told
 
 
 @click.command()
@@ -132,16 +128,20 @@ def _speed(steps: "Synchronized[int]") -> float:
 @click.option("--disk", type=click.Path(file_okay=False, exists=True, path_type=Path), default=".")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def main(*, gib: tuple[int, ...], times: int, disk: Path, output: str) -> None:
-    """Measure checkpoints of so many GiB on a disk and in memory."""
+    """Measure checkpoints of these sizes on a disk and in memory."""
     result: dict[str, Any] = {"times": times}
-    with (
-        tempfile.TemporaryDirectory(dir=disk) as here,
-        tempfile.TemporaryDirectory(dir=MEMORY) as there,
-    ):
-        for size in gib:
-            found = [measure(Path(here), Path(there), size) for _ in range(times)]
-            result[f"{size}_gib"] = {
-                name: round(statistics.median(one[name] for one in found), 2) for name in found[0]
+    for size in gib:
+        ways = {"disk": False, "memory": True}
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+        for turn in range(times):
+            for way, in_memory in ways.items():
+                click.echo(f"{size} GiB, {way}, {turn + 1} of {times}", err=True)
+                found[way].append(measure(disk, size, in_memory=in_memory))
+        for way, runs in found.items():
+            names = dict.fromkeys(name for run in runs for name in run)
+            result[f"{size}_gib_{way}"] = {
+                name: round(statistics.median(run[name] for run in runs if name in run), 2)
+                for name in names
             }
     print_result({**result, **describe_machine()}, output)
 

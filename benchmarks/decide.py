@@ -129,7 +129,7 @@ def _sizes(gpus: int) -> list[int]:
 
 
 def _draw_shapes(rng: random.Random, jobs: int, gpus: int) -> list[int]:
-    """Give every job one GPU, then raise random ones until so many are in use."""
+    """Give every job one GPU, then raise random ones until ``gpus`` are in use."""
     if jobs > gpus:
         raise click.UsageError(f"{jobs} running jobs need more than {gpus} GPUs; give more --gpus")
     shapes = [1] * jobs

@@ -46,7 +46,9 @@ def measure(variant: Variant) -> dict[str, Any]:
     found = play_testbed(variant.assumptions, costs=variant.costs, options=variant.options)
     row: dict[str, Any] = {"assumed": variant.name}
     for name in ("dragon", "locality"):
-        row[f"{name}_below_kubeflow_percent"] = round(reduce_elapsed(found, name, "kubeflow"), 1)
+        row[f"{name}_below_kubeflow_percent"] = round(
+            reduce_elapsed(found, name, baseline="kubeflow"), 1
+        )
     for name, outcome in found.items():
         row[f"{name}_utilization_percent"] = round(100.0 * outcome.utilization, 1)
     kubeflow = found["kubeflow"]

@@ -9,8 +9,8 @@ taken as long as ``POD_TIMES`` says. All else is real. First each type of job is
 costs in them are those that the simulator charges. Then each policy plays the jobs by both mechanisms.
 
 Rows are ``policy, mechanism, measure, simulated, measured, error``. A job is complete with its last
-iteration, by the simulator's definition; when that was in fact is told by the time of its last
-checkpoint. ``ending_s`` is how much later it has ended for its user: when it has saved itself and its
+iteration, by the simulator's definition; the time of its last checkpoint shows when that really
+was. ``ending_s`` is how much later it has ended for its user: when it has saved itself and its
 processes are gone. ``lost_share`` is the time that jobs did not train because their GPUs were being
 changed, over the time from their first GPUs to their end. ``kube-default`` never changes the GPUs of a
 job, so it shows what is left where there are no reshapes.
@@ -47,8 +47,8 @@ from _replaying import (
     write_table,
 )
 
-from dlcontrol.loop import Options
 from dlcontrol.pacing import Pace
+from dlcontrol.scheduling import Options
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.situation.ports import Entry
 from dlcore import policies
@@ -58,11 +58,12 @@ from dlctl.inputs.ending import run_to_the_end
 from dlctl.output.messages import say
 from dlctl.verbs.server import measure as measuring
 from dllocal.measuring import Bench, Told
-from dllocal.pods.processes import PodTimes
+from dllocal.pods.pod_states import PodTimes
 from dllocal.profiling import Course, profile_job
-from dllocal.running import Running, Setup
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads
 from dlsim.simulating import Contestant, simulate
 from dlstore.opening import open_store
@@ -79,9 +80,9 @@ SHAPES: tuple[tuple[Sequence[int], Cluster], ...] = (
 """Numbers of GPUs, and a cluster to measure them on; on the smaller ones they are on two nodes."""
 POD_TIMES = PodTimes(start=2.0, end=0.5)
 """How long pods take at least. Those of a cluster take longer than a process does to start here, which
-depends besides on what else the machine does."""
+also depends on the other load of the machine."""
 DIALING, POLL_S = DialSettings(progress_seconds=0.25), 0.5
-"""Progress is told more often than usual, because all else happens more often than usual, too."""
+"""SideCars report progress more often than usual, because all else happens more often than usual, too."""
 JOBS, EVERY_S, SHORTEST_S, LONGEST_S = 8, 7.0, 47.0, 57.0
 """Alike in length and coming evenly, so that GPUs change hands often; seconds with one GPU."""
 SAMPLE_S, SAMPLES = 2.0, 2
@@ -93,7 +94,7 @@ LONGEST_RUN_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came out of one run."""
+    """The results of one run."""
 
     avg_jct_s: float
     makespan_s: float
@@ -117,7 +118,7 @@ def calibrate(folder: Path, table: Path) -> dict[JobType, Profile]:
 
 
 async def _measure_all(folder: Path, table: Path) -> list[Profile]:
-    """Measure both types at once, so that nobody waits for long."""
+    """Measure both types at once, because that takes half the time."""
     chains = [_measure_in_turn(folder / kind.model, table, kind) for kind in SPEEDS]
     return [profile for chain in await asyncio.gather(*chains) for profile in chain]
 
@@ -148,7 +149,7 @@ async def _measure(
     document = make_document(folder, table, "probe", kind, iterations=ENDLESS)
     async with Bench(setup) as bench:
         return await profile_job(
-            bench, document, Course(counts=counts, samples=SAMPLES, patience_s=120.0)
+            bench, document, course=Course(counts=counts, samples=SAMPLES, patience_s=120.0)
         )
 
 
@@ -220,7 +221,7 @@ def _sum_up(documents: Sequence[Document], entries: Sequence[Entry]) -> Figures:
 
 
 def _last_iteration_at(document: Document, entry: Entry) -> float:
-    """When the last iteration was done: then it saved itself, for so long."""
+    """Return when the last iteration was done: the time of its checkpoint less the time that saving took."""
     if entry.status.phase is not Phase.COMPLETED:
         raise click.ClickException(f"{entry.job.id} did not complete: {entry.status.message}")
     checkpoint = Path(document["spec"]["checkpoint"]["path"]) / "iteration"

@@ -1,10 +1,10 @@
 """
-What a SideCar costs a machine that trains: memory, processor time, and how long it takes to be ready.
+The cost of a SideCar for a machine that trains: memory, processor time, and the time until it is ready.
 
 Processor time is counted by the kernel for all processes of the SideCar (keeper, agent, and the
-helper that runs regular expressions), per poll and per line, and then told as the share of one core
-at the rate that the limit names. So other load on the machine changes it little. Memory is told
-twice: as the sum of what each process shows, in which shared pages count more than once, and with
+helper that runs regular expressions), per poll and per line, and then given as the share of one core
+at the rate that the limit names. So other load on the machine changes it little. Memory is given
+twice: as the sum over all processes, in which shared pages count more than once, and with
 each page counted once. The training itself counts in neither.
 """
 

@@ -25,12 +25,12 @@ from dlcore.profiles import AccuracyPoint
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "learning" / "curves.csv.gz"
 FALLING = frozenset({"deepspeech2", "yolov3"})
-"""What these report gets better as it falls."""
+"""The metric of these jobs gets better as it falls."""
 GOALS = (0.8, 0.9, 0.95)
 SHARES = (0.25, 0.5, 0.75)
 FEWEST_POINTS = 4
 LARGEST_ERROR = 10.0
-"""What is never reached by the forecast counts as that."""
+"""The error of a forecast that never reaches the goal."""
 
 
 class Training(NamedTuple):

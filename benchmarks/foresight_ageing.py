@@ -1,5 +1,5 @@
 """
-What ageing buys: the mean completion time of ``foresight`` against its 99th percentile.
+The effect of ageing: the mean completion time of ``foresight`` against its 99th percentile.
 
 A row a value of the option ``ageing``, over the tuning half of the shipped suite on counted GPUs:
 geometric means of the ratios to ``afs-l`` in the same scenario, and the largest ratio of p99. The other half
@@ -32,7 +32,7 @@ def name_of(ageing: float) -> str:
 
 
 def make_row(ageing: float, results: Mapping[Task, Values]) -> dict[str, Any]:
-    """What one value comes to."""
+    """Return the results of one value."""
     row: dict[str, Any] = {"ageing": ageing, "is_default": math.isclose(ageing, DEFAULT)}
     by_scenario = {task.scenario: v for task, v in results.items() if task.policy == REFERENCE}
     for figure in ("avg_jct_s", "p99_jct_s"):

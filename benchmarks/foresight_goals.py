@@ -81,7 +81,9 @@ def sum_up(
     others = sorted(
         {name for case in cases.values() for name in case} - {POLICY, BOUND, *ANCESTORS}
     )
-    for is_counted in sorted({scenario.counted for scenario in cases}, reverse=True):
+    # Where only packed figures are asked for, counted ones exist of the policy alone.
+    played = {scenario.counted for scenario, case in cases.items() if CAREFUL in case}
+    for is_counted in sorted(played, reverse=True):
         for cost in costs:
             chosen, counterparts = (
                 {
@@ -100,12 +102,24 @@ def sum_up(
     return rows
 
 
+def is_asked(task: Task, placement: str) -> bool:
+    """Whether a simulation is asked for; packed figures are held against the policy's own counted ones."""
+    if placement == "packed" and task.policy == POLICY:
+        return True
+    return placement in ("both", "counted" if task.scenario.counted else "packed")
+
+
 @click.command(help=__doc__)
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS)
 @click.option("--cost", "costs", type=float, multiple=True, default=(0.0, 30.0), show_default=True)
 @click.option("--window", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--other", "others", multiple=True, default=OTHERS, help="A policy to compare with.")
-@click.option("--counted", is_flag=True, help="Play no nodes, only counted GPUs.")
+@click.option(
+    "--placement",
+    type=click.Choice(["both", "counted", "packed"]),
+    default="both",
+    help="Play GPUs that are only counted, or on nodes; `packed` plays foresight itself in both.",
+)
 @click.option("--trace", "traces", multiple=True, help="Play this trace alone; may be repeated.")
 @click.option(
     "--load", "loads", type=float, multiple=True, help="Play this load alone; may be repeated."
@@ -120,7 +134,7 @@ def main(  # noqa: PLR0913 - each is an option of the command line
     costs: tuple[float, ...],
     window: int,
     others: tuple[str, ...],
-    counted: bool,
+    placement: str,
     traces: tuple[str, ...],
     loads: tuple[float, ...],
     seed: int,
@@ -133,7 +147,7 @@ def main(  # noqa: PLR0913 - each is an option of the command line
     tasks = [
         task
         for task in planned
-        if (task.scenario.counted or not counted)
+        if is_asked(task, placement)
         and (task.trace in traces or not traces)
         and (task.scenario.load in loads or not loads)
     ]

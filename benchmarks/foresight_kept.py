@@ -1,5 +1,5 @@
 """
-What jobs whose work no checkpoint saves cost: they keep the GPUs that they start with.
+The cost of jobs whose work no checkpoint saves: they keep the GPUs that they start with.
 
 Over the tuning half of the shipped suite, counted GPUs, 30 s a change, with shares of jobs that have no
 checkpoint, or a broken one. A row for each policy: geometric means of its average completion time and of its 99th

@@ -24,13 +24,14 @@ from _controlling import controlling, until
 from _measuring import describe_machine, print_result, summarize
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import PodKey
 from dlcore import policies
 from dlcore.model import JobId, Node, Phase
 from dlctl.backends.local.socket_client import SocketClient
 from dlctl.inputs.ending import run_to_the_end
-from dllocal.running import Running, Setup
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlwire.messages import Run, State
 
 LIMIT_DECISION_MS, LIMIT_RUN_MS = 100.0, 20.0
@@ -78,7 +79,7 @@ class Stopwatch:
 
 
 async def measure(setup: Setup, watch: Stopwatch, folder: Path, rounds: int) -> dict[str, Any]:
-    """Submit so many short jobs."""
+    """Submit ``rounds`` short jobs."""
     table = write_table(folder)
     decisions: list[float] = []
     async with controlling(setup) as running:
@@ -134,7 +135,7 @@ def _is_at_rest(running: Running) -> bool:
 
 
 def _find_runs(watch: Stopwatch) -> list[float]:
-    """How long after their decisions the long job was told to run where nothing had to be waited for."""
+    """The times from decisions to the commands to run for the long job, where it had to wait for nothing."""
     # Where it gives one up, it trains on until the short job is ready to have it.
     return [
         1000 * (watch.accepted[key] - decided.at)

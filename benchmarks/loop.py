@@ -1,5 +1,5 @@
 """
-What the control loop costs: whole cycles with many jobs, most of which just go on.
+The cost of the control loop: whole cycles with many jobs, most of which just go on.
 
 The platform and the SideCars are in memory and answer at once, so that what is measured is the
 controller: seeing, judging, deciding, coordinating and recording. ``quiet`` cycles find nothing
@@ -17,8 +17,9 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result, summarize
 
-from dlcontrol.loop import Controller, Options
+from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import (
     Address,
     Entry,
@@ -216,7 +217,13 @@ def measure(*, jobs: int, sidecars: int, policy: str, runs: int) -> dict[str, An
     place = Place(jobs=jobs, sidecars=sidecars)
     options = Options(policy=policies.make(policy))
     controller = Controller(
-        place, place, place, Metrics(), options, epoch=2, clock=lambda: place.now
+        place,
+        place,
+        memory=place,
+        gauge=Metrics(),
+        options=options,
+        epoch=2,
+        clock=lambda: place.now,
     )
     loop = asyncio.new_event_loop()
 

@@ -4,9 +4,9 @@ How wrong forecasts of changes are where changes lose work, before the law ``wor
 Part of a trace is played with shares of jobs that have no checkpoint, or a broken one. At the last change of each
 running job the time until its end is forecast as policies do, with the work that is known to be lost in it; the
 error is that forecast over what it really took, less 1. A row a rule: ``blind`` counts no lost work and
-changes jobs whatever it costs, ``kept`` knows of jobs without a checkpoint and learns of a broken one by the first change
-that loses work, ``tried`` tries each checkpoint before the first change. ``lost_work_s`` is what was
-trained in vain, in seconds of jobs.
+changes jobs at any cost, ``kept`` knows of jobs without a checkpoint and learns of a broken one by the first change
+that loses work, ``tried`` tries each checkpoint before the first change. ``lost_work_s`` is the training
+in vain, in seconds of jobs.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, View
 from dlcore.model import JobId
 from dlsim.clusters import fill_nodes
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.inputs.shipped import find_folder
 from dlsim.jobs import savings
 from dlsim.jobs.workloads import Workload
@@ -44,7 +45,7 @@ class Foretelling:
 
     policy: Policy
     told: dict[tuple[JobId, float, int], float] = field(default_factory=dict)
-    """How many seconds a job takes yet if it is changed at that time to so many GPUs."""
+    """The remaining seconds of a job if it is changed at that time to this number of GPUs."""
     name: ClassVar[str] = "foretelling"
     paper: ClassVar[str] = ""
     needs: ClassVar[str] = ""
@@ -80,7 +81,7 @@ def find_errors(record: Record, foretelling: Foretelling) -> list[float]:
 
 
 def play(workload: Workload, setting: Setting, name: str, rule: str) -> dict[str, Any]:
-    """What one rule comes to."""
+    """Return the results of one rule."""
     foretelling = Foretelling(policies.make(name))
     record = World(workload, replace(setting, **RULES[rule]), foretelling).play()
     errors = find_errors(record, foretelling)
@@ -97,7 +98,7 @@ def play(workload: Workload, setting: Setting, name: str, rule: str) -> dict[str
 
 @click.command()
 @click.option(
-    "--window", type=click.IntRange(min=1), default=150, help="So many jobs of the trace."
+    "--window", type=click.IntRange(min=1), default=150, help="The number of jobs of the trace."
 )
 @click.option("--gpus", type=click.IntRange(min=1), default=32, help="How many GPUs there are.")
 @click.option(

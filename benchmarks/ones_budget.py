@@ -19,14 +19,14 @@ from dlcore import policies
 from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
 from dlpapers.reproducing.ones_workload import make_workload
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.results.scoring import Score
 
 MANY = 1000
 
 
 def measure(budget: int, seed: int, jobs: int) -> tuple[Score, dict[str, float]]:
-    """Play the workload with so many evaluations for each update."""
+    """Play the workload with ``budget`` evaluations for each update."""
     workload = make_workload(jobs=jobs, interval_seconds=INTERVAL_S, seed=seed)
     options = {"evaluations": str(budget), "generations": str(MANY), "population": "16"}
     policy = policies.make("ones", options)
@@ -35,7 +35,7 @@ def measure(budget: int, seed: int, jobs: int) -> tuple[Score, dict[str, float]]
 
 
 def make_row(budget: int, seeds: int, jobs: int) -> dict[str, Any]:
-    """What one budget comes to."""
+    """Return the results of one budget."""
     played = [measure(budget, seed, jobs) for seed in range(seeds)]
     times = [score.avg_jct_s for score, _ in played]
     return {

@@ -5,9 +5,9 @@ Jobs replay speeds (examples/replay) with a real controller, real SideCars and r
 once on GPUs of their own. Half of them are of types that were measured before; of the others nothing
 is known but what they show. They are slow and fast, and as long as ``--seconds`` says.
 
-A row a job: what was told first when 5 % of its iterations were done, the range that stood with it,
-and how long it took from then in fact. Whoever is told nothing at 5 % is asked again until there is
-something; ``told_at`` is at which share of the iterations that was.
+A row a job: the first prediction after 5 % of its iterations, with its range, and how long the job
+really took from then. If there is no prediction at 5 %, the benchmark asks again until there is
+one; ``told_at`` is the share of the iterations at that time.
 
 With ``--speeds`` no job runs: it is compared how far the speeds that DLJob predicts from the first
 two or three numbers of GPUs are from those that were measured, and those that Coach's marginal utility
@@ -30,13 +30,14 @@ from _measuring import describe_machine, print_result
 from _predictors import compare
 from _replaying import Document, make_document
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcore import policies
 from dlcore.model import JobId, Node
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.backends.local.socket_client import SocketClient
 from dlctl.inputs.ending import run_to_the_end
-from dllocal.running import Running, Setup
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlpapers.demonstrating.script import write_speeds
 from dlwire.messages import Shape
 
@@ -57,7 +58,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a user was told."""
+    """A prediction that a user got."""
 
     at: float
     fraction: float
@@ -74,7 +75,7 @@ CASES = tuple(
 
 
 def make_documents(folder: Path, seconds: float) -> list[Document]:
-    """Write the jobs, each of which trains for so long."""
+    """Write the jobs, each of which trains for ``seconds``."""
     table = folder / "speeds.csv"
     write_speeds(table, {(case.kind, 1): case.speed for case in CASES})
     return [
@@ -109,7 +110,7 @@ async def play(setup: Setup, documents: Sequence[Document], seconds: float) -> l
 
 
 async def _ask(running: Running, client: SocketClient, job: JobId) -> Told | None:
-    """Ask as ``dljob get`` does, until something is told from 5 % on."""
+    """Ask as ``dljob get`` does, until there is a prediction from 5 % on."""
     while not running.registry.entries[job].status.is_final:
         document = await asyncio.to_thread(client.ask, "GET", ("jobs", job))
         progress = document["status"].get("progress", {})
@@ -144,7 +145,7 @@ def _row(case: Case, told: Told | None, ended: float) -> dict[str, Any]:
 
 
 def profiles() -> tuple[Profile, ...]:
-    """What was measured before."""
+    """Return the profiles from before."""
     return tuple(
         Profile(case.kind, {Shape(1): Speed(case.speed)}) for case in CASES if case.is_known
     )

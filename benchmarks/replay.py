@@ -19,7 +19,7 @@ from _measuring import describe_machine, draw_rows, print_result
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads
 from dlsim.simulating import Contestant, simulate
 

@@ -1,9 +1,9 @@
 """
-What it costs to change the GPUs of a training in place, with real processes.
+The cost of changing the GPUs of a training in place, with real processes.
 
-Three things in one run. How long it takes from the controller's first byte to the new process, with a
-training that ends at once on SIGTERM and needs no checkpoint. What warm interpreters save, with
-numpy and, where ``--python`` has it, with PyTorch on whatever device there is. And 4 -> 2 -> 4
+One run measures three things. The time from the controller's first byte to the new process, with a
+training that ends at once on SIGTERM and needs no checkpoint. The time that warm interpreters save, with
+numpy and, where ``--python`` has it, with PyTorch on any device. And 4 -> 2 -> 4
 processes in place against ending the whole container with its SideCar and starting it again.
 
 All moments are read from one clock of the machine (CLOCK_MONOTONIC): the first one by the
@@ -125,7 +125,7 @@ def _begin(sidecar: SideCar, tellings: Tellings, generation: int) -> float:
 
 
 def _start_bare() -> float:
-    """Return how long an interpreter takes to its first line when nobody is in between."""
+    """Return how long an interpreter takes to its first line without a SideCar in between."""
     began = time.monotonic()
     code = "import time; print(time.monotonic())"
     ran = subprocess.run(
@@ -200,7 +200,7 @@ def find_torch(python: str) -> dict[str, Any] | None:
 
 
 def measure_ways(python: str, count: int) -> dict[str, Any]:
-    """Go 4 -> 2 -> 4 so many times either way, with the same training."""
+    """Go 4 -> 2 -> 4 ``count`` times either way, with the same training."""
     sizes = [SIZES[0], *[size for _ in range(count) for size in reversed(SIZES)]]
     with tempfile.TemporaryDirectory() as name, Tellings(Path(name)) as tellings:
         command = _write_training(Path(name), NUMPY, python, tellings)

@@ -1,16 +1,16 @@
 """
-What it costs to change the GPUs of a job on Kubernetes: in place, and by making its pod anew.
+The cost of changing the GPUs of a job on Kubernetes: in place, and by creating its pod again.
 
 Two real kubelets, the operator from its own image, and the same job in all runs, whose GPUs are virtual.
 Its training imports numpy, makes its steps, and ends at once on SIGTERM, so that on neither side any grace
-period runs out or any checkpoint is waited for. Each time what the job may have is changed, and it is timed
-from the controller's decision, as it stands in the status, to the first step of the training on the
-other GPUs, as the training tells it; both read the clock of the machine.
+period runs out and no checkpoint causes a wait. Each time the benchmark changes the job's allowed GPUs, and times it
+from the controller's decision, as the status has it, to the first step of the training on the
+other GPUs, as the training reports it; both read the clock of the machine.
 
-``in_place_cold_ms`` starts the process anew in its container, ``in_place_warm_ms`` has an interpreter wait
+``in_place_cold_ms`` starts the process again in its container, ``in_place_warm_ms`` has an interpreter wait
 that has imported numpy, and ``recreate_ms`` deletes the pod and makes another one: delete, schedule, start.
 Images are on the nodes already, and nothing waits for GPUs to be initialised: both would only be added to
-the pod that is made anew. It needs root, and installs the Debian packages of a node where they are missing.
+the new pod. It needs root, and installs the Debian packages of a node where they are missing.
 """
 
 import json
@@ -87,15 +87,15 @@ def _measure(cluster: Cluster, changes: int) -> Json:
     cold = _measure_job(cluster, "in-place-cold", changes)
     warm = _measure_job(cluster, "in-place-warm", changes, warmStart={"preload": ["numpy"]})
     settings = {**values()["settings"], "mechanism": "recreate"}
-    _say("has the operator make pods anew …")
+    _say("has the operator create pods again …")
     install(cluster, settings=settings)
-    anew = _measure_job(cluster, "recreate", changes)
+    recreated = _measure_job(cluster, "recreate", changes)
     return {
         "in_place_warm_ms": summarize(warm),
         "in_place_cold_ms": summarize(cold),
-        "recreate_ms": summarize(anew),
-        "warm_ratio": round(median(anew) / median(warm), 1),
-        "cold_ratio": round(median(anew) / median(cold), 1),
+        "recreate_ms": summarize(recreated),
+        "warm_ratio": round(median(recreated) / median(warm), 1),
+        "cold_ratio": round(median(recreated) / median(cold), 1),
     }
 
 

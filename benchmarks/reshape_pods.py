@@ -3,14 +3,19 @@ From the decision to the first step of a real PyTorch DDP job that grows from 1 
 
 Two SideCars on this machine are the two pods: the job has one process in the first, and then two in each, or
 one in the first and three in the second, which is new and whose interpreters wait already.
-What the controller says is what it says on Kubernetes: the first pod is told to stop and what comes after
-that, and when it has released everything both are told to run. The training is DDP over gloo, on the
+The commands are those of a controller on Kubernetes: the first pod gets the command to stop, with the announced next
+start, and when it has released everything both get the command to run. The training is DDP over gloo, on the
 processor; it saves itself on SIGUSR1 with ``torch.save``, and goes on from that.
 
 ``cold`` starts interpreters, ``warm`` has them wait with PyTorch imported, as many in each pod as the node
 has GPUs, and ``warm_marker`` confirms the checkpoint by a marker instead of by files that have settled.
-``warm_marker_1_3`` has three of the four processes in the new pod. Phases are those of the slowest process, by one clock of the machine. Nothing of
-a real network or of GPUs is in it.
+``warm_marker_1_3`` has three of the four processes in the new pod. In ``new_pod_awaited`` the new pod comes up
+with each change, and the training goes on until a controller would take it for warm (``until_warm``, and the phases are
+those of the pause after it); in ``new_pod_at_once`` the training stops as soon as the SideCar of the new pod answers. Before the first change the checkpoint is tried, as a
+controller does; ``first_warm_untried`` is the first change of a job without that trial, whose files have to settle for longer,
+and ``first_warm`` the one after it. Phases are those of the slowest process, by one clock of the machine.
+``processor_until_imported`` is the processor time of one process until its imports are done: a cold start needs four times
+as much, and no order of steps lowers that. Nothing of a real network or of GPUs is in it.
 """
 
 import os
@@ -19,6 +24,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +33,13 @@ import click
 from _measuring import describe_machine, print_result
 from _sidecars import FIRST_PORT, LONGEST_S, ROOT, TELL, SideCar, Tellings
 
+from dlcontrol.pacing import Pace
+from dlcontrol.situation.ports import Pod, PodKey, PodPhase
+from dlcontrol.situation.scene import Contact, Seat
+from dlcontrol.situation.status import Booking
+from dlcore.model import JobId, NodeName
 from dlwire import codec
-from dlwire.messages import Peer, Run, State, Stop
+from dlwire.messages import Peer, Run, Saving, State, Stop
 
 HOST = "127.0.0.1"
 AIMS_MS = {"cold": 3000.0, "warm": 1000.0}
@@ -43,6 +54,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 tell("imported", time.monotonic())
+tell("spent", time.process_time())
 
 folder, is_asked = Path(sys.argv[2]), []
 signal.signal(signal.SIGUSR1, lambda *_: is_asked.append(True))
@@ -80,7 +92,7 @@ while True:
         with open(place / "DONE", "w") as file:
             file.write("1")
 """
-PHASES = ("begun", "imported", "met", "built", "step")
+PHASES = ("begun", "imported", "spent", "met", "built", "step")
 
 
 class Pods:
@@ -92,7 +104,7 @@ class Pods:
         self._generation = 0
 
     def run(self, *processes: int) -> dict[str, float]:
-        """Tell the first pods to run so many processes each; return when the last was how far."""
+        """Command the first pods to run these numbers of processes; return when the last one reached each stage."""
         self._generation += 1
         peers = tuple(Peer(HOST, count) for count in processes)
         began = time.monotonic()
@@ -127,6 +139,15 @@ class Pods:
         pod.ask("PUT", "/v1/target", codec.encode_target(stop))
         return pod.wait_for(lambda state: state.released)
 
+    def try_checkpoint(self) -> None:
+        """Have the first pod save itself and go on, as a controller does before the first change of a job."""
+        run = self.first.state().target
+        assert isinstance(run, Run)
+        self.first.ask("PUT", "/v1/target", codec.encode_target(replace(run, trial=1)))
+        tried = self.first.wait_for(_is_tried).trial
+        if tried is None or tried.saving is not Saving.CONFIRMED:
+            raise RuntimeError(f"the trial of the checkpoint fails: {tried}")
+
     def wait_warm(self, *spares: int) -> None:
         for pod, count in zip((self.first, self.second), spares, strict=True):
             pod.wait_for(partial(_has_spares, count=count))
@@ -136,27 +157,100 @@ def _has_spares(state: State, count: int) -> bool:
     return state.warmth.ready >= count
 
 
+def _is_tried(state: State) -> bool:
+    return state.trial is not None and state.trial.saving is not Saving.NONE
+
+
+class NewPods:
+    """Pods that come up in the middle of a change."""
+
+    def __init__(self, folder: Path, command: Sequence[str], options: Sequence[str]) -> None:
+        self._folder = folder
+        self._command = command
+        self._options = options
+        self._started = 0
+
+    def start(self, *, waits: bool) -> SideCar:
+        """Return the next one when a controller would begin to start the training in it."""
+        self._started += 1
+        folder = self._folder / f"new-{self._started}"
+        folder.mkdir()
+        pod = SideCar(folder, self._command, options=self._options)
+        pod.wait_ready()
+        first_seen = time.monotonic()
+        if waits:
+            pod.wait_for(lambda state: _is_warm(state, first_seen))
+        return pod
+
+
+def _is_warm(state: State, first_seen: float) -> bool:
+    key = PodKey(JobId("job"), NodeName("new"))
+    contact = Contact(state, reachable=True, first_seen=first_seen)
+    seat = Seat(key, Booking(key.node, 1), Pod(key, PodPhase.UP), contact)
+    return seat.is_warm(Pace().warm_seconds, time.monotonic())
+
+
+def measure_new_pods(
+    python: str, changes: int, options: Sequence[str], *, waits: bool
+) -> dict[str, Any]:
+    """Let the job grow from one process to one and three in a pod that comes up for it."""
+    with tempfile.TemporaryDirectory() as name, Tellings(Path(name)) as tellings:
+        root = Path(name)
+        command, given = _prepare(python, root, tellings, options=options, is_warm=True)
+        new_pods = NewPods(root, command, [*given, "--most-spares=3"])
+        with SideCar(root / "first", command, options=[*given, "--most-spares=1"]) as first:
+            first.wait_ready()
+            pods = Pods(first, first, tellings)
+            pods.run(1)
+            pods.try_checkpoint()
+            found = [_grow_onto(new_pods, pods, waits=waits) for _ in range(changes)]
+    return _sum_up(found)
+
+
+def _grow_onto(new_pods: NewPods, pods: Pods, *, waits: bool) -> dict[str, float]:
+    """Go from one process to one and three in a new pod, and back; return the milliseconds of the way up."""
+    pods.first.wait_for(partial(_has_spares, count=1))
+    decided = time.monotonic()
+    with new_pods.start(waits=waits) as pods.second:
+        until_warm = 1000.0 * (time.monotonic() - decided)
+        phases = _widen(pods, (1, 3))
+        _narrow(pods)
+    return {"until_warm": until_warm, **phases}
+
+
+def _sum_up(found: Sequence[dict[str, float]]) -> dict[str, Any]:
+    return {phase: round(statistics.median(one[phase] for one in found)) for phase in found[0]}
+
+
+def _prepare(
+    python: str, root: Path, tellings: Tellings, *, options: Sequence[str], is_warm: bool
+) -> tuple[list[str], list[str]]:
+    """Write the training; return its command, and the options of its SideCars."""
+    checkpoints = root / "checkpoints"
+    script = root / "train.py"
+    script.write_text(TRAINING, encoding="utf-8")
+    given = ["--processes", "perGpu", "--checkpoint-signal", "SIGUSR1", *options]
+    given += ["--checkpoint-confirm", "file", "--checkpoint-path", str(checkpoints)]
+    given += ["--checkpoint-files", "checkpoint-*", "--checkpoint-seconds", f"{LONGEST_S:g}"]
+    given += ["--preload", "torch,torch.distributed"] if is_warm else []
+    for folder in (root / "first", root / "second", checkpoints):
+        folder.mkdir()
+    return [python, str(script), str(tellings.path), str(checkpoints)], given
+
+
 def measure(
     python: str,
     changes: int,
     options: Sequence[str],
     *,
     is_warm: bool,
+    is_tried: bool = True,
     wide: tuple[int, int] = (2, 2),
 ) -> dict[str, Any]:
-    """Let the job grow so many times, and tell the phases of each."""
+    """Let the job grow several times, and report the phases of each."""
     with tempfile.TemporaryDirectory() as name, Tellings(Path(name)) as tellings:
         root = Path(name)
-        checkpoints = root / "checkpoints"
-        script = root / "train.py"
-        script.write_text(TRAINING, encoding="utf-8")
-        command = [python, str(script), str(tellings.path), str(checkpoints)]
-        given = ["--processes", "perGpu", "--checkpoint-signal", "SIGUSR1", *options]
-        given += ["--checkpoint-confirm", "file", "--checkpoint-path", str(checkpoints)]
-        given += ["--checkpoint-files", "checkpoint-*", "--checkpoint-seconds", f"{LONGEST_S:g}"]
-        given += ["--preload", "torch,torch.distributed"] if is_warm else []
-        for folder in (root / "first", root / "second", checkpoints):
-            folder.mkdir()
+        command, given = _prepare(python, root, tellings, options=options, is_warm=is_warm)
         with (
             SideCar(root / "first", command, options=[*given, f"--most-spares={wide[0]}"]) as first,
             SideCar(
@@ -167,14 +261,27 @@ def measure(
             second.wait_ready()
             pods = Pods(first, second, tellings)
             pods.run(1)
+            if is_tried:
+                pods.try_checkpoint()
             found = [_grow(pods, wide, is_warm=is_warm) for _ in range(changes)]
-    return {phase: round(statistics.median(one[phase] for one in found)) for phase in found[0]}
+    return _sum_up(found)
 
 
 def _grow(pods: Pods, wide: tuple[int, int], *, is_warm: bool) -> dict[str, float]:
-    """Go from one process to so many in each pod and back; return the milliseconds of the way up."""
+    """Go from one process to ``wide`` in the pods and back; return the milliseconds of the way up."""
     if is_warm:
         pods.wait_warm(*wide)
+    phases = _widen(pods, wide)
+    states = (pods.first.state(), pods.second.state())
+    warm = [process.warm for state in states for process in state.processes]
+    if warm != [is_warm] * 4:
+        raise RuntimeError(f"not as they should have started: warm are {warm}")
+    _narrow(pods)
+    return phases
+
+
+def _widen(pods: Pods, wide: tuple[int, int]) -> dict[str, float]:
+    """Go from one process to ``wide`` in the pods; return the milliseconds."""
     decided = time.monotonic()
     released = pods.stop(pods.first, checkpoint=True, coming=wide[0])
     moments = pods.run(*wide)
@@ -185,23 +292,24 @@ def _grow(pods: Pods, wide: tuple[int, int], *, is_warm: bool) -> dict[str, floa
         "stop": changed.stop_seconds,
         "start_of_processes": moments["begun"] - moments["told"],
         "imports": moments["imported"] - moments["begun"],
+        "processor_until_imported": moments["spent"],
         "meeting": moments["met"] - moments["imported"],
         "model_and_checkpoint": moments["built"] - moments["met"],
         "first_step": moments["step"] - moments["built"],
         "total": moments["step"] - decided,
     }
-    states = (pods.first.state(), pods.second.state())
-    warm = [process.warm for state in states for process in state.processes]
-    if warm != [is_warm] * 4:
-        raise RuntimeError(f"not as they should have started: warm are {warm}")
-    pods.stop(pods.first, checkpoint=True, coming=1)
-    pods.stop(pods.second, checkpoint=False)
-    pods.run(1)
     return {phase: 1000.0 * seconds for phase, seconds in phases.items()}
 
 
+def _narrow(pods: Pods) -> None:
+    """Go back to one process."""
+    pods.stop(pods.first, checkpoint=True, coming=1)
+    pods.stop(pods.second, checkpoint=False)
+    pods.run(1)
+
+
 def find_python() -> str:
-    """Return the interpreter of `make test-frameworks`, or else whatever python3 is."""
+    """Return the interpreter of `make test-frameworks`, or else python3."""
     installed = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
     return str(installed) if installed.exists() else "python3"
 
@@ -222,16 +330,20 @@ def main(*, changes: int, python: str, output: str) -> None:
     if not has_torch(python):
         click.echo(f"{python} has no PyTorch; `make test-frameworks` installs one", err=True)
         return
-    # As a container says how many GPUs are there: so many interpreters wait before the first run.
+    # As in a container with three GPUs: this many interpreters wait before the first run.
     os.environ["NVIDIA_VISIBLE_DEVICES"] = "0,1,2"
     settled = ("--checkpoint-complete", "settled")
     marked = ("--checkpoint-complete", "marker", "--checkpoint-marker", "DONE")
     result = {
         "changes": changes,
         "cold_ms": measure(python, changes, settled, is_warm=False),
+        "first_warm_untried_ms": measure(python, 1, settled, is_warm=True, is_tried=False),
+        "first_warm_ms": measure(python, 1, settled, is_warm=True),
         "warm_ms": measure(python, changes, settled, is_warm=True),
         "warm_marker_ms": measure(python, changes, marked, is_warm=True),
         "warm_marker_1_3_ms": measure(python, changes, marked, is_warm=True, wide=(1, 3)),
+        "new_pod_at_once_ms": measure_new_pods(python, changes, marked, waits=False),
+        "new_pod_awaited_ms": measure_new_pods(python, changes, marked, waits=True),
         "aims_total_ms": AIMS_MS,
         **describe_machine(),
     }

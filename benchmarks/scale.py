@@ -1,9 +1,9 @@
 """
-What an operator costs where very many jobs run: its memory, its cycles, its polls, and a take-over.
+The cost of an operator where very many jobs run: its memory, its cycles, its polls, and a take-over.
 
-A real API server with nodes and pods that are made, and the operator as a process of its own. Every job
-runs and trains: what a former operator recorded stands in its status, and a played SideCar answers for its
-pod over mutual TLS. One operator is measured at rest, with nothing to decide but what its period asks for;
+A real API server with invented nodes and pods, and the operator as a process of its own. Every job
+runs and trains: its status has the record of a former operator, and a played SideCar answers for its
+pod over mutual TLS. One operator is measured at rest, with only its periodic decisions;
 then it is killed while a second one waits to lead, and that one is timed until it has decided.
 """
 
@@ -28,7 +28,7 @@ import click
 from _measuring import describe_machine, fit_exponent, print_result, summarize
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
-from dlcontrol.situation.status import Booking, Status
+from dlcontrol.situation.status import Booking, ConditionType, Status
 from dlcore.documents import jobfile
 from dlcore.model import NodeName, Phase, Placement
 from dlkube import access
@@ -71,7 +71,7 @@ Json = dict[str, Any]
     "sizes",
     type=click.IntRange(JOBS_A_NODE),
     multiple=True,
-    help="So many jobs, on half as many nodes; may be given again, for the growth.",
+    help="The number of jobs, on half as many nodes; may be given again, for the growth.",
 )
 @click.option("--full", is_flag=True, help="1,000 and 10,000 jobs on 500 and 5,000 nodes.")
 @click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
@@ -118,12 +118,13 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
         with Guard() as guard:
             began = time.monotonic()
             await _populate(plane, jobs)
-            _say(f"{jobs} jobs are there after {time.monotonic() - began:.0f} s")
+            _say(f"{jobs} jobs exist after {time.monotonic() - began:.0f} s")
             await _play_sidecars(api, guard, folder)
             first = await Operator.start(guard, plane, folder / "first")
             met_s = await first.wait_for_all(jobs)
             _say(f"all SideCars are met after {met_s:.1f} s")
             await asyncio.sleep(SETTLE_S)
+            _insist_that_jobs_are_well(plane)
             measured = await first.measure(seconds)
             _say("measures a take-over …")
             second = await Operator.start(guard, plane, folder / "second")
@@ -135,6 +136,14 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
     nodes = jobs // JOBS_A_NODE
     machine = describe_machine()
     return {"jobs": jobs, "nodes": nodes, "met_s": met_s, **measured, **taken, "machine": machine}
+
+
+def _insist_that_jobs_are_well(plane: ControlPlane) -> None:
+    """A job that is set aside costs other things than one that trains."""
+    job = json.loads(plane.kubectl("get", "dljob", "job-0", "--namespace", HOME, "-o", "json"))
+    for condition in job["status"].get("conditions", ()):
+        if condition["type"] == ConditionType.SET_ASIDE and condition["status"] == "True":
+            raise click.ClickException(f"job-0 is set aside: {condition['message']}")
 
 
 async def _measure_takeover(first: "Operator", second: "Operator", jobs: int) -> Json:
@@ -164,6 +173,8 @@ async def _populate(plane: ControlPlane, jobs: int) -> None:
     """
     plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "dljobs.dljob.io.yaml"))
     plane.kubectl("wait", "--for=condition=Established", "crd/dljobs.dljob.io", "--timeout=60s")
+    # No controller makes it here, and without it the API server refuses all pods.
+    plane.kubectl("create", "serviceaccount", "default", "--namespace", HOME)
     pairs = itertools.chain(
         (_node(number) for number in range(jobs // JOBS_A_NODE)),
         itertools.chain.from_iterable(_job_and_pod(number) for number in range(jobs)),
@@ -184,7 +195,7 @@ def _coded(text: str) -> str:
 
 
 def _kept(metadata: Json) -> Json:
-    """What the API server adds when an object is created."""
+    """Add the fields that the API server adds when an object is created."""
     return {"uid": str(uuid.uuid4()), "creationTimestamp": SINCE, "generation": 1, **metadata}
 
 
@@ -225,7 +236,7 @@ def _job_and_pod(number: int) -> Iterator[tuple[str, Json]]:
     )
     document["status"] = status_document(status, Circumstances(epoch=1, generation=1))
     yield f"/registry/dljob.io/dljobs/{HOME}/{name}", document
-    pod = building.make_trainer(document, job, booking, PodSettings())
+    pod = building.make_trainer(document, job, booking=booking, settings=PodSettings())
     pod["metadata"] = _kept(pod["metadata"])
     pod["spec"]["nodeName"] = str(node)
     pod["status"] = _pod_status(address_of(number))
@@ -306,7 +317,7 @@ class Cycle(NamedTuple):
     at: float
     took: float
     core: float
-    """So much of a core, with what others did meanwhile on the same event loop."""
+    """The use of a core, with the work of others meanwhile on the same event loop."""
     is_decided: bool
 
 
@@ -383,7 +394,7 @@ class Operator:
         return round(int(found[1]) / 1024, 1) if found else 0.0
 
     def last_words(self) -> str:
-        """What it has said that is not of single SideCars."""
+        """Return its log lines that are not about single SideCars."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if "the SideCar of" not in line][-8:])
 

@@ -26,7 +26,7 @@ from dlcore.contract import Policy
 from dlcore.model import Cluster, JobId, JobState, Snapshot
 from dlsim.bounding.bounds import bound_mean_jct
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.inputs.shipped import find_folder
 from dlsim.jobs.workloads import Workload
 from dlsim.scenarios import Scenario, build_setting, read_workload
@@ -49,7 +49,7 @@ def make_scenario(window: int, load: float) -> Scenario:
 
 
 def build_crowd(workload: Workload, jobs: int) -> Snapshot:
-    """So many jobs of the workload, which all wait for a large cluster."""
+    """Make a snapshot with ``jobs`` jobs of the workload, which all wait for a large cluster."""
     states = (
         JobState(
             job=replace(traced.job, id=JobId(f"job-{order}")),
@@ -77,7 +77,7 @@ def time_crowd(policy: Policy, crowd: Snapshot) -> list[float]:
 def make_row(
     budget: int, workload: Workload, setting: Setting, *, bound_s: float, crowd: Snapshot
 ) -> dict[str, Any]:
-    """What one limit comes to."""
+    """Return the results of one limit."""
     policy = policies.make("sia", {"jobs": str(budget)})
     score, times = play(policy, workload, setting)
     return {
@@ -111,7 +111,9 @@ def main(
     workload = read_workload(scenario, setting)
     bound_s = bound_mean_jct(workload, setting).avg_jct_s
     crowd = build_crowd(workload, waiting)
-    time_crowd(policies.make("sia", {"jobs": "2"}), crowd)  # What the process loads is paid once.
+    time_crowd(
+        policies.make("sia", {"jobs": "2"}), crowd
+    )  # The process loads its libraries only once.
     rows = [
         make_row(budget, workload, setting, bound_s=bound_s, crowd=crowd)
         for budget in sorted(budgets)

@@ -17,16 +17,16 @@ import click
 from _measuring import describe_machine
 
 from dlcore.profiles import Costs
-from dlpapers.reproducing.sidecar_constants import FROZEN
-from dlpapers.reproducing.sidecar_runs import (
+from dlpapers.reproducing.sidecar.constants import FROZEN
+from dlpapers.reproducing.sidecar.job_types import Rule
+from dlpapers.reproducing.sidecar.runs import (
     BASELINES,
     OURS,
     Outcomes,
     play_seeds,
     reduce_by,
 )
-from dlpapers.reproducing.sidecar_types import Rule
-from dlpapers.reproducing.sidecar_workloads import (
+from dlpapers.reproducing.sidecar.workloads import (
     PLANS,
     USUAL,
     WINDOW_S,
@@ -77,7 +77,7 @@ def measure(variant: Variant, numbers: tuple[int, ...], seeds: int) -> Iterator[
 
 
 def _reduction(runs: tuple[Outcomes, ...], baseline: str, quantity: str) -> float:
-    return round(reduce_by(runs, baseline, quantity).mean / 100.0, 4)
+    return round(reduce_by(runs, baseline, quantity=quantity).mean / 100.0, 4)
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:

@@ -1,14 +1,14 @@
 """
-What it costs a controller to follow hundreds of SideCars, and how soon they hear what they shall do.
+The cost of following hundreds of SideCars for a controller, and how soon they get their commands.
 
 The SideCars are peers that speak the real protocol and obey at once, many in one process, each with
 news of its progress every second; with ``--kind real`` they are real SideCars with a training each
 (about 50 MB and three processes a piece). The share of a core is that of this process, which does
 nothing but follow them; its memory includes the libraries that it has loaded.
 
-While all of them talk, some quiet peers in a process of their own are told things one by one, timed
+While all of them talk, some quiet peers in a process of their own get commands one by one, timed
 from the call to the moment at which the peer has read it, by one clock of the machine
-(CLOCK_MONOTONIC). In the end all are told something at once; that is given as processor time of the
+(CLOCK_MONOTONIC). In the end all get a command at once; that is given as processor time of the
 controller, because the peers share the cores with it as no SideCars would.
 """
 
@@ -29,7 +29,8 @@ from _measuring import describe_machine, print_result, summarize
 from _sidecars import SideCar
 
 from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.sidecars.following import SideCars
+from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.ports import Address, PodKey
 from dlcore.model import JobId, NodeName
 from dlwire.messages import Peer, Run

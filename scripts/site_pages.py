@@ -1,5 +1,5 @@
 """
-What the site (mkdocs.yml) has besides docs/: pages of other folders, and pages made of schemas.
+The pages of the site (mkdocs.yml) that are not in docs/: those of other folders, and those made of schemas.
 
 MkDocs calls the ``on_`` functions while it builds. Pages that are made here are made at each build, so
 that they cannot be stale. Links between pages of the repository become links of the site; a link to a file
@@ -37,20 +37,65 @@ Schema = Mapping[str, Any]
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not in docs/."""
-    from mkdocs.structure.files import File  # noqa: PLC0415 - only who builds the site has it
+    from mkdocs.structure.files import File  # noqa: PLC0415 - it is installed only where the site is built
 
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Let links lead to where the pages are in the site."""
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Let links lead to where the pages are in the site, and put the text beside the page for programs."""
     there = {file.src_uri for file in files}
-    return "".join(
+    text = "".join(
         part if part.startswith("```") else move_links(part, page.file.src_uri, there)
         for part in FENCE.split(markdown)
     )
+    beside = Path(config["site_dir"], page.file.src_uri)
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    beside.write_text(text, encoding="utf-8")
+    return text
+
+
+def on_post_build(config: Any) -> None:
+    """Write what language models read first: https://llmstxt.org."""
+    site = Path(config["site_dir"])
+    sections = {
+        title: {name: (site / name).read_text(encoding="utf-8") for name in names}
+        for section in config["nav"]
+        for title, names in section.items()
+    }
+    text = write_llms(config["site_name"], config["site_description"], sections)
+    (site / "llms.txt").write_text(text, encoding="utf-8")
+
+
+# --- for language models ------------------------------------------------------------------
+
+
+def write_llms(name: str, does: str, sections: Mapping[str, Mapping[str, str]]) -> str:
+    """List the pages of each section, each with its title and the first sentence of its text."""
+    lines = [f"# {name}", "", f"> {does}", ""]
+    for section, texts in sections.items():
+        lines += [f"## {section}", ""]
+        lines += [f"- [{title_of(text)}]({path}): {begin_of(text)}" for path, text in texts.items()]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def title_of(text: str) -> str:
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    assert title is not None, "a page begins with its title"
+    return title[1].replace("`", "")
+
+
+def begin_of(text: str) -> str:
+    """Find the first sentence of a page that is neither a picture, a table, a list nor a heading."""
+    for paragraph in re.split(r"\n\s*\n", FENCE.sub("", text)):
+        plain = " ".join(paragraph.split())
+        if plain and plain[0] not in "#!|<[-*":
+            found = re.match(r".+?\.(?=\s|$)", LINK.sub(lambda link: link["text"][1:-1], plain))
+            return found[0] if found else plain
+    return title_of(text)
 
 
 # --- links --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """
 The beginning of ``dljob-sidecar.pyz``, which is this folder in one file with what it needs.
 
-Nobody knows which interpreter an image has until it has been tried. This file is therefore written
+Which interpreter an image has becomes known only when it starts. This file is therefore written
 such that any Python 3 can read it, also one that is too old for the rest, and says so by name.
 """
 # ruff: noqa: I002 - an old interpreter does not know that future
@@ -16,7 +16,7 @@ def main() -> int:
     if sys.version_info < OLDEST:
         sys.stderr.write(
             "dljob-sidecar: InterpreterTooOld: {} is Python {}.{}, and the SideCar needs {}.{} or"
-            " newer; install one in the image, or name one that is there\n".format(
+            " newer; install one in the image, or name an existing one\n".format(
                 sys.executable, *sys.version_info[:2], *OLDEST
             )
         )

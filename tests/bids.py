@@ -25,8 +25,8 @@ def make_bid(
     """
     Make the bid of a job with these speeds by number of GPUs, on one type or on several.
 
-    It holds so many GPUs of ``gpu_type`` on one node; each change of it takes ``cost`` seconds. The ``rest``
-    is what else is known of the job.
+    It holds ``holds`` GPUs of ``gpu_type`` on one node; each change of it takes ``cost`` seconds.
+    The ``rest`` is further knowledge of the job.
     """
     by_type = types or {gpu_type: speeds or {1: 1.0, 2: 1.5, 4: 2.0}}
     options = tuple(sorted({gpus for each in by_type.values() for gpus in each}))
@@ -41,7 +41,7 @@ def make_bid(
 
 
 def make_bids(count: int, speeds: Mapping[int, float], **rest: Any) -> list[Bid]:
-    """Make so many bids that differ in nothing but their name and their place in the queue."""
+    """Make ``count`` bids that differ in nothing but their name and their place in the queue."""
     return [make_bid(f"job{n}", speeds, order=n, **rest) for n in range(count)]
 
 

@@ -158,7 +158,7 @@ def make_view(snapshot: Snapshot) -> View:
 
 
 def tell(decision: Decision, breaks: Iterable[Law] = ()) -> Policy:
-    """Make a policy that decides what it was told, for tests of what comes after the policy."""
+    """Make a policy that returns this decision, for tests of the steps after the policy."""
     laws = frozenset(breaks)
 
     class Told:
@@ -185,7 +185,7 @@ def make_plan(
     """
     Make the plan that follows from these shares, placed, diffed and checked.
 
-    A number is a share of so many GPUs for the sake of others, as most are.
+    A number is a share of this number of GPUs for the sake of others, as most are.
     """
     decision = Decision(
         {

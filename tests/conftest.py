@@ -1,5 +1,5 @@
 """
-What holds for all tests: how hypothesis draws, and the floor under the coverage.
+Common rules for all tests: the draws of hypothesis, and the lower limit of the coverage.
 
 Hypothesis draws the same examples every time, because a check that fails by chance is soon
 ignored. To look for new ones: ``HYPOTHESIS_PROFILE=thorough pytest tests``.
@@ -16,6 +16,8 @@ from pathlib import Path
 import coverage
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from dllocal.folders import Folders
 from tests.servers.binaries import BUILD_SECONDS
@@ -36,7 +38,12 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "steady")
+settings.load_profile(PROFILE)
+if PROFILE == "steady":
+    # Else the examples would depend on the constants in all modules that this process has loaded, and so on
+    # the tests before, and on each line of the code.
+    providers._get_local_constants = Constants
 
 
 BRAIN = Path(__file__).parent / "core"
@@ -63,7 +70,7 @@ def _leave_no_sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 def pytest_configure() -> None:
-    # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
+    # A background process of a shell ignores Ctrl-C, and so would all processes that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -96,6 +103,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if ("long" in item.keywords) == wanted]
 
 
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A folder through which others may pass. Those above ``tmp_path`` are closed by each pytest that begins meanwhile."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A real control plane of Kubernetes, for all tests of this process that leave it running."""
@@ -112,9 +127,9 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
         remove_namespace(api, name)
 
 
-# pytest-cov's own floor counts lines and branches together, which hides a branch never taken
-# behind many lines that were. It is held here, and not after pytest, because whoever runs
-# the tests reads the last line.
+# pytest-cov's own floor counts lines and branches together, which hides a branch never taken behind
+# many lines that were. This hook holds a floor for branches, and no step after pytest does, because
+# a developer who runs the tests reads the last line.
 def pytest_sessionfinish(session: pytest.Session) -> None:
     floor = session.config.getoption("--min-branches")
     # With several processes this runs in each of them; only the first one has the sum.

@@ -10,7 +10,7 @@ import pytest
 
 
 def on_small_disk(folder: Path, *, size: int) -> tuple[str, ...]:
-    """Start with a disk of its own in a folder, which nobody else sees."""
+    """Start with a disk of its own in a folder, which no other process sees."""
     privately = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "-r"]
     mount = f'mount -t tmpfs -o size={size} none "$0"'
     tried = subprocess.run(

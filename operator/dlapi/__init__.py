@@ -5,11 +5,13 @@ It asks the places where jobs run through the backends of the command, so that a
 command get the same answers and the same refusals.
 """
 
+from dlapi.async_connection import AsyncConnection, connect_async
 from dlapi.connection import Connection, Logs, connect
 from dlapi.jobs import Job, JobOptions
 from dlapi.refusals import (
     BrokenLaw,
     Conflict,
+    MissingExtra,
     NeverHolds,
     NotFound,
     Problem,
@@ -21,6 +23,7 @@ from dlapi.refusals import (
     WrongUse,
 )
 from dlapi.studies import Comparison, Policy, bound, compare, simulate
+from dlapi.timelines import Timeline
 from dlapi.values import Event, Explanation, Notice, Plan
 from dlcore.contract import Decision, Share, View
 from dlctl.output.jobviews import JobView
@@ -29,6 +32,7 @@ from dlsim.scenarios import Scenario
 from dlsim.simulating import Outcome
 
 __all__ = [
+    "AsyncConnection",
     "Bound",
     "BrokenLaw",
     "Comparison",
@@ -41,6 +45,7 @@ __all__ = [
     "JobOptions",
     "JobView",
     "Logs",
+    "MissingExtra",
     "NeverHolds",
     "NotFound",
     "Notice",
@@ -52,6 +57,7 @@ __all__ = [
     "Scenario",
     "Share",
     "TimedOut",
+    "Timeline",
     "Unreachable",
     "View",
     "WrongInput",
@@ -60,5 +66,6 @@ __all__ = [
     "bound",
     "compare",
     "connect",
+    "connect_async",
     "simulate",
 ]

@@ -4,9 +4,10 @@ The place where jobs run, as a program asks it: one ``dljob up``, or a cluster.
 :class:`Connection` is synchronous, also in a notebook: see :mod:`dlapi.asking`.
 """
 
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Self
 from dlapi.asking import Questions
 from dlapi.jobs import Gpus, Job, demand_of, problems_of, raise_all
 from dlapi.refusals import NeverHolds, NotFound, Problem, TimedOut, WrongUse, refusing
+from dlapi.timelines import Timeline
 from dlapi.values import Event, Explanation, Notice, Plan
-from dlctl.backends.backend import Backend, Json, Keeping, LogQuery
+from dlctl.backends.backend import Backend, Json, Keeping, LogQuery, never
 from dlctl.backends.choosing import Place, choose
 from dlctl.inputs.changing import change_job
 from dlctl.output.jobviews import JobView
@@ -52,6 +54,15 @@ def connect(
     ``state`` names the state folder of a ``dljob up``; the others name a cluster. Nothing is asked
     yet: where no server answers, the first question raises :class:`~dlapi.refusals.Unreachable`.
     """
+    return Connection(
+        choose_backend(state, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    )
+
+
+def choose_backend(
+    state: str | PathLike[str] | None, *, kubeconfig: str, context: str, namespace: str
+) -> Backend:
+    """Find the place that :func:`connect` connects to."""
     place = Place(
         state=None if state is None else Path(state),
         kubeconfig=kubeconfig,
@@ -59,14 +70,15 @@ def connect(
         namespace=namespace,
     )
     with refusing():
-        return Connection(choose(place))
+        return choose(place)
 
 
 class Connection:
-    """Asks one place, from one thread; to be closed in the end, or used by ``with``."""
+    """Asks one place, from one thread; to be closed in the end. A followed log ends once ``is_over`` holds."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, is_over: Callable[[], bool] = never) -> None:
         self._backend = backend
+        self._is_over = is_over
         self._questions = Questions()
         self._ask = self._questions.ask
 
@@ -80,8 +92,6 @@ class Connection:
         """Close what is open."""
         self._ask(self._backend.close)
         self._questions.close()
-
-    # --- submitting
 
     def submit(self, job: Job) -> JobView:
         """Submit a job; raises :class:`~dlapi.refusals.WrongJob` with all that is wrong with it."""
@@ -114,9 +124,8 @@ class Connection:
 
     def why(self, job: Named) -> Explanation:
         """Say what a job does now and why."""
-        name = _name_of(job)
-        told = self._ask(lambda: self._backend.explain(name))
-        return Explanation(name, told["message"], tuple(told["assumptions"]))
+        told = self._ask(lambda: self._backend.explain(_name_of(job)))
+        return Explanation(_name_of(job), told["message"], tuple(told["assumptions"]))
 
     def events(self, job: Named = "") -> list[Event]:
         """List what happened lately to a job, or to all, oldest first."""
@@ -128,12 +137,28 @@ class Connection:
         found = self._ask(lambda: self._backend.list_history(_name_of(job), limit))
         return [Event.of(each) for each in found]
 
-    def logs(self, job: Named, which: Logs = Logs()) -> Iterator[str]:
+    def timeline(self, since: float = 0.0) -> Timeline:
+        """Read what happened since a time, in seconds since the epoch; ``show()`` shows it."""
+        return Timeline(self._ask(lambda: self._backend.read_record(since)))
+
+    def logs(self, job: Named, which: Logs = Logs()) -> Generator[str]:
         """Yield the lines that the training of a job wrote, with their ends."""
-        query = LogQuery(which.node, which.lines, which.follow, which.since)
-        lines = self._ask(lambda: self._backend.read_logs(_name_of(job), query))
-        while (line := self._ask(lambda: next(lines, None))) is not None:
-            yield line.text.decode("utf-8", "replace")
+        has_left = threading.Event()
+        query = LogQuery(
+            which.node,
+            which.lines,
+            which.follow,
+            which.since,
+            lambda: has_left.is_set() or self._is_over(),
+        )
+        try:
+            lines = self._ask(lambda: self._backend.read_logs(_name_of(job), query))
+            while (line := self._ask(lambda: next(lines, None))) is not None:
+                yield line.text.decode("utf-8", "replace")
+        finally:
+            # An interrupt in a notebook ends this wait for the next line, and not the thread that reads it. All later
+            # questions are behind it, and `close` as well, until the backend ends the log at its next look.
+            has_left.set()
 
     def wait(self, job: Named, goal: str = FINISHED, *, timeout: float | None = None) -> JobView:
         """
@@ -143,19 +168,13 @@ class Connection:
         :class:`~dlapi.refusals.NeverHolds` when the job can no longer come to be so, and
         :class:`~dlapi.refusals.TimedOut` after ``timeout`` seconds.
         """
-        with refusing():
-            awaited = read_goal(goal)
-        if awaited.phase == DELETED:
-            raise WrongUse(
-                Problem("a job that is gone cannot be returned", "call wait_until_gone instead")
-            )
-        found = self._wait(_name_of(job), awaited, timeout)
+        found = self._wait(Awaited.of(job, goal, timeout))
         assert found is not None
         return found
 
     def wait_until_gone(self, job: Named, *, timeout: float | None = None) -> None:
         """Return when there is no such job any more."""
-        self._wait(_name_of(job), Goal(phase=DELETED), timeout)
+        self._wait(Awaited.gone(job, timeout))
 
     # --- changing
 
@@ -170,21 +189,16 @@ class Connection:
                 return document
             return {**document, "spec": {**spec, "gpus": changed}}
 
-        name = _name_of(job)
-        change = self._ask(lambda: change_job(self._backend, name, alter))
+        change = self._ask(lambda: change_job(self._backend, _name_of(job), alter=alter))
         return self._view(change.after)
 
     def suspend(self, job: Named) -> JobView:
         """Take all GPUs from a job; it saves itself, and waits until it is resumed."""
-        name = _name_of(job)
-        change = self._ask(lambda: suspend_job(self._backend, name, suspended=True))
-        return self._view(change.after)
+        return self._set_suspended(job, suspended=True)
 
     def resume(self, job: Named) -> JobView:
         """Put a suspended job into the queue again, at the place that it had."""
-        name = _name_of(job)
-        change = self._ask(lambda: suspend_job(self._backend, name, suspended=False))
-        return self._view(change.after)
+        return self._set_suspended(job, suspended=False)
 
     def cancel(self, job: Named, *, keep_checkpoints: bool | None = None) -> None:
         """
@@ -198,9 +212,13 @@ class Connection:
 
     # --- asking
 
-    def _wait(self, name: str, goal: Goal, timeout: float | None) -> JobView | None:
+    def _set_suspended(self, job: Named, *, suspended: bool) -> JobView:
+        change = self._ask(lambda: suspend_job(self._backend, _name_of(job), suspended=suspended))
+        return self._view(change.after)
+
+    def _wait(self, awaited: "Awaited") -> JobView | None:
         pause = LOOK_S * self._backend.look_seconds
-        return _wait_for(lambda: self._look(name), name, goal=goal, timeout=timeout, pause=pause)
+        return _wait_for(lambda: self._look(awaited.name), awaited, pause=pause)
 
     def _look(self, name: str) -> JobView | None:
         try:
@@ -223,31 +241,55 @@ def _check(jobs: tuple[Job, ...] | list[Job]) -> list[Json]:
     return documents
 
 
+@dataclass(frozen=True)
+class Awaited:
+    """A job as it is waited for, and for how many seconds; ``None`` is for ever."""
+
+    name: str
+    goal: Goal
+    timeout: float | None
+
+    @classmethod
+    def of(cls, job: Named, goal: str, timeout: float | None) -> Self:
+        """Read the goal of a wait that returns the job."""
+        with refusing():
+            awaited = read_goal(goal)
+        if awaited.phase == DELETED:
+            raise WrongUse(
+                Problem("a job that is gone cannot be returned", "call wait_until_gone instead")
+            )
+        return cls(_name_of(job), awaited, timeout)
+
+    @classmethod
+    def gone(cls, job: Named, timeout: float | None) -> Self:
+        return cls(_name_of(job), Goal(phase=DELETED), timeout)
+
+    def holds(self, job: JobView | None) -> bool:
+        """Whether it is so now; raises :class:`~dlapi.refusals.NeverHolds` if it can no longer be."""
+        verdict = self.goal.judge(job)
+        if verdict is Verdict.NEVER:
+            raise _never(self.name, self.goal, job)
+        return verdict is Verdict.HOLDS
+
+    def late(self, job: JobView | None) -> TimedOut:
+        """Say how the job is at the end of the time."""
+        now = "" if job is None else f" ({job.phase}{f': {job.message}' if job.message else ''})"
+        missed = f"{self.name} is not {self.goal} after {self.timeout:g} s{now}"
+        return TimedOut(Problem(missed, "wait longer, or ask why()"))
+
+
 def _wait_for(
-    look: Callable[[], JobView | None],
-    name: str,
-    *,
-    goal: Goal,
-    timeout: float | None,
-    pause: float,
+    look: Callable[[], JobView | None], awaited: Awaited, *, pause: float
 ) -> JobView | None:
-    until = None if timeout is None else time.monotonic() + timeout
+    until = None if awaited.timeout is None else time.monotonic() + awaited.timeout
     while True:
         job = look()
-        verdict = goal.judge(job)
-        if verdict is Verdict.HOLDS:
+        if awaited.holds(job):
             return job
-        if verdict is Verdict.NEVER:
-            raise _never(name, goal, job)
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0.0:
-            raise TimedOut(_late(name, goal, job, timeout))
+            raise awaited.late(job)
         time.sleep(pause if left is None else min(pause, left))
-
-
-def _late(name: str, goal: Goal, job: JobView | None, timeout: float | None) -> Problem:
-    now = "" if job is None else f" ({job.phase}{f': {job.message}' if job.message else ''})"
-    return Problem(f"{name} is not {goal} after {timeout:g} s{now}", "wait longer, or ask why()")
 
 
 def _never(name: str, goal: Goal, job: JobView | None) -> NeverHolds:

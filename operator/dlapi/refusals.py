@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import click
 
 from dlcore import checking, problems
+from dlctl import extras
 from dlctl.backends.backend import Away, BackendError, Complaint, NotThere
 from dlctl.backends.backend import Conflict as Overtaken
 from dlsim.errors import BadInput
@@ -74,6 +75,10 @@ class BrokenLaw(Refused):
     """A policy decided what breaks a law of plans."""
 
 
+class MissingExtra(Refused, ImportError):
+    """A package is not installed that only an extra of dljob brings, such as ``dljob[cluster]``."""
+
+
 class NeverHolds(Refused):
     """A job can no longer come to be as it was waited for."""
 
@@ -87,6 +92,13 @@ def refusing() -> Iterator[None]:
     """Raise refusals of the packages below as :class:`Refused`."""
     try:
         yield
+    except extras.MissingExtra as error:
+        raise MissingExtra(Problem(error.message, error.remedy)) from error
+    except ModuleNotFoundError as error:
+        missing = extras.find_missing(error)
+        if missing is None:
+            raise
+        raise MissingExtra(Problem(missing.message, missing.remedy)) from error
     except problems.WrongDocument as error:
         raise WrongJob(*of_document(error)) from error
     except BadInput as error:

@@ -23,7 +23,7 @@ from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, run_tasks
 from dlsim.comparing.summing import Line, sum_up
 from dlsim.comparing.tasks import Task, Values
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import Workload
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dlsim.simulating import Contestant, Outcome
@@ -66,9 +66,12 @@ def simulate(
     policies: str | contract.Policy | Sequence[str | contract.Policy] = USUAL_POLICY,
     *,
     cluster: Cluster = None,
+    records: bool = False,
 ) -> list[Outcome]:
     """
     Play a trace once under each policy; ``score`` of an outcome holds its figures.
+
+    With ``records`` each outcome also has all that happened, for :meth:`dljob.Timeline.of`.
 
     A policy is a name with its options (``tiresias:thresholds=3250,7200``), ``FILE.py:Class``, or an
     instance of a class of one's own.
@@ -80,7 +83,7 @@ def simulate(
     with refusing():
         scenario = _scenario(trace, cluster)
         workload, setting = _prepare(scenario)
-        outcomes = list(play(workload, setting, contestants))
+        outcomes = list(play(workload, setting, contestants, records=records))
     if outcomes and not outcomes[0].record.jobs:
         gpus = outcomes[0].record.gpus
         raise WrongInput(
@@ -172,7 +175,7 @@ def _scenario(trace: Trace, cluster: Cluster) -> Scenario:
 def _prepare(scenario: Scenario) -> tuple[Workload, Setting]:
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
-    return workload, charge_trials(scenario, setting, workload)
+    return workload, charge_trials(scenario, setting, workload=workload)
 
 
 def _contestant(policy: str | contract.Policy) -> Contestant:

@@ -1,7 +1,9 @@
-"""How often the loop looks, waits and decides."""
+"""How often the loop runs a cycle, how long it waits, and how much of a plan it carries out at a
+time."""
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,87 +11,96 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often the loop looks and decides. Seconds."""
+    """How often the loop runs a cycle and decides. Times are in seconds."""
 
     period_seconds: float = 15.0
-    """A decision is made at least so often, with what was learnt meanwhile."""
+    """The longest time between two decisions; each uses what DLJob has learnt since the one
+    before."""
     settle_seconds: float = 0.02
-    """After a change by a user, so long is waited for others, so that a burst is one decision."""
+    """How long the loop waits after a change by a user for further changes, so that a burst of them
+    leads to one decision."""
     longest_settle_seconds: float = 0.2
-    """But no longer than that in all."""
+    """The longest that the loop waits for a burst to end."""
     look_seconds: float = 1.0
-    """Progress, deadlines and timeouts are looked at so often."""
+    """How often the loop checks progress, deadlines and timeouts."""
     stuck_seconds: float = 600.0
-    """A look at everything that does not end for so long hangs; then another controller may lead."""
+    """A cycle that does not end within this time hangs; the controller then gives up its lease, so
+    that another one can lead."""
     warm_seconds: float = 30.0
-    """For how long a newcomer's spare interpreters are waited for."""
+    """How long the start of a new job waits for its spare interpreters."""
     rest_share: float = 3.0
-    """After each look it rests for so many times as long as the look took of a core; with 3 it never
-    takes more than a quarter of one. Whatever it waits for meanwhile (a record, a pod) is rest, too."""
+    """After each cycle the loop rests for this many times the CPU time of the cycle; with 3 it uses
+    at most a quarter of a core. Time in which it waits for a write or a pod counts as rest."""
     longest_rest_seconds: float = 0.5
-    """But no longer than that, because somebody waits for the next decision."""
+    """The longest rest after a cycle, because jobs wait for the next decision."""
     most_steps: int = 0
-    """Of a decision, so many steps at most are taken before it is looked anew; 0 sets no limit. Where
-    each step costs a write to a server, a newcomer so need not wait for thousands of others."""
+    """The most steps of a decision that one cycle carries out before the next cycle begins; 0 sets
+    no limit. Where each step costs a write to a server, a limit keeps a new job from waiting behind
+    thousands of others."""
     bite_seconds: float = 2.0
-    """And no more than can be taken in so long, as fast as it went last: a server may be slow. Where a look
-    at everything takes long itself, up to three times as long, so that less of the time is spent on looks;
-    all the sooner if nobody has news meanwhile. If somebody has after all, pods are left for the next time."""
+    """The time budget for the steps of one cycle; the loop estimates from its last rate how many
+    steps fit, because a server may be slow. If a cycle itself takes long, or no job has news, the
+    budget is up to three times as long. Urgent news ends the cycle early, and the next one creates
+    the remaining pods."""
     launches_at_once: int = 32
-    """So many pods are made ready and asked for at the same time, one at least."""
+    """How many pods the loop prepares and creates at the same time; at least one."""
     trailing_launches: int = 0
-    """So many pods may still be asked for when the next look begins, so that a server has something to do
-    meanwhile."""
+    """How many pods may still be in creation when the next cycle begins, so that the server stays
+    busy in the meantime."""
 
 
 LONGEST_BITE: Final = 3.0
-"""So many times as long as usual at most, because newcomers wait until it is taken."""
+"""The factor by which a batch may last longer than usual; new jobs wait until it ends."""
 UNHURRIED: Final = 4.0
-"""For so many times as long after a look of the same effort, where nobody waits for the next decision."""
+"""The factor by which a batch lasts longer after a cycle of the same effort when no job waits for
+the next decision."""
 LEAST_STEPS: Final = 8
-"""So many are taken at a time however slow it is, for each look costs something too."""
+"""The fewest steps of a batch, however slow the server is, because each cycle has a cost of its
+own."""
 LAUNCH_SHARE: Final = 0.5
-"""So much of what a step takes is asking for its pod; the rest is its record."""
+"""The share of a step's time that creating its pod takes; the rest is writing its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What was done of a decision."""
+    """Which part of a decision one cycle has carried out."""
 
     steps: int
     seconds: float
     effort: float = 0.0
-    """Of the look before it."""
+    """The CPU time of the cycle that made the decision."""
     is_hurried: bool = True
-    """Whether somebody waited for the next decision meanwhile, as others will."""
+    """Whether a job waited for the next decision while this part was carried out, as others
+    will."""
     left: int = 0
-    """So many pods were left for the next time, because it was cut short."""
+    """How many pods the next cycle has to create, because this batch was cut short."""
 
 
 class Bites:
-    """How many steps of a decision are taken at a time."""
+    """Chooses how many steps of a decision one cycle carries out: a batch."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self.most = pace.most_steps
-        """So many next; 0 sets no limit."""
+        """The size of the next batch; 0 sets no limit."""
         self.is_long = False
-        """Whether that is for who has time, and so may be cut short."""
+        """Whether the next batch is long because no job waits, so that urgent news may cut it
+        short."""
         self._per_second: float | None = None
-        """So fast it went last."""
+        """The rate of the last batch, in steps per second."""
         self._latest: Taken | None = None
-        """Of which some may not have been done yet."""
+        """The last batch, some pods of which may still be in creation."""
         self._owes = False
-        """Whether pods were left by the one before."""
+        """Whether the batch before has left pods to create."""
 
     def hurried_seconds(self, effort: float) -> float:
-        """How long one is to take after a look of so much effort, where somebody waits."""
+        """Return the time budget of a batch after a cycle of this effort, when a job waits."""
         return self._in_bounds(self._pace.rest_share * effort)
 
     def note(self, taken: Taken) -> None:
-        """Learn how fast it goes."""
+        """Take the rate of a batch into account."""
         if taken.left or self._owes:
-            # How fast it goes with what was left says nothing.
+            # The rate of pods that an earlier batch has left says nothing about new steps.
             self._latest = None
         else:
             self._learn_speed(taken)
@@ -98,7 +109,7 @@ class Bites:
         self._size_next(taken)
 
     def note_rest(self, seconds: float) -> None:
-        """Learn that the latest one has taken so much longer: the next look had begun meanwhile."""
+        """Add the time that the pods of the last batch took after the next cycle had begun."""
         taken, self._latest = self._latest, None
         if taken is not None:
             taken = replace(taken, seconds=taken.seconds + seconds)
@@ -118,7 +129,7 @@ class Bites:
         time_for_it = self.hurried_seconds(taken.effort)
         if self.is_long:
             time_for_it = self._in_bounds(UNHURRIED * self._pace.rest_share * taken.effort)
-        # What was left is done first of all.
+        # The next batch begins with the pods that this one has left.
         steps = int(self._per_second * time_for_it - LAUNCH_SHARE * taken.left)
         self.most = min(self._pace.most_steps, max(LEAST_STEPS, steps))
 
@@ -128,30 +139,72 @@ class Bites:
 
 
 class Effort:
-    """How much of a core a look takes, without what others do while it waits for them."""
+    """The CPU time of a cycle, without what other tasks use while the cycle waits for them."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._since = time.thread_time()
         self.waited = 0.0
-        """For how long others had their turn."""
+        """How long other tasks have run."""
 
     @property
     def seconds(self) -> float:
-        """So much until now."""
+        """The CPU time of the cycle until now."""
         return self._before + time.thread_time() - self._since
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Others have their turn meanwhile."""
+        """Do not count the time inside this block, in which other tasks run."""
+        # thread_time() counts all tasks of this event loop, because they share one thread.
         self._before, began = self.seconds, time.perf_counter()
         try:
             yield
         finally:
+            # Also after a write that failed, because the loop asks for its rest after each cycle.
             self._since = time.thread_time()
             self.waited += time.perf_counter() - began
 
     def rest(self, pace: Pace) -> float:
-        """How long others are still to have their turn."""
+        """Return how long the loop has to rest, so that other tasks run."""
         due = pace.rest_share * self.seconds - self.waited
         return min(max(0.0, due), pace.longest_rest_seconds)
+
+
+class Alarm:
+    """Wakes the loop before its next cycle is due."""
+
+    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
+        self._pace = pace
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._is_burst = False
+        self.is_urgent = False
+        """Whether a user or a job waits for the outcome of the next cycle."""
+
+    def ring(self, *, burst: bool = False, urgent: bool = False) -> None:
+        """Let the next cycle begin at once; after a ``burst`` the loop waits for further news first."""
+        self._is_burst = self._is_burst or burst
+        self.is_urgent = self.is_urgent or urgent
+        self._woken.set()
+
+    def begin_cycle(self) -> None:
+        """Forget the news that this cycle sees."""
+        self._woken.clear()
+        self.is_urgent = False
+
+    async def wait(self, until: float, *, settles: bool) -> None:
+        """Return when it is time or there is news; unless it ``settles``, a burst is not waited for."""
+        pause = max(0.0, until - self._clock())
+        try:
+            # Not wait_for(), which may swallow that we are to end if we are woken just then.
+            async with asyncio.timeout(pause):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        latest = self._clock() + self._pace.longest_settle_seconds
+        while self._is_burst and settles and self._clock() < latest:
+            # A burst that goes on sets the flag again, and so prolongs this wait up to its limit.
+            self._is_burst = False
+            await asyncio.sleep(self._pace.settle_seconds)
+        # The next cycle begins without another pause, so that no ring is lost in between.
+        self._woken.clear()

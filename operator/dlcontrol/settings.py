@@ -3,7 +3,7 @@ Everything that can be set about a controller: one frozen tree, and where each v
 
 A value is looked for in the options of the command, then in the environment
 (``DLJOB_PACE_PERIOD_SECONDS``), then in the settings file (``pace: {periodSeconds: 15}``), and else
-is the default. What a file holds beyond the tree, or of the wrong kind, is refused by name. The
+is the default. A file with an unknown setting, or a value of the wrong type, is refused by name. The
 strings under the fields are their documentation, here and in ``dljob config show``.
 """
 
@@ -35,43 +35,43 @@ class Learning:
     """How jobs are observed."""
 
     sample_seconds: float = 10.0
-    """A speed is measured over so long at least."""
+    """The shortest time over which DLJob measures a speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is shown to other programs."""
+    """The interfaces for other programs."""
 
     metrics: str = ""
-    """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
+    """Where the controller serves metrics for Prometheus, as [ADDRESS]:PORT; empty: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All of it."""
+    """All settings of a controller."""
 
     policy: str = "foresight"
     """How GPUs are shared out; dljob policies lists them."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     """How GPUs change hands: in-place (the process is restarted in its pod) or recreate."""
     seed: int = 0
-    """For policies that draw at random."""
+    """The seed of the policies that draw random numbers."""
     limits: NamespaceLimits = field(default_factory=NamespaceLimits)
-    """What the jobs of a namespace may have together."""
+    """The limits for all jobs of a namespace together."""
     store: str = ""
     """Where profiles and the history are kept: a file, or a mongodb:// address."""
     pace: Pace = field(default_factory=Pace)
     """How often the loop looks and decides."""
     rules: Rules = field(default_factory=Rules)
-    """How much is borne with, and for how long."""
+    """How many failures DLJob tolerates, and for how long."""
     costs: Costs = field(default_factory=Costs)
-    """What starting and stopping costs, in seconds, for types of jobs that were not measured yet."""
+    """The costs of starting and stopping, in seconds, for types of jobs that were not measured yet."""
     dialing: DialSettings = field(default_factory=DialSettings)
-    """How SideCars are spoken to."""
+    """How the controller connects to SideCars."""
     learning: Learning = field(default_factory=Learning)
     """How jobs are observed."""
     serving: Serving = field(default_factory=Serving)
-    """What is shown to other programs."""
+    """The interfaces for other programs."""
 
 
 class Setting(NamedTuple):
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
 
 
 class SettingsError(WrongDocument):
-    """Something cannot be set so."""
+    """One or more settings have values that DLJob refuses."""
 
 
 Tree = TypeVar("Tree", bound=Settings)
@@ -139,7 +139,7 @@ def load_tree(
     leaves = {path: value for path, value, _ in _iter_leaves(tree, "")}
     paths = dict.fromkeys(leaves)
     whole = {path for path, value in leaves.items() if isinstance(value, Mapping)}
-    for path, value in _flatten(document, "", problems, whole):
+    for path, value in _flatten(document, "", problems=problems, whole=whole):
         given[path] = (value, file)
     for path in paths:
         variable = _variable(path)
@@ -153,7 +153,9 @@ def load_tree(
     settings = tree
     for path, (value, origin) in given.items():
         if path in paths:
-            settings = _set(settings, path.split("."), (value, origin, path), problems)
+            settings = _set(
+                settings, path.split("."), given=(value, origin, path), problems=problems
+            )
     if problems:
         raise SettingsError(tuple(problems))
     return Loaded(settings, {path: origin for path, (_, origin) in given.items()})
@@ -222,7 +224,7 @@ def _own_documentation(kind: type) -> Mapping[str, str]:
 
 
 def _flatten(
-    document: object, prefix: str, problems: list[Problem], whole: Collection[str]
+    document: object, prefix: str, *, problems: list[Problem], whole: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
     if document is None:
         return
@@ -234,15 +236,19 @@ def _flatten(
     for name, value in document.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping) and path not in whole:
-            yield from _flatten(value, f"{path}.", problems, whole)
+            yield from _flatten(value, f"{path}.", problems=problems, whole=whole)
         else:
             yield path, value
 
 
-def _set(tree: Any, names: list[str], given: tuple[Any, str, str], problems: list[Problem]) -> Any:
+def _set(
+    tree: Any, names: list[str], *, given: tuple[Any, str, str], problems: list[Problem]
+) -> Any:
     name = _snake(names[0])
     if len(names) > 1:
-        return replace(tree, **{name: _set(getattr(tree, name), names[1:], given, problems)})
+        return replace(
+            tree, **{name: _set(getattr(tree, name), names[1:], given=given, problems=problems)}
+        )
     value, origin, path = given
     kind = get_type_hints(type(tree))[name]
     try:
@@ -253,7 +259,7 @@ def _set(tree: Any, names: list[str], given: tuple[Any, str, str], problems: lis
         try:
             return replace(tree, **{name: read})
         except ValueError as error:
-            wrong = f"cannot be so: {error}"
+            wrong = f"is not valid: {error}"
     where = f"{path} ({origin})" if origin else path
     problems.append(Problem(where, value, wrong, "correct it, or leave it out"))
     return tree

@@ -1,5 +1,5 @@
 """
-What a policy assumes about a job whose user or whose history does not tell it, for people to read.
+The assumptions of a policy about a job, where neither its user nor its history provides the facts; for people to read.
 
 A policy names in ``assumes`` every piece of knowledge that its decisions use, and says what it does
 without: its fallback. Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so
@@ -13,18 +13,18 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
 from dlcore.model import GpuDemand, JobState, Snapshot
-from dlcore.placement.free_gpus import acceptable_types, largest_possible
+from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.placement.needs import Needs
 from dlcore.predicting.predictor import Predictor
 from dlcore.problems import listed
 from dlcore.profiles import JobType
 
 MOST_NAMED = 4
-"""Up to so many numbers of GPUs are named; more are counted."""
+"""Up to this many numbers of GPUs are named; more are counted."""
 
 
 class Knowledge(Enum):
-    """What a decision may use of a job, in the words of the documentation."""
+    """The knowledge about a job that a decision may use, in the words of the documentation."""
 
     LENGTH = "length: the iterations that it needs"
     SPEED = "speed on at least one number of GPUs"
@@ -34,7 +34,7 @@ class Knowledge(Enum):
 
 
 Assumes = Mapping[Knowledge, str]
-"""What a policy does without a piece of knowledge; its name is the subject of the sentence."""
+"""The behaviour of a policy without a piece of knowledge; its name is the subject of the sentence."""
 
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
@@ -69,7 +69,7 @@ BY_CURVES: Assumes = {
     Knowledge.SPEED: "supposes that each GPU adds as much as the first",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of elastic policies after AFS (:mod:`dlcore.policies.elastic.curves`)."""
+"""The fallbacks of elastic policies after AFS (:mod:`dlcore.policies.papers.afs.curves`)."""
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ class _Speeds(NamedTuple):
 
 
 class Assumptions:
-    """What one policy assumes about the jobs of one snapshot."""
+    """The assumptions of one policy about the jobs of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot = snapshot

@@ -1,9 +1,9 @@
 """
-What a policy is: one method from a view of the cluster to shares of its GPUs.
+The interface of a policy: one method from a view of the cluster to shares of its GPUs.
 
-A policy says how many GPUs each job shall have. Which ones is :mod:`dlcore.placement.placing`'s business,
-what has to be done for it :mod:`dlcore.planning`'s, and how GPUs change hands nobody's in the
-core. A policy of your own is one file with a class like this, and one line in
+A policy says how many GPUs each job shall have. :mod:`dlcore.placement.placing` chooses which ones,
+:mod:`dlcore.planning` derives the steps, and the platforms carry them out. A policy of your own is
+one file with a class like this, and one line in
 :mod:`dlcore.policies`.
 """
 
@@ -18,7 +18,7 @@ from dlcore.queues import Queue
 
 
 class Share(NamedTuple):
-    """What a policy wants one job to have from now on. A tuple, for there is one for every job."""
+    """The GPUs that a policy gives one job from now on. It is a tuple, because every job has one."""
 
     gpus: int
     cause: Cause = Cause(CauseCode.ITS_TURN)
@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a policy may look at. ``pending`` holds only jobs that can run at all."""
+    """The input of a policy. ``pending`` holds only jobs that can run at all."""
 
     now: float
     cluster: Cluster
@@ -44,9 +44,9 @@ class View:
     predictor: Predictor
     seed: int = 0
     state: object = None
-    """What this policy returned as its state the last time; ``None`` at first."""
+    """The state that this policy returned last; ``None`` at first."""
     enough: int = 0
-    """So many newcomers are all that can be started for now, unless it is 0. A policy that takes them
+    """The number of newcomers that can be started for now; 0: no limit. A policy that takes them
     one after the other may leave the rest for the next time, which is at once; see ``is_partial``."""
 
 
@@ -67,8 +67,8 @@ class Decision:
     state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
     """
-    What a GPU is worth to jobs, in any one unit, for the reasons that people read: to those that get or
-    lose some, and where the policy can tell, to those that keep theirs and to those that wait.
+    The worth of a GPU to jobs, in any one unit, for the reasons that people read: to jobs that get or
+    lose some, and where the policy knows it, to jobs that keep theirs and to jobs that wait.
     """
     is_partial: bool = False
     """Whether newcomers were left for the next time: they have no share yet, and no reason to wait."""
@@ -81,7 +81,7 @@ class Policy(Protocol):
     paper: ClassVar[str]
     """Where it comes from, with the section."""
     needs: ClassVar[str]
-    """What it has to know of jobs beforehand, for ``dljob policies``."""
+    """The knowledge about jobs that it needs beforehand, for ``dljob policies``."""
     breaks: ClassVar[frozenset[Law]]
     """The laws of plans that it breaks on purpose: empty but for a baseline that shows the harm."""
 

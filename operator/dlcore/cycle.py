@@ -13,8 +13,8 @@ from typing import NamedTuple
 from dlcore import checking, keeping, planning
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
-from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, Snapshot
-from dlcore.placement import allotting, free_gpus, placing
+from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, NodeName, Snapshot
+from dlcore.placement import allotting, largest, placing
 from dlcore.placement.allotting import Allotted
 from dlcore.placement.needs import Needs
 from dlcore.placement.placing import Placed
@@ -33,17 +33,18 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     """
     Decide what shall happen now. Raises :class:`dlcore.checking.BrokenLaw`, never returns it.
 
-    Whoever takes only the first steps of a plan may say how many newcomers are ``enough`` (0: all).
+    A caller that takes only the first steps of a plan may say how many newcomers are ``enough`` (0:
+    all).
     """
     cluster = snapshot.cluster
 
-    # 1. Who is runnable: the others wait or stop, and no policy has to think of them.
+    # 1. Find the runnable jobs: the others wait or stop, and no policy has to consider them.
     stop = find_ending(snapshot.running, cluster, policy)
     running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
     kept = tuple(filter(keeping.keeps, running))
 
-    # 2. and 3. What each shall have; asked twice where the first answer costs a job its work.
+    # 2. and 3. Share out the GPUs; the policy is asked twice if its first answer costs a job its work.
     shown = tuple(map(keeping.show_rigid, running)) if kept else running
     behind = _find_behind(snapshot, running, pending, kept) if kept and pending else {}
     made = _decide(snapshot, shown, leave_out(pending, behind), policy, enough)
@@ -54,7 +55,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         )
     decision, placed = made.decision, made.placed
 
-    # 4. What has to be done for it.
+    # 4. Plan the steps for it.
     set_aside = {**placed.unplaced, **set_aside, **made.set_aside}
     stopped = _name_causes(snapshot.running, placed, stop)
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
@@ -83,7 +84,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
 
 
 class _Made(NamedTuple):
-    """What came of asking a policy."""
+    """The result of asking a policy."""
 
     decision: Decision
     placed: Placed
@@ -121,7 +122,7 @@ def _decide(
         attempts -= 1
         is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
         if enough and decision.is_partial and (placed.unplaced or not is_partial):
-            # Who is started for those that are not may be among the others.
+            # Jobs that could start in place of the unplaced ones may be among the others.
             enough, attempts = 0, attempts + 1
             continue
         if not vain or not attempts:
@@ -171,15 +172,15 @@ def _decide_beside(
 
 
 class _Beside(NamedTuple):
-    """Who waits beside the jobs that keep their GPUs."""
+    """The jobs that wait while others keep their GPUs."""
 
     rest: Queue[JobState]
     found: Collection[JobId]
-    """Who has room but for what others keep. It is set aside, because a policy would be lost."""
+    """Jobs that would have room but for the kept GPUs. They are set aside, because a policy could not place them."""
     crowded: tuple[JobState, ...]
-    """Those of them that are within what their namespaces may have."""
+    """Those of them that are within the limits of their namespaces."""
     behind: Mapping[JobId, Cause]
-    """Who waits behind one of these."""
+    """The jobs that wait behind one of these."""
 
 
 def _look_beside(
@@ -228,8 +229,9 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
     """
     Let those change that would keep a number of GPUs that their user no longer allows.
 
-    To the next lower number that is allowed, which is there at once, or else to the next higher
-    one. Only who finds no room for that loses all, so that an edit costs a reshape and no pod.
+    They go to the next lower allowed number, which is available at once, or else to the next higher
+    one. Only a job that finds no room for that loses all, so that an edit costs a reshape and no pod. A policy
+    that has chosen an allowed number itself does not know that the user is the reason, which is said here.
     """
     fitted: dict[JobId, Share] = {}
     for state in running:
@@ -240,6 +242,8 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
         if share is not None and share.gpus not in options:
             lower = [n for n in options if n < share.gpus]
             fitted[state.id] = Share(lower[-1] if lower else state.least, _SPEC_CHANGED)
+        elif share is not None:
+            fitted[state.id] = share._replace(cause=_SPEC_CHANGED)
     return replace(decision, shares={**decision.shares, **fitted}) if fitted else decision
 
 
@@ -266,11 +270,11 @@ def find_ending(
     running: tuple[JobState, ...], cluster: Cluster, policy: Policy
 ) -> dict[JobId, Cause]:
     """
-    Tell which jobs cannot keep their GPUs whatever the policy decides, with the reason.
+    Find the jobs that no decision of a policy can let keep their GPUs, with the reason.
 
-    Whoever observes the cluster normally takes a lost node from its jobs before, and never sees
-    two on one GPU; here it is made sure that no decision counts on what cannot be, and that one
-    inconsistent job does not stop the decisions for all others.
+    A platform normally takes a lost node from its jobs before, and never reports two jobs on one
+    GPU; this check ensures that no decision relies on impossible data, and that one inconsistent
+    job does not stop the decisions for all others.
     """
     ending = _find_second_masters(running)
     for state in running:
@@ -291,8 +295,13 @@ def find_ending(
 
 def _find_second_masters(running: tuple[JobState, ...]) -> dict[JobId, Cause]:
     """Should two jobs be seen on one GPU, the one that came later has to go."""
-    held = [ref for state in running if state.placement for ref in state.placement.refs()]
-    if len(set(held)) == len(held):
+    held, busy = 0, dict[NodeName, set[int]]()
+    for state in running:
+        if state.placement is not None:
+            held += state.placement.shape.gpus
+            for node, gpus in state.placement.slices:
+                busy.setdefault(node, set()).update(gpus)
+    if held == sum(map(len, busy.values())):
         return {}
     owners: dict[GpuRef, JobId] = {}
     ending: dict[JobId, Cause] = {}
@@ -310,7 +319,7 @@ def find_runnable(
     pending: Queue[JobState], cluster: Cluster
 ) -> tuple[Queue[JobState], dict[JobId, Cause]]:
     """
-    Split off the jobs that cannot run now whatever a policy decides, with the reason.
+    Split off the jobs that cannot run now under any policy, with the reason.
 
     A job too large for the cluster as it is today may fit again when a lost node is back, so it
     waits rather than fails.
@@ -346,7 +355,7 @@ def _find_roomless(pending: Queue[JobState], surely: int, cluster: Cluster) -> l
         kinds = block.ask(_kinds_of_needs)
         for kind, example in kinds.items():
             if kind not in verdicts:
-                verdicts[kind] = example.least > free_gpus.largest_at_present(example, cluster)
+                verdicts[kind] = example.least > largest.largest_at_present(example, cluster)
         if any(verdicts[kind] for kind in kinds):
             alike = (s for s in block if s.needs is not None and not s.picky and s.least <= surely)
             roomless += [state for state in alike if verdicts[state.needs, state.least]]  # type: ignore[index]
@@ -371,10 +380,10 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
     if state.job.suspend:
         return Cause(CauseCode.SUSPENDED)
     least = state.least
-    if least > free_gpus.largest_possible(state, cluster):
-        is_for_pod = least <= free_gpus.largest_possible(replace(state, needs=None), cluster)
+    if least > largest.largest_possible(state, cluster):
+        is_for_pod = least <= largest.largest_possible(replace(state, needs=None), cluster)
         code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
         return Cause(code, gpus=least)
-    if least > free_gpus.largest_at_present(state, cluster):
+    if least > largest.largest_at_present(state, cluster):
         return Cause(CauseCode.NO_ROOM_FOR_POD, gpus=least)
     return None

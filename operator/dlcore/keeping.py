@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from dlcore.contract import Decision, Share
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Node, NodeName, Snapshot
 from dlcore.placement import placing
-from dlcore.placement.free_gpus import Room, count_usable
+from dlcore.placement.counting import count_usable
+from dlcore.placement.free_gpus import Room
 from dlcore.placement.limits import NamespaceLimits, namespace_of
 from dlcore.placement.placing import Placed
 
@@ -34,7 +35,7 @@ def keeps(state: JobState) -> bool:
 
 
 def show_rigid(state: JobState) -> JobState:
-    """Show a job that keeps its GPUs as one that can run on just so many; another as it is."""
+    """Show a job that keeps its GPUs as one that can run on exactly that number; another as it is."""
     if not keeps(state) or state.placement is None:
         return state
     held = state.gang or state.placement.gpus
@@ -99,7 +100,7 @@ def _left(state: JobState, now: float) -> float:
 
 
 def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
-    """Show what is left to decide about besides these jobs: other GPUs, and what limits leave."""
+    """Show the rest of the decision without these jobs: the other GPUs, and the rest of the limits."""
     kept = tuple(kept)
     cluster, limits = _lend(snapshot.cluster, kept), _limits_beside(snapshot.limits, kept)
     return replace(snapshot, cluster=cluster, limits=limits)
@@ -127,7 +128,7 @@ def _without(node: Node, taken: Mapping[int, str]) -> Node:
 
 
 def _limits_beside(limits: NamespaceLimits, kept: Iterable[JobState]) -> NamespaceLimits:
-    """Say what namespaces may have besides what these jobs keep."""
+    """Return the limits of namespaces less the GPUs that these jobs keep."""
     if not limits.max_gpus:
         return limits
     held: dict[str, int] = {}
@@ -140,7 +141,7 @@ def _limits_beside(limits: NamespaceLimits, kept: Iterable[JobState]) -> Namespa
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a decision came to among the jobs that it was about, before a job is outranked."""
+    """The result of a decision among its jobs, before a job is outranked."""
 
     decision: Decision
     placed: Placed

@@ -1,21 +1,21 @@
 """
 The life of a DLJob: every phase, what may happen in it, and where that leads.
 
-Theory of operation. A job is *Submitted* when it is known and nobody has decided about it. A
-decision either gives it nothing, then it is *Queued*, or GPUs, then it is *Initialized*: its pods
-come up, and wait for the GPUs if those are still being freed (the early initialization of the
-SideCar paper, whose Table III has the phases Submitted, Initialized, Running, Adjusting and
-Completed). With its first process it is *Running*. A decision for other GPUs makes it *Adjusting*
-until it runs on them. GPUs can be taken from it altogether, which sends it back to the queue, by a
-decision or because a node was lost; and a process that crashes is started anew in its pod, until
-its retries are used up. A *Suspended* job has no GPUs and no place in the queue until it is
-resumed. *Completed* and *Failed* are final.
+Theory of operation. A job is *Submitted* until the first decision about it. A decision either gives
+it nothing, then it is *Queued*, or GPUs, then it is *Initialized*: its pods come up, and wait for
+the GPUs if those are still being freed (the early initialization of the SideCar paper, whose Table
+III has the phases Submitted, Initialized, Running, Adjusting and Completed). With its first process
+it is *Running*. A decision for other GPUs makes it *Adjusting* until it runs on them. GPUs can be
+taken from it altogether, which sends it back to the queue, by a decision or because a node was
+lost; and a process that crashes is started again in its pod, until its retries are used up. A
+*Suspended* job has no GPUs and no place in the queue until it is resumed. *Completed* and *Failed*
+are final.
 
 Three things are less obvious. News can overtake each other: a process may end well while its GPUs
-are being taken from it or before anybody heard that it began, so every phase that had a process
-within reach lets a job finish. News can come twice, so an event that a phase already stands for
-changes nothing. And a job that has never run, or has lost everything, can fail all the same: by its
-deadline, by hand, or because its pod cannot exist.
+are being taken from it or before the news of its start has arrived, so every phase that had a
+process within reach lets a job finish. News can come twice, so an event that a phase already stands
+for changes nothing. And a job that has never run, or has lost everything, can fail all the same: by
+its deadline, by hand, or because its pod cannot exist.
 
 The whole truth is in the table; all else only reads it. A platform asks :func:`advance` whenever it
 learns something, and keeps finer news (an image is being pulled, a checkpoint is written) in
@@ -30,7 +30,7 @@ from dlcore.model import Phase
 
 
 class Event(StrEnum):
-    """What can happen to a job, in words that fit after "the job"."""
+    """The events of a job, in words that fit after "the job"."""
 
     PASSED_OVER = "was passed over"
     """A decision was made, without GPUs for it."""
@@ -75,7 +75,7 @@ TABLE: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
         Event.PASSED_OVER: Phase.QUEUED,
         Event.PLACED: Phase.INITIALIZED,
         Event.DISPLACED: Phase.QUEUED,
-        # Its last process may crash on its way out, which costs nobody anything.
+        # Its last process may crash while it ends, which is harmless.
         Event.CRASHED: Phase.QUEUED,
         Event.SUSPENDED: Phase.SUSPENDED,
         Event.FINISHED: Phase.COMPLETED,

@@ -20,7 +20,7 @@ _KEY = "dljob.rule"
 
 
 class Rule(Protocol):
-    """What the values of one option may be."""
+    """The rule for the values of one option."""
 
     @property
     def allowed(self) -> str:
@@ -192,7 +192,7 @@ def declare(
 
 
 def rules_of(policy: Any) -> Mapping[str, Rule]:
-    """What each option of a policy may be. ``policy`` is its class or an instance."""
+    """Return the rule for each option of a policy. ``policy`` is its class or an instance."""
     return {each.name: _rule_of(policy, each) for each in dataclasses.fields(policy)}
 
 

@@ -2,9 +2,9 @@
 The difference between what runs and what should run, as a list of steps.
 
 Called by :func:`dlcore.cycle.schedule` after placing, in production and in the simulator alike.
-Nothing here touches a cluster: the steps are values, and whoever carries them out sees to it that
-GPUs are released before they are given and that a newcomer is initialised before its victim is
-stopped. What those two need to know – who waits for whom – is in the steps.
+Nothing here touches a cluster: the steps are values. The control loop and the simulator carry them
+out; they release GPUs before they give them away, and initialise a newcomer before they stop its
+victim. The steps say for this which job waits for which.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ Step = Start | Reshape | Move | Stop | Wait
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in an order in which GPUs are released before they are given."""
+    """The steps to take now, in an order in which GPUs are released before they are given."""
 
     steps: tuple[Step, ...] = ()
     considered: int = 0
@@ -94,7 +94,7 @@ class Plan:
     is_partial: bool = False
     """Whether there are pending jobs about which nothing was decided yet."""
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
-    """What a GPU is worth to each job, where the policy says it; for the reasons that people read."""
+    """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """
@@ -113,7 +113,7 @@ class Plan:
 
 
 class Wanted(NamedTuple):
-    """What placing made of one share: where the job shall be, and why."""
+    """The result of placing one share: the job's placement, and why."""
 
     placement: Placement
     cause: Cause
@@ -137,8 +137,8 @@ def diff(
     ``wanted`` holds what is to be different: the jobs ``changed``, and those started. Its order is
     the order in which placing gave GPUs away; it is kept, because a job may have been given what
     an earlier one left. The others wait for the reason in ``waits``, or for ``wait``; where there is
-    no such reason, they are told none. ``worths`` is what a GPU is worth to the jobs that get or lose
-    some, where the policy says it.
+    no such reason, they get none. ``worths`` is the worth of a GPU to the jobs that get or lose
+    some, where the policy states it.
     """
     steps: list[Step] = []
     if wanted or stopped:
@@ -207,7 +207,7 @@ def _only_shrinks(old: Placement, new: Placement) -> bool:
 def _find_receivers(
     wanted: Mapping[JobId, Wanted], changed: Iterable[JobState], started: Iterable[JobId]
 ) -> dict[GpuRef, JobId]:
-    """Tell for every GPU that somebody is newly given who that is."""
+    """Return for every GPU that a job newly gets which job that is."""
     receivers: dict[GpuRef, JobId] = {}
     for job in started:
         receivers.update(dict.fromkeys(wanted[job].placement.refs(), job))
@@ -258,7 +258,7 @@ def _compare_worths(cause: Cause, job: JobId, worths: Mapping[JobId, float]) -> 
 
 
 def _told(states: Iterable[JobState]) -> Cause | None:
-    """The reason for waiting that all of these were told, if it is the same."""
+    """The reason for waiting that all of these have, if it is the same."""
     causes = {state.waiting for state in states}
     return causes.pop() if len(causes) == 1 else None
 

@@ -1,9 +1,9 @@
 """
-What is wrong with a document, in one line a problem, and the words to say it.
+The problems of a document, one line each, and the words for them.
 
-:mod:`dlcore.documents.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises them, all of them at once;
-the platforms print their lines or put them into a condition. Every line stays one line, whatever a
-document holds.
+:mod:`dlcore.documents.language.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises them,
+all of them at once; the platforms print their lines or put them into a condition. Every line stays
+one line for any content of a document.
 """
 
 import difflib
@@ -21,7 +21,7 @@ A few YAML anchors can make millions of values out of nothing.
 """
 
 MAX_PROBLEMS = 100
-"""So many are looked for in one document: a user mends some, and then sees the next."""
+"""The most problems that are looked for in one document: a user fixes some, and then sees the next."""
 
 _LONGEST_NAME = 100
 """In characters. To compare words takes time that grows with the square of their length."""
@@ -95,7 +95,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 def join(path: str, key: object) -> str:
-    """Extend a path by a field; names that are no plain words stand in brackets."""
+    """Extend a path by a field; names that are no plain words are put in brackets."""
     if (
         isinstance(key, str)
         and len(key) <= _LONGEST_NAME
@@ -143,12 +143,12 @@ def foreign_values(value: Any, path: str) -> Iterator[Problem]:
 
 
 _LEAVES = (str, int, float, type(None))
-"""Most values, for which nobody need ask whether they are some kind of mapping."""
+"""The types of most values, for which the slower test for a mapping is not needed."""
 
 
 def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
     """
-    Refuse what nobody could walk through: a document that contains itself, or is huge.
+    Refuse a document that contains itself or is huge, before any code walks through it.
 
     It is asked before anything else, with a stack of its own, because all that follows recurses.
     """

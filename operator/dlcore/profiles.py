@@ -1,10 +1,10 @@
 """
-What is known of a type of job: how fast it trains, how it learns, what a change costs it.
+The knowledge about a type of job: how fast it trains, how it learns, what a change costs it.
 
 The paper's offline profile (Tables IV and V), which online observations go on refining through
 :func:`fold`. :mod:`dlcore.predicting.predictor` reads it, and :mod:`dlcore.predicting.fitting` its learning curve.
 
-What is kept of observations is the median of the latest few. So a straggler or a hiccup changes
+A profile keeps the latest few observations and their median. So a straggler or a hiccup changes
 nothing, a machine that becomes slower for good is believed after half as many, and nothing grows.
 """
 
@@ -23,7 +23,7 @@ OF_ONE_JOB = "\N{MIDDLE DOT}job/"
 
 
 class JobType(NamedTuple):
-    """What jobs must have in common to share a profile: the paper's "job type"."""
+    """The properties that jobs must share to share a profile: the paper's "job type"."""
 
     model: str
     dataset: str = ""
@@ -36,7 +36,7 @@ class JobType(NamedTuple):
 
     @property
     def is_of_one_job(self) -> bool:
-        """Whether nobody else will ever have this type, so that it is not worth keeping."""
+        """Whether no other job will ever have this type, so that it is not worth keeping."""
         return self.model.startswith(OF_ONE_JOB)
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class JobType(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """
-    What starting and stopping cost, in seconds: every term of the SideCar paper, section III.C.
+    The costs of starting and stopping, in seconds: every term of the SideCar paper, section III.C.
 
-    The parts "per GPU" are there because ranks, devices and communicators are set up one by one.
+    The parts "per GPU" exist because ranks, devices and communicators are set up one by one.
     """
 
     pod_initialization: float = 0.0
@@ -78,7 +78,7 @@ class Costs:
         return self.checkpoint + self.process_termination + self.pod_termination
 
     def pod_restart(self, gpus: int) -> float:
-        """What a change costs when pods are deleted and created again."""
+        """Return the cost of a change when pods are deleted and created again."""
         return (
             self.process_stop
             + self.pod_termination
@@ -87,11 +87,11 @@ class Costs:
         )
 
     def process_restart(self, gpus: int) -> float:
-        """What a change costs when only the process is restarted, inside its pod."""
+        """Return the cost of a change when only the process is restarted, inside its pod."""
         return self.process_stop + self.process_start(gpus)
 
     def faster(self, factor: float) -> "Costs":
-        """The same where everything takes so many times less."""
+        """Return the costs where everything is ``factor`` times as fast."""
         return Costs(**{each.name: getattr(self, each.name) / factor for each in fields(self)})
 
 
@@ -121,7 +121,7 @@ class AccuracyPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """What is known of one type of job. Compared by identity: a changed profile is a new object."""
+    """The knowledge about one type of job. Compared by identity: a changed profile is a new object."""
 
     type: JobType
     speeds: Mapping[Shape, Speed] = field(default_factory=dict)
@@ -131,7 +131,8 @@ class Profile:
     cost_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The latest observations of each term of ``costs``."""
     memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What :mod:`dlcore.predicting.relating` already concluded from this very object; nobody else's."""
+    """A cache that only :mod:`dlcore.predicting.relating` uses: its conclusions from this very
+    object."""
 
     def says_the_same_as(self, other: "Profile") -> bool:
         """Tell whether the same is known by both, although they are two objects."""
@@ -148,7 +149,7 @@ class Profile:
 
 
 class CostTerm(StrEnum):
-    """What can be observed of a start or a stop: the fields of :class:`Costs` that are not rates."""
+    """The observable parts of a start or a stop: the fields of :class:`Costs` that are not rates."""
 
     POD_INITIALIZATION = "pod_initialization"
     PROCESS_INITIALIZATION = "process_initialization"
@@ -176,7 +177,7 @@ class AccuracySeen(NamedTuple):
 
 
 class CostSeen(NamedTuple):
-    """A start or a stop took so long."""
+    """An observed duration of a start or a stop."""
 
     term: CostTerm
     seconds: float
@@ -186,18 +187,18 @@ class CostSeen(NamedTuple):
 Observation = SpeedSeen | AccuracySeen | CostSeen
 
 RECENT = 9
-"""So many observations of a speed or a cost are kept; four of them may be wrong."""
+"""The number of observations of a speed or a cost that are kept; four of them may be wrong."""
 
 FEWEST_ITERATIONS = 2.0
 """Over less than that a speed is a matter of where the stop watch was pressed."""
 
 STALE_AFTER_S = 7 * 86400.0
-"""What was seen before a pause this long stays as one observation, because machines change."""
+"""All observations from before a pause this long count as one, because machines change."""
 
 MOST_ACCURACY_POINTS = 64
 
 MOST_SHAPES = 128
-"""Of so many shapes the speed is kept; of more, those are forgotten that were not seen for longest."""
+"""The number of shapes whose speeds are kept; beyond it, those are dropped that were not seen for longest."""
 
 SLOWEST, FASTEST = 1e-9, 1e9
 """Iterations a second. Beyond these, what was measured was not a training."""
@@ -242,7 +243,7 @@ def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
 
 
 def _recall(old: Speed | None, now: float) -> tuple[tuple[float, ...], float]:
-    """What was observed so far; a profile made offline, or an old one, counts as one observation."""
+    """Return the observations so far; a profile made offline, or an old one, counts as one observation."""
     if old is None or not SLOWEST <= old.iterations_per_s <= FASTEST:
         return (), 0.0
     if not old.recent or now - old.seen_at > STALE_AFTER_S:

@@ -3,11 +3,11 @@ Jobs in order of arrival, as a value that costs little to change and remembers w
 
 Thousands of jobs may wait while a decision concerns three. A :class:`Queue` keeps them in blocks;
 the queue of the next instant shares all blocks with the one before it but those that changed, and
-what was once concluded from a block – whether all in it were told the same reason for waiting, the
-fewest GPUs that any of them needs – stays with the block. So a decision looks at blocks, not jobs.
+results that were once computed from a block – whether all its jobs have the same reason for waiting, the
+fewest GPUs that any of them needs – stay with the block. So a decision looks at blocks, not jobs.
 
-Whoever builds snapshots keeps such queues; the core and its policies only read them, and may read
-them as the sequence of jobs that they are.
+The builders of snapshots keep such queues; the core and its policies only read them, as sequences
+of jobs.
 """
 
 from bisect import bisect_right
@@ -24,11 +24,11 @@ BLOCK_SIZE = 64
 """A block is split when it has twice as many; small enough to be rebuilt at every event."""
 
 FEW = 16
-"""Up to so many jobs are looked for block by block; for more, one pass over all is cheaper."""
+"""Up to this many jobs are searched block by block; for more, one pass over all is cheaper."""
 
 
 class Ordered(Protocol):
-    """What a queue needs to know of a job."""
+    """The properties of a job that a queue needs."""
 
     @property
     def order(self) -> int:

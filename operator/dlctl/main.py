@@ -5,8 +5,8 @@ Installed as ``dljob`` and as ``kubectl-dljob``, which kubectl runs for ``kubect
 verb is in a file that :mod:`dlctl.verb_list` names, and turns options into calls and results into
 text.
 
-Data goes to standard output and everything else to standard error. The exit status is 0 when it
-is done, 1 when it went wrong, 2 for wrong usage. What is wrong with an input is told in one line;
+Data goes to standard output and everything else to standard error. The exit status is 0 for success,
+1 for a failure, 2 for wrong usage. Each mistake in an input is reported in one line;
 only a mistake of our own ends in a traceback.
 """
 
@@ -25,7 +25,7 @@ from dlctl.verb_list import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
 Told = click.ClickException | BadInput | WrongDocument | BackendError
-"""What went wrong for a reason that its user can do something about."""
+"""Errors whose cause the user can remove."""
 
 
 @click.command(
@@ -46,7 +46,7 @@ def main() -> NoReturn:
 
 
 def name_program(path: str) -> str:
-    """What the user typed: kubectl finds ``kubectl-dljob`` for ``kubectl dljob``."""
+    """Return the command as the user typed it: kubectl finds ``kubectl-dljob`` for ``kubectl dljob``."""
     return "kubectl dljob" if Path(path).name.startswith("kubectl-") else "dljob"
 
 
@@ -55,7 +55,7 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
     try:
         # A verb finds in the context what was typed (`dljob up --print-unit` repeats it).
         status = cli.main(arguments, prog_name=prog, standalone_mode=False, obj=tuple(arguments))
-        # Not before the end, because only now all of the output is with whoever reads it.
+        # Not before the end, because only now the reader has all of the output.
         if sys.stdout is not None:
             sys.stdout.flush()
     except (click.ClickException, BadInput, WrongDocument, BackendError) as error:
@@ -63,7 +63,7 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has seen enough. Python would complain once more when it closes stdout.
+        # The reader has closed the pipe. Python would complain once more when it closes stdout.
         _give_up_output()
         return 1
     except OSError as error:
@@ -71,14 +71,25 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         say(f"{prog}: cannot write the output ({error.strerror or error})")
         return 1
     except Exception as error:
-        # Not at the top, because most verbs are done before the brain would be loaded.
-        from dlcore.checking import BrokenLaw  # noqa: PLC0415
-
-        if not isinstance(error, BrokenLaw):
+        reason = _reason_of(error)
+        if reason is None:
             raise
-        say(f"{prog}: {error}")
+        say(f"{prog}: {reason}")
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _reason_of(error: Exception) -> Exception | None:
+    """Return what a user can do something about; ``None``: the error is a mistake of ours."""
+    # Neither at the top, because most verbs are done before the brain would be loaded.
+    if isinstance(error, ModuleNotFoundError):
+        from dlctl.extras import find_missing  # noqa: PLC0415
+
+        return find_missing(error)
+    from dlcore.checking import BrokenLaw  # noqa: PLC0415
+    from dlctl.extras import MissingExtra  # noqa: PLC0415
+
+    return error if isinstance(error, BrokenLaw | MissingExtra) else None
 
 
 def _give_up_output() -> None:

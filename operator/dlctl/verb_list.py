@@ -17,7 +17,7 @@ class Verb(NamedTuple):
     module: str
     """Of :mod:`dlctl`; the verb is its ``command``, or bears the name that follows a colon."""
     help: str
-    """What the list of verbs says of it."""
+    """Its text in the list of verbs."""
 
 
 class LazyGroup(click.Group):
@@ -116,12 +116,13 @@ VERBS = {
         "simulate": Verb("verbs.studies.simulate", "Play a trace under one or more policies."),
         "bound": Verb("verbs.studies.bound", "Compute a lower bound for all policies on a trace."),
         "compare": Verb(
-            "verbs.studies.compare", "Compare policies in many scenarios, on all cores."
+            "verbs.studies.comparing.compare", "Compare policies in many scenarios, on all cores."
         ),
         "reproduce": Verb("verbs.studies.reproduce", "Repeat the evaluation of a paper."),
         "policies": Verb("verbs.studies.policies", "List the policies."),
     },
     "More": {
+        "mcp": Verb("verbs.agents.mcp", "Serve agents by the Model Context Protocol."),
         "completion": Verb("completion", "Print the completion script for your shell."),
     },
 }

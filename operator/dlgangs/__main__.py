@@ -1,34 +1,34 @@
 """``python -m dlgangs``: the extender of the gang scheduler, in the foreground."""
 
 import asyncio
-import ipaddress
 import logging
 from pathlib import Path
 
 import click
 
-from dlgangs.deciding import Overtaking, Rules
 from dlgangs.running import Gangs, GangSettings
+from dlgangs.verdicts import Overtaking, Rules
 from dlkube import access
 from dlkube.certificates import WrongAuthority
-from dlkube.program import log_to_stderr, new_identity, run_until_told
+from dlkube.programs.program import log_to_stderr, new_identity, run_until_told
 from dlkube.shown_certificate import NoCertificate
+from dlwire.endpoints import Endpoint, read_endpoint
 
 log = logging.getLogger("dlgangs")
 
 
-class Place(click.ParamType[tuple[str, int]]):
+class Place(click.ParamType[Endpoint]):
     """An address with a port."""
 
     name = "address"
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        host, colon, port = value.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65_535:
-            self.fail(f"{value!r} is no ADDRESS:PORT; write one like 127.0.0.1:8443", param, ctx)
-        return host.strip("[]"), int(port)
+    ) -> Endpoint:
+        try:
+            return read_endpoint(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command("dlgangs")
@@ -50,11 +50,12 @@ class Place(click.ParamType[tuple[str, int]]):
     type=Place(),
     default="127.0.0.1:8443",
     show_default=True,
-    metavar="ADDRESS:PORT",
+    metavar="[ADDRESS]:PORT",
     help="Where kube-scheduler reaches it.",
 )
 @click.option(
     "--health",
+    type=Place(),
     default=":8081",
     show_default=True,
     metavar="[ADDRESS]:PORT",
@@ -92,8 +93,8 @@ def main(  # noqa: PLR0913 - an argument for each option
     kubeconfig: str,
     context: str,
     scheduler_name: str,
-    listen: tuple[str, int],
-    health: str,
+    listen: Endpoint,
+    health: Endpoint,
     tls: Path | None,
     make_tls: bool,
     client_ca: Path | None,
@@ -104,9 +105,9 @@ def main(  # noqa: PLR0913 - an argument for each option
     log_to_stderr()
     if tls is None and (make_tls or client_ca is not None):
         raise click.UsageError("--make-tls and --client-ca need a folder: --tls FOLDER")
-    if tls is None and not is_loopback(listen[0]):
+    if tls is None and not listen.is_loopback:
         raise click.UsageError(
-            f"without TLS, others could read the traffic on {listen[0] or 'all addresses'}; name a"
+            f"without TLS, others could read the traffic on {listen.host or 'all addresses'}; name a"
             " folder with --tls, or listen on 127.0.0.1"
         )
     settings = GangSettings(
@@ -128,14 +129,6 @@ async def _run(found: access.Access, settings: GangSettings) -> None:
     gangs = Gangs(found, settings, instance=new_identity())
     if await run_until_told(gangs.run()):
         log.info("stops; bound pods stay bound")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """
-What the watches show, kept as the values that decisions are made from.
+Keeps the objects of the watches as the values that decisions are made from.
 
 Only what has changed is read again, and what pods take of their nodes is added up as they come and go,
 because kube-scheduler waits for an answer while thousands of pods live.
@@ -25,9 +25,9 @@ from dlkube.constraints.reading import (
     read_member,
     read_occupant,
 )
-from dlkube.mirror import Mirror
 from dlkube.names import Name
 from dlkube.unread import Unread
+from dlkube.watches.mirror import Mirror
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class Book:
 
     def _pod_changed(self, name: Name, _is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         document = self.pods.get(name)
-        # What a pod takes counts, too, where what it says of its gang cannot be read.
+        # The requests of a pod count also where its statements about its gang are unreadable.
         read = partial(_read_occupant, document)
         occupant = self._unread.attempt(f"Pod {name}", read, None)
         belongs = partial(_read_pod, document, self._scheduler)
@@ -151,8 +151,8 @@ class Book:
         if before == (occupant, member, wrong):
             return
         self._settle(name, before[0], occupant)
-        _put(self.members, name, member)
-        _put(self.wrong, name, wrong)
+        _put(self.members, name, value=member)
+        _put(self.wrong, name, value=wrong)
         self._note()
 
     def _note(self) -> None:
@@ -161,7 +161,7 @@ class Book:
 
     def _settle(self, name: Name, before: Occupant | None, after: Occupant | None) -> None:
         """Let what a pod takes be added to its node, and what it took before be taken off."""
-        _put(self._occupants, name, after)
+        _put(self._occupants, name, value=after)
         if before is not None:
             self._used[before.node] = less(self._used[before.node], before.amounts)
             self._tenants[before.node] -= Counter([before.tenant] if before.tenant else [])
@@ -187,7 +187,7 @@ def _read_pod(document: Json | None, scheduler: str) -> tuple[Member | None, Wro
     return (None, read) if isinstance(read, Wrong) else (read, None)
 
 
-def _put(there: dict[Name, T], name: Name, value: T | None) -> None:
+def _put(there: dict[Name, T], name: Name, *, value: T | None) -> None:
     if value is None:
         there.pop(name, None)
     else:

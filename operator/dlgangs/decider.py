@@ -3,8 +3,8 @@ The one who decides about gangs: it holds what was decided from one look to the 
 
 Everything here runs on one event loop and never waits in between, so that two questions of
 kube-scheduler, which come at the same time and again and again, are answered one after the other.
-What it holds is lost when it ends, which costs nothing: what is bound is seen in the cluster, and the
-rest is decided anew.
+Its reservations are lost when it ends, which costs nothing: the cluster shows the bound pods, and the
+rest is decided again.
 """
 
 import time
@@ -14,14 +14,8 @@ from typing import NamedTuple
 
 from dlgangs import deciding
 from dlgangs.book import Book
-from dlgangs.deciding import (
-    Decision,
-    Rules,
-    Standing,
-    State,
-    Verdict,
-)
 from dlgangs.placing import Placing
+from dlgangs.verdicts import Decision, Rules, Standing, State, Verdict
 from dlkube.constraints.members import (
     GangName,
     Held,
@@ -80,7 +74,7 @@ class Decider:
         return self._decided_at[1] if self._decided_at is not None else self._clock()
 
     def look(self) -> None:
-        """Decide anew, if there is anything new."""
+        """Decide again, if there is anything new."""
         now = self._clock()
         if self._decided_at is not None:
             version, due = self._decided_at
@@ -115,7 +109,7 @@ class Decider:
     def _learn(self, member: Member, passed: list[str]) -> None:
         now, state = self._clock(), self._decision.state
         learnt = deciding.note_refusals(
-            self.book.world(), state, member, passed, now=now, rules=self._rules
+            self.book.world(), state, member=member, passed=passed, now=now, rules=self._rules
         )
         if learnt.refusals != state.refusals:
             self._decision = self._decision._replace(state=learnt)
@@ -125,7 +119,7 @@ class Decider:
         world = self.book.world()
         self.looks += 1
         self._decision = deciding.decide(
-            world, self._decision.state, now, self._rules, self._could_fit
+            world, self._decision.state, now=now, rules=self._rules, feasibility=self._could_fit
         )
         self._decided_at = (self.book.version, self._next_deadline(now))
         for gang in self._feasible.keys() - world.gangs.keys():

@@ -3,19 +3,18 @@ Which gangs get their room, all of it or none: a pure function of what there is 
 
 A gang is *complete* when every role has at least as many pods as it is to have. Complete gangs take
 turns as Algorithm 1 of the thesis orders pods: the higher priority first, then the older one, then by
-name. One that has pods bound already goes before all others, since nobody can use what it has. What
-the first one needs is kept for all its pods at once; while it does not fit, whoever comes after waits
-(or overtakes, see :class:`Overtaking`). Gangs that are not complete, or can never fit, hold up nobody.
+name. One that has pods bound already goes before all others, because no other gang can use their room. The room for
+the first gang is reserved for all its pods at once; while it does not fit, later gangs wait
+(or overtake, see :class:`Overtaking`). Gangs that are not complete, or can never fit, hold up no other gang.
 
-What is held for the pods of a gang stands and falls together: when one of them has gone, or time is
-over, or kube-scheduler does not want it there, all of it is given back, and the gang is decided anew.
+The reservations for the pods of a gang end together: when one of the pods has gone, or time is
+over, or kube-scheduler refuses its node, all of them are given back, and the gang is decided again.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 from dlcore.placement.amounts import (
     Amounts,
@@ -23,8 +22,10 @@ from dlcore.placement.amounts import (
     less,
     total,
 )
+from dlcore.primitives.backoff import wait_after
 from dlgangs import placing, wording
 from dlgangs.placing import Ground, Pair, Placing
+from dlgangs.verdicts import Decision, Overtaking, Rules, Standing, State, Verdict
 from dlgangs.wording import called
 from dlkube.constraints.matching import at_best, may_run
 from dlkube.constraints.members import (
@@ -41,67 +42,6 @@ from dlkube.constraints.members import (
 LONGEST_REFUSAL_S: Final = 120.0
 
 
-class Overtaking(StrEnum):
-    """Whether a gang may go before an older one that does not fit yet."""
-
-    NEVER = "never"
-    HARMLESS = "harmless"
-    """
-    If the older ones would still fit beside it, all together, when whatever else runs had ended.
-
-    Then it cannot keep them from starting for as long as it runs, though it may start later.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What can be set. Times are in seconds."""
-
-    hold_seconds: float = 60.0
-    """So long room is kept for pods that are to be bound."""
-    rest_seconds: float = 30.0
-    """So long a gang that did not use its room lets others go first."""
-    refusal_seconds: float = 2.0
-    """So long a node is not tried again that kube-scheduler refused; twice as long each time."""
-    overtaking: Overtaking = Overtaking.NEVER
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What was decided before, and is not to be seen in the cluster yet."""
-
-    held: Mapping[str, Held] = field(default_factory=dict)
-    """By the uid of the pod."""
-    rests: Mapping[GangName, float] = field(default_factory=dict)
-    """Gangs that let others go first, until when."""
-    refusals: Mapping[Pair, Refusal] = field(default_factory=dict)
-
-
-class Standing(StrEnum):
-    """How it stands with a gang; the word is the reason of its Event."""
-
-    BOUND = "GangBound"
-    RESERVED = "GangReserved"
-    INCOMPLETE = "GangIncomplete"
-    WAITING = "GangWaiting"
-    IMPOSSIBLE = "GangNeverFits"
-    WRONG = "GangInvalid"
-
-
-class Verdict(NamedTuple):
-    """What is said about a gang, and why."""
-
-    standing: Standing
-    message: str
-
-
-class Decision(NamedTuple):
-    """What came of one look."""
-
-    state: State
-    verdicts: Mapping[GangName, Verdict]
-
-
 Feasibility = Callable[[tuple[Member, ...], Mapping[str, Machine]], Placing]
 """Whether pods would fit on the nodes if these were empty."""
 
@@ -114,13 +54,13 @@ def could_fit(members: tuple[Member, ...], machines: Mapping[str, Machine]) -> P
 
 
 def decide(
-    world: World, state: State, now: float, rules: Rules, feasibility: Feasibility = could_fit
+    world: World, state: State, *, now: float, rules: Rules, feasibility: Feasibility = could_fit
 ) -> Decision:
     """Take one look at all gangs."""
     # 1. Give back what is not needed any more.
-    state = give_back(world, state, now, rules)
-    desk = _Desk(world, state, now, rules, feasibility)
-    # 2. Whoever cannot be decided about takes no turn.
+    state = give_back(world, state, now=now, rules=rules)
+    desk = _Desk(world, state, now=now, rules=rules, feasibility=feasibility)
+    # 2. A gang that cannot be decided about takes no turn.
     turns = [gang for gang in sorted(world.gangs, key=desk.turn) if desk.is_ready(gang)]
     # 3. The others, one after the other.
     for gang in turns:
@@ -131,7 +71,7 @@ def decide(
 # --- what is given back ---------------------------------------------------------------------
 
 
-def give_back(world: World, state: State, now: float, rules: Rules) -> State:
+def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
     """Return what is still to be held: nothing that is used, over, refused, or for half a gang."""
     rests = {gang: until for gang, until in state.rests.items() if until > now}
     refusals = {
@@ -150,10 +90,10 @@ def give_back(world: World, state: State, now: float, rules: Rules) -> State:
             if each.stage is Stage.PENDING and each.uid in state.held
         }
         if any(each.until <= now for each in ours.values()):
-            # One that has begun holds room that nobody else can use, and so goes on at once.
+            # One that has begun holds room that no other gang can use, and so goes on at once.
             if not any(each.stage is Stage.BOUND for each in members):
                 rests[gang] = now + rules.rest_seconds
-        elif not _is_torn(members, ours, world, barred) and _is_there(ours, free):
+        elif not _is_torn(members, ours, world=world, barred=barred) and _is_there(ours, free):
             held |= ours
             for each in ours.values():
                 free[each.node] = less(free[each.node], each.amounts)
@@ -161,7 +101,7 @@ def give_back(world: World, state: State, now: float, rules: Rules) -> State:
 
 
 def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
-    """Whether nobody else has taken the room."""
+    """Whether the room is still free."""
     asked: dict[str, list[Amounts]] = {}
     for each in ours.values():
         asked.setdefault(each.node, []).append(each.amounts)
@@ -169,7 +109,7 @@ def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
 
 
 def _is_torn(
-    members: tuple[Member, ...], ours: Mapping[str, Held], world: World, barred: frozenset[Pair]
+    members: tuple[Member, ...], ours: Mapping[str, Held], *, world: World, barred: frozenset[Pair]
 ) -> bool:
     """Whether what is held for a gang is not what it needs."""
     return (
@@ -187,7 +127,7 @@ def _barred(refusals: Mapping[Pair, Refusal], now: float) -> frozenset[Pair]:
 
 
 def note_refusals(
-    world: World, state: State, member: Member, passed: Iterable[str], *, now: float, rules: Rules
+    world: World, state: State, *, member: Member, passed: Iterable[str], now: float, rules: Rules
 ) -> State:
     """
     Learn from the nodes that kube-scheduler passes for a pod.
@@ -201,16 +141,20 @@ def note_refusals(
         for pair, refusal in state.refusals.items()
         if pair[0] != member.uid or pair[1] not in let_in
     }
-    for name in _unexpected(world, state, member, let_in):
+    for name in _unexpected(world, state, member=member, let_in=let_in):
         known = refusals.get((member.uid, name))
         if known is None or known.until <= now:
             times = known.times + 1 if known is not None else 0
-            lasts = min(rules.refusal_seconds * 2**times, LONGEST_REFUSAL_S)
+            lasts = wait_after(
+                times + 1,
+                first_seconds=rules.refusal_seconds,
+                longest_seconds=LONGEST_REFUSAL_S,
+            )
             refusals[member.uid, name] = Refusal(now + lasts, times)
     return replace(state, refusals=refusals)
 
 
-def _unexpected(world: World, state: State, member: Member, let_in: set[str]) -> list[str]:
+def _unexpected(world: World, state: State, *, member: Member, let_in: set[str]) -> list[str]:
     """Name the nodes that were not passed though a pod could run there, as far as we know."""
     asked = dict(member.wants.amounts)
     open_to = [
@@ -282,7 +226,7 @@ class _Desk:
     """One look, while it is taken."""
 
     def __init__(
-        self, world: World, state: State, now: float, rules: Rules, feasibility: Feasibility
+        self, world: World, state: State, *, now: float, rules: Rules, feasibility: Feasibility
     ) -> None:
         self._world = world
         self._state = state
@@ -339,7 +283,7 @@ class _Desk:
                 Standing.INCOMPLETE, f"{called(gang)} waits for pods that are missing: {told}"
             )
         if all(each.uid in self._held for each in pending):
-            return Verdict(Standing.RESERVED, self._tell_reserved(members))
+            return Verdict(Standing.RESERVED, wording.tell_reserved(members, self._held))
         return self._never(members)
 
     def _never(self, members: tuple[Member, ...]) -> Verdict | None:
@@ -349,13 +293,13 @@ class _Desk:
         if found.nodes is not None or not found.is_proven:
             return None
         short = next(each for each in needed if each.name.name == found.short_of)
-        why = wording.tell_never(short, len(needed), self._world.machines.values())
+        why = wording.tell_never(short, len(needed), machines=self._world.machines.values())
         return Verdict(Standing.IMPOSSIBLE, f"{called(members[0].gang)} can never fit: {why}")
 
     # --- whose turn it is
 
     def serve(self, gang: GangName) -> None:
-        """Hold what a gang needs, if it is there."""
+        """Reserve room for a gang, if it is free."""
         members = self._world.gangs[gang]
         needed = [each for each in _needed(members, self._held) if each.uid not in self._held]
         older = self._waiting[0] if self._waiting else None
@@ -364,12 +308,16 @@ class _Desk:
             return
         found = self._place(gang, needed)
         if found.nodes is None:
-            self._wait(gang, self._tell_short(members, found))
+            self._wait(
+                gang, _tell_short(members, found, machines=self._world.machines, free=self._free)
+            )
             return
-        if older is not None and not self._is_harmless(members, found.nodes):
+        if older is not None and not _is_harmless(
+            self._world, self._waiting, members, nodes=found.nodes
+        ):
             self._wait(gang, f"going before the older {called(older)} would keep that from fitting")
             return
-        self._hold(gang, needed, found.nodes)
+        self._hold(gang, needed, nodes=found.nodes)
         self._add_others(gang, members)
         self.verdicts[gang] = self._tell_served(members)
 
@@ -383,7 +331,7 @@ class _Desk:
         )
         return placing.place(members, ground)
 
-    def _hold(self, gang: GangName, members: list[Member], nodes: Mapping[str, str]) -> None:
+    def _hold(self, gang: GangName, members: list[Member], *, nodes: Mapping[str, str]) -> None:
         until = self._now + self._rules.hold_seconds
         for member in members:
             amounts = dict(member.wants.amounts)
@@ -401,24 +349,11 @@ class _Desk:
             if member.stage is Stage.PENDING and member.uid not in self._held:
                 found = self._place(gang, [member])
                 if found.nodes is not None:
-                    self._hold(gang, [member], found.nodes)
+                    self._hold(gang, [member], nodes=found.nodes)
 
     def _wait(self, gang: GangName, why: str) -> None:
         self._waiting.append(gang)
         self.verdicts[gang] = Verdict(Standing.WAITING, f"{called(gang)} waits: {why}")
-
-    def _is_harmless(self, members: tuple[Member, ...], nodes: Mapping[str, str]) -> bool:
-        """Whether all who wait would still fit if nothing ran but them and this one."""
-        machines = {name: at_best(each) for name, each in self._world.machines.items()}
-        free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
-        for member in members:
-            node = nodes.get(member.uid, member.node)
-            if node and member.stage is not Stage.SUCCEEDED:
-                free[node] = less(free.get(node, {}), dict(member.wants.amounts))
-        waiting = [each for gang in self._waiting for each in _needed(self._world.gangs[gang], {})]
-        return placing.place(waiting, Ground(machines, free, {}, "")).nodes is not None
-
-    # --- what is said about it
 
     def _tell_served(self, members: tuple[Member, ...]) -> Verdict:
         left = [
@@ -428,20 +363,36 @@ class _Desk:
             what = f"{called(members[0].gang)} has room for all that it needs"
             why = f"there is none for {len(left)} more, such as {left[0].name.name}"
             return Verdict(Standing.WAITING, f"{what}, and {why}")
-        return Verdict(Standing.RESERVED, self._tell_reserved(members))
+        return Verdict(Standing.RESERVED, wording.tell_reserved(members, self._held))
 
-    def _tell_reserved(self, members: tuple[Member, ...]) -> str:
-        nodes = sorted({self._held[each.uid].node for each in members if each.uid in self._held})
-        shown = ", ".join(nodes[:8]) + (", …" if len(nodes) > 8 else "")
-        return f"room is kept for the pods of {called(members[0].gang)} on {shown}"
 
-    def _tell_short(self, members: tuple[Member, ...], found: Placing) -> str:
-        needed = len(_needed(members, {}))
-        if found.nodes is None and not found.is_proven:
-            return f"no way was found to place its {needed} pods on what is free"
-        short = next(each for each in members if each.name.name == found.short_of)
-        scarce = wording.tell_scarce(short, self._world.machines, self._free)
-        return (
-            f"its {needed} pods do not all fit on what is free; there is no room for"
-            f" {found.short_of}{scarce}"
-        )
+def _is_harmless(
+    world: World,
+    waiting: Iterable[GangName],
+    members: tuple[Member, ...],
+    *,
+    nodes: Mapping[str, str],
+) -> bool:
+    """Whether all who wait would still fit if nothing ran but them and this one."""
+    machines = {name: at_best(each) for name, each in world.machines.items()}
+    free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
+    for member in members:
+        node = nodes.get(member.uid, member.node)
+        if node and member.stage is not Stage.SUCCEEDED:
+            free[node] = less(free.get(node, {}), dict(member.wants.amounts))
+    others = [each for gang in waiting for each in _needed(world.gangs[gang], {})]
+    return placing.place(others, Ground(machines, free, {}, "")).nodes is not None
+
+
+def _tell_short(
+    members: tuple[Member, ...],
+    found: Placing,
+    *,
+    machines: Mapping[str, Machine],
+    free: Mapping[str, Amounts],
+) -> str:
+    needed = len(_needed(members, {}))
+    if found.nodes is None and not found.is_proven:
+        return wording.tell_unproven(needed)
+    short = next(each for each in members if each.name.name == found.short_of)
+    return wording.tell_short(short, needed, machines=machines, free=free)

@@ -1,5 +1,5 @@
 """
-What kube-scheduler asks of an extender, and what it is answered: ``filter`` and ``prioritize``.
+Answers the questions that kube-scheduler asks an extender: ``filter`` and ``prioritize``.
 
 The words are those of ``k8s.io/kube-scheduler/extender/v1``. A pod without our label passes untouched.
 Nodes are refused as *unresolvable*, which tells kube-scheduler that to evict other pods would not help:
@@ -19,17 +19,17 @@ from dlgangs.metrics import GangMetrics
 from dlgangs.placing import HIGHEST, score
 from dlkube.constraints.members import tenant_of
 from dlkube.constraints.reading import gang_of, is_of_a_gang
-from dlkube.mirror import version_of
 from dlkube.names import Name
+from dlkube.watches.mirror import version_of
 
 log = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
 TOP_PRIORITY: Final = 10
-"""What an extender may give at most (``MaxExtenderPriority``)."""
+"""The highest score that an extender may give (``MaxExtenderPriority``)."""
 LARGEST_QUESTION: Final = 64 * 1024 * 1024
-"""With all nodes in it, as of a scheduler that is not told that we know them."""
+"""With all nodes in it, as from a scheduler that is not configured for an extender with a node cache."""
 
 
 class NotUnderstood(Exception):
@@ -79,12 +79,14 @@ class Extender:
         """Say on which of these nodes a pod may run."""
         pod, nodes = question["Pod"], _node_names(question)
         if not is_of_a_gang(pod):
-            return _passing(question, nodes, {})
+            return _passing(question, nodes, refused={})
         if why := self._is_ready():
             # An error, after which the pod is tried again; to refuse would have it wait for news.
             return {"Error": f"the gang scheduler is not ready: {why}"}
-        # What kube-scheduler has seen of it may not have come to us yet.
+        # Our watch may not have shown us yet what kube-scheduler knows of the pod.
         self._decider.book.pods.show(trimmed(pod))
+        # Nothing awaits from here to the answer: kube-scheduler asks for other pods meanwhile, and
+        # room that is promised here must be taken before their answers are made.
         nominated = (pod.get("status") or {}).get("nominatedNodeName")
         answer = self._decider.ask(Name.of(pod), nodes, tells_all=nodes != [nominated])
         self._metrics.count_answer(admitted=isinstance(answer, Admitted))
@@ -95,8 +97,8 @@ class Extender:
                 for node in nodes
                 if node != answer.node
             }
-            return _passing(question, [answer.node], others)
-        return _passing(question, [], dict.fromkeys(nodes, answer.why))
+            return _passing(question, [answer.node], refused=others)
+        return _passing(question, [], refused=dict.fromkeys(nodes, answer.why))
 
     def prioritize(self, question: Json) -> list[dict[str, Any]]:
         """Score these nodes for a pod, by Algorithm 3."""
@@ -132,7 +134,7 @@ def _node_names(question: Json) -> list[str]:
     return [each["metadata"]["name"] for each in nodes.get("items") or ()]
 
 
-def _passing(question: Json, names: list[str], refused: Mapping[str, str]) -> dict[str, Any]:
+def _passing(question: Json, names: list[str], *, refused: Mapping[str, str]) -> dict[str, Any]:
     """Answer in the form in which was asked: with names, or with whole nodes."""
     answer: dict[str, Any] = {"FailedAndUnresolvableNodes": dict(refused), "Error": ""}
     if question.get("NodeNames") is not None:

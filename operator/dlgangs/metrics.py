@@ -1,11 +1,11 @@
-"""What Prometheus may know of the gang scheduler."""
+"""The metrics of the gang scheduler, for Prometheus."""
 
 from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from dlgangs.decider import Decider
-from dlgangs.deciding import Standing
+from dlgangs.verdicts import Standing
 
 
 class GangMetrics:

@@ -4,7 +4,7 @@ Nodes for a whole gang, or none: scores by Algorithm 3 of the thesis that this p
     F.-L. Lövenvald, "Comparing a gang-like scheduler with the default Kubernetes scheduler in a
     serverless deep learning training environment", Umeå University, 2021, section 4.5.
 
-Algorithm 3 scores one node for one pod; its aim is told beside it: pods of one job belong together,
+Algorithm 3 scores one node for one pod; the paper states its aim: pods of one job belong together,
 because they talk to each other, and pods of different jobs do not. Here it is followed for all pods of
 a gang in one go. Pods are taken from the largest to the smallest, and each goes to the node with the
 highest score; of several, to one where its gang is already, else to one that can take the most of what
@@ -24,7 +24,7 @@ from dlkube.constraints.members import Machine, Member, Wants
 
 HIGHEST: Final = 100
 EFFORT: Final = 100_000
-"""So many looks at nodes are taken before the search is given up, besides those of the first way."""
+"""The number of nodes that the search looks at before it gives up, not counting those of the first way."""
 
 Pair = tuple[str, str]
 """The uid of a pod, and a node."""
@@ -32,7 +32,7 @@ Nodes = tuple[str, ...]
 
 
 class Placing(NamedTuple):
-    """What came of looking for nodes."""
+    """The result of a search for nodes."""
 
     nodes: Mapping[str, str] | None
     """The node of each pod, by its uid; None if there is not enough room."""
@@ -78,9 +78,9 @@ def place(members: Sequence[Member], ground: Ground) -> Placing:
     for member in members:
         if not eligible[member.uid]:
             return Placing(None, short_of=member.name.name)
-    if short := _too_many(members, eligible, ground):
+    if short := _too_many(members, eligible, ground=ground):
         return Placing(None, short_of=short)
-    return _Search(_largest_first(members, ground), eligible, ground).run()
+    return _Search(_largest_first(members, ground), eligible, ground=ground).run()
 
 
 def _find_eligible(members: Sequence[Member], ground: Ground) -> dict[str, Nodes]:
@@ -105,7 +105,7 @@ def _find_eligible(members: Sequence[Member], ground: Ground) -> dict[str, Nodes
 
 
 def _too_many(
-    members: Sequence[Member], eligible: Mapping[str, Nodes], ground: Ground
+    members: Sequence[Member], eligible: Mapping[str, Nodes], *, ground: Ground
 ) -> str | None:
     """Find pods that are alike and more than all nodes together can take of their kind."""
     alike: dict[Wants, list[Member]] = {}
@@ -116,7 +116,7 @@ def _too_many(
         nodes = {node for member in group for node in eligible[member.uid]}
         room = sum(_times(asked, ground.free[node]) for node in nodes)
         if room < len(group):
-            # By name, so that people are not told something new when a pod is made anew.
+            # By name, so that the message stays the same when a pod is created again.
             return sorted(each.name.name for each in group)[room]
     return None
 
@@ -150,16 +150,16 @@ def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
 
 class _Choice(NamedTuple):
     nodes: Iterator[str]
-    """What is still to be tried for a pod."""
+    """The nodes that are still to be tried for a pod."""
     taken: str | None
-    """What it has."""
+    """The node that it has."""
 
 
 class _Search:
     """One walk through the choices: the best first, one back where it does not go on."""
 
     def __init__(
-        self, members: Sequence[Member], eligible: Mapping[str, Nodes], ground: Ground
+        self, members: Sequence[Member], eligible: Mapping[str, Nodes], *, ground: Ground
     ) -> None:
         self._members = members
         self._asked = [dict(member.wants.amounts) for member in members]
@@ -202,16 +202,16 @@ class _Search:
             index = len(choices) - 1
             nodes, taken = choices[-1]
             if taken is not None:
-                self._move(index, taken, -1)
+                self._move(index, taken, sign=-1)
             following = next(nodes, None)
             if following is not None:
-                self._move(index, following, +1)
+                self._move(index, following, sign=+1)
                 choices[-1] = _Choice(nodes, following)
                 return True
             choices.pop()
         return False
 
-    def _move(self, index: int, node: str, sign: int) -> None:
+    def _move(self, index: int, node: str, *, sign: int) -> None:
         asked = {name: sign * amount for name, amount in self._asked[index].items()}
         self._free[node] = less(self._free[node], asked)
         self._ours[node] = self._ours.get(node, 0) + sign

@@ -19,10 +19,10 @@ from aiohttp import web
 
 from dlgangs.book import Book, trimmed
 from dlgangs.decider import Decider
-from dlgangs.deciding import Rules
 from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
+from dlgangs.verdicts import Rules
 from dlgangs.waking import Agenda, Waker
 from dlkube import shown_certificate
 from dlkube.access import Access
@@ -30,10 +30,11 @@ from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.constraints.members import Stage
 from dlkube.events import Teller
 from dlkube.health_server import Door
+from dlkube.programs.tasks import together
 from dlkube.resources import NODES, PODS
 from dlkube.shown_certificate import Shown
-from dlkube.tasks import together
-from dlkube.watching import Followed, NotInstalled, Watches
+from dlkube.watches.watching import Followed, NotInstalled, Watches
+from dlwire.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,16 @@ class GangSettings:
 
     scheduler: str = "dljob-scheduler"
     """The ``schedulerName`` of the pods that are answered for."""
-    listen: tuple[str, int] = ("127.0.0.1", 8443)
+    listen: Endpoint = Endpoint("127.0.0.1", 8443)
     """Where kube-scheduler reaches it."""
-    health: str = ":8081"
-    """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    health: Endpoint = Endpoint("", 8081)
+    """Where it answers /healthz, /readyz and /metrics."""
     tls: Path | None = None
     """The folder with tls.crt and tls.key; without one it is plain HTTP, for one machine only."""
     makes_tls: bool = False
     """Whether the certificates in that folder are made here."""
     client_authority: Path | None = None
-    """Who vouches for those that may ask; anybody may if nobody is named."""
+    """The CA of the clients that may ask; without one, every client may."""
     rules: Rules = field(default_factory=Rules)
     """How is decided."""
 
@@ -91,7 +92,7 @@ class Gangs:
             Followed(PODS, self._book.pods, keep=trimmed),
             Followed(NODES, self._book.nodes, is_in_namespaces=False),
         )
-        self._watches = Watches(access, self._api, followed)
+        self._watches = Watches(access, self._api, followed=followed)
         self._complaint = "has not read the cluster yet"
         self._extender = Extender(
             self._decider,
@@ -108,7 +109,7 @@ class Gangs:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, also when it was told to choose a port."""
+        """The address at which it listens, also when it chose the port itself."""
         host, port, *_ = self._runner.addresses[0]
         return str(host), int(port)
 
@@ -119,9 +120,11 @@ class Gangs:
             await self._runner.setup()
             host, port = self._settings.listen
             await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-            # That we are asked for our health at all says that the certificates are there.
+            # The health check answers only from here on, so its answer shows that the certificates exist.
             await self.door.open()
             log.info("answers kube-scheduler at %s port %d", *self.address)
+            # Listed before the first decision: the room of bound pods that are not known yet would
+            # be given away again.
             await self._see_all()
             await together(
                 self._watches.run(),
@@ -145,10 +148,11 @@ class Gangs:
         return Shown(settings.tls, settings.client_authority).context
 
     async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(RENEWAL_S)
-            if self._settings.tls is not None and self._settings.makes_tls:
-                shown_certificate.provide(self._settings.tls)
+        settings = self._settings
+        if settings.tls is not None and settings.makes_tls:
+            await shown_certificate.renew(settings.tls, every_seconds=RENEWAL_S)
+        # The first of its coroutines that ends would end the extender.
+        await asyncio.Event().wait()
 
     async def _see_all(self) -> None:
         while True:
@@ -168,6 +172,8 @@ class Gangs:
         """Take in that kube-scheduler has asked, from which something may have been learnt."""
         if is_admitted:
             self._agenda.admitted(uid, self._clock())
+        # Only a wake-up: Events and conditions are made after the answer, for which kube-scheduler
+        # waits.
         self._woken.set()
 
     async def _look_on(self) -> None:
@@ -177,18 +183,25 @@ class Gangs:
             ends = (self._decider.due, self._story.due, self._agenda.due())
             wait = min(min(ends) - self._clock(), LONGEST_WAIT_S)
             if wait > 0:
-                # When time is over, something is due.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), wait)
+                await self._wait_for_news(wait)
             await asyncio.sleep(SETTLE_S)
+            # Nothing awaits between this and the look: what changes while it settles is seen by the
+            # look, and what changes later wakes the next one.
             self._woken.clear()
+
+    async def _wait_for_news(self, seconds: float) -> None:
+        # When time is over, something is due.
+        with contextlib.suppress(TimeoutError):
+            # Not wait_for(), which swallows a cancellation that comes with the news.
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def _look(self) -> None:
         self._decider.look()
         book, now = self._book, self._clock()
-        words = list(self._story.continue_with(self._decider.standings, book.members, now))
+        words = list(self._story.continue_with(self._decider.standings, book.members, now=now))
         words += self._story.tell_wrong(book.wrong)
-        # What somebody has to put right does not wait behind what is only to be known.
+        # Warnings that need a person do not wait behind mere information.
         for word in sorted(words, key=lambda each: not each.is_warning):
             pod = book.pods.get(word.pod)
             if pod is not None:

@@ -1,15 +1,16 @@
 """
-What people are told about gangs, as Events of their pods: once for each thing there is to say.
+Reports about gangs to people, as Events of their pods: one for each piece of news.
 
-That a gang waits is told when it has done so for a while, because nearly all of them do so for as long
-as it takes to create their pods; what somebody has to put right is told at once.
+An Event about a waiting gang comes only after a while, because nearly all gangs wait until their
+pods are created; a problem that needs a person is reported at once.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from dlcore.primitives.once_per_change import OncePerChange
 from dlgangs.decider import Since
-from dlgangs.deciding import Standing
+from dlgangs.verdicts import Standing
 from dlkube.constraints.members import (
     GangName,
     Member,
@@ -20,7 +21,7 @@ from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0
 MOST_TOLD: Final = 8
-"""So many pods of a gang are told; kube-scheduler tells all those that it has asked about."""
+"""The number of a gang's pods that get our Event; kube-scheduler sends one to each pod that it has asked about."""
 WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
 WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
 
@@ -35,16 +36,19 @@ class Word(NamedTuple):
 
 
 class Story:
-    """What has been told so far."""
+    """The reports so far."""
 
     def __init__(self) -> None:
+        # No OncePerChange: the news about a gang has to reach each of its pods, also one that is
+        # created after the others got it, and another standing makes all of them news again.
         self._told: dict[GangName, tuple[str, str, frozenset[str]]] = {}
-        self._wrong: dict[Name, tuple[str, str]] = {}
+        self._wrong: OncePerChange[tuple[Name, str]] = OncePerChange()
+        """By name and UID, so that a namesake is news of its own."""
         self.due = float("inf")
         """When there may be something to tell next."""
 
     def continue_with(
-        self, standings: Mapping[GangName, Since], members: Mapping[Name, Member], now: float
+        self, standings: Mapping[GangName, Since], members: Mapping[Name, Member], *, now: float
     ) -> Iterator[Word]:
         """Tell what is new about gangs."""
         self.due = float("inf")
@@ -55,15 +59,15 @@ class Story:
             if member.stage is Stage.PENDING:
                 waiting.setdefault(member.gang, []).append(member)
         for gang, since in standings.items():
-            yield from self._tell_about(gang, since, waiting.get(gang, []), now)
+            yield from self._tell_about(gang, since, members=waiting.get(gang, []), now=now)
 
     def _tell_about(
-        self, gang: GangName, since: Since, members: list[Member], now: float
+        self, gang: GangName, since: Since, *, members: list[Member], now: float
     ) -> Iterator[Word]:
         standing, message = since.verdict
         before = self._told.get(gang)
         if standing is Standing.BOUND or (standing is Standing.RESERVED and before is None):
-            return  # Nobody was worried, and Kubernetes says that pods are scheduled.
+            return  # There was no warning, and Kubernetes itself reports that pods are scheduled.
         if standing in WAITS and now < since.since + PATIENCE_S:
             self.due = min(self.due, since.since + PATIENCE_S)
             return
@@ -80,9 +84,7 @@ class Story:
 
     def tell_wrong(self, wrong: Mapping[Name, Wrong]) -> Iterator[Word]:
         """Tell what is wrong with pods themselves."""
-        for name in self._wrong.keys() - wrong.keys():
-            del self._wrong[name]
+        self._wrong.keep({(name, each.uid) for name, each in wrong.items()})
         for name, each in wrong.items():
-            if self._wrong.get(name) != (each.uid, each.message):
-                self._wrong[name] = (each.uid, each.message)
+            if self._wrong.note((name, each.uid), each.message):
                 yield Word(name, Standing.WRONG.value, each.message, is_warning=True)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CONDITION: Final = "dljob.io/GangReserved"
 FIRST_S: Final = 0.5
-"""So long we wait for it to ask by itself, because of what happens anyway."""
+"""How long we wait for kube-scheduler to ask by itself, because other events often make it do so."""
 AGAIN_S: Final = 5.0
 AT_ONCE: Final = 16
 
@@ -45,7 +45,7 @@ class _Kept:
 
 
 class Word(NamedTuple):
-    """What is to be said to a pod."""
+    """The condition that a pod is to get."""
 
     name: Name
     uid: str
@@ -54,7 +54,7 @@ class Word(NamedTuple):
 
 
 class Agenda:
-    """Whom to wake, and when. Pure but for what it remembers."""
+    """Decides which pods to wake, and when. Pure but for its memory."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
@@ -64,12 +64,12 @@ class Agenda:
         return min((each.due for each in self._kept.values()), default=float("inf"))
 
     def admitted(self, uid: str, now: float) -> None:
-        """Take in that kube-scheduler has just been told of the room for a pod, and may use it."""
+        """Note that kube-scheduler has just got the node for a pod, and may use it."""
         if uid in self._kept:
             self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
 
     def words(self, held: Iterable[tuple[Name, Held]], pending: set[str], now: float) -> list[Word]:
-        """Say what is to be told now: to those kept waiting, and to those whose room is given back."""
+        """Return the conditions to write now: for pods that still wait, and for pods whose room was given back."""
         found: list[Word] = []
         before, self._kept = self._kept, {}
         for name, each in held:
@@ -79,6 +79,8 @@ class Agenda:
                 known = _Kept(name, each, now + FIRST_S, was_told)
             if known.due <= now:
                 found.append(Word(name, each.pod, each.node))
+                # Counted from now, whether it can be written or not: the next word is the retry of
+                # this one.
                 known = replace(known, due=now + AGAIN_S, was_told=True)
             self._kept[each.pod] = known
         for uid, lost in before.items():
@@ -93,12 +95,20 @@ class Waker:
     def __init__(self, api: ApiServer, *, clock: Callable[[], datetime] | None = None) -> None:
         self._api = api
         self._clock = clock or (lambda: datetime.now(UTC))
-        self._waiting: asyncio.Queue[Word] = asyncio.Queue()
+        self._waiting: dict[str, Word] = {}
+        """The latest word about each pod that is not written yet, by uids."""
+        self._writing: set[str] = set()
+        self._turns: asyncio.Queue[str] = asyncio.Queue()
+        """The pods with a word that waits, each once and none that is just written to."""
 
     def say(self, words: Iterable[Word]) -> None:
         """Have these written; returns at once."""
         for word in words:
-            self._waiting.put_nowait(word)
+            # A later word replaces one that still waits, so that words do not pile up while the API
+            # server is slow.
+            if word.uid not in self._waiting and word.uid not in self._writing:
+                self._turns.put_nowait(word.uid)
+            self._waiting[word.uid] = word
 
     async def run(self) -> None:
         """Write what waits, for ever, several at a time."""
@@ -108,13 +118,26 @@ class Waker:
 
     async def _write_on(self) -> None:
         while True:
-            word = await self._waiting.get()
+            uid = await self._turns.get()
+            word = self._waiting.pop(uid)
+            # One at a time for each pod: of two that are under way the earlier one could arrive last.
+            self._writing.add(uid)
             try:
-                await self._api.apply(PODS, self._document(word), word.name.namespace, sub="status")
-            except (NotFound, Conflict):
-                pass  # It has gone meanwhile, or is another one of that name.
-            except (Rejected, Unreachable) as error:
-                log.warning("pod %s cannot be woken: %s", word.name, error)
+                await self._write(word)
+            finally:
+                self._writing.discard(uid)
+                if uid in self._waiting:
+                    self._turns.put_nowait(uid)
+
+    async def _write(self, word: Word) -> None:
+        try:
+            await self._api.apply(
+                PODS, self._document(word), namespace=word.name.namespace, sub="status"
+            )
+        except (NotFound, Conflict):
+            pass  # It has gone meanwhile, or is another one of that name.
+        except (Rejected, Unreachable) as error:
+            log.warning("pod %s cannot be woken: %s", word.name, error)
 
     def _document(self, word: Word) -> dict[str, Any]:
         now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -124,7 +147,7 @@ class Waker:
             "status": "True" if kept else "False",
             "reason": "Reserved" if kept else "GivenBack",
             "message": f"room is kept on node {word.node}" if kept else "no room is kept any more",
-            # What does not change wakes nobody.
+            # An update without a change wakes no pod.
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }

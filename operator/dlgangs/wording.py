@@ -1,4 +1,4 @@
-"""What is said to people about gangs that do not get their room: which pod, what of, and what to do."""
+"""The sentences for people about gangs that find no room: which pod, which resource, and what to do."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from dlcore.placement.amounts import (
     show,
 )
 from dlkube.constraints.matching import at_best, may_run
-from dlkube.constraints.members import GangName, Machine, Member
+from dlkube.constraints.members import GangName, Held, Machine, Member
 
 
 def called(gang: GangName) -> str:
@@ -18,10 +18,32 @@ def called(gang: GangName) -> str:
     return f"gang {gang.name}"
 
 
-def tell_scarce(
-    member: Member, machines: Mapping[str, Machine], free: Mapping[str, Amounts]
+def tell_reserved(members: tuple[Member, ...], held: Mapping[str, Held]) -> str:
+    """Say on which nodes room is kept for the pods of a gang."""
+    nodes = sorted({held[each.uid].node for each in members if each.uid in held})
+    shown = ", ".join(nodes[:8]) + (", …" if len(nodes) > 8 else "")
+    return f"room is kept for the pods of {called(members[0].gang)} on {shown}"
+
+
+def tell_unproven(needed: int) -> str:
+    """Say that a search was given up."""
+    return f"the scheduler found no way to place its {needed} pods on what is free"
+
+
+def tell_short(
+    short: Member, needed: int, *, machines: Mapping[str, Machine], free: Mapping[str, Amounts]
 ) -> str:
-    """Say what a pod asks for that no node has left."""
+    """Say which pod of a gang has no room, and what it asks for that no node has left."""
+    scarce = _tell_scarce(short, machines, free=free)
+    return (
+        f"its {needed} pods do not all fit on what is free; there is no room for"
+        f" {short.name.name}{scarce}"
+    )
+
+
+def _tell_scarce(
+    member: Member, machines: Mapping[str, Machine], *, free: Mapping[str, Amounts]
+) -> str:
     asked = dict(member.wants.amounts)
     nodes = [name for name, each in machines.items() if may_run(member.wants, each)]
     short = {name for node in nodes for name in lacking(asked, free.get(node, {}))}
@@ -29,7 +51,7 @@ def tell_scarce(
     return f", which asks for {' and '.join(told)}" if told else ""
 
 
-def tell_never(short: Member, needed: int, machines: Iterable[Machine]) -> str:
+def tell_never(short: Member, needed: int, *, machines: Iterable[Machine]) -> str:
     """Say why a pod could not have room even if all nodes were empty, and what can be done."""
     asked = dict(short.wants.amounts)
     nodes = [at_best(each) for each in machines]

@@ -5,11 +5,14 @@ Read by the official client, which knows all the ways there are (tokens that are
 that fetch them, certificates); the requests themselves are :mod:`dlkube.client`'s.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+from weakref import WeakSet
 
+import aiohttp
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException
@@ -18,7 +21,7 @@ RENEWAL_S: Final = 10.0
 
 
 class NoAccess(Exception):
-    """Nobody says where the API server is, or the one who says it cannot be read."""
+    """No configuration names the API server, or it cannot be read."""
 
 
 class Access:
@@ -38,14 +41,15 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         """
-        What a request proves itself with; to be asked for each, because tokens are renewed.
+        Return the credentials of a request; callers ask for each one, because tokens are renewed.
 
-        That is looked at now and then only: with some kinds of access it takes longer than a request.
+        The token is read only now and then: with some kinds of access that takes longer than a request.
         """
         if self._clock() >= self._token_until:
             self._token = self.configuration.get_api_key_with_prefix(
                 "BearerToken", alias="authorization"
             )
+            # Set last: the thread of the Lease must not take the former token for a new one.
             self._token_until = self._clock() + RENEWAL_S
         return {"Authorization": self._token} if self._token else {}
 
@@ -54,7 +58,7 @@ class Access:
         self._token_until = float("-inf")
 
     def context(self) -> ssl.SSLContext | bool:
-        """Whom to trust, and the certificate to show, if there is one."""
+        """Return the authorities to trust and the certificate to show, if there is one."""
         if not self.address.startswith("https:"):
             return False
         settings = self.configuration
@@ -66,6 +70,31 @@ class Access:
         if settings.cert_file:
             context.load_cert_chain(settings.cert_file, settings.key_file)
         return context
+
+
+class Connector(aiohttp.TCPConnector):
+    """
+    Connections that end with their connector, all of them.
+
+    aiohttp forgets a TLS connection that it does not use again, such as one that was idle for too long, and
+    its socket stays open until the server agrees to the end, for which a command's event loop does not wait.
+    """
+
+    def __init__(self, access: Access, *, limit: int) -> None:
+        super().__init__(limit=limit, ssl=access.context())
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        made = await super()._create_connection(req, traces, timeout)
+        if made.transport is not None:
+            # aiohttp may forget it before its socket is closed. The event loop has it until then.
+            self._transports.add(made.transport)
+        return made
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for transport in self._transports:
+            transport.abort()
 
 
 def find(kubeconfig: str = "", context: str = "") -> Access:
@@ -89,8 +118,26 @@ def find(kubeconfig: str = "", context: str = "") -> Access:
             persist_config=False,
         )
     except (ConfigException, OSError) as error:
-        where = kubeconfig or "KUBECONFIG or ~/.kube/config"
-        raise NoAccess(
-            f"no cluster: {error}; name a file with --kubeconfig, or see to {where}"
-        ) from error
+        raise _no_access(error, kubeconfig) from error
     return Access(configuration)
+
+
+def find_context(kubeconfig: str, context: str = "") -> tuple[str, str]:
+    """
+    Name the context of a kubeconfig that is meant, the current one if none is named, and its namespace.
+
+    Raises :class:`NoAccess` with one line that says what to do.
+    """
+    try:
+        contexts, current = config.list_kube_config_contexts(kubeconfig or None)
+    except (ConfigException, OSError) as error:
+        raise _no_access(error, kubeconfig) from error
+    # Whether there is a context of that name, find() checks.
+    chosen = next((each for each in contexts if each["name"] == context), current)
+    namespace = (chosen.get("context") or {}).get("namespace") or ""
+    return context or str(chosen["name"]), str(namespace)
+
+
+def _no_access(error: Exception, kubeconfig: str) -> NoAccess:
+    where = kubeconfig or "KUBECONFIG or ~/.kube/config"
+    return NoAccess(f"no cluster: {error}; name a file with --kubeconfig, or see to {where}")

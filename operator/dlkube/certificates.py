@@ -2,9 +2,9 @@
 The certificates by which the operator and the SideCars know each other.
 
 One authority for an installation, kept in a Secret of the operator's own namespace; while it is replaced
-(:mod:`dloperator.authority_rotation`) another one is believed beside it. Each job gets a
+(:mod:`dloperator.authority_rotation`) another one is trusted beside it. Each job gets a
 certificate with its uid for a name, in a Secret that belongs to it; the operator makes one for itself
-at each start. Whom they are for says the name, never an address (docs/protocol.md).
+at each start. The name identifies the holder, never an address (docs/protocol.md).
 """
 
 import asyncio
@@ -43,15 +43,15 @@ Json = dict[str, Any]
 
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
 NEXT, NEXT_KEY, FORMER = "next.crt", "next.key", "former.crt"
-"""In that Secret: who will vouch for names, and who did; both are believed as well."""
+"""In that Secret: the next authority and the former one; both are trusted as well."""
 CA_DAYS: Final = 3650
 OUR_DAYS: Final = 365
 AGAIN_S: Final = 60.0
-"""What the API server refuses to keep is offered to it once more after so long."""
+"""The time after which a certificate that the API server refused to keep is offered again."""
 LATELY_S: Final = 5.0
-"""Pods that are made within so long share one certificate."""
+"""Pods that are created within this time share one certificate."""
 SKEW: Final = timedelta(hours=1)
-"""By so much the clocks of nodes may be behind ours."""
+"""The most by which the clocks of nodes may be behind ours."""
 
 
 class WrongAuthority(Exception):
@@ -60,7 +60,7 @@ class WrongAuthority(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who vouches for names."""
+    """A certificate authority."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -69,11 +69,11 @@ class Authority:
 
     @classmethod
     def new(cls) -> "Authority":
-        """Make one that nobody knows yet."""
+        """Make a new authority with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dljob")])
         certificate = (
-            _builder(name, name, key.public_key(), days=CA_DAYS)
+            _builder(name, name, key=key.public_key(), days=CA_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .sign(key, hashes.SHA256())
@@ -103,7 +103,7 @@ class Authority:
         return (self.certificate, self.others) == (other.certificate, other.others)
 
     def believes(self, other: "Authority") -> bool:
-        """Whether whoever trusts it trusts the other one, too."""
+        """Whether every peer that trusts this authority also trusts the other one."""
         return other.certificate in (self.certificate, *self.others)
 
     def data(self) -> Json:
@@ -115,13 +115,13 @@ class Authority:
         return _encoded(files)
 
     def vouch_for(self, name: str, *, days: int) -> dict[str, bytes]:
-        """Make a certificate for a name, as the three files that whoever bears it needs."""
+        """Make a certificate for a name, as the three files that its holder needs."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         certificate = (
-            _builder(subject, self.certificate.subject, key.public_key(), days=days)
+            _builder(subject, self.certificate.subject, key=key.public_key(), days=days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -156,13 +156,16 @@ class Certificates:
         self._renew_at: dict[JobId, float] = {}
         self._written: dict[JobId, tuple[str, float]] = {}
         """For which job of that name, and when."""
+        self._tried: dict[JobId, float] = {}
+        """When a renewal was last begun, also in vain."""
 
     async def provide(self, job: JobId, metadata: Mapping[str, Any]) -> None:
         """
         Let there be a certificate for a job of which a pod is about to be made.
 
-        It is written anew for each pod, because nobody would tell us that its Secret was deleted.
+        The Secret is written again for each pod, because no watch reports that it was deleted.
         """
+        # Two launches of a job may both write now: each certificate is valid, and one stays.
         uid, written_at = self._written.get(job, ("", 0.0))
         if uid != metadata["uid"] or self._clock() >= written_at + LATELY_S:
             await self._write(job, metadata)
@@ -176,18 +179,21 @@ class Certificates:
         Those that are ``lacking`` have pods that cannot be spoken to or do not start, for want of a valid
         certificate or perhaps so. They are given another one, but not all the time.
 
-        Nobody may read Secrets, we neither; so of those that a former operator wrote we do not know
-        until when they are valid, and write them anew, not all at once.
+        The operator may not read Secrets; so of those that a former operator wrote it does not know
+        until when they are valid, and writes them again, not all at once.
         """
         now, lasts, lacking = self._clock(), self._days * 86_400, frozenset(lacking)
         refused: dict[JobId, Rejected] = {}
         for job in self._renew_at.keys() - jobs.keys():
             del self._renew_at[job]
             self._written.pop(job, None)
+            self._tried.pop(job, None)
         for job, metadata in jobs.items():
             due = self._renew_at.setdefault(job, now + self._chance.uniform(0.0, lasts / 1000))
             written = self._written.get(job, ("", -math.inf))[1]
-            if now >= due or (job in lacking and now >= written + AGAIN_S):
+            tried = max(written, self._tried.get(job, -math.inf))
+            if now >= due or (job in lacking and now >= tried + AGAIN_S):
+                self._tried[job] = now
                 try:
                     await self._write(job, metadata)
                 except Rejected as error:
@@ -224,6 +230,7 @@ class Certificates:
             await self._write_over(document)
         # Well before it ends, and not all that were made at once at the same time.
         share = self._chance.uniform(0.5, 0.66)
+        # Only after the answer: a write whose outcome is unknown is made again for the next pod.
         self._written[job] = (metadata["uid"], self._clock())
         self._renew_at[job] = self._clock() + share * self._days * 86_400
 
@@ -236,8 +243,11 @@ class Certificates:
         """
         metadata = document["metadata"]
         try:
-            await self._api.merge(SECRETS, metadata["name"], document, metadata["namespace"])
+            await self._api.merge(
+                SECRETS, metadata["name"], changes=document, namespace=metadata["namespace"]
+            )
         except NotFound:
+            # If there is one again by now, Conflict goes to the caller, which tries again later.
             await self._api.create(SECRETS, document, metadata["namespace"])
 
 
@@ -260,34 +270,41 @@ async def open_authority(api: ApiServer, namespace: str) -> Authority:
             return Authority.read(secret.get("data") or {})
         except NotFound:
             document = authority_document(Authority.new(), namespace)
-            # Who was faster than we has made the one that counts.
+            # If another operator was faster, its authority is the one that counts.
             with contextlib.suppress(Conflict):
                 await api.create(SECRETS, document, namespace)
     raise WrongAuthority(f"the Secret {CA_SECRET} comes and goes")
 
 
-def write_own(authority: Authority, folder: Path, name: str) -> None:
-    """Write a certificate of the operator's own, to be shown to SideCars, for nobody else to read."""
+def write_own(authority: Authority, folder: Path, *, name: str) -> None:
+    """Write a certificate of the operator's own, to be shown to SideCars; only our user may read it."""
+    # All files without an await in between: connections read them on the same event loop, and so
+    # never see a certificate without its key.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for file, content in authority.vouch_for(name, days=OUR_DAYS).items():
+    files = authority.vouch_for(name, days=OUR_DAYS)
+    for file, content in files.items():
         # A path itself cannot be opened with a mode of its own.
         with open(
-            folder / file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)
+            folder / f"{file}.new", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)
         ) as opened:
             opened.write(content)
+    # Only once all are whole, so that a full disk leaves the former ones. The certificate comes last, because a
+    # program killed in between finds at its next start that it does not fit the key, and writes all of them again.
+    for file in (AUTHORITY, KEY, CERTIFICATE):
+        (folder / f"{file}.new").replace(folder / file)
 
 
 async def renew_own(
-    authority: Authority, folder: Path, name: str, *, every_seconds: float = OUR_DAYS / 2 * 86_400
+    authority: Authority, folder: Path, *, name: str, every_seconds: float = OUR_DAYS / 2 * 86_400
 ) -> None:
-    """Write it anew long before it ends, for as long as we lead; whoever dials looks at the files."""
+    """Renew it long before it ends, as long as we lead; each new connection reads the files."""
     while True:
         await asyncio.sleep(every_seconds)
-        write_own(authority, folder, name)
+        write_own(authority, folder, name=name)
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int
+    subject: x509.Name, issuer: x509.Name, *, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (

@@ -2,26 +2,27 @@
 Requests to the API server, as documents: no object of a client library is made of what is only
 passed on, which with thousands of jobs would cost more than all the rest.
 
-Whatever the API server does not accept is :class:`Rejected`, with its own words; that it cannot be
-spoken to is :class:`Unreachable`. What may be tried again is the caller's to know, but for one case:
-a server that says "not now, later" was not asked to do anything.
+A request that the API server does not accept raises :class:`Rejected`, with the server's own words; a server that
+does not answer raises :class:`Unreachable`. The caller knows which requests it may repeat, but for one case:
+a server that says "not now, later" has done nothing, so the client itself repeats the request.
 """
 
 import asyncio
+import email.utils
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from urllib.request import getproxies
 
 import aiohttp
 
-from dlkube.access import Access
+from dlkube.access import Access, Connector
 from dlkube.names import MANAGER
 from dlkube.parsing import parse
+from dlkube.resources import Resource, selection
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +32,17 @@ APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 
 UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
-FIRST_ERROR = 400
-PAGE = 500
-SECONDS = 30.0
+FIRST_ERROR, FIRST_OWN_ERROR = 400, 500
+PAGE, SECONDS = 500, 30.0
 PATIENCE = 5
 """So often it is asked again when it says that it has too much to do."""
 LONGEST_PAUSE_S = 10.0
 WATCH_SECONDS = 300.0
-"""A watch is begun anew after so long, in case its connection is dead."""
+"""A watch is restarted after this time, in case its connection is dead."""
 
 
 class Unreachable(Exception):
-    """The API server could not be spoken to, so nobody knows what became of the request."""
+    """The API server did not answer, so the effect of the request is unknown."""
 
 
 class Rejected(Exception):
@@ -55,6 +55,11 @@ class Rejected(Exception):
         self.details: Json = answer.get("details") or {}
         self.causes: list[Json] = self.details.get("causes") or []
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may be accepted later; credentials are read again after a 401."""
+        return self.status in (UNAUTHORIZED, TOO_MANY) or self.status >= FIRST_OWN_ERROR
+
 
 class NotFound(Rejected):
     """There is no such thing, or not any more."""
@@ -65,32 +70,6 @@ class Conflict(Rejected):
 
 
 _KINDS: Final = {NOT_FOUND: NotFound, CONFLICT: Conflict}
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind of object, by where it is found."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
-        """Where all of them are, those of a namespace, one, or a part of one."""
-        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
-        if namespace:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
-        if name:
-            parts.append(quote(name, safe=""))
-        if sub:
-            parts.append(sub)
-        return "/".join(parts)
 
 
 class Listing(NamedTuple):
@@ -107,7 +86,7 @@ class ApiServer:
         self._access = access
         self._manager = manager
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, ssl=access.context()),
+            connector=Connector(access, limit=connections),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "dljob", "Accept": "application/json"},
             timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=5.0),
@@ -140,7 +119,7 @@ class ApiServer:
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Listing]:
         """Read all objects, a few hundred at a time; together they are those of one version."""
-        query = {"limit": str(PAGE), **_selection(labels, fields)}
+        query = {"limit": str(PAGE), **selection(labels, fields)}
         while True:
             page = await self._ask("GET", resource.path(namespace), query=query)
             # Items of a list do not say of what kind they are.
@@ -151,6 +130,21 @@ class ApiServer:
             if not metadata.get("continue"):
                 return
             query["continue"] = metadata["continue"]
+
+    async def read_clock(self) -> float | None:
+        """Return the time by the clock of the API server, to half a second; none where no answer tells it."""
+        try:
+            async with self._session.get(
+                self._url("/version", None), headers=self._access.headers()
+            ) as response:
+                told = response.headers.get("Date", "")
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self._why(error)) from error
+        try:
+            # The header has whole seconds, without their parts.
+            return email.utils.parsedate_to_datetime(told).timestamp() + 0.5
+        except ValueError:
+            return None
 
     # --- writing
 
@@ -175,14 +169,14 @@ class ApiServer:
         self,
         resource: Resource,
         document: Mapping[str, Any],
-        namespace: str = "",
         *,
+        namespace: str = "",
         sub: str = "",
     ) -> Json:
         """
         Let the fields of this document be so, and those that we no longer name be gone.
 
-        With ``metadata.resourceVersion`` in it, only if nobody has written since.
+        With ``metadata.resourceVersion`` in it, only if the object has not been written since.
         """
         path = resource.path(namespace, document["metadata"]["name"], sub)
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
@@ -193,9 +187,9 @@ class ApiServer:
         self,
         resource: Resource,
         name: str,
+        *,
         changes: Mapping[str, Any],
         namespace: str = "",
-        *,
         sub: str = "",
     ) -> Json:
         """Change these fields; one that is null is removed."""
@@ -205,13 +199,16 @@ class ApiServer:
         )
 
     async def hold_by(
-        self, resource: Resource, document: Mapping[str, Any], finalizers: Sequence[str]
+        self, resource: Resource, document: Mapping[str, Any], *, finalizers: Sequence[str]
     ) -> Json:
-        """Let an object bear these finalizers and no others, unless anybody has written it since."""
+        """Set exactly these finalizers on an object, unless it has been written since."""
         metadata = document["metadata"]
         change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
         return await self.merge(
-            resource, metadata["name"], {"metadata": change}, metadata["namespace"]
+            resource,
+            metadata["name"],
+            changes={"metadata": change},
+            namespace=metadata["namespace"],
         )
 
     async def replace(
@@ -258,7 +255,7 @@ class ApiServer:
         except Conflict:
             if not uid:
                 raise
-            # There is another one of that name by now, which nobody asked to delete.
+            # Another object has that name by now, and deleting that one was not asked for.
 
     # --- what goes on
 
@@ -266,15 +263,18 @@ class ApiServer:
     async def stream(
         self, path: str, query: Mapping[str, str], *, quiet_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open an answer that goes on, such as a watch; it is cut after so long without a word."""
+        """Open an answer that goes on, such as a watch; it is cut after ``quiet_seconds`` without data."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=quiet_seconds)
         try:
             async with self._session.get(
                 self._url(path, query), headers=self._access.headers(), timeout=timeout
             ) as response:
                 if response.status >= FIRST_ERROR:
-                    raise _rejected(response.status, await response.read())
-                yield response.content
+                    raise _rejection(response.status, _parse(await response.read()))
+                try:
+                    yield response.content
+                finally:
+                    _break_off(response)
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(self._why(error)) from error
 
@@ -293,7 +293,7 @@ class ApiServer:
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": f"{WATCH_SECONDS:.0f}",
-            **_selection(labels, fields),
+            **selection(labels, fields),
         }
         path, quiet = resource.path(namespace), WATCH_SECONDS + SECONDS
         async with self.stream(path, query, quiet_seconds=quiet) as content:
@@ -349,16 +349,16 @@ class ApiServer:
         if status == UNAUTHORIZED:
             self._access.renew()
         if status >= FIRST_ERROR:
-            raise _rejected(status, answer)
+            raise _rejection(status, _parse(answer))
         return _parse(answer)
 
     async def _send(
         self, method: str, url: str, data: bytes | None, form: str
     ) -> tuple[int, bytes, float]:
-        headers = self._access.headers()
-        if data is not None:
-            headers["Content-Type"] = form
         try:
+            headers = self._access.headers()
+            if data is not None:
+                headers["Content-Type"] = form
             async with self._session.request(method, url, data=data, headers=headers) as response:
                 pause = response.headers.get("Retry-After", "")
                 answer = await response.read()
@@ -371,6 +371,13 @@ class ApiServer:
         return f"the API server at {self._access.address} does not answer ({what})"
 
 
+def _break_off(response: aiohttp.ClientResponse) -> None:
+    """Close the connection of an answer that has not ended at once, without waiting until the server agrees."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+
+
 async def _iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield whole lines, however long they are."""
     begun = b""
@@ -378,15 +385,6 @@ async def _iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         *lines, begun = (begun + block).split(b"\n")
         for line in lines:
             yield line
-
-
-def _selection(labels: str, fields: str) -> dict[str, str]:
-    named = {"labelSelector": labels, "fieldSelector": fields}
-    return {name: value for name, value in named.items() if value}
-
-
-def _rejected(status: int, answer: bytes) -> Rejected:
-    return _rejection(status, _parse(answer))
 
 
 def _rejection(status: int, answer: Json) -> Rejected:

@@ -1,8 +1,8 @@
 """
 Events: what happened to a job or a pod, as ``kubectl describe`` shows it.
 
-Written when there is time for it, at most so many a second, and never waited for; what nobody could
-keep up with is left out, and that is told once. What is said again is counted on the first Event.
+A background task writes them, at a limited rate, and no caller waits for it; if too many come, it
+leaves some out and logs that once. A repetition raises the count of the first Event.
 """
 
 import asyncio
@@ -71,6 +71,7 @@ class Teller:
     async def run(self) -> None:
         """Write what waits, for ever."""
         while True:
+            # One at a time, so that a repetition finds the Event whose count it raises.
             event = await self._waiting.get()
             try:
                 await self._write(event)
@@ -84,12 +85,15 @@ class Teller:
     async def _write(self, event: dict[str, Any]) -> None:
         about = event["involvedObject"]
         key = (about["uid"], event["reason"], event["message"])
+        # A success puts it back as the latest one; after a failure the next Event is a new one.
         told = self._told.pop(key, None)
         if told is not None:
             again = _Told(told.name, told.times + 1)
             change = {"count": again.times, "lastTimestamp": event["lastTimestamp"]}
             try:
-                await self._api.merge(EVENTS, told.name, change, about["namespace"])
+                await self._api.merge(
+                    EVENTS, told.name, changes=change, namespace=about["namespace"]
+                )
             except NotFound:
                 pass  # Kubernetes forgets Events after an hour.
             else:

@@ -1,15 +1,13 @@
 """
-What the operator answers to whoever watches over it: /healthz, /readyz and /metrics. Read-only.
+The endpoints for probes and monitoring: /healthz, /readyz and /metrics. Read-only.
 
-Metrics name jobs, nodes and GPUs. Where not everybody may see these, they are served at a port of their own
-(:class:`MetricsDoor`): over TLS, and to whom the API server says that he may.
+Metrics name jobs, nodes and GPUs. Where not every user may see these, a port of their own serves
+them (:class:`MetricsDoor`): over TLS, and to accounts that the API server permits.
 """
 
 import asyncio
-import hashlib
 import logging
 import ssl
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +17,17 @@ from aiohttp import web
 
 from dlkube import certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
-from dlkube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS
+from dlkube.reviews import Act, Reviews, TooMany
 from dlkube.shown_certificate import Shown
+from dlwire.endpoints import Endpoint, read_endpoint
 
 log = logging.getLogger(__name__)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH: Final = "/metrics"
-REMEMBERED_S: Final = 60.0
-"""So long an answer of the API server counts, so that not each scrape costs two requests."""
-MOST_REMEMBERED: Final = 100
+READ_METRICS: Final = Act(verb="get", path=METRICS_PATH)
 RENEWAL_S: Final = 86_400.0
+AGAIN_S: Final = 3.0
 OK, UNAUTHORIZED, FORBIDDEN, AWAY = 200, 401, 403, 503
 
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.Response]]
@@ -37,27 +35,29 @@ Handler = Callable[[web.Request], Coroutine[Any, Any, web.Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Who may read metrics."""
+    """The access to metrics."""
 
     protected: bool = False
-    """Whether only those who show a token of an account that may get /metrics, over TLS; else everybody who
-    reaches the port of health."""
+    """Whether the operator serves metrics over TLS only, to accounts that may get /metrics; else to
+    every client that reaches the port of health."""
     address: str = ":8443"
-    """Where they are served if they are protected, as [ADDRESS]:PORT."""
+    """Where the operator serves protected metrics, as [ADDRESS]:PORT."""
+
+    def __post_init__(self) -> None:
+        read_endpoint(self.address)
 
 
 class _Server:
     """A small server on a port of its own."""
 
-    def __init__(self, address: str, handlers: Mapping[str, Handler]) -> None:
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]") or None, int(port)
+    def __init__(self, address: Endpoint, handlers: Mapping[str, Handler]) -> None:
+        self._address = address
         self._handlers = handlers
         self._runner: web.AppRunner | None = None
 
     @property
     def port(self) -> int:
-        """Where it listens, also when it was told to choose."""
+        """The port at which it listens, also when it chose the port itself."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
@@ -67,18 +67,21 @@ class _Server:
             application.router.add_get(path, handler)
         self._runner = web.AppRunner(application, access_log=None, auto_decompress=False)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port, ssl_context=context).start()
+        await web.TCPSite(
+            self._runner, self._address.host or None, self._address.port, ssl_context=context
+        ).start()
 
     async def close(self) -> None:
         if self._runner is not None:
+            # Answers under way may end, for at most a minute (aiohttp's default).
             await self._runner.cleanup()
 
 
 class Door(_Server):
-    """Where the kubelet asks, without a proof of who it is."""
+    """The server for the kubelet, which asks without credentials."""
 
     def __init__(
-        self, address: str, *, is_ready: Callable[[], str], metrics: Callable[[], bytes] | None
+        self, address: Endpoint, *, is_ready: Callable[[], str], metrics: Callable[[], bytes] | None
     ) -> None:
         """Without ``metrics`` it says where those are."""
         self._is_ready = is_ready
@@ -107,11 +110,9 @@ class Door(_Server):
 class MetricsDoor(_Server):
     """Where metrics are read by those who may: the API server is asked who shows a token, and whether he may."""
 
-    def __init__(self, address: str, api: ApiServer, *, metrics: Callable[[], bytes]) -> None:
-        self._api = api
+    def __init__(self, address: Endpoint, api: ApiServer, *, metrics: Callable[[], bytes]) -> None:
+        self._reviews = Reviews(api)
         self._metrics = metrics
-        self._answers: dict[bytes, tuple[int, float]] = {}
-        """By the digest of a token: with which status it is answered, and until when."""
         super().__init__(address, {METRICS_PATH: self._show})
 
     async def open(self, folder: Path) -> None:
@@ -130,52 +131,48 @@ class MetricsDoor(_Server):
         return _shown(self._metrics())
 
     async def _status_for(self, token: str) -> int:
-        key, now = hashlib.sha256(token.encode()).digest(), time.monotonic()
-        known = self._answers.get(key)
-        if known is not None and now < known[1]:
-            return known[0]
         try:
-            status = await self._review(token)
+            user = await self._reviews.identify(token)
+            if user is None:
+                return UNAUTHORIZED
+            return OK if await self._reviews.allows(user, READ_METRICS) else FORBIDDEN
+        except TooMany:
+            # Not logged, because programs without rights can bring that about.
+            return AWAY
         except (Rejected, Unreachable) as error:
             log.warning("cannot check the permission to read metrics: %s", error)
             return AWAY
-        if len(self._answers) >= MOST_REMEMBERED:
-            del self._answers[next(iter(self._answers))]
-        self._answers[key] = (status, now + REMEMBERED_S)
-        return status
-
-    async def _review(self, token: str) -> int:
-        asked = {"spec": {"token": token}}
-        answer = (await self._api.create(TOKEN_REVIEWS, asked)).get("status") or {}
-        user = answer.get("user") or {}
-        if not answer.get("authenticated") or not user.get("username"):
-            return UNAUTHORIZED
-        attributes = {"path": METRICS_PATH, "verb": "get"}
-        spec = {
-            "user": user["username"],
-            "uid": user.get("uid", ""),
-            "groups": user.get("groups") or [],
-            "extra": user.get("extra") or {},
-            "nonResourceAttributes": attributes,
-        }
-        review = await self._api.create(ACCESS_REVIEWS, {"spec": spec})
-        return OK if (review.get("status") or {}).get("allowed") else FORBIDDEN
 
 
-async def renew_certificate(api: ApiServer, namespace: str, folder: Path) -> None:
+async def write_first_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
+    """Write the certificate of the metrics as soon as the API server lets its authority be read."""
+    while True:
+        try:
+            await write_certificate(api, namespace, folder=folder)
+        except (Rejected, Unreachable) as error:
+            if isinstance(error, Rejected) and not error.is_passing:
+                raise
+            log.warning("metrics are not shown yet: %s", error)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return
+
+
+async def renew_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
     """Write the certificate of the metrics again now and then, by the authority that there is then."""
     while True:
+        # The first one was written before the server opened.
         await asyncio.sleep(RENEWAL_S)
         try:
-            await write_certificate(api, namespace, folder)
+            await write_certificate(api, namespace, folder=folder)
         except (Rejected, Unreachable, certificates.WrongAuthority) as error:
             log.warning("the certificate of the metrics is not renewed yet: %s", error)
 
 
-async def write_certificate(api: ApiServer, namespace: str, folder: Path) -> None:
+async def write_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
     """Write the certificate that is shown to those who read metrics; it is named as the Service is."""
     authority = await certificates.open_authority(api, namespace)
-    certificates.write_own(authority, folder, f"dljob-operator.{namespace}.svc")
+    certificates.write_own(authority, folder, name=f"dljob-operator.{namespace}.svc")
 
 
 _REMEDIES: Final = {

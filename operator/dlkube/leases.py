@@ -1,5 +1,5 @@
 """
-Who of several operators leads: a Lease, as everywhere in Kubernetes, and an epoch that only rises.
+Elects the leader among several operators: a Lease, as everywhere in Kubernetes, and an epoch that only rises.
 
 A Lease alone does not stop a leader that was asleep; that every allocation and every command carries
 the epoch does (law 2). The epoch is counted in the Lease itself, in ``leaseTransitions``, and begins
@@ -33,7 +33,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.own_thread import OwnThread
+from dlkube.programs.own_thread import OwnThread
 from dlkube.resources import LEASES
 
 log = logging.getLogger(__name__)
@@ -50,19 +50,20 @@ RISEN: Final = f"{names.GROUP}/epoch-risen-because"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """How the one that leads is found. Times are in seconds."""
+    """How operators elect a leader. Times are in seconds."""
 
     name: str = "dljob-operator"
     lease_seconds: float = 15.0
-    """After so long without a renewal another one takes over."""
+    """After this time without a renewal another operator takes over."""
     renew_seconds: float = 2.0
-    """How often the leader renews it."""
+    """How often the leader renews its Lease."""
     give_up_seconds: float = 10.0
-    """A leader that could not renew it for so long leads no more; less than the lease lasts."""
+    """A leader that could not renew its Lease for this time stops leading; shorter than
+    leaseSeconds."""
     look_seconds: float = 2.0
-    """How often those that wait look."""
+    """How often the other operators read the Lease."""
     stuck_seconds: float = 60.0
-    """A leader whose event loop has not turned for so long renews it no more."""
+    """A leader whose event loop has hung for this time stops renewing its Lease."""
 
 
 class _Rising(NamedTuple):
@@ -79,9 +80,9 @@ class Election:
         self,
         api: ApiServer,
         namespace: str,
+        *,
         identity: str,
         settings: LeaseSettings,
-        *,
         connect: Callable[[], ApiServer],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,14 +96,14 @@ class Election:
         self._lease: Json | None = None
         self._renewed_at = 0.0
         self._turned_at = 0.0
-        self._rising = _Rising()
         """When the event loop gave its last sign of life."""
+        self._rising = _Rising()
         self.epoch = 0
         """That in which we lead; 0 while we do not."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether nobody else can have begun to lead, as far as the Lease goes."""
+        """Whether the Lease excludes that another operator has begun to lead."""
         held_for = self._clock() - self._renewed_at
         return self.epoch > 0 and held_for < self._settings.give_up_seconds
 
@@ -119,7 +120,9 @@ class Election:
 
         That is necessary where the Lease was restored from a backup, and SideCars have heard of later ones.
         """
+        # As one value, because the thread that renews may read it at any time.
         self._rising = _Rising(epoch, why)
+        # Not for ever: if the Lease cannot be renewed, keep() raises, which cancels this task.
         while self.epoch < epoch:
             await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
 
@@ -131,13 +134,16 @@ class Election:
         an account deletes the Lease, and only the epoch tells it from us. And it is later than
         ``latest_told``, which returns the latest epoch that jobs tell of, up to a limit.
         """
-        counted = 0
+        counted, is_known = 0, False
         seen: tuple[object, ...] | None = None
         seen_at = self._clock()
-        log.info("waits to lead, as %s", self._identity)
         while True:
             try:
                 lease = await self._read(self._api)
+                if not is_known:
+                    # Not sooner: until it has read the Lease, a deletion would hide the epoch from it.
+                    log.info("waits to lead, as %s", self._identity)
+                    is_known = True
                 mark = _mark(lease)
                 if mark != seen:
                     seen, seen_at = mark, self._clock()
@@ -150,19 +156,22 @@ class Election:
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:
-                pass  # Somebody else was faster.
+                pass  # Another operator was faster.
             except (Rejected, Unreachable) as error:
+                # Only the answer to our own take may be lost. Then this Lease runs out as any.
                 log.warning("cannot read the Lease: %s", error)
             await asyncio.sleep(self._settings.look_seconds)
 
     async def keep(self) -> None:
         """Have the Lease renewed for ever; raises :class:`Fenced` when that cannot be done."""
+        # Before the thread begins, which compares it with the clock.
         self._turned_at = self._clock()
         renewing = OwnThread("dljob-lease", self._renew)
         renewing.start()
         try:
             while not renewing.ended.done():
                 self._turned_at = self._clock()
+                # Not wait_for(), which would cancel the future at each time-out.
                 await asyncio.wait({renewing.ended}, timeout=SIGN_OF_LIFE_S)
             renewing.ended.result()
         finally:
@@ -190,7 +199,7 @@ class Election:
                 f"the event loop has not turned for {settings.stuck_seconds:g} s, so the Lease"
                 f" {settings.name} is not renewed any more"
             )
-            # Nobody else can say so: whoever waits for the exception is what hangs.
+            # Only the log can report it: the task that waits for the exception is what hangs.
             log.error("%s", message)
             raise Fenced(message)
 
@@ -199,28 +208,27 @@ class Election:
             assert self._lease is not None
             # An answer that does not come is not waited for until it is too late to ask again.
             async with asyncio.timeout(self._settings.give_up_seconds / 2):
-                await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
-        except Conflict:
-            await self._look_who_wrote(api)
+                try:
+                    await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
+                except Conflict:
+                    await self._look_who_wrote(api)
         except (Rejected, Unreachable, TimeoutError) as error:
-            log.warning("the Lease is not renewed yet: %s", error)
+            log.warning("the Lease is not renewed yet: %s", str(error) or "no answer came in time")
 
     async def _look_who_wrote(self, api: ApiServer) -> None:
         """Tell a renewal of ours, whose answer was lost, from another one who leads."""
-        try:
-            lease = await self._read(api)
-        except (Rejected, Unreachable) as error:
-            log.warning("the Lease is not renewed yet: %s", error)
-            return
+        lease = await self._read(api)
         spec = (lease or {}).get("spec") or {}
         if spec.get("holderIdentity") != self._identity:
-            raise Fenced(f"the Lease is of {spec.get('holderIdentity') or 'nobody'} by now")
+            raise Fenced(f"the Lease belongs to {spec.get('holderIdentity') or 'no operator'}")
+        # Not _renewed_at: when that write arrived is unknown, so it does not prolong our lead.
         self._lease = lease
 
     async def leave(self) -> None:
         """Let another one lead at once."""
         if self._lease is None or not self.epoch:
             return
+        # First of all: nothing here may go on to write once another operator can lead.
         self.epoch = 0
         try:
             try:
@@ -270,7 +278,7 @@ class Election:
             self._lease = await api.create(LEASES, document, self._namespace)
         else:
             self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
-        # Counted from before the request, since nobody knows when it was done.
+        # Counted from before the request, since the time of its arrival is unknown.
         self.epoch, self._renewed_at = epoch, began
 
 

@@ -19,7 +19,7 @@ PROOF_FINALIZER: Final = "dljob.io/end-is-proven"
 """On a pod: it stays until the kubelet has said that its containers have ended."""
 
 JOB_LABEL: Final = "dljob.io/job"
-"""On whatever belongs to a job: its name."""
+"""The label on every object of a job: the job's name."""
 ROLE_LABEL: Final = "dljob.io/role"
 """On a pod: ``trainer``, or the name of an auxiliary."""
 SERIAL_LABEL: Final = "dljob.io/serial"
@@ -80,3 +80,8 @@ def owner_reference(metadata: dict[str, Any]) -> dict[str, Any]:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def finalizers_of(document: Mapping[str, Any]) -> list[str]:
+    """Return the finalizers of an object, which keep it after its deletion."""
+    return list(document["metadata"].get("finalizers") or ())

@@ -1,9 +1,37 @@
-"""The kinds of objects that the operator deals with."""
+"""The kinds of objects that the operator deals with, and how requests name them."""
 
+from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from dlkube import names
-from dlkube.client import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, by where it is found."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """Where all of them are, those of a namespace, one, or a part of one."""
+        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if sub:
+            parts.append(sub)
+        return "/".join(parts)
+
 
 DLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 PODS: Final = Resource("", "v1", "pods", "Pod")
@@ -28,3 +56,9 @@ TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "
 ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
+
+
+def selection(labels: str, fields: str) -> dict[str, str]:
+    """Return the part of a query that selects objects; empty texts select all."""
+    named = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: value for name, value in named.items() if value}

@@ -1,10 +1,11 @@
 """
 The certificate that is shown to kube-scheduler: read again whenever its files have changed.
 
-Whoever installs us may put the files there and renew them; else we make our own, with an authority that
-only this folder knows, for a kube-scheduler in the same pod.
+An administrator may put the files there and renew them; else the program makes its own, with a CA
+that only this folder holds, for a kube-scheduler in the same pod.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from dlcontrol.sidecars.dialing import AUTHORITY, CERTIFICATE, KEY
 from dlkube.certificates import OUR_DAYS, Authority, write_own
@@ -33,7 +35,7 @@ class Shown:
     """A server's side of TLS, from ``tls.crt`` and ``tls.key`` in a folder."""
 
     def __init__(self, folder: Path, client_authority: Path | None = None) -> None:
-        """With an authority of clients, only who shows a certificate of its is answered."""
+        """With ``client_authority`` only clients with a certificate of that authority get an answer."""
         self._files = (folder / CERTIFICATE, folder / KEY)
         self._client_authority = client_authority
         self._stamp: object = None
@@ -79,7 +81,7 @@ def provide(folder: Path) -> None:
 
     The authority stays the same, because kube-scheduler reads it only once.
     """
-    if _is_good(folder / CERTIFICATE):
+    if _is_good(folder):
         return
     kept = folder / AUTHORITY_FILE
     if kept.exists():
@@ -87,19 +89,36 @@ def provide(folder: Path) -> None:
     else:
         authority = Authority.new()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Whole or not at all, since whoever is killed meanwhile begins again here.
+        # All of it or nothing, because a program that is killed in between begins again here.
         begun = kept.with_suffix(".new")
         with open(begun, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
             json.dump(authority.data(), opened)
         begun.replace(kept)
-    write_own(authority, folder, SHOWN_AS)
+    write_own(authority, folder, name=SHOWN_AS)
     # kube-scheduler may run as another user, and reads whom to trust.
     (folder / AUTHORITY).chmod(0o644)
 
 
-def _is_good(file: Path) -> bool:
+async def renew(folder: Path, *, every_seconds: float) -> None:
+    """Make a new certificate before the one that we made ends, for ever."""
+    while True:
+        await asyncio.sleep(every_seconds)
+        try:
+            provide(folder)
+        except Exception:
+            # Most often a disk that is full for a while. The present certificate is good for months
+            # from the first try on.
+            log.exception("the certificate in %s is not renewed yet", folder)
+
+
+def _is_good(folder: Path) -> bool:
+    """Whether certificate and key belong together, and the certificate is valid for long enough."""
     try:
-        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+        certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        key = load_pem_private_key((folder / KEY).read_bytes(), password=None)
     except (OSError, ValueError):
+        return False
+    # A program that was killed between the two files has left a pair that does not fit.
+    if key.public_key() != certificate.public_key():
         return False
     return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE

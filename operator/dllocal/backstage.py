@@ -1,5 +1,5 @@
 """
-What the server of ``dljob up`` needs of all the rest of it, handed over in one piece.
+The parts of ``dljob up`` that its server needs, handed over in one piece.
 """
 
 import time
@@ -19,7 +19,7 @@ from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.jobs.user_limits import UserLimits
 from dllocal.pods.logtimes import LogTimes
-from dlstore.tables import HistoryEntry
+from dlstore.history import HistoryEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,11 @@ class Backstage:
     log_times: LogTimes
     policy: Policy
     scene: Callable[[], Scene | None]
-    """What the loop saw last; ``None`` before its first look."""
+    """The latest scene of the loop; ``None`` before its first cycle."""
     snapshot: Callable[[Scene], Snapshot]
-    """What a decision would be made from."""
+    """The scheduler's input for a decision."""
     worths: Callable[[], Mapping[JobId, float]]
-    """What a GPU is worth to each job by the last decision."""
+    """The worth of a GPU to each job by the last decision."""
     wake: Callable[[], None]
     """A user has changed something."""
     forgive: Callable[[GpuRef], bool]
@@ -59,13 +59,13 @@ class Backstage:
     user_limits: UserLimits = UserLimits()
     """How much of it each of them may take."""
     about: Callable[[], Mapping[str, Any]]
-    """What else is to be told of this controller."""
+    """Further facts about this controller."""
     clock: Callable[[], float] = time.time
     """The clock of this controller, which is not set while it runs."""
 
 
 PROGRESS = ("iteration", "iterated_at", "iterations_total", "speed", "metric", "reached")
-"""What the loop follows at every look, but writes now and then only."""
+"""The fields that the loop updates in every cycle, but writes only now and then."""
 
 
 class Present:
@@ -84,7 +84,7 @@ class Present:
         if self._made is None or self._made[0] is not scene:
             snapshot = self._backstage.snapshot(scene)
             stage = self._backstage
-            outlook = Outlook(scene, snapshot, stage.policy, worths=stage.worths())
+            outlook = Outlook(scene, snapshot, policy=stage.policy, worths=stage.worths())
             self._made = scene, snapshot, outlook
         return self._made
 

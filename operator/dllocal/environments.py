@@ -10,18 +10,22 @@ password of its store, reaches no job.
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dlcore.problems import Problem
+from dllocal.files import bounded_looks
 
 if TYPE_CHECKING:
     # The command records the environment, and has no time to load all of the model for it.
     from dlcore.model import Job
 
 Variables = Mapping[str, str]
+
+FindHome = Callable[[Path], Variables]
+"""Returns the variables of the virtual or conda environment in a folder; empty where it is no such environment."""
 
 MOST_BYTES = 1 << 20
 """Longer environments cannot be given to a program under Linux with the usual limits."""
@@ -36,16 +40,16 @@ _OF_A_SESSION = re.compile(
     r"|WINDOWID|TMUX.*|STY|SSH_.*|DBUS_.*|XDG_(?:RUNTIME_DIR|SESSION_.*|SEAT|VTNR)|SUDO_.*|BASH_FUNC_.*"
     r"|NOTIFY_SOCKET|INVOCATION_ID|JOURNAL_STREAM|LISTEN_.*|DLJOB_.*|_DLJOB_.*"
 )
-"""What belongs to a terminal, a service or us, and would be wrong in a job that outlives these."""
+"""Variables of a terminal, a service or DLJob itself, which would be wrong in a job that outlives these."""
 
 _OF_A_JOB = re.compile(
     r"(?:CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)"
     r"|TF_CONFIG|TORCHELASTIC_.*|PET_.*|OMPI_.*|HOROVOD_(?:RANK|SIZE|LOCAL_.*)|SLURM_.*"
 )
-"""What a scheduler tells the processes of a job; another one has told it if it is there."""
+"""Variables that a scheduler sets for the processes of a job; if they exist, another scheduler has set them."""
 
 _NECESSARY = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
-"""What a job gets also where its file names the variables."""
+"""Variables that a job gets also where its file names the variables."""
 
 _SHOWN = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|CONDA_(?:PREFIX|DEFAULT_ENV|SHLVL)"
@@ -119,7 +123,7 @@ def name_user(uid: int) -> str:
 
 
 class WrongEnvironment(ValueError):
-    """What a client says that it has recorded is no environment: why, and what to do."""
+    """The environment that a client sent is invalid: why, and what to do."""
 
 
 # --- recorded by the command
@@ -166,15 +170,24 @@ def check(given: object) -> dict[str, str] | None:
             f"environment: has {size:,} bytes, and Linux passes at most {MOST_BYTES:,} to a"
             " program; unset long variables, or submit under env -i"
         )
-    # What a command of ours has left out is left out for every caller.
+    # Our own command leaves out these variables; the server does so for every client.
     return record(given)
 
 
-def of_job(job: "Job", origin: Origin, *, looks: bool = True) -> dict[str, str]:
+def find_home(folder: Path) -> dict[str, str]:
+    """Look which environment is in a folder; raises :class:`~dllocal.files.bounded_looks.NoAnswer`."""
+    for mark, name in (("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")):
+        # A path that cannot be read, because its name is too long or its folder closed, counts as absent.
+        if bounded_looks.ask(str(folder / mark), os.path.exists):
+            return {name: str(folder)}
+    return {}
+
+
+def of_job(job: "Job", origin: Origin, *, find: FindHome = find_home) -> dict[str, str]:
     """
     Return the environment of a job, without what its file adds to it.
 
-    Unless it ``looks`` at files, it leaves out which virtual or conda environment an interpreter is of.
+    ``find`` says which virtual or conda environment an interpreter is of; its errors are raised.
     """
     variables = dict(origin.variables)
     if job.container is not None:
@@ -184,23 +197,16 @@ def of_job(job: "Job", origin: Origin, *, looks: bool = True) -> dict[str, str]:
     if job.variables is not None:
         wanted = _NECESSARY | set(job.variables)
         variables = {name: value for name, value in variables.items() if name in wanted}
-    return _with_python(variables, Path(job.python), looks=looks) if job.python else variables
+    return _with_python(variables, Path(job.python), find) if job.python else variables
 
 
-def _with_python(variables: dict[str, str], python: Path, *, looks: bool) -> dict[str, str]:
+def _with_python(variables: dict[str, str], python: Path, find: FindHome) -> dict[str, str]:
     """Put an interpreter first on the path, with the virtual or conda environment that it is of."""
     folder = python.parent
     left = {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
     kept = {name: value for name, value in variables.items() if name not in left}
     kept["PATH"] = os.pathsep.join(filter(None, (str(folder), variables.get("PATH", ""))))
-    if not looks:
-        return kept
-    # What cannot be looked at, because its name is too long or its folder closed, counts as absent.
-    if os.path.exists(folder.parent / "pyvenv.cfg"):  # noqa: PTH110 - Path.exists raises then
-        kept["VIRTUAL_ENV"] = str(folder.parent)
-    elif os.path.exists(folder.parent / "conda-meta"):  # noqa: PTH110
-        kept["CONDA_PREFIX"] = str(folder.parent)
-    return kept
+    return {**kept, **find(folder.parent)}
 
 
 def length_problems(job: "Job") -> Iterator[Problem]:
@@ -230,7 +236,7 @@ def shown(variables: Variables) -> dict[str, str]:
 
 
 def _login(submitter: Submitter) -> dict[str, str]:
-    """What a login would give a user; nothing of ours."""
+    """Return the variables that a login would give a user; nothing of ours."""
     try:
         home, shell = (entry := pwd.getpwuid(submitter.uid)).pw_dir, entry.pw_shell
     except KeyError:

@@ -1,7 +1,7 @@
 """
-What happened lately, for whoever asks or watches: the Events of one machine.
+The latest Events of one machine, for clients that list or watch them.
 
-Bounded and in memory. What happened before this process began is told from the history of the store.
+Bounded and in memory. The history of the store has the events from before this process began.
 """
 
 import asyncio
@@ -40,16 +40,19 @@ class Events:
         self._news = asyncio.Event()
 
     def add(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
-        """Let everybody know who waits."""
+        """Wake all clients that wait."""
         level = logging.WARNING if warning else logging.INFO
         log.log(level, "%s: %s: %s", job, reason, message)
         self._number += 1
         self._events.append(Happened(self._number, self._clock(), job, reason, message, warning))
+        # A new event for those who wait next: each event lets the waiters of one change go, once.
         self._news.set()
         self._news = asyncio.Event()
 
     def since(self, number: int = 0, job: JobId | None = None) -> Iterator[Happened]:
         """Those after this number, of one job or of all."""
+        # Lazy. The reader must not await between two events, because
+        # a deque that has changed ends the iteration with an error.
         return (
             event
             for event in self._events

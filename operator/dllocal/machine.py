@@ -37,6 +37,7 @@ class Machine:
         self,
         folders: Folders,
         registry: Registry,
+        *,
         pods: Pods,
         nodes: Callable[[], tuple[Node, ...]],
         events: Events,
@@ -50,6 +51,8 @@ class Machine:
 
     async def observe(self) -> Observation:
         """Tell everything there is; what died is started again on the way."""
+        # Without an await, so that no request changes the
+        # list between the reading of jobs and of pods.
         entries = self._registry.entries
         with self._keeping():
             nodes = self._usable_nodes()
@@ -76,13 +79,19 @@ class Machine:
             if booking.node == key.node:
                 message = f"the pod on {key.node} was removed: {because}"
                 self._events.add(key.job, "PodRemoved", message, warning=True)
+                # While this transaction is open no other controller
+                # can begin, take the pod over and lose it here.
                 with self._keeping(), self._registry.leading():
                     self._pods.kill(entry, booking)
 
     async def forget(self, job: JobId) -> None:
         """Remove the job, its logs and, unless its user keeps them, its checkpoints."""
+        # The files go before the entry: a controller that is killed in between leaves a cancelled
+        # job, and the next one forgets it again. Files without an entry would meet a namesake.
         with self._keeping(), self._registry.leading():
             self._pods.forget(job, keep_checkpoints=self._registry.keeps_checkpoints(job))
+        # Not within the block above: the list opens a
+        # transaction of its own, and SQLite nests none.
         with self._keeping():
             self._registry.forget(job)
 
@@ -91,18 +100,20 @@ class Machine:
         return HOST
 
     def rendezvous_port(self, _job: JobId, _generation: int, processes: int) -> int:
-        """Take ports that nobody uses now, and that were not used lately."""
+        """Take ports that no program uses now, and that were not used lately."""
         for _ in range(LAST_PORT - FIRST_PORT):
             first = self._next_port
             if first + processes > LAST_PORT:
                 first = FIRST_PORT
+            # The probe below holds no port until the ranks bind it. Each call
+            # moves on, so that two starts at the same time get different ports.
             self._next_port = first + processes
             if all(_is_free(first + i) for i in range(processes)):
                 return first
         raise OSError(f"no port from {FIRST_PORT} to {LAST_PORT} is free")
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
-        """Let whoever watches this machine's events know."""
+        """Wake the clients that watch this machine's Events."""
         self._events.add(job, reason, message, warning=warning)
 
     @contextmanager

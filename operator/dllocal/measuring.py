@@ -1,9 +1,9 @@
 """
-A job on a bench: one controller with one job, which has as many GPUs as one says.
+A job on a bench: one controller with one job, which has as many GPUs as the caller says.
 
-For the paper's offline profiling (``dljob profiles measure``), and wherever it is measured what a
-change of GPUs costs. All is as it is in ``dljob up`` but for the policy, which does as it is told;
-what is learnt is what the controller learns of any job.
+It is for the paper's offline profiling (``dljob profiles measure``), and for all measurements of the
+cost of a change of GPUs. Everything is as in ``dljob up`` but for the policy, which follows the caller;
+the controller learns from this job as from any other.
 """
 
 import asyncio
@@ -17,12 +17,14 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, Phase
-from dllocal.running import Running, Setup
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlwire.messages import State
 
 ASK_EVERY_S = 0.05
 LOOK_EVERY_S = 0.1
-"""Whatever is waited for is looked at so often at least, and whenever a SideCar says something."""
+"""The longest time between two checks of a condition; news of a SideCar leads to a check at
+once."""
 
 
 class Stuck(Exception):
@@ -30,7 +32,7 @@ class Stuck(Exception):
 
 
 class Told:
-    """Gives every job the number of GPUs that it is told to."""
+    """Gives every job the number of GPUs that the caller has set."""
 
     name: ClassVar[str] = "told"
     paper: ClassVar[str] = "SideCar (Wang et al.), III.B (offline profiling)"
@@ -41,10 +43,11 @@ class Told:
         self.gpus = 0
 
     def allocate(self, view: View) -> Decision:
-        """Give so many to all."""
+        """Give that number to all."""
         cause = Cause(CauseCode.EXPLORING)
         states = (*view.running, *view.pending) if self.gpus else ()
         shares = {state.id: Share(self.gpus, cause) for state in states}
+        # The loop does not see that the caller sets `gpus`, so it has to ask again soon.
         return Decision(shares=shares, wake_at=view.now + ASK_EVERY_S)
 
 
@@ -65,12 +68,17 @@ class Bench:
         self._control: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        # The verbs have handlers of their own (dlctl.inputs.ending),
+        # which cancel the block in this context, and `__aexit__` ends
+        # the pods. Those of the server would end the controller alone.
         self._control = asyncio.create_task(self.running.run(hears_signals=False))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._control is not None
         self._control.cancel()
+        # `wait` raises nothing: also after an error of the controller its pods have to
+        # be ended. They are ended after it, because a controller starts again what dies.
         await asyncio.wait({self._control})
         try:
             await self.running.clear()
@@ -79,14 +87,14 @@ class Bench:
             self.running.folders.remove()
 
     def put(self, document: dict[str, Any], gpus: int) -> JobId:
-        """Let this job have so many GPUs."""
+        """Submit this job with ``gpus`` GPUs."""
         self._told.gpus = gpus
         entry = self.running.registry.submit(document, self.running.clock())
         self.running.controller.wake()
         return entry.job.id
 
     async def have(self, job: JobId, gpus: int, patience_s: float) -> None:
-        """Let it have so many, and return when its processes run on them."""
+        """Give it ``gpus`` GPUs, and return when its processes run on them."""
         self._told.gpus = gpus
         self.running.controller.wake()
 
@@ -100,7 +108,7 @@ class Bench:
         await self.until(job, runs, f"run on {gpus} GPUs", patience_s)
 
     async def train(self, job: JobId, iterations: int, patience_s: float) -> None:
-        """Return when it has trained so many iterations more."""
+        """Return when it has trained ``iterations`` more iterations."""
         wanted = self.progress(job) + iterations
         await self.until(job, lambda: self.progress(job) >= wanted, "train", patience_s)
 
@@ -116,6 +124,7 @@ class Bench:
             if time.monotonic() - began > patience_s:
                 raise Stuck(f"{job} did not {what} in {patience_s:g} s: {status.message}")
             assert self._control is not None
+            # A controller that has failed brings no news; its error ends the wait.
             if self._control.done():
                 self._control.result()
             await self._hear_news()
@@ -125,6 +134,7 @@ class Bench:
         self.running.registry.cancel(job)
         self.running.controller.wake()
         began = time.monotonic()
+        # The loop forgets the job as soon as nothing of it is left, so that its entry may be gone.
         while job in self.running.registry.entries and self.entry(job).status.pods:
             if time.monotonic() - began > patience_s:
                 raise Stuck(f"{job} did not end in {patience_s:g} s")
@@ -135,6 +145,8 @@ class Bench:
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY_S):
                 await self._news.wait()
+        # Cleared before the caller looks, so that news during its look is not lost. Where
+        # two wait, one may clear the news of the other, which then looks after LOOK_EVERY_S.
         self._news.clear()
 
     def progress(self, job: JobId) -> int:

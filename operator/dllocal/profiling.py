@@ -17,7 +17,7 @@ from dllocal.measuring import Bench
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a job has to go through."""
+    """The course of a job's measurements."""
 
     counts: Sequence[int]
     """The numbers of GPUs, in this order."""
@@ -31,10 +31,11 @@ class Course:
 async def profile_job(
     bench: Bench,
     document: dict[str, Any],
+    *,
     course: Course,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Take the job through the course; ``watch`` is told what it is doing. May raise Stuck."""
+    """Take the job through the course; ``watch`` is called with each activity. May raise Stuck."""
     kind = jobfile.parse(document, require_template=True).type
     job = bench.put(document, course.counts[0])
     for gpus in [*course.counts] * course.rounds:
@@ -43,7 +44,7 @@ async def profile_job(
         await bench.have(job, gpus, course.patience_s)
         watch(f"{job} trains on {on}")
         for _ in range(course.samples):
-            await _measure_speed(bench, job, course.patience_s)
+            await _measure_speed(bench, job, patience_s=course.patience_s)
     return await _end(bench, job, kind, course.patience_s, watch)
 
 
@@ -62,7 +63,7 @@ async def profile_in_mini_epochs(
     watch(f"{job} starts on {_name(options[0])}")
     await bench.have(job, options[0], patience_s)
     watch(f"{job} shows how much it trains in {seconds:g} s")
-    per_s = await _measure_speed(bench, job, patience_s)
+    per_s = await _measure_speed(bench, job, patience_s=patience_s)
     for epoch in mini_epochs.plan(options, per_s, seconds=seconds):
         await bench.have(job, epoch.gpus, patience_s)
         watch(f"{job} trains {epoch.iterations} iterations on {_name(epoch.gpus)}")
@@ -70,7 +71,7 @@ async def profile_in_mini_epochs(
         await bench.train(job, epoch.iterations, patience_s)
         # A mini-epoch that was over too soon to be measured goes on until it is.
         if _seen(bench, job) == before:
-            await _measure_speed(bench, job, patience_s)
+            await _measure_speed(bench, job, patience_s=patience_s)
     return await _end(bench, job, parsed.type, patience_s, watch)
 
 
@@ -86,7 +87,7 @@ async def _end(
     return bench.running.memory.profiles()[kind]
 
 
-async def _measure_speed(bench: Bench, job: JobId, patience_s: float) -> float:
+async def _measure_speed(bench: Bench, job: JobId, *, patience_s: float) -> float:
     """Return the speed in the present shape when it was measured once more."""
     before = _seen(bench, job).seen_at
     await bench.until(
@@ -99,9 +100,11 @@ async def _measure_speed(bench: Bench, job: JobId, patience_s: float) -> float:
 
 
 def _seen(bench: Bench, job: JobId) -> Speed:
-    """What was measured last in the job's present shape; a speed of 0 if nothing was."""
+    """Return the latest speed in the job's present shape; 0 if none was measured, or it has no GPUs."""
     placement = bench.entry(job).status.placement
-    assert placement is not None
+    if placement is None:
+        # It has ended, or waits after a failure: `Bench.until` says so with the reason.
+        return Speed(0.0, 0.0)
     profile = bench.running.memory.profiles().get(bench.entry(job).job.type)
     speed = profile.speeds.get(placement.shape) if profile is not None else None
     return speed if speed is not None else Speed(0.0, 0.0)

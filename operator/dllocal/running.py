@@ -11,96 +11,44 @@ import logging
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from dlcontrol.learning.memory import Remembrance
 from dlcontrol.learning.speeds import Lessons
-from dlcontrol.loop import Controller, Options
+from dlcontrol.loop import Controller
 from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.reporting.metrics import Metrics
-from dlcontrol.settings import Setting
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.sidecars.following import SideCars
+from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
-from dlcore.profiles import Profile
 from dlcore.recording.record import Header, Record, Source
 from dllocal.api.serving import Server
 from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
-from dllocal.gpus.devices import PATIENCE_S, RealGpus
 from dllocal.gpus.occupancy import Ours
 from dllocal.jobs.relisting import Relisting
 from dllocal.jobs.unlisted import has_any
-from dllocal.jobs.user_limits import UserLimits
 from dllocal.machine import Machine
-from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS
 from dllocal.pods.logtimes import LogTimes
-from dllocal.pods.processes import AT_ONCE, Pods, PodTimes
+from dllocal.pods.processes import Pods
 from dllocal.pods.removing import Complain, to_the_log
-from dllocal.pods.rotating import LogLimits, Rotation, is_too_long
+from dllocal.pods.rotating import JobLogs, Rotation
 from dllocal.pods.watching import Watch
+from dllocal.setup import Setup
+from dllocal.state_folder import lock_folder, make_folders
 from dlstore.importing import import_profiles
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
-from dlwire.messages import State
 
 log = logging.getLogger(__name__)
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """Each job runs as its submitter, and all users may submit, or those of a group."""
-
-    group: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What ``dljob up`` was told."""
-
-    state: Path
-    nodes: Callable[[], tuple[Node, ...]]
-    virtual_gpus: bool
-    options: Options
-    sharing: Sharing | None = None
-    """With whom the server is shared; by default it is its user's alone."""
-    real_gpus: RealGpus | None = None
-    """The GPUs of this machine behind ``nodes``, which are locked and watched; none if virtual."""
-    store: str = ""
-    """Where profiles and the history are kept; empty: in the state folder."""
-    sample_seconds: float = 10.0
-    pod_times: PodTimes = AT_ONCE
-    """How long pods take at least, where a cluster is to be shown."""
-    poll_seconds: float = POLL_SECONDS
-    """How often SideCars look at how far the training is."""
-    release_seconds: float = RELEASE_SECONDS
-    """How long SideCars keep GPUs for memory alone."""
-    dialing: DialSettings = DialSettings()
-    logs: LogLimits = LogLimits()
-    """How much is kept of what trainings write."""
-    user_limits: UserLimits = UserLimits()
-    """How much of a shared server each user may take."""
-    settings: tuple[Setting, ...] = ()
-    """Where all that came from, for those who ask."""
-    metrics: str = ""
-    """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
-    profiles: tuple[Profile, ...] = ()
-    """What was measured offline, and fills the gaps of what is known."""
-    least_epoch: int = 0
-    """The epoch to go on in, at least: above what SideCars have heard."""
-    listener: Callable[[PodKey, State, float], None] | None = None
-    """Told every state of every SideCar, and when it was heard."""
 
 
 class Running:
@@ -109,14 +57,16 @@ class Running:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.folders = Folders(setup.state, shared=setup.sharing is not None)
-        self.folders.make()
-        self._lock = self.folders.lock()
-        self.log_times = LogTimes()
+        make_folders(self.folders)
+        self._lock = lock_folder(self.folders)
         self.clock = SteadyClock()
-        self._relisting = Relisting(self.folders, self.clock, setup.dialing)
+        self.log_times = LogTimes(self.clock)
+        self._relisting = Relisting(self.folders, self.clock, dialing=setup.dialing)
         self.registry = self._relisting.open_registry(self._lock, setup.least_epoch)
         self.events = Events(self.clock)
         self.metrics = Metrics()
+        # `_look` needs the controller, which is made further down: the
+        # event loop calls no reader before this constructor has returned.
         self._watch = Watch(self._look)
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
@@ -125,9 +75,12 @@ class Running:
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
+            # After `_list_again`, because the pods that it has adopted hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
             self.pods.inherit(setup.real_gpus.lent)
-        self.machine = Machine(self.folders, self.registry, self.pods, setup.nodes, self.events)
+        self.machine = Machine(
+            self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
+        )
         self.memory = Remembrance(
             self._open_notebook(),
             Lessons(sample_seconds=setup.sample_seconds),
@@ -138,9 +91,9 @@ class Running:
         self.controller = Controller(
             self.machine,
             self.sidecars,
-            self.memory,
-            self.metrics,
-            setup.options,
+            memory=self.memory,
+            gauge=self.metrics,
+            options=setup.options,
             epoch=self.registry.epoch,
             clock=self.clock,
         )
@@ -176,7 +129,7 @@ class Running:
 
     def _list_again(self, nodes: tuple[Node, ...]) -> None:
         try:
-            self._relisting.adopt(self.registry, nodes, self.events)
+            self._relisting.adopt(self.registry, nodes, events=self.events)
         except StateError:
             self._give_up()
             raise
@@ -230,48 +183,56 @@ class Running:
 
         And :class:`Behind` if the list of jobs was set back: then another one is to go on in a later epoch.
 
-        Who is told by a signal to end returns from here.
+        It returns when a signal ends the server.
         """
         loop = asyncio.get_running_loop()
+        # No task exists yet that would have to be ended if a door cannot be opened.
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
-        gpus = loop.create_task(self._watch_gpus())
         control = loop.create_task(self._control())
-        rotation = loop.create_task(Rotation(self.setup.logs, self._logs, self.log_times).run())
-        clock = loop.create_task(report_steps(self.clock, log.warning))
+        beside = {loop.create_task(each) for each in self._beside()}
         if hears_signals:
+            # A signal cancels the loop alone, so that this coroutine and its caller
+            # close the rest in order. The handler replaces that of asyncio.run,
+            # whose second Ctrl-C raises KeyboardInterrupt at any line.
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
         try:
-            await asyncio.wait({control})
-            if not control.cancelled():
-                control.result()
+            # Not `await control`, which would raise the cancellation by a signal here. The
+            # others end by an error alone, with which the server ends as well: without
+            # them the state of GPUs would be an old one, and logs would fill the disk.
+            ended, _ = await asyncio.wait({control, *beside}, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                if not each.cancelled():
+                    each.result()
         finally:
-            control.cancel()
-            others = {rotation, gpus, clock}
-            for each in others:
+            for each in (control, *beside):
                 each.cancel()
-            await asyncio.wait({control, *others})
+            await asyncio.wait({control, *beside})
             log.info("stops; running jobs continue")
 
     async def _control(self) -> None:
         """Decide nothing before it is known which GPUs others use."""
         await self._relisting.narrow(self.registry, self.pods, self.setup.nodes())
         if self.setup.real_gpus is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.setup.real_gpus.known.wait(), 2 * PATIENCE_S)
+            # The watch sets it also where the driver hangs, and ends the server where it fails.
+            await self.setup.real_gpus.known.wait()
         await self.controller.run()
 
-    async def _watch_gpus(self) -> None:
+    def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what goes on beside the controller, and does not end by itself."""
         if self.setup.real_gpus is not None:
-            await self.setup.real_gpus.watch(self._ours, self._notice_gpus)
+            yield self.setup.real_gpus.watch(self._ours, self._notice_gpus)
+        logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
+        yield Rotation(self.setup.logs, logs, times=self.log_times).run()
+        yield report_steps(self.clock, log.warning)
 
     def _notice_gpus(self) -> None:
         """Something is different about the GPUs."""
         self.controller.wake()
 
     def _ours(self) -> Ours:
-        """What of the GPUs is used by the jobs of this state folder."""
+        """Return the use of the GPUs by the jobs of this state folder."""
         held = self._held()
         uuids = {
             gpu.uuid
@@ -288,11 +249,13 @@ class Running:
         return decided.union(*(each.leftover for each in statuses))
 
     async def clear(self) -> None:
-        """End all that runs here, for whoever leaves nothing behind; nobody may control any more."""
+        """End all pods here, so that a test or a demo leaves nothing behind; no controller may run."""
         await self.pods.end(self.registry.entries.values())
 
     async def close(self) -> None:
         """Let go of everything. SideCars and what they run stay as they are."""
+        # The door goes first: its socket is removed under
+        # the lead, for which the list has to be open.
         await self.server.close()
         self._watch.close()
         await self.sidecars.close()
@@ -300,20 +263,10 @@ class Running:
         self.registry.close()
         if self.setup.real_gpus is not None:
             self.setup.real_gpus.close()
+        # The lock goes last. The next controller may begin as soon as it is free,
+        # and this would remove the folder of sockets that it has just made.
         self.folders.tidy()
         os.close(self._lock)
-
-    def _logs(self) -> Iterator[Path]:
-        """Everything that trainings and SideCars write to, and what was too long at the end of a job."""
-        for job, entry in self.registry.entries.items():
-            for booking in entry.status.pods:
-                key = PodKey(job, booking.node)
-                yield self.folders.training_log(key)
-                yield self.folders.sidecar_log(key, booking.serial)
-            if not entry.status.pods:
-                # A training may write more in its last seconds than is kept of it.
-                logs = self.folders.training_logs(job).values()
-                yield from (path for path in logs if is_too_long(path, self.setup.logs))
 
     def _open_notebook(self) -> Notebook:
         store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)
@@ -345,6 +298,8 @@ class Running:
         )
 
     def _read_record(self, since: float) -> Record:
+        # Runs in a thread. `entries` is replaced and never changed
+        # in place, so that this thread sees the jobs of one instant.
         kept = Kept.read(self.memory.notebook)
         header = Header(
             source=Source.MACHINE,
@@ -353,10 +308,10 @@ class Running:
             policy=self.setup.options.policy.name,
             title=platform.node(),
         )
-        return compose(kept, tuple(self.registry.entries.values()), header)
+        return compose(kept, tuple(self.registry.entries.values()), header=header)
 
     def _about(self) -> dict[str, Any]:
-        """What whoever asks is told of this controller."""
+        """The description of this controller for clients."""
         return {
             "version": version("dljob"),
             "pid": os.getpid(),
@@ -375,7 +330,7 @@ class Running:
         loop = asyncio.get_running_loop()
 
         def complain(job: str, message: str) -> None:
-            tell = partial(self.events.add, JobId(job), "NotRemoved", message, warning=True)
+            tell = partial(self.events.add, JobId(job), "NotRemoved", message=message, warning=True)
             try:
                 loop.call_soon_threadsafe(tell)
             except RuntimeError:
@@ -387,6 +342,7 @@ class Running:
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self.registry.entries.get(key.job)
         state = self.sidecars.contact(key).state
+        # The job may be forgotten by now; its SideCar is followed until the next cycle.
         if entry is not None and state is not None:
             now = self.clock()
             self.memory.hear(entry, key, state, now)

@@ -15,7 +15,7 @@ class LocalSettings(Settings):
     logs: LogLimits = field(default_factory=LogLimits)
     """How much is kept of what trainings write."""
     users: UserLimits = field(default_factory=UserLimits)
-    """What each user but root may have at a server of all users."""
+    """The limits of each user but root at a server of all users."""
     release_seconds: float = RELEASE_SECONDS
     """How long memory on a GPU that may still be a job's keeps the GPU from being released, once no
     process of the job is left; 0 for as long as it is in use."""

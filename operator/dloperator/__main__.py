@@ -15,13 +15,13 @@ from pathlib import Path
 import click
 import yaml
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcontrol.settings import SettingsError
 from dlcontrol.situation.ports import Fenced
 from dlcore import policies
 from dlkube import access
 from dlkube.leases import LeaseSettings
-from dlkube.program import log_to_stderr, new_identity, run_until_told
+from dlkube.programs.program import log_to_stderr, new_identity, run_until_told
 from dloperator.cluster import ClusterSettings
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
@@ -34,7 +34,7 @@ OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SELDOM = (100_000, 20, 50)
 """When cycles of objects are looked for: not all the time in thousands of documents that stay for long."""
 LED_NO_MORE = 3
-"""The exit status where another operator leads; whoever runs this starts it again."""
+"""The exit status where another operator leads; Kubernetes starts the container again."""
 
 
 @click.command("dloperator")
@@ -60,7 +60,7 @@ LED_NO_MORE = 3
 )
 def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[str, ...]) -> None:
     """
-    Run the jobs of a cluster until told to end. What trains goes on training then.
+    Run the jobs of a cluster until a signal ends this program. Trainings go on then.
 
     Settings come from --set, then from the environment (DLJOB_PODS_IMAGE, DLJOB_POLICY, …), then
     from the settings file.

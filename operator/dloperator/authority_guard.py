@@ -1,11 +1,11 @@
 """
-The Secret of the authority, put back if somebody deletes it while an operator leads.
+Restores the Secret of the CA if it is deleted while an operator leads.
 
-Without it the next operator would make a new authority, whom no SideCar that runs now would believe:
-all jobs would be out of its reach until their pods are new. Whoever wants that (because the key was
-seen by others) deletes the Secret while no operator runs, or has it replaced step by step while jobs train
-(:mod:`dloperator.authority_rotation`). One that was replaced by another is left
-alone, and told: it counts from the next start of an operator on.
+Without it the next operator would make a new CA, which no SideCar that runs now would trust: the operator
+could not reach any job until its pods are replaced. An administrator that wants a new CA (because the key
+may have leaked) deletes the Secret while no operator runs, or rotates it step by step while jobs train
+(:mod:`dloperator.authority_rotation`). One that was replaced by another is left alone, and told: it counts
+from the next start of an operator on.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import logging
 from typing import Final
 
 from dlcontrol.situation.ports import Fenced
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube.certificates import (
     CA_SECRET,
     Authority,
@@ -37,11 +38,11 @@ LOOK_S: Final = 5.0
 class Guard:
     """One for the life of a leader; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, authority: Authority, namespace: str) -> None:
+    def __init__(self, api: ApiServer, authority: Authority, *, namespace: str) -> None:
         self._api = api
         self._authority = authority
         self._namespace = namespace
-        self._complaint = ""
+        self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
         """Look after it, for ever."""
@@ -65,9 +66,9 @@ class Guard:
             self._complain(str(error))
             return
         if found.is_same(self._authority):
-            self._complaint = ""
+            self._complaints.settle(CA_SECRET)
         elif found.believes(self._authority) or self._authority.believes(found):
-            # A step of a rotation: whoever leads next reads it, and jobs go on being reached.
+            # A step of a rotation: the next leader reads it, and can still reach all jobs.
             raise Fenced(f"the Secret {CA_SECRET} holds another CA, which the next leader uses")
         else:
             self._complain(
@@ -80,7 +81,7 @@ class Guard:
         try:
             await self._api.create(SECRETS, document, self._namespace)
         except Conflict:
-            return  # Somebody was faster; what it is will be seen.
+            return  # Another program was faster; the watch will deliver the result.
         log.warning(
             "the Secret %s was deleted and is restored, because no SideCar trusts a new CA; for"
             " a new CA, delete it while no operator runs",
@@ -88,6 +89,5 @@ class Guard:
         )
 
     def _complain(self, complaint: str) -> None:
-        if complaint != self._complaint:
-            self._complaint = complaint
+        if self._complaints.note(CA_SECRET, complaint):
             log.error("%s", complaint)

@@ -86,10 +86,11 @@ async def take(api: ApiServer, namespace: str, step: str) -> None:
     data: Data = secret.get("data") or {}
     Authority.read(data)
     changed: dict[str, Any] = {
+        # Two administrators who begin at once make two different keys. The second one is refused.
         "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
         "data": STEPS[step](data),
     }
-    await api.merge(SECRETS, CA_SECRET, changed, namespace)
+    await api.merge(SECRETS, CA_SECRET, changes=changed, namespace=namespace)
 
 
 @click.command("dloperator.authority_rotation", help=__doc__)

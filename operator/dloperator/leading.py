@@ -1,4 +1,4 @@
-"""What there is only while an operator leads: the controller, its memory and what serves it."""
+"""The parts that exist only while an operator leads: the controller, its memory and its background tasks."""
 
 import asyncio
 import itertools
@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from dlcontrol.judging.conditions import NOT_STARTED
 from dlcontrol.learning.memory import Remembrance
 from dlcontrol.learning.speeds import Lessons
-from dlcontrol.loop import Controller, Options
+from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.scheduling import Options
 from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.sidecars.following import SideCars
+from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import Fenced, NotKeptAlone, PodKey
 from dlcontrol.situation.status import ConditionType
@@ -21,15 +23,18 @@ from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.events import Teller
 from dlkube.leases import Election
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
-from dlkube.tasks import together
-from dloperator.cluster import Cluster, ClusterSettings, Term
+from dlkube.programs.freed_memory import return_freed_memory
+from dlkube.programs.tasks import together
+from dlkube.watches.mirror import Mirrors
+from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs, name_of
+from dloperator.jobs.epochs import Term
 from dloperator.nodes.ownership import Customs
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.cleanup import Tidier
 from dloperator.pods.dry_runs import Templates
+from dloperator.podspecs.podsettings import GpuAccess
 from dloperator.reporting.expecting import Expectations
 from dloperator.reporting.gpu_configmap import Bulletin
 from dloperator.reporting.operator_events import tell_of_store
@@ -44,12 +49,12 @@ RENEWAL_S = 5.0
 AGAIN_S = 1.0
 ROUNDS = 12
 MOST_WAITING = 20
-"""After so many rounds a certificate is written once more for so many jobs, in case it is missing."""
+"""Every ``ROUNDS`` rounds the leader writes the certificates of this many waiting jobs again, in case they are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the one that leads is to do, and how."""
+    """The settings of the leader's work."""
 
     options: Options
     store: str = ""
@@ -64,7 +69,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What an operator has whether it leads or not."""
+    """The parts of an operator that exist whether it leads or not."""
 
     api: ApiServer
     mirrors: Mirrors
@@ -74,7 +79,7 @@ class Candidate:
     namespace: str
     """Its own."""
     specs: Specs
-    """What jobs say, as far as it was read while somebody else led."""
+    """The jobs, as far as they were read while another operator led."""
     installation: str = ""
     """The id of the installation of DLJob that it is of; empty if it cannot be known."""
 
@@ -86,39 +91,38 @@ class Leading:
         self,
         candidate: Candidate,
         work: Work,
+        *,
         certificates: Certificates,
         folder: str,
-        *,
         notebook: Notebook,
+        clock: SteadyClock,
     ) -> None:
         self._api = api = candidate.api
-        self._mirrors = candidate.mirrors
-        self._home = candidate.namespace
+        self._mirrors, self._home = candidate.mirrors, candidate.namespace
         self._notice = work.notice
         self._election = candidate.election
         self._certificates = certificates
         self._teller = Teller(api, instance=candidate.identity)
         specs = candidate.specs
-        self._templates = Templates(api, specs, work.cluster.pods, self._wake_soon)
+        self._templates = Templates(api, specs, settings=work.cluster.pods, wake=self._wake_soon)
         reservations = _make_reservations(candidate, work.cluster)
-        self._tidier = Tidier(api, self._mirrors, specs, reservations, warn=self._teller.warn)
+        self._tidier = Tidier(
+            api, self._mirrors, specs=specs, reservations=reservations, warn=self._teller.warn
+        )
         reservations.asks_for_look = self._tidier.wake
         epoch = self._election.epoch
-        self._clock = SteadyClock()
-        self._memory = Remembrance(
-            notebook,
-            Lessons(sample_seconds=work.sample_seconds),
-            epoch=epoch,
-        )
+        self._clock = clock
+        lessons = Lessons(sample_seconds=work.sample_seconds)
+        self._memory = Remembrance(notebook, lessons, epoch=epoch)
         candidate.metrics.watch_store(notebook.state)
         dialing = replace(work.dialing, certificates=folder)
         self._sidecars = SideCars(self._surroundings(candidate), dialing)
         self._cluster = Cluster(
             api,
             self._mirrors,
-            certificates,
-            self._teller,
-            term=Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken),
+            certificates=certificates,
+            teller=self._teller,
+            term=Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken, clock),
             templates=self._templates,
             settings=work.cluster,
             reservations=reservations,
@@ -126,21 +130,23 @@ class Leading:
         self._controller = Controller(
             self._cluster,
             self._sidecars,
-            self._memory,
-            candidate.metrics,
-            work.options,
+            memory=self._memory,
+            gauge=candidate.metrics,
+            options=work.options,
             epoch=epoch,
             clock=self._clock,
         )
 
-        self._bulletin = Bulletin(api, candidate.namespace, self._controller)
+        self._bulletin = Bulletin(api, candidate.namespace, controller=self._controller)
         self._publisher = Publisher(
             self._cluster,
             lambda: self._controller.scene,
-            self._controller.snapshot,
-            work.publishing,
+            snapshot=self._controller.snapshot,
+            settings=work.publishing,
         )
-        self._expectations = Expectations(self._cluster, self._controller, work.options.policy)
+        self._expectations = Expectations(
+            self._cluster, self._controller, policy=work.options.policy
+        )
 
     def _surroundings(self, candidate: Candidate) -> Surroundings:
         """Say whom the SideCars tell what they hear."""
@@ -155,9 +161,13 @@ class Leading:
     async def run(self) -> None:
         """Control until something fails, and put the epoch on every allocation meanwhile."""
         await self._cluster.begin()
+        # Before the first decision, which could give away a GPU that the former leader has taken
+        # out.
         await self._recall()
         if self._notice is not None:
             await show_settings(self._api, self._notice)
+        # No news is lost before this: mirrors collect what has changed since the Cluster was made,
+        # and the first cycle of the loop reads it without being woken.
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
         self._mirrors.stir = self._tidier.wake
         self._mirrors.meet = self._meet
@@ -169,18 +179,23 @@ class Leading:
             self._publisher.run(),
             self._expectations.run(),
             self._bulletin.run(),
-            tell_of_store(self._api, self._teller, self._home, self._memory.notebook.state),
+            tell_of_store(
+                self._api, self._teller, namespace=self._home, state=self._memory.notebook.state
+            ),
             self._renew(),
             report_steps(self._clock, log.warning),
+            return_freed_memory(),
         )
 
     async def close(self) -> None:
-        """Let go of everything. What trains goes on."""
+        """Release everything. Running trainings go on."""
+        # The mirrors outlive this leader, and their watches must not wake a loop that has ended.
         self._mirrors.wake = lambda _: None
         self._mirrors.stir = lambda: None
         self._mirrors.meet = lambda _: None
         await self._templates.close()
         await self._sidecars.close()
+        # After the SideCars, whose answers are written into it until they are closed.
         self._memory.close()
 
     def _meet(self, name: Name) -> None:
@@ -196,7 +211,7 @@ class Leading:
             try:
                 await self._bulletin.recall()
                 return
-            except Unreachable as error:
+            except (Rejected, Unreachable) as error:
                 if not self._election.is_leading:
                     raise Fenced(f"cannot take over: {error}") from error
                 log.warning("cannot take over yet: %s", error)
@@ -222,7 +237,7 @@ class Leading:
             try:
                 lacking = [job for job in jobs if self._is_outdated(job)]
                 if number % ROUNDS == 0:
-                    # Nobody says what they wait for, which may be a Secret that is gone.
+                    # No reason is known why they wait; it may be a Secret that is gone.
                     waiting = (job for job in jobs if self._is_waiting(job))
                     lacking += itertools.islice(waiting, MOST_WAITING)
                 await self._certificates.renew(jobs, lacking)
@@ -235,7 +250,7 @@ class Leading:
         return any(self._sidecars.contact(key).outdated for key in keys)
 
     def _is_waiting(self, job: JobId) -> bool:
-        """Whether a pod of it does not start, and nobody says why."""
+        """Whether a pod of it does not start, without a known reason."""
         said = self._cluster.entries[job].status.condition(ConditionType.INITIALIZED)
         return said is not None and said.reason == NOT_STARTED
 
@@ -252,9 +267,13 @@ def _make_reservations(candidate: Candidate, settings: ClusterSettings) -> Reser
     return Reservations(
         candidate.api,
         candidate.mirrors,
-        candidate.namespace,
-        settings.pool,
-        customs=Customs(settings.pods.taint, settings.pods.runtime_class),
+        namespace=candidate.namespace,
+        pool=settings.pool,
+        customs=Customs(
+            settings.pods.taint,
+            settings.pods.runtime_class,
+            by_driver=settings.pods.gpu_access is GpuAccess.DRA_ADMIN,
+        ),
     )
 
 

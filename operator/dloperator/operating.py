@@ -1,18 +1,20 @@
 """
 The operator: it follows what there is, waits until it leads, and then controls.
 
-It follows everything before it leads, so that the one who takes over knows it all at once. It ends
-when it leads no more, because nothing that it still remembers would be worth anything; whoever runs
-it starts it again. At the end nothing is stopped that trains.
+It follows everything before it leads, so that a new leader knows it all at once. It ends when it leads no
+more, because its memory would be out of date; Kubernetes starts the container again. Its end stops no
+training.
 """
 
 import asyncio
 import logging
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcontrol.reporting.metrics import Metrics
+from dlcontrol.situation.clocks import LEAST_STEP_S, SteadyClock
 from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced
 from dlkube import certificates, health_server
 from dlkube.access import Access
@@ -20,14 +22,15 @@ from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.health_server import Door, MetricsDoor, MetricsSettings
 from dlkube.leases import Election, LeaseSettings
-from dlkube.mirror import Mirrors, epoch_of
-from dlkube.tasks import together
-from dlkube.watching import NotInstalled, Watches, followed_by_operator
+from dlkube.programs.tasks import together
+from dlkube.watches.mirror import Mirrors, epoch_of
+from dlkube.watches.watching import NotInstalled, Watches, followed_by_operator
 from dloperator.authority_guard import Guard
 from dloperator.jobs import definition_check
 from dloperator.jobs.entries import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.nodes.other_pods import Neighbours
+from dlwire.endpoints import read_endpoint
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Place:
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = MetricsSettings()
-    """Who may read metrics."""
+    """The access to metrics."""
 
     @property
     def pod_namespaces(self) -> tuple[str, ...]:
@@ -71,16 +74,18 @@ class Operator:
         self._watches = Watches(
             access,
             self._api,
-            followed_by_operator(self._mirrors, home=place.namespace),
+            followed=followed_by_operator(self._mirrors, home=place.namespace),
             namespaces=place.watched,
         )
-        self._neighbours = Neighbours(self._api, self._mirrors, place.pod_namespaces)
+        self._neighbours = Neighbours(self._api, self._mirrors, watched=place.pod_namespaces)
         self._lease = lease or LeaseSettings()
         self._election = Election(
             self._api,
             place.namespace,
-            place.identity,
-            self._lease,
+            identity=place.identity,
+            settings=self._lease,
+            # A session belongs to the event loop that it is made on, and the Lease is renewed on
+            # another one.
             connect=lambda: ApiServer(access, connections=1),
         )
         self._installation = ""
@@ -89,7 +94,9 @@ class Operator:
         self._complaint = "has not read the cluster yet"
         """Why it is not ready; a replica that waits to lead is."""
         plainly = None if place.metrics.protected else self._metrics.text
-        self.door = Door(place.health, is_ready=lambda: self._complaint, metrics=plainly)
+        self.door = Door(
+            read_endpoint(place.health), is_ready=lambda: self._complaint, metrics=plainly
+        )
         """Where it is asked how it is."""
 
     async def run(self) -> None:
@@ -101,6 +108,8 @@ class Operator:
                 self._watches.run(), self._neighbours.run(), self._lead(), self._show_metrics()
             )
         finally:
+            # The Lease goes after all that commands: together() has waited for the end of each of
+            # its coroutines, so that nothing of this leader is sent once another one may lead.
             self._watches.ended.set()
             await self._election.leave()
             await self.door.close()
@@ -110,13 +119,14 @@ class Operator:
         """Show metrics to those who may read them, for ever."""
         metrics, home = self._place.metrics, self._place.namespace
         if not metrics.protected:
+            # For ever, because the first of the coroutines that ends would end the operator.
             await asyncio.Event().wait()
-        door = MetricsDoor(metrics.address, self._api, metrics=self._metrics.text)
+        door = MetricsDoor(read_endpoint(metrics.address), self._api, metrics=self._metrics.text)
         with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
-            await health_server.write_certificate(self._api, home, Path(folder))
+            await health_server.write_first_certificate(self._api, home, folder=Path(folder))
             await door.open(Path(folder))
             try:
-                await health_server.renew_certificate(self._api, home, Path(folder))
+                await health_server.renew_certificate(self._api, home, folder=Path(folder))
             finally:
                 await door.close()
 
@@ -160,6 +170,8 @@ class Operator:
         try:
             await self._election.win(self._latest_epoch)
         finally:
+            # Not waited for: between two sleeps it reads one job, and changes nothing but the
+            # memory of what was read.
             reading.cancel()
         # However long it takes to take over, the Lease is renewed from the first moment.
         await together(self._election.keep(), self._govern_on())
@@ -178,10 +190,12 @@ class Operator:
             except Behind as behind:
                 log.warning("goes on in epoch %d: %s", behind.epoch, behind)
                 await self._election.rise(behind.epoch, str(behind))
+                # Once only: a SideCar that lies could name ever later epochs, and this operator
+                # would never come to decide. From now on such a SideCar is set aside.
                 work = replace(work, options=replace(work.options, may_rise=False))
 
     async def _read_ahead(self) -> None:
-        """Know what jobs say before it is needed, as long as somebody else leads."""
+        """Read the jobs before they are needed, as long as another operator leads."""
         while True:
             await self._specs.read_ahead(self._mirrors.jobs.objects.values())
             self._specs.keep_only(self._mirrors.jobs.objects.keys())
@@ -209,18 +223,37 @@ class Operator:
             raise Fenced(
                 f"epoch {latest} belongs to another leader; the next leader takes a higher one"
             )
-        why = f"a job tells of epoch {latest}, and no other operator leads"
+        why = f"a job names epoch {latest}, and no other operator leads"
         log.warning("goes on in epoch %d: %s", latest + 1, why)
         await self._election.rise(latest + 1, why)
 
+    async def _read_clock(self) -> SteadyClock:
+        """
+        Return the clock by which this leader decides: that of the API server as it is now, and evenly on from there.
+
+        All leaders have that clock in common, so that times that one has recorded are right for the next, on
+        a machine whose clock is wrong or was set meanwhile.
+        """
+        told = await self._api.read_clock()
+        ahead = 0.0 if told is None else told - time.time()
+        if abs(ahead) < LEAST_STEP_S:
+            return SteadyClock()
+        log.warning(
+            "the clock of this machine is %.0f s %s that of the API server, by which this operator decides",
+            abs(ahead),
+            "behind" if ahead > 0 else "ahead of",
+        )
+        return SteadyClock(wall=lambda: time.time() + ahead)
+
     async def _govern(self, work: Work) -> None:
-        # Whoever led before may have written until just now.
+        # The former leader may have written until just now.
         await self._see_anew()
         await self._rise_above_jobs()
         place = self._place
         try:
             # It may have been replaced since we began to wait.
             authority = await certificates.open_authority(self._api, place.namespace)
+            clock = await self._read_clock()
         except (Rejected, Unreachable) as error:
             raise Fenced(f"cannot take over: {error}") from error
         candidate = Candidate(
@@ -235,19 +268,23 @@ class Operator:
         )
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
             name = work.cluster.pods.controller_name
-            certificates.write_own(authority, Path(folder), name)
+            certificates.write_own(authority, Path(folder), name=name)
             # A store may have to be waited for, and the Lease is renewed meanwhile.
             notebook = await asyncio.to_thread(open_memory, work)
             leading = Leading(
                 candidate,
                 work,
-                Certificates(self._api, authority),
-                folder,
+                certificates=Certificates(self._api, authority),
+                folder=folder,
                 notebook=notebook,
+                clock=clock,
             )
             try:
-                guard = Guard(self._api, authority, place.namespace)
-                renewing = certificates.renew_own(authority, Path(folder), name)
+                guard = Guard(self._api, authority, namespace=place.namespace)
+                renewing = certificates.renew_own(authority, Path(folder), name=name)
                 await together(leading.run(), guard.run(), renewing)
             finally:
+                # Also where only the epoch rises: the next Leading of this process speaks to the
+                # same SideCars and opens the same store, and the folder of certificates goes with
+                # this one.
                 await leading.close()

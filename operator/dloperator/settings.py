@@ -1,4 +1,4 @@
-"""Everything that can be set about an operator: what any controller has, and what Kubernetes adds."""
+"""The settings of the operator: those of any controller, and those that Kubernetes adds."""
 
 import os
 from collections.abc import Iterable
@@ -15,11 +15,12 @@ from dlkube.leases import LeaseSettings
 from dloperator.nodes.nodes import Pool
 from dloperator.podspecs.podsettings import PodSettings
 from dloperator.reporting.publishing import Publishing
+from dlwire.endpoints import read_endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings(Settings):
-    """All of it."""
+    """All settings of an operator."""
 
     namespace: str = ""
     """Where the operator's Lease and its authority are kept; empty: the namespace of its pod."""
@@ -28,17 +29,20 @@ class OperatorSettings(Settings):
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    """Who may read metrics."""
+    """The access to metrics."""
     pace: Pace = field(default_factory=lambda: Pace(most_steps=256, trailing_launches=32))
-    """How often the loop looks and decides."""
+    """How often the loop runs a cycle and decides."""
     pods: PodSettings = field(default_factory=PodSettings)
-    """What pods need besides what their job says."""
+    """How the operator builds the pods of jobs."""
     pool: Pool = field(default_factory=Pool)
-    """Which nodes are its to give."""
+    """Which nodes DLJob schedules."""
     lease: LeaseSettings = field(default_factory=LeaseSettings)
-    """How the one that leads is found."""
+    """How operators elect a leader."""
     publishing: Publishing = field(default_factory=Publishing)
-    """How often the progress of jobs is written into their status."""
+    """How often the operator writes the progress of jobs into their status."""
+
+    def __post_init__(self) -> None:
+        read_endpoint(self.health)
 
 
 def read_settings(file: Path | None, options: Iterable[str]) -> OperatorSettings:
@@ -56,7 +60,7 @@ def load_settings(file: Path | None, options: Iterable[str]) -> Loaded[OperatorS
     for option in options:
         path, equals, value = option.partition("=")
         if not equals:
-            wrong = Problem("--set", option, "is no setting with its value", "write PATH=VALUE")
+            wrong = Problem("--set", option, "is not a setting with a value", "write PATH=VALUE")
             raise SettingsError((wrong,))
         given[path] = value
     document = yaml.safe_load(file.read_text()) if file is not None else None

@@ -15,11 +15,12 @@ import click
 from dlkube import access
 from dlkube.client import (
     ApiServer,
+    Conflict,
     NotFound,
     Rejected,
     Unreachable,
 )
-from dlkube.program import log_to_stderr
+from dlkube.programs.program import log_to_stderr
 from dlkube.resources import DLJOBS
 
 log = logging.getLogger("dloperator.uninstalling")
@@ -73,7 +74,8 @@ async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float
     until = time.monotonic() + seconds
     try:
         while left and time.monotonic() < until:
-            left = await _look_if_possible(api, namespaces, left)
+            # Listed again each time, because users may go on submitting jobs meanwhile.
+            left = await _look_if_possible(api, namespaces, known=left)
             await asyncio.sleep(LOOK_S if left else 0)
     finally:
         await api.close()
@@ -81,17 +83,18 @@ async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float
 
 
 async def _look_if_possible(
-    api: ApiServer, namespaces: tuple[str, ...], known: list[str]
+    api: ApiServer, namespaces: tuple[str, ...], *, known: list[str]
 ) -> list[str]:
     try:
         return await _look(api, namespaces)
-    except Unreachable as error:
+    except (Rejected, Unreachable) as error:
+        _raise_if_final(error)
         log.warning("cannot list the jobs: %s", error)
         return known
 
 
 async def _look(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
-    """Have every job deleted that is not yet, and name those that are there."""
+    """Delete every job that is not yet being deleted, and return the names of all that still exist."""
     left: list[str] = []
     for namespace in namespaces:
         try:
@@ -103,9 +106,25 @@ async def _look(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
             name = f"{metadata['namespace']}/{metadata['name']}"
             left.append(name)
             if "deletionTimestamp" not in metadata:
-                await api.delete(DLJOBS, metadata["name"], metadata["namespace"])
-                log.info("deletes %s", name)
+                await _delete(api, metadata["name"], metadata["namespace"])
     return left
+
+
+async def _delete(api: ApiServer, name: str, namespace: str) -> None:
+    try:
+        await api.delete(DLJOBS, name, namespace)
+    except (Rejected, Unreachable) as error:
+        _raise_if_final(error)
+        # The next look asks again. Meanwhile the other jobs are deleted.
+        log.warning("cannot delete %s/%s yet: %s", namespace, name, error)
+    else:
+        log.info("deletes %s/%s", namespace, name)
+
+
+def _raise_if_final(error: Rejected | Unreachable) -> None:
+    """Raise what no further look would change, such as missing rights."""
+    if isinstance(error, Rejected) and not (error.is_passing or isinstance(error, Conflict)):
+        raise error
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """
-What policies believe of a workload, where that is not the truth.
+The beliefs of policies about a workload, where they differ from the truth.
 
-Called by ``dljob simulate`` and ``dljob compare`` between reading a workload and playing it. On a
+``dljob simulate`` and ``dljob compare`` call it between reading a workload and playing it. On a
 real cluster speeds are measured with errors and the length of a training is an estimate of its
 user, or unknown. :func:`believe` makes such a workload of one whose policies know everything: the
-truths stay, and with them whatever happens in the world; only what policies may look at changes.
+truths stay, and with them all events of the world; only what policies may read changes.
 
 * **Speeds**: each speed in ``Workload.known`` is the true one times ``exp(speed_error * z)``, with
   a standard normal ``z`` for each job type, type of GPU and number of GPUs. All numbers of nodes
@@ -34,7 +34,7 @@ MORE_OVERDUE = 0.1
 How much more than it has done is believed of a job that outlives what was believed of it.
 
 With errors of 20 % the mean overrun of such jobs is 18 %; a smaller share that is believed again
-and again grows with the overrun, whatever the error was.
+and again grows with the overrun, for any error.
 """
 
 
@@ -66,10 +66,10 @@ def believe(workload: Workload, beliefs: Beliefs) -> Workload:
 
 def revise(total: float, done: float) -> float:
     """
-    Revise what is believed of the length of a job that has done so much and trains on.
+    Revise the belief about the length of a job that has done ``done`` and trains on.
 
-    A job that has done all that was believed of it is evidently not done. What is left is then a
-    tenth of what it has done (:data:`MORE_OVERDUE`), so it is ranked as one that ends soon, and the
+    A job that has done all its believed work is evidently not done. The belief then leaves it a
+    tenth of its past work (:data:`MORE_OVERDUE`), so it is ranked as one that ends soon, and the
     longer it goes on, the longer it is believed to go on.
     """
     return total if done < total else done * (1.0 + MORE_OVERDUE)
@@ -92,7 +92,7 @@ def _blur(profile: Profile, beliefs: Beliefs) -> Profile:
             key = f"speed/{kind.model}/{kind.dataset}/{kind.batch_size}/{place[0]}/{place[1]}"
             factors[place] = _draw(beliefs.speed_error, key, beliefs.seed)
         value = speed.iterations_per_s * factors[place]
-        # What was observed of the shape would tell the truth.
+        # The observations of the shape would reveal the truth.
         speeds[shape] = speed._replace(iterations_per_s=value, recent=())
     return replace(profile, speeds=speeds)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dlcore.model import Node
 
 GPUS_PER_NODE = 8
-"""What ``--gpus N`` fills its nodes with; the last one takes the rest."""
+"""The size of the nodes of ``--gpus N``; the last one takes the rest."""
 
 MOST_GPUS = 1_000_000
 """Beyond this a number is a slip, and would only use up the memory."""
@@ -51,7 +51,7 @@ def _parse_part(text: str) -> Machines:
 
 
 def fill_nodes(gpus: int) -> tuple[Machines, ...]:
-    """So many GPUs on nodes of eight, of which the last may be smaller."""
+    """Put ``gpus`` GPUs on nodes of eight, of which the last may be smaller."""
     if gpus < 1:
         raise ValueError(f"{gpus} GPUs train nothing; give at least 1")
     _check_size(gpus)

@@ -1,7 +1,7 @@
 """
-What is wrong with a file that somebody gave us, in one line.
+Errors in a user's file, in one line.
 
-Raised where traces, speeds and clusters are read; the command prints it and exits.
+The readers of traces, speeds and clusters raise them; the command prints them and exits.
 """
 
 
@@ -9,7 +9,7 @@ class BadInput(ValueError):
     """
     A file or an option cannot be used, and what to do about it.
 
-    ``str()`` is one line whatever the file holds: ``FILE:LINE: FIELD: what is wrong; remedy``.
+    ``str()`` is one line for any content of the file: ``FILE:LINE: FIELD: what is wrong; remedy``.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """
-What policies are let know of the true speeds of a workload: all, or what mini-epochs show.
+The true speeds of a workload that policies may know: all, or those that mini-epochs show.
 
 :mod:`dlsim.scenarios` calls it for ``dljob simulate`` with ``--known`` and ``--predictor``, after the
 workload was read. The truth stays what it is; only :attr:`~dlsim.jobs.workloads.Workload.known` changes.
@@ -36,7 +36,7 @@ def believe_marginal_utility(workload: Workload) -> Workload:
 
 
 def price_mini_epochs(
-    workload: Workload, costs: Costs, mechanism: Mechanism
+    workload: Workload, costs: Costs, *, mechanism: Mechanism
 ) -> Mapping[JobType, float]:
     """How many seconds the mini-epochs of a job of each type take before it trains."""
     prices = {}

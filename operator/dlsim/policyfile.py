@@ -3,9 +3,9 @@ A policy of a user's own, from a file: ``--policy FILE.py:Class[:OPTION=VALUE]â€
 
 ``dljob simulate`` and ``compare`` call :func:`read` for every ``--policy``; a name goes to
 :mod:`dlcore.policies`. The class follows the same protocol (:mod:`dlcore.contract`) and is held to the
-same laws. What is wrong with the file, the class or an answer of it is a
-:class:`~dlsim.errors.BadInput` that names the file, the line and the remedy, because it is its
-author who reads it. A controller takes no such file: see ``docs/policies.md``.
+same laws. A mistake in the file, in the class or in one of its answers is a
+:class:`~dlsim.errors.BadInput` that names the file, the line and the remedy, because its
+author reads it. A controller takes no such file: see ``docs/policies.md``.
 """
 
 import ast
@@ -36,11 +36,11 @@ ATTRIBUTES: Mapping[str, tuple[type, str]] = {
     "needs": (str, 'needs: ClassVar[str] = "nothing"'),
     "breaks": (frozenset, "breaks: ClassVar[frozenset[Law]] = frozenset()"),
 }
-"""What a class must say of itself: the kind of value, and how it is written."""
+"""The attributes that a class must have: the kind of value, and how it is written."""
 
 
 class Named(NamedTuple):
-    """What a user wrote, in its parts."""
+    """The user's argument, in its parts."""
 
     path: Path
     kind: str
@@ -69,7 +69,7 @@ def read(text: str) -> Policy:
         raise
     except Exception as error:
         raise _blame(
-            named.path, error, f"{kind.__name__} raises {_tell(error)} when it is made"
+            named.path, error, message=f"{kind.__name__} raises {_tell(error)} when it is made"
         ) from error
     return guard(policy, named.path)
 
@@ -135,7 +135,7 @@ def _find_class(named: Named) -> type:
         message = f"is not Python ({error.msg})"
         raise BadInput(path, message, line=error.lineno, remedy="mend that line") from error
     except Exception as error:
-        raise _blame(path, error, f"raises {_tell(error)} when it is loaded") from error
+        raise _blame(path, error, message=f"raises {_tell(error)} when it is loaded") from error
     own = {
         name: value
         for name, value in vars(module).items()
@@ -253,7 +253,7 @@ class Guarded:
             decision = self._policy.allocate(view)
         except Exception as error:
             message = f"policy {self.name!r} raises {_tell(error)} {when}"
-            raise _blame(self._path, error, message) from error
+            raise _blame(self._path, error, message=message) from error
         if not isinstance(decision, Decision):
             raise self._refuse(f"returns {_kind(decision)} {when}", "return Decision(shares)")
         shares: Mapping[Any, object] = decision.shares
@@ -279,7 +279,7 @@ class Guarded:
         )
 
 
-def _blame(path: Path, error: BaseException, message: str) -> BadInput:
+def _blame(path: Path, error: BaseException, *, message: str) -> BadInput:
     """Make the error of something that the file raised, with the last line of it that ran."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if Path(frame.filename) == path.resolve()]

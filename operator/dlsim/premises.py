@@ -1,5 +1,5 @@
 """
-What a simulation takes for granted, in sentences for people.
+The assumptions of a simulation, in sentences for people.
 
 ``dljob simulate`` prints them below its table and puts them into its JSON, because a figure means
 little without them: on how many GPUs jobs may run, where their speeds come from, what a change of
@@ -11,18 +11,18 @@ import math
 from collections.abc import Iterator, Sequence
 
 from dlcore.model import Mechanism
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import TracedJob, Workload
 
 MOST_COUNTS = 10
-"""So many numbers of GPUs are listed one by one; of more, the first and the last."""
+"""Up to this many numbers of GPUs are listed one by one; of more, the first and the last."""
 
 
 def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tuple[str, ...]:
-    """List what is assumed about these jobs and this cluster, which are played with so many seeds."""
+    """List the assumptions about these jobs and this cluster, which are played with ``seeds`` seeds."""
     jobs = workload.jobs
     return (
-        *_tell_curves(jobs, setting.seed, seeds),
+        *_tell_curves(jobs, setting.seed, seeds=seeds),
         *_tell_counts(workload),
         _tell_changes(workload, setting),
         *_tell_failures(setting),
@@ -30,7 +30,7 @@ def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tu
     )
 
 
-def _tell_curves(jobs: Sequence[TracedJob], seed: int, seeds: int) -> Iterator[str]:
+def _tell_curves(jobs: Sequence[TracedJob], seed: int, *, seeds: int) -> Iterator[str]:
     drawn = [traced for traced in jobs if traced.is_drawn]
     if drawn and seeds > 1:
         yield (

@@ -1,5 +1,5 @@
 """
-A scenario: everything besides the policy that determines a simulation, as one value.
+A scenario: everything apart from the policy that determines a simulation, as one value.
 
 The verbs make one of their command lines, and :mod:`dlsim.comparing` one of each combination that
 it plays; it can be sent to another process. :func:`build_setting`, :func:`read_workload` and
@@ -18,8 +18,8 @@ from dlsim import knowing, worlds
 from dlsim.beliefs import Beliefs, believe
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.engine import failures
-from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
-from dlsim.engine.world import Setting
+from dlsim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
+from dlsim.engine.settings import Setting
 from dlsim.inputs import shipped
 from dlsim.jobs import savings, workloads
 from dlsim.jobs.sampling import Sample, sample
@@ -42,7 +42,7 @@ class Scenario:
     """Whether GPUs are only counted, without nodes."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     restart_cost_s: float | None = None
-    """What each start and change costs; ``None``: as its world says, else the default costs."""
+    """The cost of each start and change; ``None``: as its world says, else the default costs."""
     period_s: float = math.inf
     failures: Path | None = None
     no_checkpoint: float = 0.0
@@ -116,14 +116,14 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         rigid=rigid,
         speeds=measured,
         seed=seed,
-        # The first one named is the one that durations are told for.
+        # The durations of a trace are for the first type.
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
         assign=None if rules is None else partial(worlds.assign, rules, seed=seed),
     )
     if rules is not None:
-        workload = worlds.adapt(rules, workload, setting.nodes, rigid=rigid)
+        workload = worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
     none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
     workload = savings.draw(workload, none=none, broken=broken, seed=seed)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)
@@ -143,9 +143,9 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     return workload
 
 
-def charge_trials(scenario: Scenario, setting: Setting, workload: Workload) -> Setting:
+def charge_trials(scenario: Scenario, setting: Setting, *, workload: Workload) -> Setting:
     """Charge every job for what is measured of it before it trains."""
     if scenario.known != MINI_EPOCHS:
         return setting
-    trials = knowing.price_mini_epochs(workload, setting.costs, setting.mechanism)
+    trials = knowing.price_mini_epochs(workload, setting.costs, mechanism=setting.mechanism)
     return replace(setting, trials=trials)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from dlcore.contract import Policy
 from dlcore.recording.record import Record as Happenings
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import Workload
 from dlsim.results.recording import Recorder
 from dlsim.results.records import Record
@@ -34,7 +35,7 @@ class Contestant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out for one policy."""
+    """The results of one policy."""
 
     score: Score
     record: Record

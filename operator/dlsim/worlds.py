@@ -10,7 +10,7 @@ become values that the simulator and every policy know already:
 rule                  function                   where it ends up
 ====================  =========================  ==================================================
 cluster               :attr:`Rules.machines`     nodes, unless the user names others
-rounds, growth        :func:`settle`             :class:`~dlsim.engine.world.Setting`
+rounds, growth        :func:`settle`             :class:`~dlsim.engine.settings.Setting`
 trace to model        :func:`assign`             the requests of a trace that knows no models
 speeds                :func:`divide`             profiles, the true and the known ones
 charges               :func:`charge`             costs in these profiles
@@ -19,13 +19,13 @@ interference          :func:`demand_of`          ``GpuDemand.whole_nodes`` of ea
 batch sizes           :attr:`Rules.batch_of`     ``Job.batch`` of each job
 ====================  =========================  ==================================================
 
-What a policy must obey is a matter of what a job can run on, so no policy has to know of worlds,
+The rules for a policy are limits of where a job can run, so no policy has to know of worlds,
 and a policy that plans against a rule gets the nearest placement that keeps it, or none.
 
 Sources: **afs** is Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning" (NSDI
 2021), sections 4.4 and 5.1; **pollux** is Qiao et al. (OSDI 2021), section 5.3, as their simulator
 has it (petuum/adaptdl, branch osdi21-artifact); **sia** is Jayaram Subramanya et al. (SOSP 2023) as
-released (siasosp23/artifacts). What is left out stands in ``docs/simulator.md``.
+released (siasosp23/artifacts). ``docs/simulator.md`` lists what is left out.
 """
 
 import math
@@ -38,9 +38,9 @@ from typing import NamedTuple
 from dlcore.model import BatchRange, GpuDemand, Job, Node
 from dlcore.profiles import Costs, JobType, Profile
 from dlsim.clusters import Machines
-from dlsim.engine.costs import costs_of_change
-from dlsim.engine.rounds import Growth
-from dlsim.engine.world import Setting
+from dlsim.engine.controlling.costs import costs_of_change
+from dlsim.engine.controlling.rounds import Growth
+from dlsim.engine.settings import Setting
 from dlsim.inputs.shipped import load_shipped
 from dlsim.inputs.traces import Kind, Request, Trace
 from dlsim.jobs.curves import Curve
@@ -56,13 +56,13 @@ def keep_batch(job: Job) -> BatchRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a world is like. The defaults change nothing."""
+    """The rules of a world. The defaults change nothing."""
 
     name: str
     source: str
     machines: tuple[Machines, ...]
     costs: Costs
-    """What a start or a change costs a model that is not among the charges."""
+    """The cost of a start or a change for a model that is not among the charges."""
     charges: Mapping[str, float] = field(default_factory=dict)
     """In seconds, by model."""
     divisors: Mapping[str, float] = field(default_factory=dict)
@@ -99,10 +99,10 @@ SIA_DIVISORS = {
     "ncf": 1.5,
     "yolov3": 1.2,
 }
-"""``CALIBRATION_FACTORS`` of its simulator: by so much real jobs were slower than it; 1 for others."""
+"""``CALIBRATION_FACTORS`` of its simulator: the factor by which real jobs were slower; 1 for others."""
 
 CHANGE_S = 30.0
-"""What Pollux's simulator charges for every start and change, the first start too."""
+"""The charge of Pollux's simulator for every start and change, the first start too."""
 
 ROUND_S = 60.0
 """How often Pollux's and Sia's simulators decide."""
@@ -181,7 +181,7 @@ LONGEST_S = 12 * HOUR
 
 
 class Configuration(NamedTuple):
-    """What a job asks for, and how long it trains with that."""
+    """The request of a job, and how long it trains with that."""
 
     gpus: int
     batch_size: int
@@ -200,11 +200,11 @@ def assign(rules: Rules, trace: Trace, *, seed: int) -> Trace:
     if not rules.assigns_models or trace.kind not in (Kind.DURATIONS, Kind.ITERATIONS):
         return trace
     applications = _Applications()
-    requests = tuple(_assign_one(request, applications, seed) for request in trace.requests)
+    requests = tuple(_assign_one(request, applications, seed=seed) for request in trace.requests)
     return Trace(Kind.POLLUX, requests)
 
 
-def _assign_one(request: Request, applications: "_Applications", seed: int) -> Request:
+def _assign_one(request: Request, applications: "_Applications", *, seed: int) -> Request:
     # A string, because Python seeds with those alike in every process.
     lots = random.Random(f"{seed}/world/{request.id}")
     model = lots.choice(choose_models(request.duration * request.gpus))
@@ -215,12 +215,12 @@ def _assign_one(request: Request, applications: "_Applications", seed: int) -> R
 
 
 def choose_models(gpu_seconds: float) -> tuple[str, ...]:
-    """The applications that a job of so much GPU time may be."""
+    """The applications that a job of this GPU time may be."""
     return next(models for limit, models in BY_GPU_TIME if gpu_seconds < limit)
 
 
 class _Applications:
-    """What Pollux's applications may ask for, worked out once for each."""
+    """The possible requests of Pollux's applications, computed once for each."""
 
     def __init__(self) -> None:
         self._applications = PolluxApplications(load_shipped())
@@ -233,7 +233,7 @@ class _Applications:
         return self._requests[model]
 
     def _find_best(self, model: str, gpus: int) -> Configuration | None:
-        """The batch size with which the whole training takes least, with so many GPUs."""
+        """The batch size with which the whole training takes least on ``gpus`` GPUs."""
         found = list(self._iter_configurations(model, gpus))
         return min(found, key=lambda each: each.seconds, default=None)
 
@@ -241,7 +241,7 @@ class _Applications:
         for batch, iterations in sorted(self._applications.batches_of(model).items()):
             kind = JobType(model, "", batch)
             profile = self._applications.profile_at(kind)
-            # A batch too small for so many GPUs was not measured with them.
+            # A batch that is too small for these GPUs was not measured with them.
             if profile is None or max(shape.gpus for shape in profile.speeds) < gpus:
                 continue
             speed = Curve(profile).speed(gpus, "T4")
@@ -266,14 +266,14 @@ def find_well_used(find_best: Callable[[int], Configuration | None]) -> tuple[Co
 # --- the jobs ---------------------------------------------------------------------------------
 
 
-def adapt(rules: Rules, workload: Workload, nodes: tuple[Node, ...], *, rigid: bool) -> Workload:
+def adapt(rules: Rules, workload: Workload, *, nodes: tuple[Node, ...], rigid: bool) -> Workload:
     """
     Let the jobs of a workload obey the rules of this world on these nodes.
 
     Rigid jobs keep the number of GPUs that they ask for, packed or not: the evaluations have no
     other rule for them.
     """
-    jobs = tuple(_adapt_job(rules, each, nodes, rigid=rigid) for each in workload.jobs)
+    jobs = tuple(_adapt_job(rules, each, nodes=nodes, rigid=rigid) for each in workload.jobs)
     pairs = zip(jobs, workload.jobs, strict=True)
     rounded = sum(new.job.gpus.requested != old.job.gpus.requested for new, old in pairs)
     notes = workload.notes
@@ -290,7 +290,7 @@ def adapt(rules: Rules, workload: Workload, nodes: tuple[Node, ...], *, rigid: b
 
 
 def _adapt_job(
-    rules: Rules, traced: TracedJob, nodes: tuple[Node, ...], *, rigid: bool
+    rules: Rules, traced: TracedJob, *, nodes: tuple[Node, ...], rigid: bool
 ) -> TracedJob:
     job = traced.job
     if not rigid:
@@ -321,7 +321,7 @@ def demand_of(rules: Rules, job: Job, *, node_gpus: int) -> GpuDemand:
 
 def is_packed(gpus: int, node_gpus: int, *, only_powers: bool) -> bool:
     """
-    Whether so many GPUs fill nodes, or fit into one.
+    Whether ``gpus`` GPUs fill nodes, or fit into one.
 
     With only powers of two in a node this is AFS's network packing (4.4): 1, 2 or 4n GPUs on nodes
     of four. Then no two jobs that are each on several nodes need ever meet on one (appendix E).

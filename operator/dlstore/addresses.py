@@ -1,8 +1,8 @@
 """
 Where a store is, as people write it: a path, or the URL of a server with or without credentials.
 
-Used by :mod:`dlstore.opening` and :mod:`dlstore.mongo_store`. What is said of an address to
-anybody goes through here first, because a URL may hold a password.
+:mod:`dlstore.opening` and :mod:`dlstore.mongo.store` use it. Every text about an address for
+a person or a log goes through here first, because a URL may hold a password.
 """
 
 import re
@@ -22,12 +22,12 @@ REMEDY = "name a file, sqlite:///PATH or mongodb://HOST[:PORT][/DATABASE]"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NEEDS_QUOTES = re.compile(r"[/?#:@\[\]]")
 _SECRET = re.compile("password|passphrase|properties")
-"""Options with such names are told to nobody."""
+"""The values of options with such names are never shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a server wants to see."""
+    """The credentials for a server."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -50,7 +50,7 @@ class MongoAddress:
     credentials: Credentials
     """Of the URL, and of the environment what the URL does not hold."""
     options: Mapping[str, str] = field(repr=False)
-    """What stands behind the question mark, by names in small letters."""
+    """The options behind the question mark, by names in small letters."""
 
     @property
     def is_looked_up(self) -> bool:
@@ -58,7 +58,7 @@ class MongoAddress:
         return self.url.startswith("mongodb+srv:")
 
     def scrub(self, text: str) -> str:
-        """Take out of a text what nobody may see."""
+        """Remove the secrets from a text."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
@@ -97,7 +97,7 @@ def redact(text: str) -> str:
     if match is None:
         return text
     place, _, query = text[match.end() :].partition("?")
-    # Where a password was not quoted as it should be, nobody can tell where it ends.
+    # The end of a password that was not quoted as it should be is unknown.
     return f"{match[0]}{'***' if '@' in query else place.rpartition('@')[2]}"
 
 

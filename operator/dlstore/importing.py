@@ -1,8 +1,9 @@
 """
 Profiles from the outside into a store, and out of it for good: ``dljob profiles import``, ``forget``.
 
-Who calls this brings what was read from a file, or what :mod:`dlsim.inputs.shipped` makes of the folder
-``profiles/``; what is exported is just rendered (:mod:`dlcore.documents.profilefile`). Nothing here replaces what has been measured on the spot, unless asked to.
+The caller brings profiles from a file, or those that :mod:`dlsim.inputs.shipped` makes of the folder
+``profiles/``; an export is just rendered (:mod:`dlcore.documents.profilefile`). An import replaces no local
+measurements, unless asked to.
 """
 
 from collections.abc import Iterable
@@ -14,13 +15,13 @@ from dlstore.store import Store
 
 
 class Imported(NamedTuple):
-    """What became of the profiles that were brought in."""
+    """The results of an import."""
 
     added: tuple[JobType, ...] = ()
     """Nothing was known of these before."""
     changed: tuple[JobType, ...] = ()
     kept: tuple[JobType, ...] = ()
-    """What was known of these was better, or the same."""
+    """The store already had better knowledge of these, or the same."""
 
 
 def import_profiles(

@@ -8,13 +8,13 @@ from dlcore.profiles import Costs
 from dlstore.addresses import Credentials, read_address
 from dlstore.notebook.availability import Notice
 from dlstore.notebook.notebook import Notebook
-from dlstore.sqlite_store import SqliteStore
+from dlstore.sqlite.store import SqliteStore
 from dlstore.store import USUAL_BOUNDS, Bounds, Store
 
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 2.0
-"""So long is waited for what the store knows, before it is done without."""
+"""How long the controller waits for the contents of the store before it begins without them."""
 
 
 def open_store(
@@ -28,14 +28,14 @@ def open_store(
     Open the store at a path or URL; credentials may come from the environment instead.
 
     A file is opened at once, and a :class:`~dlstore.store.StoreUnusable` says what is wrong with
-    it. A server may be away: it is asked when something is wanted of it. Whatever is wanted of
-    either is given up after ``patience_seconds``.
+    it. A server may be unavailable, so the first operation connects to it. Every operation on
+    either gives up after ``patience_seconds``.
     """
     where = read_address(address, Credentials.of(environment))
     if isinstance(where, Path):
         return SqliteStore(where, bounds=bounds, busy_seconds=patience_seconds)
     # Only here, because most do without a server, and the driver takes its time to load.
-    from dlstore.mongo_store import MongoStore  # noqa: PLC0415
+    from dlstore.mongo.store import MongoStore  # noqa: PLC0415
 
     return MongoStore(where, bounds=bounds, patience_seconds=patience_seconds)
 

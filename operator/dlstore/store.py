@@ -1,14 +1,14 @@
 """
-What the controller remembers beyond its own life, and how any store must keep it.
+The interface of a store, which keeps the controller's memory beyond its own life.
 
 A store keeps the profiles of types of jobs, the history, and the tables of GPUs and jobs
-(:mod:`dlstore.tables`). Two do: one file of SQLite (:mod:`dlstore.sqlite_store`), and a server
-that speaks as MongoDB does (:mod:`dlstore.mongo_store`); :mod:`dlstore.opening` chooses. The
+(:mod:`dlstore.tables`). Two do: one file of SQLite (:mod:`dlstore.sqlite.store`), and a server
+that speaks as MongoDB does (:mod:`dlstore.mongo.store`); :mod:`dlstore.opening` chooses. The
 loop never waits for a store: between them stands :mod:`dlstore.notebook.notebook`.
 
 Several processes may use one store at once. They change a profile only by :meth:`~Store.change`,
 which reads, computes and writes without losing what others write meanwhile. A change may bear a
-:class:`Ticket`, so that whoever does not know whether a change was made simply makes it again.
+:class:`Ticket`, so that a caller that does not know whether a change was made simply makes it again.
 """
 
 import json
@@ -22,7 +22,8 @@ from dlcore import profiles
 from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
-from dlstore.tables import GpuRow, HistoryEntry, JobRow
+from dlstore.history import HistoryEntry
+from dlstore.tables import GpuRow, JobRow
 from dlstore.timeline import TimelineRow
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class StoreAway(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """It will not until somebody does something: a damaged file, a newer schema, a wrong address."""
+    """It fails until a person mends it: a damaged file, a newer schema, a wrong address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +69,14 @@ class Bounds:
 
 USUAL_BOUNDS = Bounds()
 FREE = Costs()
-"""The costs in force where nobody says better."""
+"""The costs in force until measured ones are known."""
 
 
 class Ticket(NamedTuple):
     """The name of one change, under which it is made only once."""
 
     writer: str
-    """Who makes it: another name in every process."""
+    """The writer: another name in every process."""
     number: int
     """Rises from change to change of a writer."""
     tried_at: int | None = None
@@ -87,7 +88,7 @@ class Ticket(NamedTuple):
 
     @classmethod
     def read_all(cls, text: object) -> "tuple[Ticket, ...]":
-        """Read what :meth:`write_all` wrote; none, if somebody has made it unreadable."""
+        """Read what :meth:`write_all` wrote; none, if it is unreadable."""
         try:
             return tuple(cls(str(writer), int(number)) for writer, number in json.loads(str(text)))
         except (TypeError, ValueError):
@@ -99,7 +100,7 @@ class Ticket(NamedTuple):
 
 
 MOST_TICKETS = 16
-"""Of so many writers the latest ticket is remembered with each profile."""
+"""The number of writers whose latest tickets are kept with each profile."""
 
 
 class Stored(NamedTuple):
@@ -160,7 +161,7 @@ class Store(Protocol):
 
     @property
     def address(self) -> str:
-        """What to call it before people, without credentials."""
+        """Its name for people, without credentials."""
 
     def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
         """Read the profiles of these types, or all; what was forgotten is not among them."""
@@ -213,8 +214,8 @@ class Store(Protocol):
 def fold_into(
     store: Store,
     kind: JobType,
-    observations: Sequence[Observation],
     *,
+    observations: Sequence[Observation],
     defaults: Costs = FREE,
     ticket: Ticket | None = None,
 ) -> Stored:
@@ -222,13 +223,13 @@ def fold_into(
 
     def fold(known: Profile | None) -> Profile | None:
         before = known or Profile(kind)
-        folded = fold_all(before, observations, defaults)
+        folded = fold_all(before, observations, defaults=defaults)
         return known if folded is before else folded
 
     return store.change(kind, fold, ticket)
 
 
-def fold_all(profile: Profile, observations: Iterable[Observation], defaults: Costs) -> Profile:
+def fold_all(profile: Profile, observations: Iterable[Observation], *, defaults: Costs) -> Profile:
     """Fold observations into a profile, one after the other."""
     return reduce(
         lambda known, seen: profiles.fold(known, seen, defaults=defaults), observations, profile
@@ -239,7 +240,7 @@ class Documents:
     """
     The documents of profiles that a store has, read no oftener than they change.
 
-    One that somebody has edited badly is no reason to do without all the others: it is told, and
+    One that was edited badly is no reason to do without all the others: it is reported, and
     counts as nothing.
     """
 
@@ -255,7 +256,7 @@ class Documents:
             self._known[kind] = known
         return known[1]
 
-    def remember(self, kind: JobType, raw: object, profile: Profile | None) -> None:
+    def remember(self, kind: JobType, raw: object, *, profile: Profile | None) -> None:
         """Take note of what is being written, which need not be read again."""
         self._known[kind] = raw, profile
 

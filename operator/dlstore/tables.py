@@ -1,117 +1,36 @@
 """
-What the store keeps besides profiles, as rows: the history, and the SideCar paper's two tables.
+The SideCar paper's two tables, and how their rows and those of the history become records.
 
-The history says what was decided and why, and what became of it; nothing is decided by it. The
-tables of GPUs (the paper's Table II) and jobs (Table III) are a view of what the loop saw last, for
+The tables of GPUs (the paper's Table II) and jobs (Table III) are a view of what the loop saw last, for
 people and programs to query. Kubernetes or the platform remain the truth about both.
 
 Rows are flat values that any store can hold: :func:`to_record` gives their fields as JSON has them,
-and :func:`from_record` reads them back.
+and :func:`from_record` reads them back. :mod:`dlstore.history` has the rows of the history.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self, TypeVar
-from uuid import uuid4
+from typing import Any, TypeVar
 
-from dlcore.model import Cause, JobId, NodeName, Phase, Placement
-from dlcore.planning import Start, Step, Stop, Wait
+from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import JobType
 from dlcore.recording.record import EXPECTED, Expected
+from dlstore.history import HistoryEntry
 
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Key = tuple[str | int, ...]
-"""What tells a row of a table from the others."""
+"""The key that distinguishes a row of a table from the others."""
 
 LONGEST_TEXT = 1000
 """Longer texts are cut, so that rows stay small."""
 
 
-def _new_id() -> str:
-    return uuid4().hex
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
-    """
-    Something that was decided about a job, or happened to it.
-
-    An entry that is recorded again under its ``id`` takes the place of the former one: so what a
-    reshape has cost is added when it is known.
-    """
-
-    job: JobId
-    at: float
-    """In seconds since the epoch."""
-    kind: str
-    """Of a decision ``start``, ``reshape``, ``move``, ``stop`` or ``wait``; else what happened."""
-    sentence: str = ""
-    """Why, for people."""
-    cause: str = ""
-    """Why, for programs: a :class:`~dlcore.model.CauseCode` for a decision."""
-    for_job: JobId | None = None
-    """The other job that the cause names."""
-    old: Placement | None = None
-    new: Placement | None = None
-    epoch: int = 0
-    generation: int = 0
-    place: int = 0
-    """Its place among the entries of the same instant."""
-    cost_seconds: float | None = None
-    """For how long the job did not train because of it, when that is known."""
-    warning: bool = False
-    """Whether people were warned of it."""
-    expected: Expected | None = None
-    """The expectation of the decision for the job with its new GPUs."""
-    id: str = field(default_factory=_new_id)
-
-    @classmethod
-    def of_step(
-        cls,
-        step: Step,
-        *,
-        at: float,
-        sentence: str,
-        epoch: int,
-        generation: int,
-        place: int,
-        expected: Expected | None = None,
-    ) -> Self:
-        """Make the entry of a step of a plan."""
-        cause: Cause = step.cause
-        return cls(
-            job=step.job,
-            at=at,
-            kind=type(step).__name__.lower(),
-            sentence=sentence,
-            cause=cause.code.value,
-            for_job=cause.job,
-            old=None if isinstance(step, Start | Wait) else step.old,
-            new=_new_placement(step),
-            epoch=epoch,
-            generation=generation,
-            place=place,
-            expected=expected,
-        )
-
-    @property
-    def when(self) -> tuple[float, int, str]:
-        """By what entries are ordered: by time, then as they were decided."""
-        return self.at, self.place, self.id
-
-
-def _new_placement(step: Step) -> Placement | None:
-    if isinstance(step, Wait | Stop):
-        return None
-    return step.placement if isinstance(step, Start) else step.new
-
-
 class GpuState(StrEnum):
-    """What is with a GPU, in the words of the paper and one more."""
+    """The state of a GPU, in the words of the paper and one more."""
 
     FREE = "free"
     RESERVED = "reserved"
@@ -162,12 +81,12 @@ class JobRow:
     generation: int = 0
     iteration: float = 0.0
     iterations_total: float | None = None
-    """``None`` while nobody can tell."""
+    """``None`` while it is unknown."""
     iterations_per_second: float = 0.0
     eta_seconds: float | None = None
     reshapes: int = 0
     reason: str = ""
-    """What it does now and why, for people."""
+    """Its present activity and the reason, for people."""
 
     @property
     def key(self) -> Key:
@@ -180,7 +99,7 @@ R = TypeVar("R", HistoryEntry, GpuRow, JobRow)
 
 V = TypeVar("V")
 S = TypeVar("S")
-"""What a store makes of a record."""
+"""The form that a store gives a record."""
 
 
 def differences(old: Mapping[Key, V], new: Mapping[Key, V]) -> tuple[list[V], list[Key]]:
@@ -212,15 +131,15 @@ def _plain(value: Any) -> Any:
 
 
 def from_record(kind: type[R], record: Mapping[str, Any]) -> R:
-    """Make the row again. What a newer version has added is not looked at."""
+    """Make the row again. Fields that a newer version has added are ignored."""
     given = {each.name: record[each.name] for each in fields(kind) if each.name in record}
     return kind(**{name: _read(name, value) for name, value in given.items()})
 
 
 def read_rows(
-    kind: type[R], kept: Iterable[S], as_record: Callable[[S], Record], address: str
+    kind: type[R], kept: Iterable[S], *, as_record: Callable[[S], Record], address: str
 ) -> Iterator[R]:
-    """Make rows again, but for those that somebody has made unreadable, which are told."""
+    """Make rows from records; log those that cannot be read, and leave them out."""
     for each in kept:
         try:
             yield from_record(kind, as_record(each))

@@ -33,13 +33,16 @@ def refuse_as(refusals: Mapping[str, str]) -> Json:
 
 QUEUED: Json = {
     "type": "object",
-    "required": ["job", "priority", "submittedAt", "message", "ahead", "makesRoom"],
+    "required": ["job", "priority", "submittedAt", "message", "makesRoom"],
     "properties": {
         "job": {**TEXT, "description": "Its name, with its namespace if it has one."},
         "priority": COUNT,
         "submittedAt": {"type": ["string", "null"], "format": "date-time"},
         "message": {**TEXT, "description": "Why it waits, in a sentence."},
-        "ahead": {**COUNT, "description": "The number of waiting jobs that start before it."},
+        "ahead": {
+            **COUNT,
+            "description": "The number of waiting jobs that start before it; missing where its turn is not known yet.",
+        },
         "expectedStart": {
             **TIME,
             "description": "If running jobs end as predicted and no other job comes; missing where it is not known.",
@@ -162,7 +165,20 @@ FUTURES: Json = {
     },
 }
 
+ASKING: Json = {
+    "type": "object",
+    "required": ["allowed", "reason"],
+    "properties": {
+        "allowed": {
+            "type": "boolean",
+            "description": "On a cluster: whether the user may list DLJobs in all namespaces, and nodes.",
+        },
+        "reason": {**TEXT, "description": "The reason why not, with the remedy; else empty."},
+    },
+}
+
 SCHEMAS = {
+    "Asking": ASKING,
     "Question": QUESTION,
     "Futures": FUTURES,
     "Future": FUTURE,
@@ -214,7 +230,12 @@ def describe_paths() -> Json:
             "Every GPU, by its node.", "application/json", list_of(refer("Node"))
         ),
         "/api/v1/policies": _get("The names of all policies.", "application/json", list_of(TEXT)),
-        "/api/v1/what-if": {"post": WHAT_IF},
+        "/api/v1/what-if": {
+            **_get(
+                "Whether futures are played for this viewer.", "application/json", refer("Asking")
+            ),
+            "post": WHAT_IF,
+        },
         "/api/v1/page": _get(
             "The data of the page. It changes with the page; programs had better take the record.",
             "application/json",
@@ -269,11 +290,11 @@ WHAT_IF: Json = {
 }
 
 REFUSALS = {
-    "Busy": "Another question is being answered.",
-    "TooLong": "The answer takes too long.",
+    "Busy": "Another question is being answered; on a cluster a user has one at a time, and all users two.",
+    "TooLong": "The answer takes too long, or too much memory.",
     "BadRequest": "A parameter is wrong.",
     "Unauthorized": "The token is missing or wrong.",
-    "Forbidden": "The header `Host` is no address of this machine.",
+    "Forbidden": "The header `Host` is no address of this server, or the user may not see it.",
     "NotFound": "There is no such job.",
     "Away": "The controller does not answer.",
 }
@@ -287,10 +308,11 @@ def describe() -> Json:
         "info": {
             "title": "DLJob page",
             "version": "v1",
-            "summary": "The API behind the page that `dljob up --web` serves.",
-            "description": "Each request has the header `Authorization: Bearer TOKEN`, with the token of the address"
-            " that `dljob up --web` has printed. Nothing can be changed here. A reader ignores fields that it does"
-            " not know.",
+            "summary": "The API behind the page, on one machine (`dljob up --web`) and on a cluster (`web.enabled`).",
+            "description": "Each request has the header `Authorization: Bearer TOKEN`. On one machine that is the token"
+            " of the address that `dljob up --web` has printed. On a cluster it is a token of the user for the API"
+            " server, and answers have the jobs that the user may see; `what-if` answers users who see all of them. Nothing can be"
+            " changed here. A reader ignores fields that it does not know.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"token": []}],

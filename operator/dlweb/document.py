@@ -66,9 +66,14 @@ def write_page(data: PageData) -> str:
     return _write(title, policy(), embedded)
 
 
-def write_live_page() -> str:
-    """Write the page that asks its server for the data; it has nothing in it that is not in this package."""
-    return _write("GPUs over time", policy(live=True), "")
+def write_live_page(*, login: bool = False) -> str:
+    """
+    Write the page that asks its server for the data; it has nothing in it that is not in this package.
+
+    With ``login`` a token begins a session with the server, and the page does not keep it.
+    """
+    mark = '<meta name="dljob-login" content="session">\n' if login else ""
+    return _write("GPUs over time", policy(live=True), mark)
 
 
 def _write(title: str, allowed: str, data: str) -> str:

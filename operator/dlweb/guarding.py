@@ -8,7 +8,7 @@ ports of a machine, and behind another port may be another user.
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -21,6 +21,8 @@ GUARDED = "/api/"
 """All below this path needs the token."""
 
 BEARER = "Bearer "
+
+LOCALHOST = "localhost"
 
 HEADERS = {
     "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
@@ -35,19 +37,20 @@ HEADERS = {
 class Guard:
     """The rules of one server."""
 
-    def __init__(self, token: str, *, loopback: bool, name: str = "") -> None:
-        """A request may also name this machine by ``name``."""
+    def __init__(self, token: str, *, loopback: bool, names: Collection[str] = ()) -> None:
+        """A request may also name this machine by one of ``names``."""
         self._token = token.encode()
         self._loopback = loopback
-        self._name = name.lower()
+        self._names = frozenset({LOCALHOST, *(name.lower() for name in names)})
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request pass, or refuse it."""
-        if not self._is_ours(request.headers.get("Host", "")):
-            # Else a page of any site could have its own name lead here, and read what is answered.
+        if not is_host_ours(request, self._names, loopback=self._loopback):
             return refuse(
-                403, "this server is asked by its address, such as 127.0.0.1 or localhost"
+                403,
+                "this server is asked by its address, such as 127.0.0.1 or localhost; name the machine with"
+                " dljob up --web-host NAME to ask by that name",
             )
         if request.path.startswith(GUARDED) and not self._knows(request):
             answer = refuse(
@@ -57,21 +60,31 @@ class Guard:
             return answer
         return await handler(request)
 
-    def _is_ours(self, host: str) -> bool:
-        """Whether a header Host names this machine in a way that no name server can choose."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            if name in ("localhost", self._name):
-                return bool(name)
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not self._loopback
-
     def _knows(self, request: web.Request) -> bool:
-        given = request.headers.get("Authorization", "")
-        told = given.removeprefix(BEARER).encode(errors="replace")
-        return given.startswith(BEARER) and hmac.compare_digest(told, self._token)
+        told = read_bearer(request).encode(errors="replace")
+        return hmac.compare_digest(told, self._token)
+
+
+def read_bearer(request: web.Request) -> str:
+    """Return the token of a request's header; empty if it has none."""
+    given = request.headers.get("Authorization", "")
+    return given.removeprefix(BEARER) if given.startswith(BEARER) else ""
+
+
+def is_host_ours(request: web.Request, names: Collection[str], *, loopback: bool) -> bool:
+    """
+    Return whether the header Host names this server, by an address or by one of its names.
+
+    Else a page of any site could have its own name lead here, and read what is answered.
+    """
+    try:
+        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+        if host in names:
+            return True
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or not loopback
 
 
 def refuse(status: int, reason: str) -> web.Response:

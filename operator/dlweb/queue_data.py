@@ -6,21 +6,38 @@ All of it follows from DLJob documents as ``dljob get -o json`` prints them.
 Pure.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from dlcore.documents.jobnames import full_name
+from dlcore.model import Phase
 
 Json = dict[str, Any]
+
+UNKNOWN_TURN: Final[Mapping[str, Any]] = {
+    "unknownBecause": "its turn is not written yet; those of the first jobs in a long queue come first"
+}
 
 
 def make_queue(jobs: Sequence[Json]) -> list[Json]:
     """List the jobs that wait for GPUs: those whose turn comes first are first."""
     givers = _list_givers(jobs)
-    waiting = [job for job in jobs if "queue" in job.get("status", {})]
     # Those of one turn are in the order of their submission.
-    waiting.sort(key=lambda job: job["status"]["queue"]["ahead"])
+    waiting = sorted(filter(_waits, jobs), key=_turn)
     return [_item(job, givers.get(full_name(job), [])) for job in waiting]
+
+
+def _waits(job: Json) -> bool:
+    """Return whether a job waits: of a long queue, the operator has written the turns of the first jobs alone."""
+    status = job.get("status", {})
+    return "queue" in status or status.get("phase") == Phase.QUEUED
+
+
+def _turn(job: Json) -> tuple[float, int]:
+    """Order jobs by their turns; those whose turn is not known come last, by their priority."""
+    ahead = job["status"].get("queue", UNKNOWN_TURN).get("ahead", math.inf)
+    return ahead, -job.get("spec", {}).get("priority", 0)
 
 
 def _item(job: Json, givers: Iterable[str]) -> Json:
@@ -30,7 +47,7 @@ def _item(job: Json, givers: Iterable[str]) -> Json:
         "priority": job.get("spec", {}).get("priority", 0),
         "submittedAt": job["metadata"].get("creationTimestamp"),
         "message": status.get("message", ""),
-        **status["queue"],
+        **status.get("queue", UNKNOWN_TURN),
         "makesRoom": list(givers),
     }
 

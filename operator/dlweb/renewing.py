@@ -12,11 +12,16 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.25
 """For this long a caller waits for a newer value; then it gets the one that is known."""
 
-SHARE: Final = 0.1
-"""Making values takes no more of the time than this."""
+SHARE: Final = 0.02
+"""Making a value takes no more of a core than this."""
+
+
+def pause_after(work_s: float, every_s: float) -> float:
+    """Return how long a value counts that has taken this much processor time."""
+    return max(every_s, work_s / SHARE)
 
 
 class Renewed(Generic[T]):
@@ -35,24 +40,33 @@ class Renewed(Generic[T]):
         """Return the value, which is made again when it is old; raises what making it raises."""
         if self._task is None and time.monotonic() >= self._due:
             self._task = asyncio.create_task(self._renew())
+        # Also a caller that has just started it: a first value is needed by all of them.
         if self._task is not None:
             with suppress(TimeoutError):
                 # A caller that goes away leaves it to the others.
                 waiting = asyncio.shield(self._task)
                 await asyncio.wait_for(waiting, None if self._known is None else PATIENCE_S)
         if self._problem is not None:
-            raise self._problem
+            # Each raising would add to the traceback that the one before has left.
+            raise self._problem.with_traceback(None)
         assert self._known is not None
         return self._known
 
     async def _renew(self) -> None:
-        began = time.monotonic()
+        # A failure is tried again soon, because what it was about may be over.
+        pause = self._every_s
         try:
-            self._known = await asyncio.to_thread(self._make, self._known)
+            self._known, worked_s = await asyncio.to_thread(self._work)
+            pause = pause_after(worked_s, self._every_s)
             self._problem = None
         except Exception as problem:  # noqa: BLE001 - each caller learns of it
             self._problem = problem
         finally:
-            ended = time.monotonic()
-            self._due = ended + max(self._every_s, (ended - began) / SHARE)
+            self._due = time.monotonic() + pause
             self._task = None
+
+    def _work(self) -> tuple[T, float]:
+        """Make the value; returns also its processor time, because waiting for a server costs this one nothing."""
+        began = time.thread_time()
+        made = self._make(self._known)
+        return made, time.thread_time() - began

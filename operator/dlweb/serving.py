@@ -10,16 +10,19 @@ import gzip
 import hashlib
 import json
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from dlcore import policies
 from dlcore.recording.record import Record, encode
 from dlcore.recording.sums import cut
 from dlweb.document import write_live_page
+from dlweb.games import Game, GameError, Games
 from dlweb.guarding import Guard, Handler, add_headers, refuse
 from dlweb.page_data import make_page_data
 from dlweb.queue_data import make_queue
@@ -36,10 +39,15 @@ RECORD_S: Final = 4.0
 STILL_PARTS: Final = 500
 """A picture in which nothing has happened but time has passed is renewed when it is older by such a part."""
 
+WHAT_IF: Final = "/api/v1/what-if"
+
 LARGEST_REQUEST: Final = 1 << 16
 
 LEVEL: Final = 5
 """How hard answers are compressed: more takes twice as long for a tenth less."""
+
+MOST_EXPLAINED: Final = 2
+"""The number of jobs that are explained at the same time, because each needs a thread."""
 
 BACKLOG: Final = 128
 
@@ -70,8 +78,12 @@ class Source(Protocol):
     def list_nodes(self) -> list[Json]:
         """List every GPU by its node, as ``dljob gpu list -o json`` does."""
 
-    def suppose(self, question: object) -> Json:
-        """Play two futures: one as it is, and one in which something is different."""
+    @property
+    def withheld(self) -> str:
+        """The reason why these viewers get no futures, with the remedy; empty: they get them."""
+
+    def pose(self, question: object) -> Game:
+        """Prepare the game of two futures: one as it is, and one in which something is different."""
 
 
 class Packed(NamedTuple):
@@ -103,52 +115,34 @@ class Listed(NamedTuple):
 
 
 class Server:
-    """Routes and what they need; :meth:`application` is what aiohttp runs."""
+    """Answers from one source; :meth:`application` is what aiohttp runs."""
 
     def __init__(
         self,
         source: Source,
-        guard: Guard,
         *,
         every_s: float = RECORD_S,
         present_s: float = PRESENT_S,
+        games: Games | None = None,
     ) -> None:
+        """``games`` are those of several servers, which share their limits."""
         self._source = source
-        self._guard = guard
-        self._shell = Packed.of(write_live_page())
+        # Each is made on a thread of the pool, so that a source is asked by several threads at
+        # once.
         self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
         self._listed: Renewed[Listed] = Renewed(lambda _: self._list_jobs(), every_s=present_s)
         self._nodes = Renewed(lambda _: pack_items(source.list_nodes()), every_s=present_s)
         self._policies = pack_items(policies.NAMES)
-        self._supposing = asyncio.Lock()
+        self._games = games or Games()
+        self._cutting = asyncio.Lock()
+        self._explaining = asyncio.Semaphore(MOST_EXPLAINED)
 
-    def application(self) -> web.Application:
-        application = web.Application(
-            middlewares=[self._guard.check, speak_plainly], client_max_size=LARGEST_REQUEST
-        )
-        application.on_response_prepare.append(add_headers)
-        application.router.add_get("/", self.show_page)
-        application.router.add_post("/api/v1/what-if", self.suppose)
-        for path, handler in self.routes().items():
-            application.router.add_get(path, handler)
+    def application(self, guard: Guard) -> web.Application:
+        application = make_application(guard.check, write_live_page())
+        for path, handler in ROUTES.items():
+            application.router.add_get(path, handler.__get__(self))
+        application.router.add_post(WHAT_IF, self.suppose)
         return application
-
-    def routes(self) -> dict[str, Handler]:
-        """List the paths of the API; docs/web-api.yaml has them from here."""
-        return {
-            "/api/v1/page": self.tell_page,
-            "/api/v1/record": self.tell_record,
-            "/api/v1/usage.csv": self.tell_usage,
-            "/api/v1/jobs": self.list_jobs,
-            "/api/v1/jobs/{name:.+}": self.show_job,
-            "/api/v1/queue": self.list_queue,
-            "/api/v1/nodes": self.list_nodes,
-            "/api/v1/policies": self.list_policies,
-        }
-
-    async def show_page(self, request: web.Request) -> web.Response:
-        """Answer with the page, which has nothing in it yet."""
-        return answer_packed(request, self._shell, "text/html")
 
     async def tell_page(self, request: web.Request) -> web.Response:
         """Answer with what the views of the record draw."""
@@ -159,7 +153,9 @@ class Server:
         """Answer with the record since a time, as JSON lines."""
         since = read_since(request)
         record = (await self._happened.get()).record
-        packed = await asyncio.to_thread(lambda: Packed.of("".join(encode(_cut(record, since)))))
+        # In turn, because a large record takes seconds of a core.
+        async with self._cutting:
+            packed = await asyncio.to_thread(_pack_record, record, since)
         return answer_packed(request, packed, "application/jsonl")
 
     async def tell_usage(self, request: web.Request) -> web.Response:
@@ -172,7 +168,8 @@ class Server:
 
     async def show_job(self, request: web.Request) -> web.Response:
         """Answer with one job, and why it does what it does."""
-        job = await asyncio.to_thread(self._source.explain, request.match_info["name"])
+        async with self._explaining:
+            job = await asyncio.to_thread(self._source.explain, request.match_info["name"])
         return answer_packed(request, Packed.of(write(job)), "application/json")
 
     async def list_queue(self, request: web.Request) -> web.Response:
@@ -187,19 +184,27 @@ class Server:
         """Answer with the names of all policies."""
         return answer_packed(request, self._policies, "application/json")
 
-    async def suppose(self, request: web.Request) -> web.Response:
-        """Answer with the futures of all jobs, as it is and as it would be."""
-        if self._supposing.locked():
-            raise SourceError(
-                "another question is being answered; ask again in a moment", status=429
-            )
-        async with self._supposing:
-            try:
-                question = await request.json()
-            except ValueError as error:
-                raise SourceError("the question is no JSON", status=400) from error
-            futures = await asyncio.to_thread(self._source.suppose, question)
-        return answer_packed(request, Packed.of(write(futures)), "application/json")
+    async def tell_withheld(self, request: web.Request) -> web.Response:
+        """Answer whether futures are played for this viewer, and else why not."""
+        told = {"allowed": not self._source.withheld, "reason": self._source.withheld}
+        return answer_packed(request, Packed.of(write(told)), "application/json")
+
+    async def suppose(self, request: web.Request, player: str = "") -> web.Response:
+        """Answer with the futures of all jobs, as it is and as it would be; each ``player`` has one turn at a time."""
+        if self._source.withheld:
+            raise SourceError(self._source.withheld, status=403)
+        try:
+            question = json.loads(await request.read())
+        # One that is nested too deep is refused as well.
+        except (ValueError, RecursionError) as error:
+            raise SourceError("the question is no JSON", status=400) from error
+        # The turn begins after the request has come in, so that a slow viewer holds back no other one.
+        with self._games.turn(player):
+            game = await asyncio.to_thread(self._source.pose, question)
+            answer = await self._games.play(game, is_gone=lambda: _is_gone(request))
+        # On a thread, because the futures of thousands of jobs take a while to pack.
+        packed = await asyncio.to_thread(Packed.of, answer)
+        return answer_packed(request, packed, "application/json")
 
     def _read(self, before: Happened | None) -> Happened:
         record = self._source.read_record(0.0)
@@ -213,6 +218,40 @@ class Server:
         return Listed(pack_items(jobs), pack_items(make_queue(jobs)))
 
 
+ROUTES: Final[Mapping[str, Callable[[Server, web.Request], Awaitable[web.Response]]]] = {
+    "/api/v1/page": Server.tell_page,
+    "/api/v1/record": Server.tell_record,
+    "/api/v1/usage.csv": Server.tell_usage,
+    "/api/v1/jobs": Server.list_jobs,
+    "/api/v1/jobs/{name:.+}": Server.show_job,
+    "/api/v1/queue": Server.list_queue,
+    "/api/v1/nodes": Server.list_nodes,
+    "/api/v1/policies": Server.list_policies,
+    WHAT_IF: Server.tell_withheld,
+}
+"""The paths of the API that are read; docs/web-api.yaml has them from here."""
+
+
+def make_application(check: Middleware, page: str) -> web.Application:
+    """Make an application that shows a page with nothing in it yet, and checks every request before it answers."""
+    shell = Packed.of(page)
+
+    async def show(request: web.Request) -> web.Response:
+        return answer_packed(request, shell, "text/html")
+
+    application = web.Application(
+        middlewares=[check, speak_plainly], client_max_size=LARGEST_REQUEST
+    )
+    application.on_response_prepare.append(add_headers)
+    application.router.add_get("/", show)
+    return application
+
+
+def _is_gone(request: web.Request) -> bool:
+    """Whether the connection of a request is closed."""
+    return request.transport is None or request.transport.is_closing()
+
+
 def _is_still(old: Record, new: Record) -> bool:
     """Whether nothing has happened, and so little time has passed that a picture is the same."""
     passed = new.header.until - old.header.until
@@ -222,6 +261,10 @@ def _is_still(old: Record, new: Record) -> bool:
         and replace(new.header, until=old.header.until) == old.header
         and new.lines == old.lines
     )
+
+
+def _pack_record(record: Record, since: float) -> Packed:
+    return Packed.of("".join(encode(_cut(record, since))))
 
 
 def _cut(record: Record, since: float) -> Record:
@@ -276,7 +319,7 @@ async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamRes
     """Answer what went wrong as JSON with one sentence."""
     try:
         return await handler(request)
-    except SourceError as error:
+    except (SourceError, GameError) as error:
         return refuse(error.status, str(error))
     except web.HTTPException as error:
         answer = refuse(error.status, f"{request.method} {request.path}: {error.reason}")
@@ -300,7 +343,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def serve(
-    application: web.Application, door: socket.socket, *, until: Callable[[], Awaitable[object]]
+    application: web.Application,
+    door: socket.socket,
+    *,
+    until: Callable[[], Awaitable[object]],
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Answer until something is over."""
     runner = web.AppRunner(
@@ -308,7 +355,7 @@ async def serve(
     )
     await runner.setup()
     try:
-        await web.SockSite(runner, door).start()
+        await web.SockSite(runner, door, ssl_context=tls).start()
         await until()
     finally:
         await runner.cleanup()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dlsidecar import EXIT_UNAVAILABLE
 
 AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Where OpenSSL looks for those whom everybody trusts."""
+"""Where OpenSSL looks for the public CAs."""
 
 
 def main() -> int:

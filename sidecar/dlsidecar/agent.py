@@ -96,6 +96,7 @@ class Agent:
             while self._inbox:
                 self._take(self._inbox.popleft())
         finally:
+            # Where a step raises, the rest of the inbox waits in its order for the next event.
             self._is_busy = False
 
     def declare(self, target: Target) -> Refused | None:
@@ -149,6 +150,8 @@ class Agent:
             log.exception("%s did not succeed", type(action).__name__)
             if isinstance(action, StartProcesses):
                 problem = make_problem("CannotStart", f"{type(error).__name__}: {error}")
+                # Into the inbox, because the step that is being carried out has further actions,
+                # and they belong to the machine as it is now.
                 self._inbox.append(StartFailed(action.attempt, problem))
 
     def _do(self, action: Action) -> None:
@@ -172,6 +175,7 @@ class Agent:
             self._leave(action)
 
     def _leave(self, action: Leave) -> None:
+        # Each further SIGTERM leads here again, until the process has ended.
         if not self.left.done():
             self.left.set_result(action.exit_status)
 
@@ -238,7 +242,7 @@ class Agent:
             at=culprit.at,
             exit_code=culprit.exit_code,
             signal=culprit.signal,
-            # What a signal has ended raised nothing.
+            # A process that a signal has ended raised no exception.
             exception=words.exception_of(culprit.rank) if culprit.signal is None else "",
             lines=words.lines,
         )
@@ -267,13 +271,17 @@ class Agent:
     # --- news of it -----------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Let everybody know who waits for it that the state is another one."""
+        """Wake all requests that wait for a change of the state."""
         self._version += 1
+        # Setting a result only schedules the task that waits, so that the set does not change in
+        # this loop. One that was woken or cancelled just before leaves the set when its task runs.
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def wait_for_change(self, version: int) -> None:
+        # Nothing is awaited between this comparison and the entry in the set:
+        # no change slips through.
         while self._version == version:
             waiting = self._loop.create_future()
             self._waiting.add(waiting)

@@ -1,8 +1,8 @@
 """
 Putting the parts together that know processes, output, GPUs and progress.
 
-Called once by ``dlsidecar.agent``. What it gets back is the supervisor and the facts of
-:mod:`dlsidecar.contract`, and how to end it all.
+``dlsidecar.agent`` calls it once. It returns the supervisor and the facts of
+:mod:`dlsidecar.contract`, and a way to end them all.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from dlsidecar.diagnosing import stacks
 from dlsidecar.diagnosing.tracebacks import LastWords, Tracebacks
 from dlsidecar.linux import kernel, spawning
 from dlsidecar.linux.family import MARK, Household
-from dlsidecar.observing import gpus
 from dlsidecar.observing.expressions import Matcher
 from dlsidecar.observing.facts import Observer
-from dlsidecar.observing.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus import nvml as gpus
+from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
 from dlsidecar.observing.matching import CONFIRMED, UNMATCHED
 from dlsidecar.observing.outputs import Pump
+from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.observing.tailing import Tail
 from dlsidecar.processes.supervising import Processes
 from dlsidecar.serving.admitting import Admission
 from dlsidecar.settings import Confirmation, Settings, Split, Training
 from dlsidecar.warm import offering
-from dlsidecar.warm.budgets import Budget
+from dlsidecar.warm.budgets import Budget, read_free_bytes
 from dlsidecar.warm.warming import Nursery
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
+ASK_AGAIN_SECONDS = 1.0
+"""The pause before a driver that did not answer is asked again how many GPUs there are."""
 RELEASED_IN_USE_SECONDS = 60.0
 """The time for which a release of GPUs in use is reported, so that a controller reads it although the next start begins at once."""
 
@@ -75,7 +78,7 @@ class Crew:
         self._gauges = gauges or Gauges()
         self._reaper = spawning.Reaper()
         self._observer = Observer(settings, changed=changed, gauges=self._gauges)
-        complain = self._observer.complain
+        complain = self._observer.reported.complain
         self._matcher = Matcher(
             reaper=self._reaper,
             on_match=self._take_match,
@@ -88,21 +91,27 @@ class Crew:
         self._tracebacks = Tracebacks()
         self._pumps: list[Pump] = []
         self._tails: list[Tail] = []
-        self._outputs = self._open_outputs(training.log_file)
+        self._outputs = Outputs(
+            self._open_outputs(training.log_file),
+            by_rank=training.split is Split.PER_GPU,
+            on_problem=complain,
+            on_relief=self._observer.reported.solve,
+        )
         if training.progress_file:
             self._follow_progress(training.progress_file)
-        self._nursery = self._build_nursery(training, environment, passed)
+        self._nursery = self._build_nursery(training, environment, passed=passed)
         self._nursery.on_change = changed
         self.supervisor = self._build_supervisor(settings, report, environment, mark)
-        self.supervisor.passed = passed
+        self.supervisor.pass_on(passed)
         self._observer.warmth = self.warmth
         self._observer.held = self._held
         self._observer.processes = self.processes
         self._split = training.split
         self._most_spares = training.most_spares
+        self._asking: asyncio.TimerHandle | None = None
 
     def _build_nursery(
-        self, training: Training, environment: Mapping[str, str], passed: Sequence[int]
+        self, training: Training, environment: Mapping[str, str], *, passed: Sequence[int]
     ) -> Nursery:
         nursery = Nursery(
             command=training.command,
@@ -111,10 +120,13 @@ class Crew:
             outputs=self._outputs,
             passed=passed,
             reaper=self._reaper,
-            on_problem=self._observer.complain,
-            on_relief=self._observer.solve,
+            on_problem=self._observer.reported.complain,
+            on_relief=self._observer.reported.solve,
         )
-        nursery.budget = Budget(training.spare_memory_bytes)
+        reserved = training.saving.memory_bytes
+        nursery.budget = Budget(
+            training.spare_memory_bytes, functools.partial(read_free_bytes, reserved)
+        )
         return nursery
 
     def _build_supervisor(
@@ -135,8 +147,10 @@ class Crew:
         supervisor.on_begin = self._begin_start
         supervisor.on_gone = self._observer.end_start
         supervisor.on_failure = self._hear_failure
-        supervisor.on_released_in_use = self._tell_released_in_use
-        supervisor.hear_of_checkpoints(self._observer.complain, self._observer.solve)
+        supervisor.hear_of_use(self._tell_released_in_use)
+        supervisor.hear_of_checkpoints(
+            self._observer.reported.complain, self._observer.reported.solve
+        )
         training = settings.training
         if training.progress_log or training.progress_file:
             supervisor.has_stepped = lambda: self._observer.progress().begun
@@ -145,29 +159,43 @@ class Crew:
 
     def begin(self) -> None:
         """Begin to look around, and to keep spares."""
+        # Before the first child is started: an end before this would be
+        # noticed with the next one only.
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._matcher.begin()
         for tail in self._tails:
             tail.begin()
         self._observer.begin()
-        self._gauges.ask(self._want_spares)
+        # The first answer of a driver may take seconds, and one spare is needed in any case.
+        self._nursery.expect(1, is_known=self._split is not Split.PER_GPU)
+        if self._split is Split.PER_GPU:
+            self._gauges.ask(self._want_spares)
 
     def _want_spares(self, reading: Reading) -> None:
         # One process per visible GPU is the most, and in a container all GPUs of the machine are visible.
         visible = len(reading or ()) or gpus.count_named(self._environment) or 1
         most = min(visible, self._most_spares or visible)
-        self._nursery.expect(most if self._split is Split.PER_GPU else 1)
+        self._nursery.expect(most, is_known=reading is not None)
+        if reading is None:
+            self._asking = self._loop.call_later(ASK_AGAIN_SECONDS, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._gauges.ask(self._want_spares)
 
     async def finish_output(self) -> None:
         """Give a slow reader of our output some time to take the last words of the training."""
+        # The pumps are listed at each turn, because one whose processes have all ended closes
+        # itself and leaves the list.
         left = LAST_WORDS_SECONDS
-        while left > 0 and not all(pump.is_empty for pump in self._pumps):
+        while left > 0 and not all(pump.is_empty for pump in self._all_pumps()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
 
     def close(self) -> None:
         """End all that is ours; the job's processes must be gone by then."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
+        if self._asking is not None:
+            self._asking.cancel()
         self.supervisor.close()
         self._observer.close()
         self._gauges.close()
@@ -175,11 +203,13 @@ class Crew:
         self._nursery.close()
         for tail in self._tails:
             tail.close()
+        # The pumps of the ranks before the common ones, which pass on what these still hold.
+        self._outputs.close()
         if self._pumps:
             for pump in self._pumps:
                 pump.close()
         else:
-            os.close(self._outputs[0])
+            os.close(self._outputs.common[0])
         self._reaper.reap()
 
     # --- Facts ------------------------------------------------------------------------------
@@ -204,7 +234,7 @@ class Crew:
 
     def warmth(self) -> Warmth:
         return Warmth(
-            wanted=self._nursery.wanted,
+            wanted=self._nursery.awaited,
             ready=self._nursery.ready,
             memory_bytes=self._nursery.memory_bytes(),
             limit_bytes=self._nursery.limit_bytes,
@@ -214,9 +244,9 @@ class Crew:
 
     def _open_outputs(self, log_file: str) -> tuple[int, int]:
         """Return what the training gets as its output and its error output."""
-        complain = self._observer.complain
+        complain = self._observer.reported.complain
         if not log_file:
-            solve = self._observer.solve
+            solve = self._observer.reported.solve
             self._pumps = [
                 Pump(
                     sink,
@@ -238,7 +268,7 @@ class Crew:
                 show=self._hear_output,
                 skip=self._matcher.skip,
                 on_problem=functools.partial(complain, "LogUnreadable"),
-                on_relief=functools.partial(self._observer.solve, "LogUnreadable"),
+                on_relief=functools.partial(self._observer.reported.solve, "LogUnreadable"),
             )
         )
         return output, output
@@ -249,7 +279,7 @@ class Crew:
 
     def _hear_failure(self) -> None:
         """Read what the process said before it failed; those that follow it speak after that."""
-        for pump in self._pumps:
+        for pump in self._all_pumps():
             pump.read_now()
         for tail in self._tails:
             tail.look()
@@ -257,18 +287,18 @@ class Crew:
 
     def _tell_released_in_use(self, why: str) -> None:
         name = "GPUReleasedInUse"
-        self._observer.complain(name, why)
-        self._loop.call_later(RELEASED_IN_USE_SECONDS, self._observer.solve, name)
+        self._observer.reported.complain(name, why)
+        self._loop.call_later(RELEASED_IN_USE_SECONDS, self._observer.reported.solve, name)
 
     def _follow_progress(self, path: str) -> None:
         observer = self._observer
         self._tails.append(
             Tail(
                 path,
-                show=observer.take_file,
-                skip=observer.skip_file,
-                on_problem=functools.partial(observer.complain, "ProgressFileUnreadable"),
-                on_relief=functools.partial(observer.solve, "ProgressFileUnreadable"),
+                show=observer.file.take,
+                skip=observer.file.skip,
+                on_problem=functools.partial(observer.reported.complain, "ProgressFileUnreadable"),
+                on_relief=functools.partial(observer.reported.solve, "ProgressFileUnreadable"),
             )
         )
 
@@ -277,20 +307,30 @@ class Crew:
             self._observer.take_unmatched(found[UNMATCHED], is_late=is_late)
         elif CONFIRMED not in found:
             self._observer.take_groups(found, is_late=is_late)
+        # A line that was printed before this start confirms nothing of it.
         elif not is_late:
             self.supervisor.hear_confirmation()
 
     def _read_output(self) -> bool:
-        """Read on without a rest; return whether nothing is left."""
-        for pump in self._pumps:
+        """Read on without a rest; return whether nothing is left of what the processes that have ended said."""
+        pumps = self._all_pumps()
+        for pump in pumps:
             pump.look()
-        for tail in self._tails:
-            tail.look()
-        return self._matcher.is_idle and all(pump.is_empty for pump in self._pumps)
+        # A read before an end may lack the last lines of that process.
+        # A list, because all() would stop at the first tail that is behind.
+        are_shown = [tail.catch_up(self.supervisor.ended) for tail in self._tails]
+        return all(are_shown) and self._matcher.is_idle and all(pump.is_empty for pump in pumps)
+
+    def _all_pumps(self) -> tuple[Pump, ...]:
+        """Return the pumps of the ranks before those that they write to."""
+        return (*self._outputs.pumps, *self._pumps)
 
     def _begin_start(self) -> None:
-        # What the start before has said last is not taken for the first word of this one.
-        self._read_output()
+        # The last output of the start before must not count as the first output of this one.
+        for pump in self._all_pumps():
+            pump.read_now()
+        for tail in self._tails:
+            tail.look()
         self._tracebacks.begin()
         self._observer.begin_start()
         self._matcher.begin()

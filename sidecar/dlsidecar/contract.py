@@ -1,5 +1,5 @@
 """
-What the agent asks of those who know processes, GPUs and progress.
+The interfaces by which the agent asks for processes, GPUs and progress.
 
 ``dlsidecar.agent`` is written against these two protocols and nothing else, so that the tests of
 the agent can do without processes, and the tests of the processes without an agent.
@@ -20,7 +20,7 @@ Events carry the attempt they belong to."""
 
 Changed = Callable[[], None]
 """How an observer says that its facts differ from those it gave last, on the loop's thread too.
-What differs with every look (a utilisation, an age) is no reason to call it."""
+It does not call it for values that differ with every look (a utilisation, an age)."""
 
 
 class Supervisor(Protocol):
@@ -45,7 +45,7 @@ class Supervisor(Protocol):
         ...
 
     def prepare(self, processes: int) -> None:
-        """Expect a start of so many processes, after the end of those that live."""
+        """Expect a start of ``processes`` processes, after the end of those that live."""
         ...
 
     def checkpoint(self, *, is_trial: bool = False) -> None:
@@ -74,7 +74,7 @@ class Supervisor(Protocol):
 
 
 class Facts(Protocol):
-    """What is known beyond the machine, as the state tells it; each call is cheap and never waits."""
+    """The facts of the state that the machine does not hold; each call is cheap and never blocks."""
 
     def processes(self) -> tuple[Process, ...]:
         """The ranks of the latest start, also after they ended."""
@@ -87,11 +87,11 @@ class Facts(Protocol):
     def warmth(self) -> Warmth: ...
 
     def problems(self) -> tuple[Problem, ...]:
-        """What is not as it should be at the moment, without what was reported as an event."""
+        """Return the current problems, without those that were reported as an event."""
         ...
 
     def last_words(self) -> LastWords:
-        """What was printed around the first failure of the latest start."""
+        """Return the lines that were printed around the first failure of the latest start."""
         ...
 
     def post(self, post: Post) -> None:

@@ -68,7 +68,7 @@ async def live(settings: Settings) -> int:
     agent = Agent(incarnation=uuid.uuid4().hex, limits=limits_of(settings.training))
     servers = Servers(agent, settings.serving)
     try:
-        crew = _gather(settings, agent, servers)
+        crew = _gather(settings, agent, servers=servers)
     except CannotBegin as reason:
         log.error("%s", reason)  # noqa: TRY400 - the reason is all there is to say
         await servers.close()
@@ -81,18 +81,19 @@ async def live(settings: Settings) -> int:
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
     renewing.cancel()
+    # The doors before the crew, because their last answers are made of its facts.
     await servers.close()
     await crew.finish_output()
     crew.close()
     return status
 
 
-def _gather(settings: Settings, agent: Agent, servers: Servers) -> Crew:
-    """Lock the doors, see that nobody of before is left, and only then gather the crew."""
-    # What tells this SideCar from all others that may see the same processes.
+def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Crew:
+    """Take the locks, end the processes of earlier starts, and only then make the parts."""
+    # The name distinguishes this SideCar from all others that may see the same processes.
     socket = settings.serving.socket and os.path.abspath(settings.serving.socket)  # noqa: PTH100
     name = socket or settings.serving.job_uid
-    passed = _be_alone(name, socket, servers)
+    passed = _be_alone(name, socket, servers=servers)
     try:
         crew = Crew(
             settings,
@@ -104,11 +105,12 @@ def _gather(settings: Settings, agent: Agent, servers: Servers) -> Crew:
         )
     except LogCannotOpen as error:
         raise CannotBegin(f"LogCannotOpen: {error}; see --log-file") from error
+    # The doors are open already, but no request is served before live() awaits.
     agent.begin(crew.supervisor, crew)
     return crew
 
 
-def _be_alone(name: str, socket: str, servers: Servers) -> tuple[int, ...]:
+def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
     """Become the only one of this name, and return what the training processes shall inherit."""
     try:
         servers.open()
@@ -130,6 +132,7 @@ def _hear_signals(agent: Agent, crew: Crew) -> None:
         loop.add_signal_handler(signum, agent.happen, Interrupted())
     for signum in PASSED_ON:
         loop.add_signal_handler(signum, crew.supervisor.forward, signum)
+    # Last: the signals that came since the start are pending, and are delivered in this call.
     keeper.unblock_signals()
 
 

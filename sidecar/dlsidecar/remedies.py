@@ -1,7 +1,7 @@
 """
-What to do about each problem of a training that the machine itself does not know of.
+The remedy for each problem of a training that the SideCar reports.
 
-A name stands in the state for programs, and beside it what happened and what to do, for people.
+The SideCar's state carries a name for programs, and beside it the message and the remedy for people.
 """
 
 from __future__ import annotations
@@ -9,57 +9,62 @@ from __future__ import annotations
 from dlwire.messages import Problem
 
 REMEDIES = {
-    "CannotStart": "look whether the command can be run by hand in the container",
-    "CheckpointFailed": "look into the log of the training, and at how the job says that it saves",
-    "CheckpointIncomplete": "see that the training writes it as a whole; checkpoint.files names what is"
-    " a checkpoint, checkpoint.complete how it is seen to be complete",
-    "CheckpointPathDoesNotAnswer": "look at the file system that the checkpoints are written to",
+    "CannotStart": "run the command by hand in the container, and correct what it reports",
+    "CheckpointFailed": "read the log of the training, and check the checkpoint settings of the job",
+    "CheckpointIncomplete": "let the training write the whole checkpoint; checkpoint.files says which"
+    " files are one checkpoint, and checkpoint.complete how DLJob sees that it is complete",
+    "CheckpointMemoryTooSmall": "raise checkpoint.memory to at least twice the size of a checkpoint, or remove it",
+    "CheckpointNotWrittenOut": "check whether the disk of checkpoint.path is full or slow; a checkpoint counts"
+    " only when it is on that disk",
+    "CheckpointPathDoesNotAnswer": "check the file system that holds the checkpoints; it does not answer",
     "CheckpointPathTooLarge": "let the job write its checkpoints to a folder of their own, and remove"
     " old ones",
-    "CheckpointUnreadable": "look whether the disk is full, and what ends the training while it writes",
-    "CheckpointsNotTrusted": "let checkpoint.complete name a sign that is written last (a marker, a"
-    " rename); another sign is trusted again",
+    "CheckpointUnreadable": "check whether the disk is full, and what ends the training while it writes",
+    "CheckpointsNotInMemory": "correct the error in the message; until then the training writes to the disk,"
+    " which takes longer",
+    "CheckpointsNotTrusted": "set checkpoint.complete to a sign that the training writes last (marker,"
+    " rename); DLJob trusts the checkpoints again after that change",
     "CommandNotExecutable": "make the command executable, or name its interpreter",
-    "CommandNotFound": "give a command that exists where the job runs, with its full path, or put its"
-    " folder into PATH",
-    "DiskFull": "make room where the output is written",
-    "ExpressionGivenUp": "look at what the expressions cost on the lines that the training prints",
-    "ExpressionInvalid": "correct the expression; it is one of Python's `re`",
-    "ExpressionTooSlow": "avoid repetitions inside repetitions in the expression",
-    "GPUMemoryNotReleased": "look who else uses the GPU (nvidia-smi on the node), and at the driver"
-    " (dmesg); it stays with this job until its memory is as free as before, or for as long as"
-    " releaseSeconds says",
-    "GPUNotEmpty": "look what uses the GPU (nvidia-smi on the node) and end it; the GPU is given to no job"
-    " until it is seen empty",
-    "GPUReleasedInUse": "look what uses the GPU (nvidia-smi on the node) and end it; the next start looks"
-    " for itself and refuses a GPU that is in use",
-    "GPUsDoNotAnswer": "look at the driver (nvidia-smi, dmesg); what cannot be seen to be free stays"
+    "CommandNotFound": "name a command that exists where the job runs, by its full path, or add its"
+    " folder to PATH",
+    "DiskFull": "free space on the disk that the output is written to",
+    "ExpressionGivenUp": "simplify the expressions: they take too long on the lines that the training prints",
+    "ExpressionInvalid": "correct the regular expression; its syntax is that of Python's `re`",
+    "ExpressionTooSlow": "avoid nested repetitions in the regular expression, such as (a+)+",
+    "GPUMemoryNotReleased": "find the process that uses the GPU (nvidia-smi on the node), and check the driver"
+    " (dmesg); the GPU stays with this job until its memory is as free as before, at most for"
+    " releaseSeconds where that is set",
+    "GPUNotEmpty": "find the process that uses the GPU (nvidia-smi on the node) and end it; no job gets the GPU"
+    " until it is empty",
+    "GPUReleasedInUse": "find the process that uses the GPU (nvidia-smi on the node) and end it; the next start checks"
+    " the GPU itself and refuses one that is in use",
+    "GPUsDoNotAnswer": "check the driver (nvidia-smi, dmesg); GPUs that cannot be shown to be free stay"
     " with the job",
     "GPUsNotResolved": "set gpus.ids: uuid in the job, or let NVML answer in the container (driver"
     " capability utility)",
     "GPUsNotVisible": "give the container the runtime class nvidia and NVIDIA_VISIBLE_DEVICES=all",
-    "GPUsVanished": "only a new container gets them back, which the controller sees to; look whether"
-    " systemd was reloaded on the node (docs/gpus.md), and at the driver (dmesg)",
-    "HelperCannotStart": "see to it that the interpreter of the SideCar can start itself again",
+    "GPUsVanished": "the controller replaces the container, because only a new one sees the GPUs again; check whether"
+    " systemd was reloaded on the node (docs/gpus.md), and the driver (dmesg)",
+    "HelperCannotStart": "check that the SideCar's Python interpreter can start a second process",
     "LogUnreadable": "let --log-file name a regular file",
-    "NoWarmStart": "remove warmStart from the job, or mend what is said",
-    "OutOfMemory": "raise resources.limits.memory, or use less",
-    "OutputLost": "look at who reads the output of the container",
-    "ProgressFileUnreadable": "let the training write a regular file that its user may read",
-    "ProgressNotMatched": "compare progress.log with what the training prints; how far it is cannot be"
-    " told, and nothing that depends on it, before a line matches",
+    "NoWarmStart": "remove warmStart from the job, or correct the error in the message",
+    "OutOfMemory": "raise resources.limits.memory, or let the training use less memory",
+    "OutputLost": "check the program that reads the output of the container; it is too slow or has ended",
+    "ProgressFileUnreadable": "let the training write a regular file that the SideCar's user may read",
+    "ProgressNotMatched": "compare progress.log with the lines that the training prints; until a line"
+    " matches, DLJob knows neither the progress of the job nor its expected end",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
-    "RendezvousCannotOpen": "see what listens at that port, and that the job is reached over IPv4; the"
-    " next generation takes another port",
-    "SparesLimited": "raise resources.limits.memory, or leave it: what starts cold takes longer",
-    "TooManyProcesses": "raise the limit on processes of the container, or start fewer",
-    "TrainingHangs": "look at the rank that differs from the others, which wait for it, and at the stacks in"
-    " the log; to have them of every start, see docs/sidecar.md",
-    "TrainingStalled": "look at the training's log",
+    "RendezvousCannotOpen": "check which process listens on that port, and that the job is reachable over IPv4;"
+    " the next generation takes another port",
+    "SparesLimited": "raise resources.limits.memory, or leave it: a start without a spare takes longer",
+    "TooManyProcesses": "raise the process limit of the container, or start fewer processes",
+    "TrainingHangs": "look at the rank whose stack differs: the others wait for it; the stacks are in the log,"
+    " and docs/sidecar.md says how to get them at every start",
+    "TrainingStalled": "read the log of the training",
     "UnknownGPUs": "name GPUs that the machine has, by index in bus order or by UUID",
 }
 
 
 def make_problem(name: str, message: str, *, gpus: tuple[str, ...] = ()) -> Problem:
-    """Add the remedy, without which no problem is told; the name is one of the above."""
+    """Build a problem with the remedy for its name, which is one of the above."""
     return Problem(name, message, REMEDIES[name], gpus)

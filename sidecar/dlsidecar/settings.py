@@ -13,7 +13,7 @@ from dlwire.savings import goes_on_after_saving
 
 
 class Framework(str, Enum):
-    """How ranks and peers are told to the training processes."""
+    """How the training processes learn their ranks and peers."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
@@ -30,10 +30,10 @@ class Split(str, Enum):
 
 
 class GpuIds(str, Enum):
-    """What CUDA_VISIBLE_DEVICES names."""
+    """The form of the names in CUDA_VISIBLE_DEVICES."""
 
     TOLD = "told"
-    """What the controller names them, whatever that is."""
+    """The form that the controller uses."""
     INDEX = "index"
     UUID = "uuid"
 
@@ -50,10 +50,10 @@ class Confirmation(str, Enum):
 
 
 class Complete(str, Enum):
-    """By which sign a checkpoint of files is seen to be complete; :mod:`dlsidecar.checkpoints.signs` has them."""
+    """By which sign a checkpoint of files is seen to be complete; :mod:`dlsidecar.checkpoints.recognizing.signs` has them."""
 
     AUTO = "auto"
-    """By the marks of the framework whose files are there; without such files, as ``settled``."""
+    """By the marks of the framework whose files are found; without such files, as ``settled``."""
     SETTLED = "settled"
     RENAME = "rename"
     MARKER = "marker"
@@ -96,6 +96,10 @@ class Saving:
     settle_seconds: float | None = None
     """For how long no file of a checkpoint may change that no sign completes; None: learnt."""
     timeout_seconds: float = 60.0
+    memory_bytes: int = 0
+    """How much memory may hold the checkpoints that are being written out; 0 for none."""
+    memory_path: str = ""
+    """The folder in memory that the training writes to then."""
 
     @property
     def is_possible(self) -> bool:
@@ -126,7 +130,7 @@ class Training:
     """How long memory of a GPU that no stranger is known to hold may block the release, after it was
     proven that no process is left; 0 for as long as it is in use."""
     preload: tuple[str, ...] = ()
-    """What warm interpreters import; none are kept if it is empty."""
+    """The modules that warm interpreters import; none are kept if it is empty."""
     most_spares: int = 0
     """How many of them are kept at most before the first run, which says how many it takes: as many
     as the job can ever have processes here. 0 if that is not known."""
@@ -137,7 +141,7 @@ class Training:
     progress_file: str = ""
     """A file to which the job appends JSON lines."""
     samples_per_iteration: int = 0
-    """How many samples or tokens count as one iteration, where those are told; 0: that is not known."""
+    """How many samples or tokens count as one iteration, where the training reports those; 0: that is not known."""
     stall_seconds: float = 600.0
     """For how long nothing may move before that is reported."""
     log_file: str = ""

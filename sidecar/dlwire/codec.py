@@ -1,8 +1,8 @@
 """
 Messages to JSON and back, the one way for both sides.
 
-Unknown fields are left alone, so that either side may be newer. Everything else that is wrong is
-refused with :class:`~dlwire.kinds.Wrong`, and with nothing else, whatever the bytes are.
+Unknown fields are left alone, so that either side may be newer. For any other bytes the reader
+raises :class:`~dlwire.kinds.Wrong`, and no other exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def decode_post(body: bytes) -> Post:
     """
     Read what a training tells of itself, without metrics that are none.
 
-    A loss that is NaN, or a name that is not allowed, must not cost the iteration that is told with it.
+    A loss that is NaN, or a name that is not allowed, must not cost the iteration that comes with it.
     """
     document = _parsed(body, constant=float)
     metrics = document.get("metrics") if isinstance(document, dict) else None
@@ -75,7 +75,7 @@ def _parsed(body: bytes, *, constant: Callable[[str], Any]) -> Any:
 
 
 def _encoded(kind: Kind, message: object) -> bytes:
-    # NaN is no JSON; that one stands in a message is a fault of ours to be seen in tests.
+    # NaN is no JSON; one in a message is a fault of ours, which tests find.
     plain = kind.write(message)
     return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
 
@@ -85,7 +85,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise Wrong(name[:80], value, "stands there twice", "write each field once")
+            raise Wrong(name[:80], value, "appears twice", "write each field once")
         found[name] = value
     return found
 

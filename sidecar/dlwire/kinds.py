@@ -2,11 +2,11 @@
 The kinds of fields a message may have: each reads a JSON value, writes one, and can describe itself.
 
 A message declares its fields with :func:`wire`, and everything else is made from that: the codec,
-the limits, and the schemas in the OpenAPI file. What is wrong is refused with the path at which it
-stands, the value, and what to write instead, because a person will read it in a log.
+the limits, and the schemas in the OpenAPI file. A wrong value is refused with its path,
+the value, and the remedy, because a person will read the refusal in a log.
 
-The kinds are told explicitly and not taken from the annotations: those cannot be evaluated on
-Python 3.9, and say nothing about limits.
+The kinds are given explicitly and not derived from the annotations: those cannot be evaluated on Python
+3.9, and say nothing about limits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
+
+from dlwire.harmless import harmless
 
 LARGEST_WHOLE = 2**53 - 1
 """Beyond this, JSON readers in other languages begin to round."""
@@ -44,7 +46,7 @@ class Wrong(ValueError):
 
 
 class Kind(Protocol):
-    """What a field may hold."""
+    """The kind of values that a field may have."""
 
     def read(self, value: Any, path: str) -> Any:
         """Return the checked value, or raise :class:`Wrong`."""
@@ -110,28 +112,9 @@ def shown(value: object) -> str:
     try:
         text = repr(part)
     except RecursionError:
-        # What could just be read may be nested too deep to be written.
+        # A value that could just be read may be nested too deep to be written.
         return "a value that is nested too deep"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
-
-
-HARMFUL = re.compile(
-    # Controls but the tab, marks that turn the direction of writing, separators of lines, and halves
-    # of characters, which cannot be written as UTF-8.
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-_REPLACEMENT = "\ufffd"
-
-
-def harmless(text: str) -> str:
-    """
-    Replace what a terminal or a browser would obey instead of showing it, or no file can hold.
-
-    The text comes from a training or its container, and is shown to people and written to stores.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return HARMFUL.sub(lambda found: " " if found[0] in "\n\r" else _REPLACEMENT, text)
 
 
 @dataclass(frozen=True)
@@ -209,7 +192,7 @@ class Text:
     pattern: str = ""
     """A regular expression that the whole text must match; empty means any text."""
     like: str = "text"
-    """How such a text is described to whoever wrote a wrong one."""
+    """The description of such a text in the remedy for a wrong one."""
 
     def read(self, value: Any, path: str) -> str:
         if not isinstance(value, str):
@@ -241,7 +224,9 @@ class OneOf:
 
     def read(self, value: Any, path: str) -> Any:
         if not isinstance(value, str) or value not in self._known():
-            raise Wrong(path, value, "is not a word I know", f"write {' or '.join(self._known())}")
+            raise Wrong(
+                path, value, "is not one of the known words", f"write {' or '.join(self._known())}"
+            )
         return self.words(value)
 
     def write(self, value: Any) -> Any:
@@ -381,7 +366,7 @@ class Either:
         at = joined(path, "kind")
         word = value.get("kind")
         if not isinstance(word, str) or word not in words:
-            raise Wrong(at, word, "is not a word I know", f"write {' or '.join(words)}")
+            raise Wrong(at, word, "is not one of the known words", f"write {' or '.join(words)}")
         return Nested(words[word]).read(value, path)
 
     def write(self, value: Any) -> Any:

@@ -1,11 +1,11 @@
 """
-What counts as use of a GPU: one judgement for SideCars, for the controller and for ``dljob up``.
+Whether a GPU is in use: one judgement for SideCars, for the controller and for ``dljob up``.
 
 A GPU is in use while a process computes on it, while more of its memory is taken than an idle driver
 takes, or while it is busy. NVML names no process of others inside a container, and there the second and
 the third are the only signs. A display draws and does not compute, so that it keeps no GPU.
 
-Pure, like all of dlwire: NVML is asked elsewhere (:mod:`dlsidecar.observing.gpus`, ``dllocal.gpus.nvml``).
+Pure, like all of dlwire: NVML is asked elsewhere (:mod:`dlsidecar.observing.gpus.nvml`, ``dllocal.gpus.nvml``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Parents = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Usage:
-    """What uses a GPU at one moment."""
+    """The use of a GPU at one moment."""
 
     processes: tuple[int, ...] = ()
     """Those that compute on it."""

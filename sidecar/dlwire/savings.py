@@ -1,4 +1,4 @@
-"""What both sides know of how a job saves itself: standard library only, as all of dlwire."""
+"""Facts that both sides share about how a job saves itself: standard library only, as all of dlwire."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ JUMPS = {
 """By how many seconds the clock is set, one after the other."""
 SAID = "the clock of this machine was set"
 EVERY = 3
-"""After so many jumps another controller begins."""
+"""Another controller begins after this number of jumps."""
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "DLJOB_TEST_CLOCK": str(self._file)}
 
     def set(self, seconds: int) -> None:
-        """Set it forward by so many seconds, or back."""
+        """Set the clock forward by these seconds, or back if they are negative."""
         self._seconds += seconds
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("q", self._seconds))
@@ -118,7 +118,7 @@ def _up(root: Path) -> Iterator[Up]:
 
 
 def _begin(up: Up, root: Path) -> None:
-    # Whose iterations stand still for a minute would be started again.
+    # A job without new iterations for a minute would be started again.
     progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 30, "restartSeconds": 60}
     one = {"gpus": {"options": [1]}, "progress": progress}
     assert up.submit(replay("long", root, iterations=10_000_000, faster=20.0, **one)).status == 0

@@ -1,4 +1,4 @@
-"""What an attack counts, and how large it is: words for all its parts."""
+"""The count of an attack's attempts and its size: shared by all attacks."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,10 @@ class Size(Enum):
 
 @dataclass(slots=True)
 class Count:
-    """What was tried, and what came of it. What is broken is named, with what it takes to see it again."""
+    """
+    The number of attempts and their results. Each broken one is named, with the way to see it
+    again.
+    """
 
     tried: int = 0
     broken: list[str] = field(default_factory=list)

@@ -95,11 +95,17 @@ class Place:
         self._ask("DELETE", f"/v1/jobs/{name}")
 
     def until(self, true: Callable[[dict[str, str]], bool]) -> None:
+        if not self.comes_to(true):
+            raise TimeoutError(f"{self.phases()}; all is in {self.root}")
+
+    def comes_to(self, true: Callable[[dict[str, str]], bool]) -> bool:
+        """Tell whether the jobs come to be so; a controller that has just begun may not know them well yet."""
         end = time.monotonic() + LONGEST_S
         while not ((phases := self.phases()) is not None and true(phases)):
             if time.monotonic() > end:
-                raise TimeoutError(f"{phases}; all is in {self.root}")
+                return False
             time.sleep(0.02)
+        return True
 
     def files(self) -> list[Path]:
         """Everything that may be damaged."""
@@ -127,15 +133,13 @@ def run(size: Size) -> Count:
         assert place.begin()
         for name, gpus in zip(LONG, (1, 2, 2), strict=True):
             place.submit(name, iterations=10_000_000, options=[gpus])
-        place.until(lambda phases: all(phases.get(name) == "Running" for name in LONG))
+        place.until(_all_train)
         for _ in range(TIMES[size]):
             place.end()
             what, was_refused = _damage(place)
             refused += was_refused
-            phases = place.phases() or {}
             count.hold(
-                true=all(phases.get(name) == "Running" for name in LONG),
-                otherwise=f"{what}: the jobs are {phases}",
+                true=place.comes_to(_all_train), otherwise=f"{what}: the jobs are {place.phases()}"
             )
             place.probe()
         count.broken += _read_witnesses(place)
@@ -147,6 +151,10 @@ def run(size: Size) -> Count:
     if not count.broken:
         shutil.rmtree(place.root)
     return count
+
+
+def _all_train(phases: dict[str, str]) -> bool:
+    return all(phases.get(name) == "Running" for name in LONG)
 
 
 def _damage(place: Place) -> tuple[str, bool]:

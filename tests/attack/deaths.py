@@ -1,8 +1,8 @@
 """
 Deaths of controllers at system calls that the kernel stops them at, before and after each is done.
 
-The world is that of ``make chaos``: jobs come, trainings and SideCars are killed, files are locked. Whatever is half
-written at a death, the next controller goes on from there, and no law is broken.
+The world is that of ``make chaos``: jobs come, trainings and SideCars are killed, files are locked.
+The next controller goes on from every half-written state, and no law is broken.
 """
 
 import shutil
@@ -55,5 +55,5 @@ def _kill_in(count: Count, size: Size, mechanism: Mechanism, *, seed: int) -> No
     for kind, times in deaths.most_common(None if size is Size.FULL else 0):
         say(f"{times:5d}  {kind}")
     if not count.broken:
-        # What is in there tells what has gone wrong.
+        # The folder is kept after a failure, because its files show the cause.
         shutil.rmtree(root)

@@ -1,8 +1,8 @@
 """
 Disks that are full or read-only, in a mount namespace of their own that ends with the attack.
 
-On a full disk a controller begins and jobs can be cancelled; on a read-only one it refuses in one line. Whatever
-was refused is possible again as soon as the disk is, and what trains trains on.
+On a full disk a controller begins and jobs can be cancelled; on a read-only one it refuses in one
+line. A refused request succeeds as soon as the disk works again, and a training goes on meanwhile.
 """
 
 import os
@@ -72,8 +72,13 @@ class Disk:
         self._up.wait(LONGEST_S)
 
     def remount(self, how: str) -> None:
-        command = ["mount", "-o", f"remount,{how}", str(self.folder)]
-        subprocess.run([*self._enter, *command], check=True)
+        command = [*self._enter, "mount", "-o", f"remount,{how}", str(self.folder)]
+
+        def is_done() -> bool:
+            return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+        # A process that writes there may be about to end.
+        self._until(is_done, f"is remounted {how}")
 
     def phases(self) -> dict[str, str] | None:
         try:
@@ -161,7 +166,7 @@ def _attack(count: Count, disk: Disk, number: int) -> None:
     count.hold(true=True, otherwise="")
     filler.unlink()
 
-    # What writes on a disk keeps it from being protected.
+    # A disk with open files for writing cannot be remounted read-only.
     disk.ask("DELETE", f"/v1/jobs/{kept}")
     disk.until({})
     disk.end(signal.SIGKILL if number % 2 else signal.SIGTERM)

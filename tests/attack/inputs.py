@@ -45,8 +45,9 @@ from tests.attack.mutations import TEXTS, garbled, mutated
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 19
 SHARE_OF_SHORT: Final = 50
-"""So many times fewer are tried in the short form."""
+"""The short form tries this number of times fewer inputs."""
 LONGEST_S: Final = 2.0
+AGAIN: Final = 2
 LONGEST_LINE: Final = 4_000
 MOST_NAMED: Final = 20
 
@@ -76,21 +77,29 @@ def run(size: Size) -> Count:
 
 
 def try_target(target: Target, count: int, *, first: int = 0) -> Count:
-    """Give a reader so many inputs; each has a seed of its own, by which it can be made again."""
+    """Give a reader ``count`` inputs; each has a seed of its own, by which it can be made again."""
     result = Count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in range(first, first + count):
             result.tried += 1
-            given = target.make(random.Random(f"{SEED}/{target.name}/{number}"))
-            began = time.process_time()
-            why = _why_broken(target, given)
-            took = time.process_time() - began
+            seed = f"{SEED}/{target.name}/{number}"
+            why, took = _attempt(target, seed)
             if not why and took > LONGEST_S:
-                why = f"took {took:.1f} s"
+                # The kernel may charge the process that ran for the time for which its machine stood still.
+                took = min(_attempt(target, seed)[1] for _ in range(AGAIN))
+                why = f"took {took:.1f} s" if took > LONGEST_S else ""
             if why:
                 result.broken.append(f"input {number}: {why}")
     return result
+
+
+def _attempt(target: Target, seed: str) -> tuple[str, float]:
+    """Give a reader one input; say why it is broken, and the seconds of processor time that it took."""
+    given = target.make(random.Random(seed))
+    began = time.process_time()
+    why = _why_broken(target, given)
+    return why, time.process_time() - began
 
 
 def _why_broken(target: Target, given: Any) -> str:
@@ -98,7 +107,7 @@ def _why_broken(target: Target, given: Any) -> str:
         target.read(given)
     except Broken as error:
         return str(error)
-    except BaseException as error:  # noqa: BLE001 - whatever else comes out is what is looked for
+    except BaseException as error:  # noqa: BLE001 - the attack looks for every other error
         return f"{type(error).__name__}: {error}"[:300]
     return ""
 
@@ -268,7 +277,7 @@ def read_expression(text: str) -> None:
     except expressions.WrongExpression as error:
         insist(len(str(error)) <= LONGEST_LINE, "a long error")
         return
-    # What is let through, every SideCar can compile, and in no time.
+    # Every SideCar can compile an accepted expression, and in no time.
     insist(groups == set(re.compile(text).groupindex), "Python finds other groups in it")
 
 
@@ -453,4 +462,4 @@ TARGETS: Final = (
     Target("foreign documents", 1_000, make_foreign, read_foreign),
     Target("statuses", 3_000, make_status, read_a_status),
 )
-"""What is tried, and how often in the full form."""
+"""The readers under attack, and the number of inputs of each in the full form."""

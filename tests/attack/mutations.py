@@ -1,4 +1,4 @@
-"""Documents and texts, changed at random as somebody does who means harm; the same for the same seed."""
+"""Documents and texts, changed at random as an attacker does; the same for the same seed."""
 
 import copy
 import datetime as dt
@@ -85,7 +85,7 @@ ODDITIES: tuple[Any, ...] = (
 
 
 def pick(chance: random.Random) -> Any:
-    """Draw a value that nobody expects."""
+    """Draw an unexpected value."""
     kind = chance.randrange(20)
     if kind < 8:
         return chance.choice(TEXTS)
@@ -101,7 +101,7 @@ def pick(chance: random.Random) -> Any:
 
 
 def mutated(document: Any, chance: random.Random) -> Any:
-    """Return a copy of a document with a few things in it that nobody expects."""
+    """Return a copy of a document with a few unexpected things in it."""
     changed = copy.deepcopy(document)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         places = list(_places(changed))

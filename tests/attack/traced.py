@@ -23,7 +23,7 @@ from tests.chaos.points import Plan
 MOST_LIKELY = 0.3
 LEAST_LIKELY = 0.001
 CALLS_A_POINT = 6
-"""So many calls are passed where :mod:`tests.chaos` passes one point."""
+"""The number of calls for each point that :mod:`tests.chaos` passes."""
 
 
 class Draw:

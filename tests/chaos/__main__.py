@@ -24,7 +24,7 @@ WORLDS = (
 server of the MongoDB protocol, which is found, or built where there is Go."""
 
 KILLS_A_FREEZE = 25
-"""For so many controllers that die, one lives long enough to give a SideCar up."""
+"""After this number of controllers that die, one lives long enough to give a SideCar up."""
 
 
 def main() -> int:
@@ -82,7 +82,7 @@ def _run(trouble: Trouble) -> Counter[str]:
         f" profiles {'in a file' if trouble.server is None else 'on a server'}:"
         f" {world.story.deaths.total()} deaths, {len(world.story.iterations)} jobs,"
         f" {len(world.hostiles.kinds)} hostile jobs of {len(set(world.hostiles.kinds))} kinds,"
-        f" {starts} starts, {count_changes(lives)} changes of GPUs, besides {json.dumps(world.story.others)}"
+        f" {starts} starts, {count_changes(lives)} changes of GPUs, and {json.dumps(world.story.others)}"
     )
     shutil.rmtree(root)
     return world.story.deaths

@@ -5,8 +5,8 @@ Read from standard input are orders, one line of JSON each; answered is the proc
 controller, and then how it ended. A fork costs a hundredth of what it costs to start Python and to
 import everything, and what is killed is a process like any other.
 
-It is composed of the same parts as ``dljob up``. What is added lies around them: the methods that
-write and command, the statements of both databases, and the starting of processes.
+It is composed of the same parts as ``dljob up``. The deadly points lie around them: the methods
+that write and command, the statements of both databases, and the starting of processes.
 """
 
 import asyncio
@@ -23,15 +23,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dlcontrol.loop import Options
 from dlcontrol.pacing import Pace
+from dlcontrol.scheduling import Options
 from dlcontrol.sidecars import dialing
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.situation.rules import Rules
 from dlcore import policies
 from dlcore.model import Mechanism
-from dllocal.pods import processes
-from dllocal.running import Running, Setup
+from dllocal.pods import sidecar_processes
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlsidecar.linux.kernel import die_with_parent
 from dlsim.clusters import build_packed, parse_cluster
 from dlwire.messages import Run, Target
@@ -41,14 +42,16 @@ WITHOUT_NAMESPACE = (
     "import dlsidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
     " from dlsidecar.__main__ import main; raise SystemExit(main())"
 )
-"""A SideCar as it is where nobody may make namespaces: its keeper is a subreaper only."""
+"""A SideCar on a system without the right to make namespaces: its keeper is a subreaper only."""
 
 CHANGES = ("UPDATE", "INSERT", "DELETE", "CREATE", "COMMIT", "BEGIN")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be controlled, and for how long."""
+    """
+    The orders for one controller: the world that it controls, and the points at which it may die.
+    """
 
     state: str
     deaths: str
@@ -90,7 +93,7 @@ def live(order: Order) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(message)s")
     try:
         asyncio.run(_control(order))
-    except BaseException:  # noqa: BLE001 - whatever it is, two processes would go on from here
+    except BaseException:  # noqa: BLE001 - after any error, two processes would go on from here
         traceback.print_exc()
         return 70
     return 0
@@ -157,7 +160,7 @@ def _name(target: Target) -> str:
 
 
 def guard_wire(fuse: Fuse) -> None:
-    """Have points right before a declaration is on the wire, and when its answer is there."""
+    """Place points right before a declaration is on the wire, and after its answer has arrived."""
     send = dialing.Line.declare
 
     async def send_guarded(line: dialing.Line, target: Target) -> Any:
@@ -198,7 +201,8 @@ def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
             command, env={**env, "CHAOS_NODE": Path(log).stem}, **named
         )
 
-    changed: Any = processes
+    changed: Any = sidecar_processes
+    assert changed.subprocess is subprocess
     changed.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
 
 

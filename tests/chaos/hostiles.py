@@ -20,9 +20,10 @@ Ask = Callable[..., Any]
 
 PREFIX = "hostile-"
 LIVES_S = (4.0, 12.0)
+"""The shortest and the longest time after which a hostile job is cancelled."""
 LOOK_S = 1.0
 MISCHIEF = tuple(kind for kind in trainings.KINDS if kind != "fills-its-log")
-"""What trainings do; not what needs a disk of its own each time."""
+"""The mischief of trainings, without the kind that needs a disk of its own each time."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,7 +36,7 @@ class Place(Protocol):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """What can be played there."""
+        """The kinds of hostile jobs that can be played there."""
 
     def submit(self, name: str, kind: str) -> bool:
         """Submit a job; tell whether it was taken."""
@@ -48,14 +49,17 @@ class Place(Protocol):
 
 
 class Hostiles:
-    """Has so many hostile jobs at a time, each of another kind, and cancels them."""
+    """Keeps ``at_once`` hostile jobs, each of another kind, and cancels them."""
 
-    def __init__(self, place: Place, *, at_once: int, seed: int) -> None:
+    def __init__(
+        self, place: Place, *, at_once: int, seed: int, lives: tuple[float, float] = LIVES_S
+    ) -> None:
         self.kinds: list[str] = []
         """Those that were submitted, in this order."""
         self._place = place
         self._at_once = at_once
         self._chance = random.Random(seed)
+        self._lives = lives
         self._left: list[str] = []
         self._due: dict[str, float] = {}
         """When each is cancelled."""
@@ -74,7 +78,7 @@ class Hostiles:
                 self._left.append(kind)
                 return
             self.kinds.append(kind)
-            self._due[name] = now + self._chance.uniform(*LIVES_S)
+            self._due[name] = now + self._chance.uniform(*self._lives)
 
     def leave(self) -> bool:
         """Cancel all of them; tell whether none is left."""
@@ -156,9 +160,12 @@ def folder_of(name: str, root: Path) -> Path:
     return path
 
 
-def honest(name: str, path: Path) -> list[str]:
+def honest(
+    name: str,
+    path: Path,
+    program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER)),
+) -> list[str]:
     """Say how to train honestly."""
-    program = (sys.executable, "-S", "-E", str(TRAINER))
     return [
         *program,
         f"--job={name}",
@@ -169,7 +176,7 @@ def honest(name: str, path: Path) -> list[str]:
 
 
 def document_of(name: str, command: Sequence[str], path: Path, **env: str) -> Json:
-    """A job of one GPU that ends soon when it is told to."""
+    """A job of one GPU that ends soon after the order to end."""
     variables = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}",
         "HOSTILE_CHECKPOINTS": str(path / "checkpoint"),

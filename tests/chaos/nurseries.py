@@ -23,7 +23,7 @@ class Nursery:
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Not even a line is read ahead: nothing would tell that another one is there already.
+            # No line is read ahead, because a select would not report a line in the buffer.
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )
@@ -53,7 +53,7 @@ class Nursery:
     def close(self) -> None:
         if self.pid:
             self.end()
-        self._process.communicate(timeout=60.0)
+        self._process.communicate(timeout=240.0)
 
     def _line(self) -> bytes:
         assert self._process.stdout is not None

@@ -29,9 +29,9 @@ class Plan:
     deaths: Mapping[str, int] = field(default_factory=dict)
     """How many died at points of which kind before."""
     at_point: int = 0
-    """At this point, counted from its start, whatever its kind; 0 leaves it to chance."""
+    """The point at which it dies, counted from its start over all kinds; 0 leaves it to chance."""
     spares: int = 0
-    """It comes beyond so many points at least, and so out of its beginning."""
+    """It dies after at least this number of points, and so not at its beginning."""
     only: tuple[str, ...] = ()
     """It dies at points around these acts and at no others; empty: at any."""
     is_calm: bool = False

@@ -1,4 +1,4 @@
-"""Who lives, and to whom it belongs: read from /proc, whatever anybody says."""
+"""The processes that live, and the jobs to which they belong: read from /proc alone."""
 
 import contextlib
 import fcntl
@@ -36,7 +36,10 @@ def job_of(command: str) -> str:
 
 
 def served_job(command: str) -> str:
-    """Whose SideCar this is; what it runs need not name a job: where nothing may run, that is `false`."""
+    """
+    Return the job of a SideCar, by its log file: its command need not name the job, and is `false`
+    where nothing may run.
+    """
     (log,) = (word for word in command.split() if word.startswith("--log-file="))
     return Path(log.removeprefix("--log-file=")).parent.name
 
@@ -61,7 +64,12 @@ def kill(pid: int, signum: int = signal.SIGKILL) -> None:
 
 
 def is_held(path: Path) -> bool:
-    with path.open() as file:
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        # A controller removes the lock of a pod that has ended.
+        return False
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

@@ -111,7 +111,7 @@ def test_no_iteration_is_left_out():
 def test_iterations_are_lost_only_to_those_who_were_disturbed():
     killed, again = forge(steps=3, ending=""), forge(at=10.0, start="2", steps=5)
     (law,) = judge(killed, again)
-    assert law.endswith("came to 3, kept 0, and nobody had disturbed it")
+    assert law.endswith("came to 3, kept 0, and nothing had disturbed it")
     assert judge(killed, again, disturbances=[("a", 4.0)]) == []
     assert judge(killed, again, disturbances=[("b", 4.0)]) == [law]
     assert judge(killed, again, disturbances=[("a", 11.0)]) == [law]
@@ -150,13 +150,13 @@ def test_a_job_that_was_not_finished_is_told():
 def test_a_job_is_finished_once():
     twice = forge(at=20.0, start="2", steps=5)
     assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
-    # Nobody may have heard of the end; then it is asked again, and has nothing to do.
+    # The controller may have missed the end; then it starts the job again, which has nothing to do.
     assert judge(forge(steps=5), forge(at=20.0, start="2", resumed=5)) == []
 
 
 def test_what_nobody_asked_for_is_told():
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
-    assert law == "b ran, and nobody had asked for it"
+    assert law == "b ran, and no user had asked for it"
 
 
 def test_changes_are_counted_from_start_to_start_and_by_all_containers_of_one():

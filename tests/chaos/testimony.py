@@ -1,9 +1,9 @@
 """
-The independent checker: reads what the trainings wrote of themselves, and says what must not be.
+The independent checker: reads the logs of the trainings, and names the laws that were broken.
 
-It knows nothing of controllers, SideCars or records. Besides the logs it is given what was asked
-for (which jobs, how many iterations), and whom the test itself has killed and when, because only
-that excuses iterations that have to be done again.
+It knows nothing of controllers, SideCars or records. Apart from the logs it receives the jobs with
+their iterations, and the processes that the test itself has killed with the times, because only
+these deaths excuse iterations that have to be done again.
 """
 
 import json
@@ -37,7 +37,7 @@ class Life:
 
     @property
     def kept(self) -> int:
-        """What the next one need not do again."""
+        """The iterations that the next start need not do again."""
         return self.saved[-1][1] if self.saved else self.resumed_at
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Disturbance(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """What was asked for."""
+    """The jobs that were submitted, and the disturbances by the test."""
 
     iterations: Mapping[str, int]
     given_up: frozenset[str] = frozenset()
@@ -114,7 +114,7 @@ def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
         broken += _wrong_numbers([life for life in of_job if life.rank == 0])
         broken += _lost_for_nothing([life for life in of_job if life.rank == 0], expected)
         if job not in expected.iterations:
-            broken.append(f"{job} ran, and nobody had asked for it")
+            broken.append(f"{job} ran, and no user had asked for it")
     for job, iterations in expected.iterations.items():
         if job not in expected.given_up:
             broken += _unfinished(job, by_job[job], iterations)
@@ -174,7 +174,7 @@ def _wrong_numbers(leaders: Iterable[Life]) -> Iterator[str]:
 def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
     if leaders and leaders[0].job in expected.given_up:
         return
-    # What was started may be disturbed before its first word: other containers of it begin earlier.
+    # A start may be disturbed before its first log line: other containers of it begin earlier.
     since = float("-inf")
     for life, after in zip(leaders, [*leaders[1:], None], strict=True):
         until = after.begin if after is not None else float("inf")
@@ -183,7 +183,7 @@ def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
             each.job == life.job and since <= each.at <= until for each in expected.disturbances
         )
         if kept < life.reached and not excused:
-            yield f"{life} came to {life.reached}, kept {kept}, and nobody had disturbed it"
+            yield f"{life} came to {life.reached}, kept {kept}, and nothing had disturbed it"
         since = life.last
 
 
@@ -202,5 +202,7 @@ def _unfinished(job: str, of_job: list[Life], iterations: int) -> Iterator[str]:
 
 
 def _only_ends_again(done: list[Life]) -> bool:
-    """Whether the later ones found everything done, because nobody had heard of the end."""
+    """
+    Return whether the later ones found everything done, because the controller had missed the end.
+    """
     return all(not life.steps for life in done[1:])

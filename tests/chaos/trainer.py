@@ -1,10 +1,10 @@
 """
 A training that trains nothing and bears witness: what it had, when it lived, how far it came.
 
-Every process of it appends to a log of its own, one line a write, so that what was said before a
-SIGKILL is there after it. Times are of CLOCK_MONOTONIC, which all processes of a machine share. A
-lock on a file stands for each GPU: the kernel takes it back when a process is gone and not before.
-Runs without the project on its path.
+Every process of it appends to a log of its own, one line a write, so that each line from before a
+SIGKILL is in the log after it. Times are of CLOCK_MONOTONIC, which all processes of a machine
+share. A lock on a file represents each GPU: the kernel releases it when a process is gone and not
+before. Runs without the project on its path.
 """
 
 import argparse
@@ -32,7 +32,9 @@ class Witness:
 
 
 def take_gpus(folder, gpus):
-    """Return the first that somebody has, or none; whoever ends gives back what it took."""
+    """
+    Return the first GPU that another process has, or none; the end of a process releases its locks.
+    """
     for gpu in gpus:
         held = os.open(folder / f"{gpu}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -53,7 +55,7 @@ class Training:
         # All containers of a job have the same number of GPUs or nearly so.
         self.pause = options.seconds / (len(self.gpus) * world) ** 0.8
         self.saved = options.folder / "checkpoint" / "iteration"
-        # Whatever the platform calls it: two starts are never told the same port.
+        # The port identifies the start on every platform: no two starts receive the same one.
         start = os.environ["MASTER_PORT"]
         now = time.monotonic_ns()
         self.witness = Witness(options.witness, f"{options.job}.{now}.{self.rank}")

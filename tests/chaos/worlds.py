@@ -48,10 +48,13 @@ PATIENCE_S = 6.0
 SHORTEST_LIFE_S = 0.5
 SPARED_POINTS = (0, 30, 60, 120, 240)
 REMOVING = ("remove", "kill")
-"""What is done to a SideCar that answers nobody for longer than ``lost_seconds``."""
+"""The measures against a SideCar that has not answered for longer than ``lost_seconds``."""
 REMOVAL_S = 60.0
-"""No law of ours: so long a controller lives at most until it has noticed that."""
+"""No law of ours: the longest time that a controller lives until it has noticed that."""
+LEAVING_S = 240.0
+UNAVAILABLE = 503
 KILLED_FROM_OUTSIDE = "anywhere, from outside"
+LAST_LINES = 60
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Trouble:
 
     seed: int
     kills: int
-    """So many controllers die before the jobs are left in peace."""
+    """The number of controllers that die before the jobs are left in peace."""
     jobs: int = 8
     """Jobs at a time; while controllers die, another one comes for each that ends."""
     mechanism: Mechanism = Mechanism.IN_PLACE
@@ -76,22 +79,22 @@ class Trouble:
     """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
     removed, and dies about that."""
     limit_seconds: float = 240.0
-    """No law of ours: after so long something hangs."""
+    """No law of ours: after this time something hangs."""
     hostile: int = 0
-    """Hostile jobs at a time, besides the others."""
+    """Hostile jobs at a time, in addition to the others."""
     controllers: str = "tests.chaos.controllers"
     """The module that controllers come from, which says how they die."""
 
 
 @dataclass
 class Story:
-    """What has happened."""
+    """The events of a run."""
 
     deaths: Counter[str] = field(default_factory=Counter)
     """Of controllers, by the kind of point."""
     disturbances: list[Disturbance] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
-    """What else was done to it."""
+    """The other disturbances."""
     iterations: dict[str, int] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
 
@@ -126,7 +129,7 @@ class World:
         self._is_down = self._server is not None
         self._lock: Lock | None = None
         self._start_at = 0.0
-        """When the server is there again."""
+        """The time at which the server starts again."""
         self._release()
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
@@ -153,12 +156,19 @@ class World:
         broken = find_broken_laws(read_all(self.witness), self.story.expected())
         if self._server is not None:
             self._server.kill()
-        broken += [f"{pid} was left: {command}" for pid, command in find_processes(self.root)]
+        broken += [f"{pid} was left: {command}" for pid, command in self._find_left()]
         broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
         assert not broken, "\n".join([*broken, f"all is in {self.root}"])
 
+    def _find_left(self) -> list[tuple[int, str]]:
+        """The processes that do not end; a SideCar does so a moment after it has told its last."""
+        until = time.monotonic() + LEAVING_S
+        while (left := find_processes(self.root)) and time.monotonic() < until:
+            time.sleep(TICK_S)
+        return left
+
     def close(self) -> None:
-        """Leave nothing behind, whatever has happened."""
+        """Leave nothing behind, also after a failure."""
         if self._lock is not None:
             self._lock.release()
         self._nursery.close()
@@ -194,9 +204,13 @@ class World:
 
         self._await_death(REMOVAL_S, freeze)
 
+    def _last_words(self) -> str:
+        log = Path(f"{self.state}.log").read_text(encoding="utf-8", errors="replace")
+        return "\n".join(log.splitlines()[-LAST_LINES:])
+
     def _await_death(self, seconds: float, make_trouble: Callable[[], None]) -> None:
         """
-        Let things happen until the controller dies; after so long it is killed wherever it is.
+        Let things happen until the controller dies; after ``seconds`` it is killed wherever it is.
 
         That is counted from its first answer, because how long it takes to begin is the machine's affair.
         """
@@ -208,7 +222,7 @@ class World:
             self._insist_on_time()
             if time.monotonic() > until:
                 self._nursery.end()
-        assert status == -signal.SIGKILL, f"it ended by itself ({status}); see {self.state}.log"
+        assert status == -signal.SIGKILL, f"it ended by itself ({status}): {self._last_words()}"
         died_at = self._deaths.read_text() if self._deaths.exists() else KILLED_FROM_OUTSIDE
         self.story.deaths[died_at] += 1
         self._deaths.unlink(missing_ok=True)
@@ -234,7 +248,7 @@ class World:
             self.hostiles.leave()
             self._insist_on_time()
         self._nursery.end(signal.SIGTERM)
-        assert self._nursery.wait(60.0) == 0
+        assert self._nursery.wait(240.0) == 0
 
     def _all_is_done(self) -> bool:
         if self._unsent or not self._look() or not self.hostiles.leave():
@@ -251,7 +265,7 @@ class World:
     # --- jobs
 
     def _keep_jobs_coming(self) -> bool:
-        """Submit another one for each that ends; tell whether anybody answers."""
+        """Submit another job for each that ends; return whether a controller answers."""
         self._send()
         if not self._look():
             return False
@@ -296,7 +310,7 @@ class World:
             self.story.others["cancelled a job"] += 1
 
     def _look(self) -> bool:
-        """See how the jobs are, if somebody answers."""
+        """Update the phases of the jobs, if a controller answers."""
         answer = self._try("GET", "/v1/jobs")
         if answer is None or answer.status != 200:
             return False
@@ -306,18 +320,20 @@ class World:
             if not is_hostile(each["metadata"]["name"])
         }
         for job in self._jobs.keys() - seen.keys():
-            # Forgotten some time after its end, or because nobody wants it any more.
+            # The job was forgotten some time after its end, or because its user gave it up.
             self._jobs[job] = "Completed"
         self._jobs.update(seen)
         return True
 
     def _try(self, method: str, target: str, body: Any = None) -> Any:
         try:
-            return self._ask(method, target, body)
+            answer = self._ask(method, target, body)
         except Exception as error:
             if not isinstance(error, OSError | ValueError) and "http" not in type(error).__module__:
                 raise
             return None
+        # The list of jobs was locked for too long, by us: nothing was done, and it is tried again.
+        return None if answer.status == UNAVAILABLE else answer
 
     # --- trouble
 
@@ -354,9 +370,11 @@ class World:
     ) -> None:
         if found:
             pid, job = self._chance.choice(found)
-            self.story.disturbances.append(Disturbance(job, time.monotonic()))
             self.story.others[what] += 1
+            # On a busy machine the job may have restarted between the choice and the kill.
+            self.story.disturbances.append(Disturbance(job, time.monotonic()))
             kill(pid, signum)
+            self.story.disturbances.append(Disturbance(job, time.monotonic()))
 
     def _keepers(self) -> list[tuple[int, str]]:
         """The processes of SideCars that no process of another SideCar has started, with their jobs."""

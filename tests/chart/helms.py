@@ -13,19 +13,23 @@ from tests.sidecar.drivers import ROOT
 
 CHART = ROOT / "manifests" / "chart"
 HOME = "dljob-system"
+LIMIT_SECONDS = 400.0
+"""Helm itself waits for its hooks for five minutes."""
 
 Json = dict[str, Any]
 
 
 class Helm:
     """
-    Commands in the name of a kubeconfig's user, or of nobody, who has no cluster.
+    Commands with the user of a kubeconfig, or with no cluster if there is no kubeconfig.
 
     ``helm("lint", CHART)`` returns what it prints and raises what ``kubectl`` raises.
     """
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
-        self._typed = Kubectl(demand(HELM)["helm"], kubeconfig or folder / "none")
+        self._typed = Kubectl(
+            demand(HELM)["helm"], kubeconfig or folder / "none", seconds=LIMIT_SECONDS
+        )
 
     def __call__(self, *words: str | Path, values: Mapping[str, Any] | None = None) -> str:
         return self._typed(*words, *_values(values), stdin=_values_file(values))

@@ -96,7 +96,7 @@ class Release:
             command = ["/usr/bin/env", f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}"]
             command += [sys.executable, *words[1:], f"--kubeconfig={kubeconfig}"]
             process = self._guard.spawn(command, self._folder / "ending.log")
-            status = process.wait(120.0)
+            status = process.wait(300.0)
             phase = "Failed" if status else "Succeeded"
             name = pod["metadata"]["name"]
             api.merge(f"{path}/{name}/status", {"status": {"phase": phase}})

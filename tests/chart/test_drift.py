@@ -1,4 +1,6 @@
-"""What is made from the chart and for it is as it would be made now; every value is explained."""
+"""
+The files that are generated from the chart or for it are up to date; every value is explained.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""The alerts and the dashboard ask for what is there, in Prometheus's own language, and say what is so."""
+"""
+The alerts and the dashboard use existing metrics, in Prometheus's own language, and are right.
+"""
 
 import json
 import re
@@ -12,8 +14,8 @@ from dlcontrol.reporting.metrics import Metrics
 from dlcore.model import Phase
 from dlgangs.book import Book
 from dlgangs.decider import Decider
-from dlgangs.deciding import Rules, Standing
 from dlgangs.metrics import GangMetrics
+from dlgangs.verdicts import Rules, Standing
 from dlstore.notebook.notebook import NotebookState
 from dlstore.notebook.pending import Dropped
 from dlstore.tables import GpuState
@@ -63,7 +65,7 @@ LABELS = {
     ("dljob_sidecars", "state"): {"answers", "silent", "pending"},
     ("dljob_gangs", "standing"): {each.value for each in Standing},
 }
-"""What a label may say."""
+"""The values that a label may have."""
 
 
 @each_expression
@@ -80,7 +82,7 @@ def test_every_metric_but_those_of_creation_is_shown_or_watched():
     used = {name for each in EXPRESSIONS.values() for name in re.findall(r"\bdljob_\w+", each)}
     stems = {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in registered()}
     unused = stems - {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in used}
-    # What is only of use to who looks into a single job, or into the extender.
+    # These metrics are only useful in an investigation of a single job, or of the extender.
     assert unused == {"dljob_job_iterations", "dljob_gang_answers", "dljob_gang_looks"}
 
 
@@ -90,7 +92,7 @@ def test_every_metric_but_those_of_creation_is_shown_or_watched():
 def run_promql(*words, stdin=""):
     program = demand(PROMQL)["dljob-test-promql"]
     return subprocess.run(
-        [program, *words], input=stdin, capture_output=True, text=True, check=False, timeout=120.0
+        [program, *words], input=stdin, capture_output=True, text=True, check=False, timeout=300.0
     )
 
 
@@ -150,7 +152,10 @@ AT = 170 * MINUTE
 
 
 def but(*lines: str) -> str:
-    """What is healthy, with other lines in the place of those for the same series; a name alone goes."""
+    """
+    Return the healthy metrics, with these lines in the place of those for the same series; a name
+    alone goes.
+    """
     load = HEALTHY
     for line in lines:
         series, _, values = line.rpartition(" ") if " " in line else (line, "", "")

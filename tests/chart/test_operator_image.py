@@ -1,4 +1,6 @@
-"""``Dockerfile.operator``: the operator, the extender and the command, for nobody in particular to run."""
+"""
+``Dockerfile.operator``: the operator, the extender and the command, run by an unprivileged user.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,20 +13,25 @@ from tests.sidecar.drivers import ROOT
 from tests.sidecar.engines import Buildah
 
 # With the tests on real nodes, because to build it takes minutes.
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 USER = 65532
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Buildah]:
-    """What runs the image, which is built from nothing but the files that its Dockerfile names."""
+    """
+    An engine that runs the image, which is built only from the files that its Dockerfile names.
+    """
     with entered(Images.in_cache().operator_built()) as built:
         yield built
 
 
 def run(engine, *command):
-    """Run a command as a careful cluster would: as nobody, with a root that can only be read."""
+    """
+    Run a command as a careful cluster would: as an unprivileged user, with a read-only root file
+    system.
+    """
     container = engine.prepare(USER, {})
     return subprocess.run([*container, *command], capture_output=True, text=True, check=False)
 
@@ -39,7 +46,7 @@ def test_it_is_nobody_and_says_what_it_is(engine):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until told to end"),
+        (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until a signal"),
         (["python", "-m", "dlgangs", "--help"], "--make-tls"),
         (["python", "-m", "dloperator.uninstalling", "--help"], "Delete all jobs"),
         (["dljob", "policies"], "adaptive"),

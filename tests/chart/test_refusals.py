@@ -29,7 +29,7 @@ REFUSED = {
         {"replicas": 2, "store": {"type": "sqlite"}},
         "at '/replicas': value must be '1 where store.type is sqlite, because one process writes",
     ),
-    "a server that nobody names": (
+    "a server without an address": (
         {"store": MONGODB},
         "at '/store/mongodb': value must be 'an address where store.type is mongodb: give store",
     ),
@@ -96,7 +96,7 @@ def test_it_is_refused_and_named(helm, values, says):
     assert said.code != 0
     assert said.out == ""
     assert says in said.err
-    # One fault is told once, not with all that follows from it.
+    # One fault leads to one message, not to all messages that follow from it.
     assert len([line for line in said.err.splitlines() if line.strip().startswith("- at")]) <= 3
 
 

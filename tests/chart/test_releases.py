@@ -78,7 +78,7 @@ def newer_chart(folder: Path) -> Path:
 
 
 def traces(stage: Stage, job: str) -> Json:
-    """What would be different if anything of a job had been started anew."""
+    """Return the facts that differ if any part of a job restarts."""
     return {
         "pods": {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in stage.pods_of(job)},
         # The SideCar and the training, by a path that both are given.
@@ -92,10 +92,10 @@ def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
 ):
     told = succeed(release.install(VIRTUAL))
     assert "DLJob 0.1.0 is installed in namespace dljob-system" in told
-    assert "what is learnt about jobs ends with the operator's pod" in told
+    assert "profiles and history end with the operator's pod" in told
     with staged(release.plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
         first = release.start_operator(stage)
-        # Of a size of its own, so that nobody has a reason to change it.
+        # Of a size of its own, so that the policy has no reason to change it.
         stage.submit("long", iterations=LONG, gpus={"options": [2]})
         stage.wait_for_phase("long", "Running")
         before = traces(stage, "long")
@@ -106,7 +106,7 @@ def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
         assert "later" in str(release.find(CRD)["spec"])
         image = release.find(DEPLOYMENT)["spec"]["template"]["spec"]["containers"][0]["image"]
         assert image == "dljob-operator:0.2.0"
-        # As the Deployment would: the new one is ready before the former one is told to end.
+        # As in a Deployment: the new operator is ready before the former one gets the order to end.
         release.start_operator(stage, waits=True)
         first.stop()
         stage.submit("later", iterations=50, gpus={"options": [1]})
@@ -148,8 +148,8 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
             succeed(uninstalled.result())
         assert stage.is_gone("long")
         assert stage.is_gone("waits")
-        assert stage.pods() == []
-        assert stage.kubelets.pids() == {}
+        # That a job is gone proves that its training is; its pod is removed a moment later.
+        stage.wait(lambda: stage.pods() == [] and stage.kubelets.pids() == {})
     assert not is_there(release, DEPLOYMENT)
     assert is_there(release, CRD)
     ending = "/apis/rbac.authorization.k8s.io/v1/clusterroles/dljob-ending"

@@ -1,10 +1,12 @@
-"""What the chart makes of values, without a cluster."""
+"""The documents that the chart renders from values, without a cluster."""
 
+import click
 import pytest
 import yaml
 
 from dloperator.jobs import crd
 from dloperator.settings import load_settings
+from dlportal.__main__ import main as page
 from tests.chart.helms import CHART
 from tests.servers.binaries import BUILD_SECONDS
 
@@ -19,6 +21,7 @@ EVERYTHING = {
     "networkPolicy": {"jobNamespaces": ["team-a", "team-b"]},
     "metrics": {"monitor": "pod", "rules": True, "dashboard": {"enabled": True}},
     "uninstall": {"jobs": "end"},
+    "web": {"enabled": True, "hosts": ["gpus.example.com"]},
     "settings": {
         "policy": "max-min",
         "pool": {"mode": "reserve"},
@@ -66,7 +69,9 @@ def test_every_pod_of_ours_may_be_where_only_restricted_ones_are(helm):
     pods = [
         each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})
     ]
-    assert len(pods) == 4, "the operator, the scheduler, the store, the one that ends jobs"
+    assert len(pods) == 5, (
+        "the operator, the scheduler, the store, the page, the one that ends jobs"
+    )
     for pod in pods:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -88,7 +93,109 @@ def test_a_platform_that_chooses_users_itself_is_let(helm):
     }
 
 
+# --- the page -----------------------------------------------------------------------------
+
+
+def arguments_of_page(rendered):
+    [container] = rendered.pod("dljob-web")["containers"]
+    return container["args"]
+
+
+def test_the_page_is_there_only_if_it_is_wanted_and_shows_a_certificate(helm):
+    assert "dljob-web" not in helm.render().text
+    rendered = helm.render({"web": {"enabled": True, "hosts": ["gpus.example.com"]}})
+    arguments = arguments_of_page(rendered)
+    assert {"--tls=/var/run/dljob-tls", "--make-tls", "--host=gpus.example.com"} <= set(arguments)
+    assert rendered.find("Service", "dljob-web")["spec"]["ports"][0]["port"] == 443
+    given = {"web": {"enabled": True, "tls": {"secretName": "mine"}}}
+    rendered = helm.render(given)
+    assert "--make-tls" not in arguments_of_page(rendered)
+    volumes = {each["name"]: each for each in rendered.pod("dljob-web")["volumes"]}
+    assert volumes["tls"]["secret"] == {"secretName": "mine"}
+    rendered = helm.render({"web": {"enabled": True, "tls": {"enabled": False}}})
+    assert "--no-tls" in arguments_of_page(rendered)
+    assert rendered.find("Service", "dljob-web")["spec"]["ports"][0]["port"] == 80
+
+
+def test_the_page_is_started_with_the_time_that_a_question_may_take(helm):
+    rendered = helm.render({"web": {"enabled": True, "whatIfSeconds": 12.5}})
+    assert "--what-if-seconds=12.5" in arguments_of_page(rendered)
+    context = click.Context(page)
+    page.parse_args(context, arguments_of_page(rendered))
+    assert context.params["what_if_seconds"] == 12.5
+
+
+def test_the_page_changes_nothing_and_reaches_the_store_of_the_operator(helm):
+    rendered = helm.render({"web": {"enabled": True}, "store": {"type": "deployed"}})
+    rules = [
+        *rendered.find("ClusterRole", "dljob-web")["rules"],
+        *rendered.find("Role", "dljob-web")["rules"],
+    ]
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    for rule in rules:
+        verbs = {"create"} if set(rule["resources"]) <= reviews else {"get", "list"}
+        assert set(rule["verbs"]) <= verbs
+        assert "secrets" not in rule["resources"]
+    [container] = rendered.pod("dljob-web")["containers"]
+    assert "DLJOB_STORE" in {each["name"] for each in container["env"]}
+    [ingress] = rendered.find("NetworkPolicy", "dljob-mongodb")["spec"]["ingress"]
+    components = {
+        each["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for each in ingress["from"]
+    }
+    assert components == {"operator", "web"}
+
+
+def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
+    def rules_of(rendered, kind, *, namespace=""):
+        [found] = [
+            each
+            for each in rendered
+            if each["kind"] == kind
+            and each["metadata"]["name"] == "dljob-web"
+            and each["metadata"].get("namespace", "") == namespace
+        ]
+        return {name for rule in found["rules"] for name in rule["resources"]}
+
+    ours = {"dljobs", "events"}
+    rendered = helm.render({"web": {"enabled": True}})
+    assert ours <= rules_of(rendered, "ClusterRole")
+    assert not [each for each in arguments_of_page(rendered) if "--namespace" in each]
+    limited = {"web": {"enabled": True}, "namespaces": ["team-a", "dljob-system"]}
+    rendered = helm.render(limited)
+    assert rules_of(rendered, "ClusterRole") == {"tokenreviews", "subjectaccessreviews", "nodes"}
+    assert rules_of(rendered, "Role", namespace="team-a") == ours
+    assert rules_of(rendered, "Role", namespace="dljob-system") == {*ours, "configmaps"}
+    assert {"--namespace=team-a", "--namespace=dljob-system"} <= set(arguments_of_page(rendered))
+
+
+def test_the_page_may_reach_the_store_as_a_user_who_only_reads(helm):
+    secret = {"name": "reader", "key": "address"}
+    rendered = helm.render(
+        {
+            "web": {"enabled": True, "store": {"existingSecret": secret}},
+            "store": {"type": "deployed"},
+        }
+    )
+    [container] = rendered.pod("dljob-web")["containers"]
+    environment = {each["name"]: each for each in container["env"]}
+    assert environment["DLJOB_STORE"]["valueFrom"] == {"secretKeyRef": secret}
+    assert "DLJOB_STORE_PASSWORD" not in environment
+
+
 # --- how many, and with which store -------------------------------------------------------
+
+
+def test_claims_of_others_are_kept_off_the_pool_where_a_driver_is_on_its_nodes(helm):
+    def expressions(gpu_access: str) -> str:
+        settings = {"pods": {"gpuAccess": gpu_access}} if gpu_access else {}
+        rendered = helm.render({"admission": {"enabled": True}, "settings": settings})
+        policy = rendered.find("ValidatingAdmissionPolicy", "dljob-pool")
+        return " ".join(each["expression"] for each in policy["spec"]["validations"])
+
+    assert "resourceClaims" in expressions("dra-admin")
+    for other in ("", "cdi"):
+        assert "resourceClaims" not in expressions(other)
 
 
 def store_of(rendered):

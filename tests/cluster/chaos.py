@@ -1,8 +1,10 @@
 """
-The chaos of one machine, on real nodes: whoever controls, trains or keeps things is killed, and all jobs finish.
+The chaos of one machine, on real nodes: controllers, trainings and stores are killed, and all jobs
+finish.
 
 Jobs come, reshape and finish on two nodes meanwhile. Killed are the operator that leads (its process, or
-its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. The
+its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. Hostile
+jobs are among them: images whose SideCars lie, and trainings that do harm (tests/cluster/hostiles.py). The
 witness is that of the one-machine chaos: each training tells what it had, and holds a lock for each of its
 GPUs; what it told is read by a checker that knows nothing of operators.
 
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.processes import TRAINER as SCRIPT
 from tests.chaos.processes import job_of, kill
 from tests.chaos.testimony import (
@@ -34,9 +37,9 @@ from tests.chaos.testimony import (
 from tests.chaos.worlds import job_document
 from tests.chart.helms import HOME
 from tests.cluster.clusters import Cluster, install, opened, values
+from tests.cluster.hostiles import in_containers, seen_at
 from tests.cluster.looking import Json, View
 from tests.servers.binaries import FERRETDB, find_all
-from tests.servers.images import TRAINER as IMAGE
 from tests.servers.mongo import MongoServer
 from tests.servers.namespaces import make_namespace
 from tests.servers.realnodes import HOST
@@ -44,24 +47,39 @@ from tests.sidecar.drivers import find_processes, read_proc
 
 JOBS = 10
 AT_A_TIME = (1, 2, 4, 6)
-"""So many jobs are active at most, now and then another number: few grow, and many make room."""
+"""The largest number of active jobs, which changes now and then: few grow, and many make room."""
 LEAST_CHANGES = 10
 """How often jobs come to other GPUs at least; more jobs come until that is so."""
-GPUS_A_NODE = 4
+NODES = {"node1": 4, "node2": 4}
+"""The number of GPUs of each node."""
 SECONDS_A_STEP = 0.04
 """On one GPU."""
+HOSTILE_S = (15.0, 45.0)
+"""The shortest and the longest time of a hostile job; its container needs part of it to come up."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 400.0
-"""So long nothing may get on; a container that has ended often is started anew after minutes only."""
-LEASE = {"leaseSeconds": 8, "renewSeconds": 2, "giveUpSeconds": 6, "lookSeconds": 0.5}
+"""
+The longest time without progress; the kubelet restarts a container that has ended often only after
+minutes.
+"""
+LEASE = {"leaseSeconds": 16, "renewSeconds": 2, "giveUpSeconds": 14, "lookSeconds": 0.5}
 """Another operator leads soon, and none gives up because this machine has much to do."""
+RULES = {"obeySeconds": 60}
+"""A hostile SideCar that disobeys is ended within the patience of the test."""
 
 
 class Trouble:
-    """What happens to a cluster, and what is seen of it."""
+    """The disturbances of a cluster, and the observations of it."""
 
     def __init__(
-        self, view: View, folder: Path, store: MongoServer, *, jobs: int, seed: int
+        self,
+        view: View,
+        folder: Path,
+        store: MongoServer,
+        *,
+        jobs: int,
+        seed: int,
+        hostile: int,
     ) -> None:
         self.view = view
         self.folder = folder
@@ -75,13 +93,16 @@ class Trouble:
         self.disturbances: list[Disturbance] = []
         self.happened: Counter[str] = Counter()
         self.restarted: dict[str, tuple[int, str]] = {}
-        """How often a container was started anew, the most that was seen, and what of, by its pod's uid."""
+        """The highest count of restarts of a container, and what restarted, by its pod's uid."""
         self.kills: Counter[str] = Counter()
         """How often we have killed the first process of a container, by the uid of its pod."""
         self.away: list[tuple[str, Callable[[], None]]] = []
-        """What is to come back, and how."""
+        """The parts that are down, and the functions that start them again."""
         (folder / "witness").mkdir()
         shutil.copy(SCRIPT, folder / SCRIPT.name)
+        place = in_containers(view, folder, self.place, NODES)
+        self.hostiles = Hostiles(place, at_once=hostile, seed=seed, lives=HOSTILE_S)
+        self._attend_hostiles: Callable[[], object] = self.hostiles.go_on
 
     # --- jobs
 
@@ -111,18 +132,17 @@ class Trouble:
         pod = document["spec"]["template"]["spec"]
         [container] = pod["containers"]
         node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
-        container |= {
-            "image": IMAGE,
-            "imagePullPolicy": "Never",
-            "env": [{"name": "CHAOS_NODE", "valueFrom": node}],
-            "volumeMounts": [{"name": "chaos", "mountPath": str(self.place)}],
-        }
-        pod["volumes"] = [{"name": "chaos", "hostPath": {"path": str(self.folder)}}]
+        container["env"] = [{"name": "CHAOS_NODE", "valueFrom": node}]
+        seen_at(document, self.folder, self.place)
         return document
 
     def phases(self) -> dict[str, str]:
+        """The phases of the honest jobs."""
         items = self.view.find("dljobs")
-        return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items}
+        phases = {
+            each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items
+        }
+        return {name: phase for name, phase in phases.items() if not is_hostile(name)}
 
     def operators(self) -> list[Json]:
         """Their pods."""
@@ -154,7 +174,7 @@ class Trouble:
         return True
 
     def bring_back(self) -> None:
-        """Start again what was ended, so that nobody after us has to do without it."""
+        """Start again the parts that are down, so that later tests have them."""
         while self.away:
             name, come_back = self.away.pop()
             come_back()
@@ -193,10 +213,10 @@ class Trouble:
         job = pod["metadata"]["labels"]["dljob.io/job"]
         mark = f"--job-uid={pod['metadata']['ownerReferences'][0]['uid']}"
         found = _find_in_pod(mark, pod["metadata"]["name"])
-        self._note(job)
         self.kills[pod["metadata"]["uid"]] += 1
-        for pid in found:
-            kill(pid)
+        with self._disturbing(job):
+            for pid in found:
+                kill(pid)
         return bool(found)
 
     def _kill_training(self) -> bool:
@@ -204,8 +224,8 @@ class Trouble:
         if not found:
             return False
         pid, job = self.chance.choice(found)
-        self._note(job)
-        kill(pid)
+        with self._disturbing(job):
+            kill(pid)
         return True
 
     def _kill_kubelet(self) -> bool:
@@ -219,8 +239,8 @@ class Trouble:
         if not pods:
             return False
         pod = self.chance.choice(pods)
-        self._note(pod["metadata"]["labels"]["dljob.io/job"])
-        self._delete_by_force(pod["metadata"]["name"], "-n", self.view.namespace)
+        with self._disturbing(pod["metadata"]["labels"]["dljob.io/job"]):
+            self._delete_by_force(pod["metadata"]["name"], "-n", self.view.namespace)
         return True
 
     def _kill_store(self) -> bool:
@@ -232,8 +252,16 @@ class Trouble:
         words = ("--force", "--grace-period=0", "--wait=false")
         self.view.cluster.kubectl("delete", "pod", name, *where, *words)
 
+    @contextmanager
+    def _disturbing(self, job: str) -> Iterator[None]:
+        """Note a disturbance before and after, because the job may restart while a command starts."""
+        self._note(job)
+        yield
+        self._note(job)
+
     def _note(self, job: str) -> None:
-        self.disturbances.append(Disturbance(job, time.monotonic()))
+        if not is_hostile(job):
+            self.disturbances.append(Disturbance(job, time.monotonic()))
 
     def _training_pods(self) -> list[Json]:
         """The pods in which something trains."""
@@ -260,8 +288,10 @@ class Trouble:
     # --- how it goes on
 
     def look(self) -> None:
-        """See which containers were started anew."""
+        """See which containers were started again; those of hostile jobs are, as often as they fail."""
         for pod in [*self.view.find("pods"), *self.operators()]:
+            if is_hostile(pod["metadata"]["labels"].get("dljob.io/job", "")):
+                continue
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             for container in pod["status"].get("containerStatuses", ()):
                 count, ended = container["restartCount"], container.get("lastState", {})
@@ -279,6 +309,7 @@ class Trouble:
         reached, since = self.saved(), time.monotonic()
         while not is_so():
             self.submit_some()
+            self._attend_hostiles()
             self.look()
             if (now := self.saved()) > reached:
                 reached, since = now, time.monotonic()
@@ -294,6 +325,8 @@ class Trouble:
             self.wait_for(lambda: self.saved() >= part * self._work(), f"{part:.0%} of all")  # noqa: B023
             self.wait_for(lambda: self.disturb(kind), f"an occasion for: {kind}")  # noqa: B023
         self.bring_back()
+        self._attend_hostiles = self.hostiles.leave
+        self.wait_for(self.hostiles.leave, "the end of all hostile jobs")
         self.wait_for(self._are_completed, "the end of all jobs")
         while count_changes(self.lives()) < LEAST_CHANGES:
             self.jobs += 2
@@ -309,21 +342,29 @@ class Trouble:
         return len(phases) == self.jobs and set(phases.values()) == {"Completed"}
 
     def lives(self) -> list[Life]:
-        """What the trainings told of themselves."""
+        """Return the trainings' own logs."""
         return read_all(self.folder / "witness")
 
     def verify(self) -> None:
-        """Hold that no law was broken, and that nothing was started anew for which we had not asked."""
+        """
+        Hold that no law was broken, and that no container restarted without an order of this test.
+        """
         lives = self.lives()
         expected = Expected(self.iterations, disturbances=tuple(self.disturbances))
-        assert find_broken_laws(lives, expected) == []
+        broken = find_broken_laws(lives, expected)
+        assert not broken, broken
         unasked = [what for uid, (n, what) in self.restarted.items() if n > self.kills[uid]]
-        assert not unasked, f"containers were started anew by themselves: {unasked}"
+        assert not unasked, f"containers restarted by themselves: {unasked}"
         happened = ", ".join(f"{kind} {times}" for kind, times in sorted(self.happened.items()))
         sys.stdout.write(
             f"\n{len(self.iterations)} jobs, {len(lives)} processes of them,"
-            f" {count_changes(lives)} changes of GPUs; {happened}\n"
+            f" {count_changes(lives)} changes of GPUs; {happened};"
+            f" {len(self.hostiles.kinds)} hostile jobs, {self._count_harmful()} of which came to do harm\n"
         )
+
+    def _count_harmful(self) -> int:
+        """How many hostile jobs have trained or begun their harm, which each of them writes down."""
+        return sum(any(path.iterdir()) for path in self.folder.glob("hostile/*"))
 
 
 def _find_in_pod(token: str, pod: str) -> list[int]:
@@ -349,7 +390,7 @@ KINDS = (
 def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
     """Have the operator keep what it learns in that store, and lead again soon after another one died."""
     keeping = {"type": "mongodb", "mongodb": {"url": store.url("dljob")}}
-    settings = {**values()["settings"], "lease": LEASE}
+    settings = {**values()["settings"], "lease": LEASE, "rules": RULES}
     install(cluster, store=keeping, settings=settings)
     try:
         yield
@@ -357,18 +398,22 @@ def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
         install(cluster)
 
 
-def survive(view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int) -> None:
-    """Let so many things happen while jobs come and finish, and hold that no law was broken."""
+def survive(
+    view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int, hostile: int
+) -> None:
+    """
+    Cause this number of disturbances while jobs come and finish, and hold that no law was broken.
+    """
     chance = random.Random(seed)
     rounds = -(-disturbances // len(KINDS))
     kinds = [kind for _ in range(rounds) for kind in chance.sample(KINDS, len(KINDS))]
     jobs = max(JOBS, disturbances)
-    view.cluster.give_gpus(node1=GPUS_A_NODE, node2=GPUS_A_NODE)
+    view.cluster.give_gpus(**NODES)
     with (
         MongoServer(ferretdb, folder / "store", host=HOST) as store,
         controlled(view.cluster, store),
     ):
-        trouble = Trouble(view, folder, store, jobs=jobs, seed=seed)
+        trouble = Trouble(view, folder, store, jobs=jobs, seed=seed, hostile=hostile)
         try:
             trouble.run(kinds[:disturbances])
         finally:
@@ -380,6 +425,7 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="tests.cluster.chaos")
     options.add_argument("--disturbances", type=int, default=60)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--hostile", type=int, default=2, help="hostile jobs at a time")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     with opened(folder) as cluster, cluster.plane.api() as api:
@@ -387,7 +433,14 @@ def main() -> None:
         ours = cluster.folder / view.namespace
         ours.mkdir()
         ferretdb = find_all(FERRETDB)["dljob-test-ferretdb"]
-        survive(view, ours, ferretdb, disturbances=given.disturbances, seed=given.seed)
+        survive(
+            view,
+            ours,
+            ferretdb,
+            disturbances=given.disturbances,
+            seed=given.seed,
+            hostile=given.hostile,
+        )
     shutil.rmtree(folder)
 
 

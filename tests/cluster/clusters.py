@@ -10,10 +10,12 @@ from typing import Any
 import yaml
 
 from tests.chart.helms import CHART, HOME
+from tests.cluster.jobs import GPU_TYPE, as_text, replay
+from tests.operator.stages import wait_until
 from tests.servers.binaries import HELM, find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.images import OPERATOR, SIDECAR, Images
-from tests.servers.kubectl import Kubectl
+from tests.servers.kubectl import Kubectl, KubectlFailed
 from tests.servers.packages import ensure_packages
 from tests.servers.realnodes import HOST, LOST_SECONDS, RealNodes, make_nodes, open_room
 
@@ -22,8 +24,6 @@ Json = dict[str, Any]
 HELM_SECONDS = 600.0
 NODES = 2
 RELEASE = "dljob"
-GPU_TYPE = "A100"
-"""Of the type whose speeds the training of the tests replays."""
 POOL_LABEL = "dljob.io/pool"
 """And the taint of such nodes."""
 COUNT_LABEL = "nvidia.com/gpu.count"
@@ -32,7 +32,7 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a test has in its hands."""
+    """The cluster of a test, and the tools for it."""
 
     plane: ControlPlane
     nodes: RealNodes
@@ -70,7 +70,7 @@ class Cluster:
         return found
 
     def describe_home(self) -> str:
-        """What becomes of the operators and what they say, which is where a failure is understood."""
+        """Return the state and the logs of the operators, which explain a failure."""
         which = ("-n", HOME, "-l", "app.kubernetes.io/component=operator")
         asked = (
             ("get", "pods", *which, "-o", "wide"),
@@ -81,7 +81,7 @@ class Cluster:
 
 
 def values(**others: Any) -> Mapping[str, Any]:
-    """The values of the chart for images that are there already, and GPUs that exist on paper."""
+    """The values of the chart for local images, and GPUs that exist on paper."""
 
     def image(name: str) -> Json:
         repository, _, tag = name.rpartition(":")
@@ -91,8 +91,8 @@ def values(**others: Any) -> Mapping[str, Any]:
         "image": image(OPERATOR),
         "sidecar": {"image": image(SIDECAR)},
         "settings": {
-            "pods": {"runtimeClass": "", "virtualGpus": True},
-            # What a test waits for; the trainings of most of them would take days.
+            "pods": {"runtimeClass": "", "virtualGpus": True, "hostPorts": "20000-29999"},
+            # Tests wait for progress; the trainings of most other users take days.
             "publishing": {"seconds": 2},
         },
         # There are no other nodes than those of the pool.
@@ -109,6 +109,16 @@ def install(cluster: Cluster, **others: Any) -> None:
         *("upgrade", "--install", RELEASE, CHART, "--namespace", HOME, "--create-namespace"),
         *("--values", file, "--wait", "--timeout=5m"),
     )
+    wait_until(lambda: is_taken(cluster), cluster.describe_home)
+
+
+def is_taken(cluster: Cluster) -> bool:
+    """Whether the API server takes jobs; on a busy machine its policies know the definition later than ``--wait``."""
+    words = ("create", "--namespace=default", "--dry-run=server", "--filename=-")
+    said = cluster.kubectl.try_to(*words, stdin=as_text(replay("tried", [1], cluster.folder)))
+    if said.code != 0 and "There can be a delay" not in said.err:
+        raise KubectlFailed(said.err)
+    return said.code == 0
 
 
 @contextmanager
@@ -118,7 +128,7 @@ def opened(folder: Path) -> Iterator[Cluster]:
     programs = find_all(*PROGRAMS, HELM)
     wishes = Wishes(host=HOST, lost_seconds=LOST_SECONDS)
     with ExitStack() as stack:
-        # Files and control groups can be removed when nobody is in the room any more.
+        # Files and control groups can be removed when no process is in the room any more.
         cleared = stack.enter_context(ExitStack())
         room = stack.enter_context(open_room(NODES))
         building = stack.enter_context(ExitStack())

@@ -10,8 +10,6 @@ from tests.cluster.looking import View
 from tests.servers.binaries import entered
 from tests.servers.namespaces import make_namespace, remove_namespace
 
-GONE_SECONDS = 120.0
-
 
 @pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

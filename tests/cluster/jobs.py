@@ -6,8 +6,12 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.clusters import GPU_TYPE, Json
 from tests.servers.images import TRAINER
+
+Json = dict[str, Any]
+
+GPU_TYPE = "A100"
+"""Of the type whose speeds the training of the tests replays."""
 
 SAVED = "/ckpt"
 """Where a container has the folder that the nodes have in common."""

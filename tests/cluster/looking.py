@@ -1,9 +1,9 @@
 """
-What there is to be seen of jobs on a real cluster: of their documents, and inside the containers.
+Observations of jobs on a real cluster: from their documents, and from inside the containers.
 
-Where a job runs is looked up in what its pods and processes show, and never in what was decided. What is
-asked over and over is asked of the API server and of /proc: a kubectl takes a hundred times as long, and
-whoever waits with it leaves no time to what is waited for.
+The place of a job is read from its pods and processes, and never from decisions. Frequent questions
+go to the API server and to /proc: a kubectl takes a hundred times as long, and a loop of kubectls
+would take the time that the awaited event needs.
 """
 
 import os
@@ -23,7 +23,7 @@ from tests.sidecar.drivers import find_processes, read_proc
 T = TypeVar("T")
 Json = dict[str, Any]
 
-LIMIT_SECONDS = 180.0
+LIMIT_SECONDS = 600.0
 LOOK_SECONDS = 0.3
 
 API = {
@@ -44,7 +44,7 @@ class Training:
     pid: int
     """As the machine counts."""
     gpus: tuple[str, ...]
-    """What its environment tells it to use."""
+    """The GPUs that its environment names."""
     rank: str
     world: str
 
@@ -63,12 +63,12 @@ class Pod:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What is the same as long as nothing of it was started anew."""
+        """An identity that stays the same until the pod or its container restarts."""
         return self.uid, self.container, self.restarts
 
 
 class View:
-    """What is to be seen in a namespace."""
+    """The observer of a namespace."""
 
     def __init__(self, cluster: Cluster, api: Api, namespace: str) -> None:
         self.cluster = cluster
@@ -128,7 +128,7 @@ class View:
         return found
 
     def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Which GPUs the processes of a job have been told to use, by the nodes they are on."""
+        """Return the GPUs in the environments of a job's processes, by node."""
         found: dict[str, set[str]] = {}
         for pod in self.pods(name):
             for training in self.trainings(pod.name):
@@ -176,7 +176,9 @@ class View:
         assert self.columns(name)["PHASE"] == phase
 
     def wait_gpus(self, name: str, **gpus: int) -> dict[str, tuple[str, ...]]:
-        """Wait until its processes use so many GPUs on each of these nodes, and get on."""
+        """
+        Wait until its processes use these numbers of GPUs on each of these nodes, and progress.
+        """
 
         def ask() -> dict[str, tuple[str, ...]] | None:
             found = self.gpus(name)
@@ -230,7 +232,7 @@ def _read_pod(document: Json, nodes: Mapping[str, str]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        # What its kubelet says, and not to which it was bound.
+        # The node whose kubelet reports it, and not the node to which it was bound.
         node=nodes.get(status.get("hostIP", ""), ""),
         phase=status.get("phase", ""),
         container=trainer.get("containerID", ""),

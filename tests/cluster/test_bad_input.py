@@ -1,11 +1,12 @@
 """
-What a kubelet refuses, and what is over or taken away: said in the status of the job, and nobody else is
-disturbed.
+Objects that a kubelet refuses, or that expire or vanish: the status of the job names the fault, and
+no other job is disturbed.
 
-How long each answer took is printed (``-s``). What is ours to say within ten seconds has to come within
-:data:`SOON`, because this machine may have much else to do. Why a container cannot be made stands in the
-status of its pod only when the kubelet has tried for the second time, ten seconds later, and how long the
-kubelet takes is not ours; until then it is said that the pod has not started, and where its kubelet tells more.
+The time until each message is printed (``-s``). A message that is ours to write within ten seconds
+has to come within :data:`SOON`, because this machine may have much else to do. The status of a pod
+contains the reason why a container cannot be made only when the kubelet has tried for the second
+time, ten seconds later, and how long the kubelet takes is not ours; until then the message says
+that the pod has not started, and where its kubelet reports more.
 """
 
 import base64
@@ -51,7 +52,7 @@ def condition(view: View, name: str, kind: str) -> Json:
 
 
 def timed(view: View, what: str, told: Callable[[], str], seconds: float = LIMIT_SECONDS) -> str:
-    """Wait until something is told, and print how long that took."""
+    """Wait until a message appears, and print how long that took."""
     began = time.monotonic()
     said = view.wait(told, what=what, seconds=seconds)
     sys.stdout.write(f"\n{what}: told after {time.monotonic() - began:.1f} s: {said}\n")
@@ -95,7 +96,7 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
 
 
 def says_store_is_away(view: View) -> str:
-    """What Events tell on the pods of the operator."""
+    """Return the message of the Events on the pods of the operator."""
     found = view.find("events", namespace=HOME, fieldSelector="reason=StoreAway")
     return next((each["message"] for each in found), "")
 
@@ -130,7 +131,7 @@ def test_a_certificate_that_is_over(view: View, saved: Path):
     [before] = view.pods("job")
     patch = json.dumps(expired(view, "job"))
     view.kubectl("patch", "secret", secret_name("job"), "--type=merge", "-p", patch)
-    # The kubelet brings it to the pod, and then nobody can speak to the SideCar.
+    # The kubelet brings the certificate to the pod, and then no client can connect to the SideCar.
     timed(view, "a certificate that is over", lambda: says_expired(view))
     view.wait(lambda: not says_expired(view), what="another certificate")
     view.wait_gpus("job", node1=1)
@@ -138,7 +139,7 @@ def test_a_certificate_that_is_over(view: View, saved: Path):
 
 
 def says_expired(view: View) -> str:
-    """What the status says of it, whichever condition that is."""
+    """Return the message about the expired certificate, from any condition."""
     found = view.job("job").get("status", {}).get("conditions", ())
     told = [each["message"] for each in found if "expired" in each.get("message", "")]
     return str(told[0]) if told else ""

@@ -66,7 +66,10 @@ def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Pat
     view.wait_progress("other")
     [left] = view.pods("wide")
     assert left.identity in [pod.identity for pod in pods]
-    assert set(view.gpus("wide")) | set(view.gpus("other")) == {"node1", "node2"}
+    view.wait(
+        lambda: set(view.gpus("wide")) | set(view.gpus("other")) == {"node1", "node2"},
+        what="a job on each node",
+    )
 
 
 def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View, saved: Path):
@@ -91,7 +94,7 @@ def test_a_job_that_is_deleted_leaves_nothing_behind(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node1=1)
-    view.kubectl("delete", "dljob", "job", "--timeout=100s")
+    view.kubectl("delete", "dljob", "job", "--timeout=240s")
     # That the job is gone proves that its training is; kubelet and garbage collector take a moment more.
     left = ("get", "pods,secrets", "-o", "name")
     view.wait(lambda: not view.kubectl(*left).strip(), what="the end of pods and Secrets")

@@ -18,7 +18,7 @@ def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     [before] = view.pods("job")
     trainings = view.trainings(before.name)
     node = view.cluster.nodes["node2"]
-    # As it is updated: started again before anybody has missed it.
+    # As in an update: the kubelet restarts before the control plane misses it.
     node.kubelet.kill()
     node.kubelet.start()
     node.kubelet.kill()
@@ -47,7 +47,7 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
     reached = max(reached, view.kept_iteration("job", saved))
     try:
         view.wait_event("job", "NodeLost")
-        assert view.gpus("job") == {}, "nobody knows whether it trains on"
+        assert view.gpus("job") == {}, "it may train on, but nothing proves it"
         view.cluster.kubectl("delete", "node", "node2")
         view.wait_gpus("job", node1=1)
         [pod] = [pod for pod in view.pods("job") if pod.node == "node1"]

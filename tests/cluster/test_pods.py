@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dloperator.podspecs.bringing import has_image_volumes
+from dloperator.podspecs.host_ports import BLOCK, first_port
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import View
 
@@ -48,7 +49,7 @@ def test_a_guaranteed_pod_stays_guaranteed_and_is_drained_as_documented(view: Vi
     options = [] if by_volume else ["--delete-emptydir-data"]
     try:
         view.cluster.kubectl(
-            *("drain", "node1", "--ignore-daemonsets", "--timeout=100s", *options),
+            *("drain", "node1", "--ignore-daemonsets", "--timeout=240s", *options),
             "--pod-selector=dljob.io/job=job",
         )
         view.wait_gpus("job", node2=1)
@@ -73,3 +74,35 @@ def test_a_job_leaves_a_node_with_a_notice_before_it_is_evicted(view: View, save
         assert view.job("job")["status"].get("failures", 0) == 0
     finally:
         view.cluster.kubectl("taint", "node", "node1", f"{notice}-")
+
+
+def test_two_jobs_on_the_network_of_one_node_have_ports_of_their_own(view: View, saved: Path):
+    jobs = ("left", "right")
+    view.cluster.give_gpus(node1=2)
+    for job in jobs:
+        manifest = replay(job, [1], saved)
+        manifest["spec"]["template"]["spec"]["hostNetwork"] = True
+        view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
+    for job in jobs:
+        view.wait_progress(job)
+
+    def find_blocks() -> dict[str, int]:
+        return {
+            pod["metadata"]["labels"]["dljob.io/job"]: first_port(pod) for pod in view.find("pods")
+        }
+
+    def find_nodes() -> list[str]:
+        return sorted(pod.node for job in jobs for pod in view.pods(job))
+
+    blocks = find_blocks()
+    assert find_nodes() == ["node1", "node1"]
+    assert sorted(blocks) == sorted(jobs)
+    assert abs(blocks["left"] - blocks["right"]) >= BLOCK
+    assert all(pod["spec"]["hostNetwork"] for pod in view.find("pods"))
+
+    # One of them has to move, and takes its ports with it.
+    view.cluster.give_gpus(node1=1, node2=1)
+    view.wait(lambda: find_nodes() == ["node1", "node2"], what="a job on each node")
+    for job in jobs:
+        view.wait_progress(job)
+    assert find_blocks() == blocks

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars, Surroundings
+from dlcontrol.sidecars.following import SideCars
+from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.ports import Address, PodKey
 from dlcontrol.situation.scene import Contact
 from dlcore.model import JobId, NodeName
@@ -28,8 +29,10 @@ HURRIED = DialSettings(
     progress_seconds=0.05,
     polls_per_second=1000.0,
     changes_per_second=1000.0,
+    silence_seconds=60.0,
+    dial_seconds=60.0,
 )
-"""Comes back soon after a failure, but gives up on nobody sooner than usual."""
+"""Comes back soon after a failure, and gives up no SideCar because the machine stalls."""
 
 
 @dataclass
@@ -166,7 +169,7 @@ class Container:
         self.servers.open()
 
     async def polled(self) -> None:
-        """Wait until somebody waits for news."""
+        """Wait until a request waits for news."""
         while not self.agent._waiting:
             await asyncio.sleep(0.001)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlcontrol.loop import Controller, Options
+from dlcontrol.loop import Controller
 from dlcontrol.pacing import Pace
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.rules import News, Resumption, Rules
 from dlcontrol.situation.scene import Scene
@@ -35,7 +36,7 @@ PACE = Pace(period_seconds=15.0, warm_seconds=5.0, look_seconds=2.0)
 
 
 class PlayedMemory:
-    """Knows one type of job, and keeps what it is told."""
+    """Knows one type of job, and keeps the plans and the observations that it receives."""
 
     def __init__(self) -> None:
         profile = make_profile()
@@ -125,7 +126,7 @@ class Government:
     ) -> None:
         self.world = world
         self.impatience = impatience
-        """How often somebody waits for the next decision while one is carried out."""
+        """How often news interrupts the wait for the next decision while one is carried out."""
         self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
         self.memory = PlayedMemory()
         self.gauge = PlayedGauge()
@@ -152,7 +153,7 @@ class Government:
     # --- beginnings and ends
 
     def begin(self) -> Reign:
-        """Somebody new leads from now on, whatever the others do."""
+        """Let a new controller lead from now on, even if earlier ones still run."""
         world = self.world
         world.epoch += 1
         leash = Leash()
@@ -166,9 +167,9 @@ class Government:
         controller = Controller(
             platform,
             dialer,
-            self.memory,
-            self.gauge,
-            self.options,
+            memory=self.memory,
+            gauge=self.gauge,
+            options=self.options,
             epoch=world.epoch,
             clock=lambda: world.now,
         )
@@ -200,7 +201,7 @@ class Government:
         self._release(reign)
 
     def calm_down(self) -> None:
-        """Nobody is killed or held back any more, and somebody leads."""
+        """Stop to kill and to hold back controllers, and let one lead."""
         for reign in self.reigns:
             reign.leash.kill_at = reign.leash.hold_at = None
             self.go_on(reign)
@@ -208,7 +209,7 @@ class Government:
             self.begin()
 
     def when_over(self, reign: Reign, seconds: float, act: Callable[[], None]) -> None:
-        """Do this so long after a controller has ended, or was held back."""
+        """Do this some seconds after a controller has ended, or was held back."""
 
         def look() -> None:
             if reign.is_over or reign.leash.held is not None:
@@ -221,7 +222,7 @@ class Government:
     # --- cycles
 
     def wake(self) -> None:
-        """Whoever leads is told that there is something new."""
+        """Report to the leader that there is something new."""
         if self.reigns:
             self._wake(self.leader)
 
@@ -238,7 +239,7 @@ class Government:
         if self.impatience and self.world.chance.random() < self.impatience:
             # Once it has begun to look: then it leaves the rest of what it does for the next time, here even
             # where it has just done so.
-            reign.controller._bites.is_long = True
+            reign.controller._effects._bites.is_long = True
             self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 

@@ -2,8 +2,7 @@
 A played world to control: jobs, nodes and pods in memory, with a clock of its own.
 
 Everything happens at a time drawn by the world's own chance, so that a seed is a story that can be
-told again. Controllers are told of it through :class:`PlayedPlatform` and, over a network that
-delays, reorders, loses and repeats, through ``played_network.PlayedDialer``. Each controller has a
+replayed. Controllers learn of it through :class:`PlayedPlatform` and, over a network that
 :class:`Leash`, by which it is killed or held at any call; what it had said by then may still arrive.
 """
 
@@ -29,7 +28,7 @@ from dlcontrol.situation.ports import (
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName
 from dlsidecar.behaviour.machine import Limits
-from dlwire.messages import Progress, Target
+from dlwire.messages import Progress, Target, Warmth
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness
 
@@ -116,6 +115,8 @@ class Temper:
     dawdles: float = 0.0
     """Which part of all messages takes up to a minute."""
     pod_seconds: tuple[float, float] = (0.5, 5.0)
+    warm_seconds: tuple[float, float] | None = None
+    """How long spare interpreters take, where there are some."""
     start_seconds: tuple[float, float] = (0.1, 1.0)
     save_seconds: tuple[float, float] = (0.1, 2.0)
     end_seconds: tuple[float, float] = (0.0, 1.0)
@@ -224,6 +225,9 @@ class World:
             self, pod.job, pod.node, f"{pod.job}-{pod.node}-{self.incarnations}", LIMITS
         )
         self.note(f"container {pod.container.incarnation} up")
+        if self.temper.warm_seconds is not None:
+            pod.container.warmth = Warmth(wanted=2)
+            self.later(*self.temper.warm_seconds, pod.container.warm_up)
         self.tell(pod)
 
     def restart_container(self, pod: PlayedPod, *, fault: bool = False) -> None:
@@ -252,7 +256,7 @@ class World:
             listener(pod)
 
     def show(self, job: JobId, booking: Booking) -> Pod:
-        """What the platform says of a booking."""
+        """Return the platform's report about a booking."""
         key = PodKey(job, booking.node)
         pod = self.pods.get((job, booking))
         if pod is None:
@@ -338,7 +342,7 @@ class World:
 
 
 class PlayedPlatform:
-    """What one controller sees of the world."""
+    """The view that one controller has of the world."""
 
     def __init__(self, world: World, epoch: int, leash: Leash) -> None:
         self._world = world
@@ -362,7 +366,7 @@ class PlayedPlatform:
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         refused = {job: why for job, why in self._world.unkept.items() if job in statuses}
         for job, status in statuses.items():
-            # As on a cluster: before what somebody loses is kept, nobody gains anything.
+            # As on a cluster: before the record of a job's loss is kept, no job gains anything.
             if refused and (job in refused or self._gains(job, status)):
                 continue
             await self._leash.stay(f"record {job}")
@@ -408,7 +412,7 @@ class PlayedPlatform:
         world.note(f"[{self._epoch}] removes {key}: {because}")
         entry = world.entries.get(key.job)
         if key.node in world.lost_nodes:
-            return  # Whatever is asked for, nothing is proven.
+            return  # Nothing can prove an end on a lost node.
         for booking in entry.status.pods if entry is not None else ():
             if booking.node != key.node:
                 continue

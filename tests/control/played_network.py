@@ -91,7 +91,7 @@ class PlayedDialer:
         self._world.later(RESEND_SECONDS, 2 * RESEND_SECONDS, lambda: self._send(line, target))
 
     def _arrive(self, line: _Line, target: Target, sent: Ticket) -> None:
-        """It arrives, whatever has become of who said it."""
+        """Deliver a target, even if its sender no longer leads."""
         pod = self._pod(line)
         if pod is None or pod.container is None:
             return
@@ -161,7 +161,7 @@ class PlayedDialer:
         self._carry(hear)
 
     def _hear_of(self, pod: PlayedPod) -> None:
-        """Something is new at a pod: whoever waits for that is answered, or loses the line."""
+        """A pod has news: a request that waits for it is answered, or loses its connection."""
         key = PodKey(pod.job, pod.node)
         line = self._lines.get(key)
         self._world.later(0.0, 0.1, self._wake)
@@ -178,7 +178,7 @@ class PlayedDialer:
             self._expect_answer(line)
 
     def notice_silence(self) -> None:
-        """Whoever waits at a node that is silent finds out in time."""
+        """Let requests that wait at a silent node find out in time."""
         for line in self._lines.values():
             if line.parked is not None and line.key.node in self._world.silent:
                 self._world.later(1.0, 4.0, partial(self._poll, line))

@@ -1,11 +1,10 @@
 """
 Played SideCars: the real table of the product over processes that are only played.
 
-A :class:`Container` is one start of a container. What it does is decided by
-:func:`dlsidecar.behaviour.machine.react`, so that it cannot drift from what a real SideCar does; what a
-supervisor would do is played here: processes start late or not at all, save themselves, hang,
-ignore SIGTERM, crash, end well. :class:`Processes` is the truth about them, which nobody but the
-witness sees.
+A :class:`Container` is one start of a container. :func:`dlsidecar.behaviour.machine.react` decides
+its reactions, so that it cannot drift from a real SideCar; the work of a supervisor is played here:
+processes start late or not at all, save themselves, hang, ignore SIGTERM, crash, end well.
+:class:`Processes` is the truth about them, which only the witness sees.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from dlsidecar.behaviour.events import (
     Told,
 )
 from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target
+from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target, Warmth
 
 
 @dataclass(eq=False)
@@ -47,7 +46,7 @@ class Processes:
     """Whether they have become the user's program."""
     hang: bool = False
     is_ending: bool = False
-    """Whether they have saved themselves, or were told to end: they train no more."""
+    """Whether they have saved themselves, or were ordered to end: they train no more."""
     is_spoilt: bool = False
     """Whether something other than the controller ended or disturbed them."""
     begun_at: float = 0.0
@@ -70,7 +69,7 @@ class Temper(Protocol):
 
 
 class Surroundings(Protocol):
-    """What a container needs of the world."""
+    """The services of the world that a container needs."""
 
     @property
     def temper(self) -> Temper: ...
@@ -79,7 +78,7 @@ class Surroundings(Protocol):
         """Do this after some time."""
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do this after so long."""
+        """Do this after ``seconds``."""
 
     def processes_begin(self, processes: Processes) -> None:
         """They live from now on."""
@@ -120,7 +119,8 @@ class Container:
         self.processes: Processes | None = None
         self.is_alive = True
         self.gpus: tuple[Gpu, ...] = ()
-        """What it reports of GPUs."""
+        """The GPUs that it reports."""
+        self.warmth = Warmth()
         self._timer: object = None
 
     @property
@@ -161,7 +161,15 @@ class Container:
             progress=self._world.progress_of(processes) if processes and trains else Progress(),
             problems=machine.problems,
             gpus=self.gpus,
+            warmth=self.warmth,
         )
+
+    def warm_up(self) -> None:
+        """Its spare interpreters are ready."""
+        if self.is_alive:
+            self.warmth = Warmth(wanted=self.warmth.wanted, ready=self.warmth.wanted)
+            self.version += 1
+            self._world.has_changed(self)
 
     def report(self, *gpus: Gpu) -> None:
         """Report this of GPUs from now on."""

@@ -10,12 +10,12 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a request and its answer; as it is made, both arrive."""
+    """The fate of a request and its answer; by default, both arrive."""
 
     request_gate: asyncio.Event | None = None
     """The request arrives when this is set."""
     request_cut: int | None = None
-    """Only so many bytes of it arrive, then the connection is cut."""
+    """Only this number of its bytes arrives, then the connection is cut."""
     answer_gate: asyncio.Event | None = None
     answer_cut: int | None = None
 
@@ -38,6 +38,7 @@ class Proxy:
         self.requests: list[str] = []
         self.wires: set[_Wire] = set()
         self.opened = 0
+        self._serving: set[asyncio.Task[None] | None] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_unix_server(self._serve, self.path)
@@ -45,9 +46,10 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        wires = list(self.wires)
-        self.cut()
-        await asyncio.gather(*(wire.ended.wait() for wire in wires))
+        # One that came right before the end has no wire yet.
+        while self._serving:
+            self.cut()
+            await asyncio.sleep(0)
         await self._server.wait_closed()
 
     def cut(self, method: bytes = b"") -> None:
@@ -61,12 +63,18 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened += 1
+        task = asyncio.current_task()
+        self._serving.add(task)
         try:
             near = await asyncio.open_unix_connection(self.upstream)
         except OSError:
             writer.close()
-            return
-        wire = _Wire(self, (reader, writer), near)
+        else:
+            await self._carry(_Wire(self, (reader, writer), near))
+        finally:
+            self._serving.discard(task)
+
+    async def _carry(self, wire: "_Wire") -> None:
         self.wires.add(wire)
         try:
             await wire.carry()
@@ -85,7 +93,6 @@ class _Wire:
         self._fate = WELL
         self.method = b""
         self._pumps: list[asyncio.Task[None]] = []
-        self.ended = asyncio.Event()
 
     async def carry(self) -> None:
         pumps = (self._carry_requests(), self._carry_answers())
@@ -97,7 +104,6 @@ class _Wire:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-        self.ended.set()
 
     def cut(self) -> None:
         for pump in self._pumps:

@@ -50,7 +50,7 @@ def run(
     peers: int = 1,
     at: int = 0,
 ) -> Run:
-    """Make the ``at``-th part of a start over so many containers, all of them alike."""
+    """Make the ``at``-th part of a start over several containers, all of them alike."""
     return Run(
         epoch,
         generation,
@@ -70,7 +70,10 @@ def stop(generation: int, *, epoch: int = EPOCH, incarnation: str = "x", **rest:
 def after(
     *events: Event | Target, progress: Progress | None = None, incarnation: str = "x"
 ) -> State:
-    """Make the state of a SideCar after this; targets are told to it, and news is of its attempt."""
+    """
+    Make the state of a SideCar after these events; it receives the targets, and news is of its
+    attempt.
+    """
     machine = Machine(incarnation, Limits(saves=True))
     for event in events:
         told = Told(event) if isinstance(event, Run | Stop) else event
@@ -124,7 +127,7 @@ def ready(epoch: int = EPOCH) -> State:
 
 
 def new(incarnation: str = "x") -> State:
-    """A SideCar that was told nothing."""
+    """A SideCar that has received no command."""
     return after(incarnation=incarnation)
 
 
@@ -143,7 +146,7 @@ def released(told: Run, by: Stop) -> State:
     return running(told, by, RankEnded(1, told.rank_offset, 0), Gone(1))
 
 
-# --- who is there ---------------------------------------------------------------------------
+# --- casts ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ OPTIONS = ((1,), (2,), (1, 2), (1, 2, 4), (2, 4), (3,), (1, 2, 3, 4, 6))
 
 @dataclass(frozen=True)
 class Plot:
-    """What a story is made of."""
+    """The setting of a story."""
 
     policy: Policy
     mechanism: Mechanism = Mechanism.IN_PLACE
@@ -147,9 +147,9 @@ class Story:
             what()
 
     def _be_kind(self) -> None:
-        """From now on nothing goes wrong, and nobody wants anything new."""
+        """From now on nothing goes wrong, and no user wants anything new."""
         world = self.world
-        world.note("--- everybody is kind from now on")
+        world.note("--- nothing goes wrong from now on")
         self.is_calm = True
         world.temper = Temper()
         world.silent.clear()
@@ -163,7 +163,7 @@ class Story:
         self.government.calm_down()
         for processes in list(world.witness.living):
             if processes.hang:
-                # Somebody looks at it in the end.
+                # A user looks at a training that hangs in the end.
                 self.trainings.crash(processes)
 
     # --- what users do
@@ -373,7 +373,7 @@ class Story:
 
 
 def unfinished(story: Story) -> list[str]:
-    """Who has not come to its end, and what is recorded about it."""
+    """Return the jobs that have not come to their end, and what is recorded about each."""
     return [
         f"{job}: {entry.status.phase} g{entry.status.generation} {entry.status.placement}"
         f" {entry.status.pods} {entry.status.message}"

@@ -1,4 +1,4 @@
-"""What the hands say and ask for, and the little that they remember."""
+"""The messages and requests of the acting part, and the little that it remembers."""
 
 import asyncio
 from dataclasses import replace
@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 
 from dlcontrol.acting.applying import Hands
-from dlcontrol.acting.coordinating import (
-    Begin,
-    Book,
-    Forget,
-    Halt,
-    Launch,
-    Remove,
-    Stamp,
-    Unbook,
-)
+from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
 from dlcontrol.acting.task_pool import Turns
 from dlcontrol.situation.ports import Address, Fenced, PodKey
 from dlcontrol.situation.quarantine import Asides
@@ -53,21 +44,21 @@ class Place:
         self.refuses = None
         self.holds = None
         self.port = 20000
+        self.now = NOW
 
     async def launch(self, order):
-        self.calls.append(("launch", order.entry.job.id, order.booking))
-        if self.holds is not None:
-            await self.holds.wait()
-        if self.refuses is not None:
-            raise self.refuses
+        await self.answer("launch", order.entry.job.id, order.booking)
 
     async def remove(self, key, *, because):
-        self.calls.append(("remove", key, because))
-        if self.refuses is not None:
-            raise self.refuses
+        await self.answer("remove", key, because)
 
     async def forget_job(self, job):
-        self.calls.append(("forget", job))
+        await self.answer("forget", job)
+
+    async def answer(self, *call):
+        self.calls.append(call)
+        if self.holds is not None:
+            await self.holds.wait()
         if self.refuses is not None:
             raise self.refuses
 
@@ -102,7 +93,7 @@ def place():
 
 @pytest.fixture
 def hands(place):
-    return Hands(place, place, EPOCH)
+    return Hands(place, place, epoch=EPOCH, clock=lambda: place.now)
 
 
 def turns(most=8, *, is_cut=lambda: False):
@@ -112,8 +103,9 @@ def turns(most=8, *, is_cut=lambda: False):
 def do(hands, place, scene, *commands):
     """Carry them out; returns what was said and asked for."""
     place.calls.clear()
+    place.now = scene.now
     scene = scene.with_statuses(hands.bookings(commands, scene))
-    asyncio.run(hands.carry_out(commands, scene, Asides(), turns=turns()))
+    asyncio.run(hands.carry_out(commands, scene, asides=Asides(), turns=turns()))
     return place.calls
 
 
@@ -221,7 +213,7 @@ def test_what_cannot_be_said_to_one_job_is_said_to_the_others(hands, place):
     )
     asides = Asides()
     commands = [Begin(A, (NodeName("n9"),)), Begin(JobId("b"), (N0,))]
-    asyncio.run(hands.carry_out(commands, scene, asides, turns=turns()))
+    asyncio.run(hands.carry_out(commands, scene, asides=asides, turns=turns()))
     assert [key for key, _ in place.calls] == [PodKey(JobId("b"), N0)]
     assert asides.jobs == {A}
 
@@ -296,24 +288,49 @@ def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
     assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
+@pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
+def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(hands, place, command):
+    """An API server that does not answer costs a request more than the first pauses are long."""
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    place.refuses = OSError("no answer")
+
+    async def refuse_late():
+        place.holds = asyncio.Event()
+        acting = asyncio.create_task(
+            hands.carry_out([command], scene, asides=Asides(), turns=turns())
+        )
+        while not place.calls:
+            await asyncio.sleep(0)
+        place.now = NOW + 30
+        place.holds.set()
+        await acting
+        place.holds = None
+
+    asyncio.run(refuse_late())
+    assert do(hands, place, replace(scene, now=NOW + 30), command) == []
+    assert len(do(hands, place, replace(scene, now=NOW + 30 + FIRST_WAIT_S), command)) == 1
+
+
 def test_a_pod_that_cannot_be_dialled_is_shown_alike_each_time(hands):
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
-    hands.keep_up(scene.entries, {}, NOW)
+    hands.keep_up(scene.entries, {}, now=NOW)
     first = hands.contact(A0)
-    hands.keep_up(scene.entries, {}, NOW + 1)
+    hands.keep_up(scene.entries, {}, now=NOW + 1)
     assert (first.reachable, first.since) == (False, NOW)
     assert hands.contact(A0) is first
 
 
 def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
-    """The next look comes meanwhile, and would ask for them again; before its record they are there."""
+    """
+    The next cycle begins meanwhile, and would ask for them again; before its record they exist.
+    """
     scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
     commands = [Book(A, (N0, N1))]
     scene = scene.with_statuses(hands.bookings(commands, scene))
 
     async def story():
         place.holds = asyncio.Event()
-        await hands.carry_out(commands, scene, Asides(), turns=turns(), trailing=2)
+        await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=2)
         assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
         finishing = asyncio.create_task(hands.finish())
         for _ in range(10):
@@ -321,7 +338,7 @@ def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
         assert len(place.calls) == 2
         assert not finishing.done()
         place.holds.set()
-        await asyncio.wait_for(finishing, 30.0)
+        await asyncio.wait_for(finishing, 240.0)
         assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
 
     asyncio.run(story())
@@ -338,11 +355,11 @@ def test_what_has_no_turn_when_it_is_cut_short_is_left_and_asked_for_when_it_is_
 
     async def story():
         place.holds = asyncio.Event()
-        doing = asyncio.create_task(hands.carry_out(commands, scene, Asides(), turns=one))
+        doing = asyncio.create_task(hands.carry_out(commands, scene, asides=Asides(), turns=one))
         while not place.calls:
             await asyncio.sleep(0)
         place.holds.set()
-        await asyncio.wait_for(doing, 30.0)
+        await asyncio.wait_for(doing, 240.0)
 
     asyncio.run(story())
     asked = [booking for _, _, booking in place.calls]
@@ -352,7 +369,7 @@ def test_what_has_no_turn_when_it_is_cut_short_is_left_and_asked_for_when_it_is_
     assert one.left == 3
     others = [Launch(PodKey(A, pod.node)) for pod in booked[1:]]
     place.calls.clear()
-    asyncio.run(hands.carry_out(others, scene, Asides(), turns=many))
+    asyncio.run(hands.carry_out(others, scene, asides=Asides(), turns=many))
     assert place.calls == [("launch", A, pod) for pod in booked[1:]]
     assert many.left == 0
 
@@ -365,7 +382,7 @@ def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hand
 
     async def story():
         hands.check()
-        await hands.carry_out(commands, scene, Asides(), turns=turns(), trailing=1)
+        await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=1)
         with pytest.raises(Fenced, match="another one leads"):
             await hands.finish()
         with pytest.raises(Fenced, match="another one leads"):
@@ -375,7 +392,7 @@ def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hand
 
 
 def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
-    """Of one that was not, everybody who leads later knows that nothing can have begun in it."""
+    """Without this record, every later leader knows that nothing can have begun in the pod."""
     scene = both(ready(), ready())
     assert hands.bookings([Halt(A0, checkpoint=True, leave=True)], scene) == {}
     status = hands.bookings([Begin(A, (N1,))], scene)[A]
@@ -393,7 +410,7 @@ def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, ca
     for seconds in (0, FIRST_WAIT_S):
         later = replace(scene, now=NOW + seconds)
         assert len(do(hands, place, later, Forget(A), Forget(JobId("b")))) == 2
-    assert len(caplog.records) == 2, "each is told of once"
+    assert len(caplog.records) == 2, "each is logged once"
     place.refuses = Fenced("another leads")
     with pytest.raises(Fenced):
         do(hands, place, replace(scene, now=NOW + 60), Forget(A))
@@ -436,9 +453,9 @@ def test_a_job_that_is_over_is_forgotten(hands, place):
 
 def test_those_are_spoken_to_who_are_there(hands, place):
     here, there = Address(socket="/a"), Address(socket="/b")
-    hands.keep_up({}, {A0: here}, NOW)
-    hands.keep_up({}, {A0: here, A1: here}, NOW)
-    hands.keep_up({}, {A1: there}, NOW)
+    hands.keep_up({}, {A0: here}, now=NOW)
+    hands.keep_up({}, {A0: here, A1: here}, now=NOW)
+    hands.keep_up({}, {A1: there}, now=NOW)
     assert place.calls == [
         ("follow", A0, here),
         ("follow", A1, here),
@@ -449,12 +466,12 @@ def test_those_are_spoken_to_who_are_there(hands, place):
 
 def test_since_when_a_pod_has_no_address_is_known(hands, place):
     entries = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})).entries
-    hands.keep_up(entries, {}, NOW)
-    hands.keep_up(entries, {}, NOW + 5)
+    hands.keep_up(entries, {}, now=NOW)
+    hands.keep_up(entries, {}, now=NOW + 5)
     assert (hands.contact(A0).reachable, hands.contact(A0).since) == (False, NOW)
-    hands.keep_up(entries, {A0: Address(socket="/a")}, NOW + 6)
+    hands.keep_up(entries, {A0: Address(socket="/a")}, now=NOW + 6)
     assert hands.contact(A0).since == 0.0
-    hands.keep_up(entries, {}, NOW + 7)
+    hands.keep_up(entries, {}, now=NOW + 7)
     assert hands.contact(A0).since == NOW + 7
 
 
@@ -464,6 +481,12 @@ def test_nothing_is_remembered_of_what_is_gone(hands, place):
     place.refuses = None
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
     do(hands, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
-    hands.keep_up({}, {}, NOW)
-    memories = (hands._asked, hands._untold, hands._removed, hands._begun, hands._unlaunched)
+    hands.keep_up({}, {}, now=NOW)
+    memories = (
+        hands._requests._asked,
+        hands._commander.untold,
+        hands._requests._removed,
+        hands._commander.begun,
+        hands._requests._unlaunched,
+    )
     assert not any(memories)

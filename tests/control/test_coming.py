@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.acting.coordinating import _Board
+from dlcontrol.acting.coordinating import iter_commands
+from dlcontrol.acting.job_in_scene import Board
 from dlcontrol.judging import judging
 from dlcontrol.judging.coming_up import LONGEST_S, Coming, is_coming_up
 from dlcontrol.judging.conditions import NOT_STARTED
@@ -53,13 +54,14 @@ def count_looks(monkeypatch, scene, coming, **rest):
     """How many jobs are looked at."""
     looked = []
 
-    class Counted(judging._Judge):
-        def verdict(self, learnt):
-            looked.append(self.job.id)
-            return super().verdict(learnt)
+    reach_verdict = judging.reach_verdict
+
+    def note_and_reach(case, learnt):
+        looked.append(case.job.id)
+        return reach_verdict(case, learnt)
 
     with monkeypatch.context() as patched:
-        patched.setattr(judging, "_Judge", Counted)
+        patched.setattr(judging, "reach_verdict", note_and_reach)
         judge(scene, RULES, coming=coming, **rest)
     return len(looked)
 
@@ -132,7 +134,9 @@ pods = st.sampled_from(
 def test_nothing_is_missed(
     pod, others, deadline, retry_in, phase, pods_of_it, was_told, leave_at, steps
 ):
-    """Whatever is to be said is said as soon as it is by whoever looks at it each time."""
+    """
+    With its memory of pods that come up, the judge says the same at the same time as without it.
+    """
     job = coming_up(
         pod=pod,
         pods=pods_of_it,
@@ -149,7 +153,8 @@ def test_nothing_is_missed(
         if A in plain:
             scene = scene.with_statuses({A: plain[A].status})
         if scene.now > NOW + leave_at:
-            # They come up, and it is told sooner that nobody says why this one does not.
+            # They come up, and the time is nearer when the status says that no reason is known for
+            # this one.
             scene = replace(scene, seats={A: scene.seats_of(A)})
         scene = replace(scene, now=scene.now + step)
 
@@ -176,7 +181,7 @@ SATS = [
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize("other", [None, PENDING, Sat(ready())])
 def test_nothing_is_to_be_done_for_it(mechanism, other):
-    """What is left out for those that come up is nothing."""
+    """The judge concludes nothing about a job that it leaves out because its pods come up."""
     count = 0
     for sat in SATS:
         seats = {"n0": sat} | ({"n1": other} if other is not None else {})
@@ -185,7 +190,7 @@ def test_nothing_is_to_be_done_for_it(mechanism, other):
             scene = make_scene(job, mechanism=mechanism)
             if is_coming_up(scene, scene.entries[A]):
                 count += 1
-                board = _Board(scene, Asides())
-                assert list(board.case(A).commands()) == []
+                board = Board(scene, Asides())
+                assert list(iter_commands(board.case(A))) == []
     is_possible = mechanism is Mechanism.IN_PLACE and (other is None or other is PENDING)
     assert (count > 0) == is_possible

@@ -1,8 +1,8 @@
 """
-What is known of a SideCar never goes backwards, and never misses a GPU that it may yet take.
+The knowledge of a SideCar never goes backwards, and never misses a GPU that it may yet take.
 
 The SideCar here is the real table; only its processes and the network are played, because the
-network has to lose, delay and reorder whatever hypothesis likes.
+network has to lose, delay and reorder messages as hypothesis likes.
 """
 
 from dataclasses import dataclass, replace
@@ -148,7 +148,7 @@ def test_silence_lasts_from_the_first_failure_to_the_next_answer():
     assert contact.first_seen == 11.0
 
 
-# --- what it is told ----------------------------------------------------------------------
+# --- targets ------------------------------------------------------------------------------
 
 
 def test_a_run_is_unanswered_from_the_moment_it_is_declared_until_its_term_is_heard_of():
@@ -290,7 +290,7 @@ def test_a_refusal_of_what_was_given_up_says_nothing_of_what_is_declared_now():
     assert known.contact.problem == ""
 
 
-# --- the laws, whatever the network does --------------------------------------------------
+# --- the laws, over a network that loses, delays and reorders -----------------------------
 
 
 @dataclass(frozen=True)
@@ -466,7 +466,7 @@ class Network(RuleBasedStateMachine):
             self.best = now
 
     def teardown(self):
-        """Whatever happened before: who asks once more and is answered knows everything."""
+        """After every history, a contact that asks once more and is answered knows everything."""
         self.known.hear(self.state(), asked=self.known.ask(), now=1.0)
         assert self.known.contact.state == self.state()
 

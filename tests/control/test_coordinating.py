@@ -1,21 +1,12 @@
-"""What is done next, in small scenes: each names one law of the walk from decision to training."""
+"""The next commands, in small scenes: each names one law of the walk from decision to training."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dlcontrol.acting.coordinating import (
-    Begin,
-    Book,
-    Forget,
-    Halt,
-    Launch,
-    Remove,
-    Stamp,
-    Unbook,
-    next_commands,
-)
+from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
+from dlcontrol.acting.coordinating import next_commands
 from dlcontrol.situation.ports import PodKey, PodPhase
 from dlcontrol.situation.scene import Begun
 from dlcore.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
@@ -155,7 +146,7 @@ def test_what_was_lost_is_not_ended_before_it_has_said_what_there_is_of_it():
     assert next_commands(make_scene(cast("a", seats=seats, **lost))) == [Stamp(A0)]
     seats["n0"] = running(run(3, 0, peers=2))
     assert next_commands(make_scene(cast("a", seats=seats, **lost))) == []
-    # For a while, and for nobody who is wanted gone.
+    # The wait has a limit, and an unwanted job does not wait at all.
     seats["n1"] = replace(silent, since=NOW - 11)
     assert next_commands(make_scene(cast("a", seats=seats, **lost))) == [halt(A0, leave=True)]
     seats["n1"] = silent
@@ -164,7 +155,7 @@ def test_what_was_lost_is_not_ended_before_it_has_said_what_there_is_of_it():
 
 
 def test_what_was_begun_is_brought_to_its_end_though_the_newcomer_is_gone_again():
-    """One container was told to stop; the other would only hang."""
+    """One container was ordered to stop; the other would only hang."""
     leaves = cast(
         "a",
         generation=2,
@@ -218,6 +209,24 @@ def test_a_job_trains_on_until_its_new_pod_is_ready():
     assert next_commands(make_scene(all_up)) == [halt(A0)]
 
 
+@pytest.mark.parametrize(
+    ("warmth", "now", "stops"),
+    [
+        (Warmth(wanted=3, ready=2), 10.0, False),
+        (Warmth(wanted=3, ready=3), 10.0, True),
+        (Warmth(wanted=3, ready=2), 100.0, True),
+        # No spares are wanted, none fit into memory, or an older SideCar does not tell.
+        (Warmth(), 10.0, True),
+    ],
+    ids=["cold", "warm", "late", "without spares"],
+)
+def test_a_job_trains_on_until_its_new_pod_is_warm_or_had_the_time_for_it(warmth, now, stops):
+    new_pod = Sat(replace(ready(), warmth=warmth), fresh=True, since=NOW - 1)
+    seats: dict[str, Sat | State] = {"n0": running(run(3, 0)), "n1": new_pod}
+    grows = cast("a", {"n0": (0,), "n1": (0, 1, 2)}, generation=2, seats=seats)
+    assert next_commands(make_scene(grows, now=now)) == ([halt(A0)] if stops else [])
+
+
 def test_a_job_that_moves_stops_when_its_new_pod_is_ready_and_leaves_the_old_one():
     scene = make_scene(
         cast(
@@ -245,7 +254,7 @@ def test_who_follows_is_hurried_as_soon_as_the_leader_has_saved():
 
     told = stop(4, leave=True)
     waiting = [part(1, told), part(2, told)]
-    # It has not heard yet; it saves itself; nobody knows.
+    # The leader has not heard yet; it saves itself; its state is unknown.
     assert commands(part(0, told), *waiting) == []
     unheard = Sat(part(0), declared=told)
     assert commands(unheard, *waiting) == []
@@ -255,7 +264,7 @@ def test_who_follows_is_hurried_as_soon_as_the_leader_has_saved():
     assert commands(part(0, told, CheckpointDone(1)), *waiting) == hurried
     assert commands(part(0, told, RankEnded(1, 0, None, 9)), *waiting) == hurried
     assert commands(ENDED, *waiting)[-2:] == hurried
-    # What was said is not said again.
+    # The same command is not sent twice.
     said = [Sat(state, declared=stop(5, leave=True, checkpoint=False)) for state in waiting]
     assert commands(part(0, told, CheckpointDone(1)), *said) == []
 
@@ -307,7 +316,7 @@ def test_what_is_left_of_a_broken_start_is_ended_at_once_and_does_not_save():
 
 
 def test_who_may_obey_another_saves_itself_before_it_ends():
-    """What is known to be broken may not be what lives there by now."""
+    """A broken start may already be replaced by another one that another controller ordered."""
     theirs = run(3, 1, peers=2, epoch=EPOCH - 1)
     scene = make_scene(cast("a", generation=2, broken=3, seats={"n0": running(theirs)}))
     assert next_commands(scene) == [halt(A0, leave=True, checkpoint=True)]
@@ -362,7 +371,7 @@ def test_to_end_a_pod_that_was_never_used_stops_nobody():
 
 
 def test_a_job_that_stops_already_goes_on_stopping_for_the_newer_decision():
-    """Its second container was not told yet, and the newer decision wants it as it was."""
+    """Its second container has no order yet, and the newer decision wants it as it was."""
     scene = make_scene(
         cast(
             "a",

@@ -14,6 +14,7 @@ from dlcontrol.situation.ports import Address
 from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
 from tests.control.callers import HURRIED, calling, contained
+from tests.servers.ports import choose_ports
 from tests.sidecar.certificates import Authority
 from tests.sidecar.clients import live_through
 
@@ -172,12 +173,18 @@ class Clock:
         return self.time
 
 
+def replace_file(file: Path, source: Path) -> None:
+    """Put another file in its place, known by its number: two of one size may be written within one tick."""
+    shutil.copy(source, file.with_suffix(".next"))
+    file.with_suffix(".next").replace(file)
+
+
 def test_half_written_certificates_do_not_replace_those_in_use(people, caplog):
     clock = Clock()
     ours = Credentials(str(people.controller), renewal_seconds=5.0, now=clock.now)
     first = ours.context()
     people.authority.issue(people.folder / "next", CONTROLLER)
-    shutil.copy(people.folder / "next" / "tls.crt", people.controller / "tls.crt")
+    replace_file(people.controller / "tls.crt", people.folder / "next" / "tls.crt")
     clock.time = 4.9
     assert ours.context() is first
     assert "cannot use" not in caplog.text
@@ -185,7 +192,7 @@ def test_half_written_certificates_do_not_replace_those_in_use(people, caplog):
         clock.time = time
         assert ours.context() is first
     assert caplog.text.count("cannot use the certificates") == 1
-    shutil.copy(people.folder / "next" / "tls.key", people.controller / "tls.key")
+    replace_file(people.controller / "tls.key", people.folder / "next" / "tls.key")
     clock.time = 20.0
     assert ours.context() is not first
 
@@ -213,9 +220,10 @@ def test_a_setting_that_would_ask_nobody_or_for_ever_is_refused_by_name(name):
 
 
 def test_a_port_at_which_nobody_listens_is_told_with_its_place(people):
+    [port] = choose_ports(1)
+    place = Address(host="127.0.0.1", port=port, name=job_name(JOB))
+
     async def story():
-        async with networked(people) as container:
-            place = at(container)
         async with calling_as(people.controller) as caller:
             caller.follow(place)
             contact = await caller.until(lambda contact: contact.problem)

@@ -1,4 +1,4 @@
-"""What a SideCar says is held against what its controller knows by itself."""
+"""A controller compares a SideCar's report with its own knowledge."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,10 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.judging.distrusting import Distrust
+from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.recording import Records
+from dlcontrol.judging.trust.distrusting import Distrust
+from dlcontrol.observing import Observer
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.commanded import MOST_RESTARTS, Commanded
-from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Platform
-from dlcontrol.situation.scene import Doubt, Scene, Seat
+from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Observation, Platform, PodKey
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.scene import Contact, Doubt, Scene, Seat
+from dlcontrol.situation.status import Booking
+from dlcore import policies
+from dlcore.model import JobId, NodeName
 from dlsidecar.behaviour.events import Started
 from dlwire.messages import Phase, Problem, State
 from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, ready, run, running, stop
@@ -20,7 +28,7 @@ HIGHEST = 2**53 - 1
 
 
 class Record:
-    """What is recorded of who leads."""
+    """The record of the current leader."""
 
     def __init__(self, *, is_overtaken: bool = False) -> None:
         self.is_over = is_overtaken
@@ -154,7 +162,10 @@ def test_what_cannot_be_is_found(name):
 
 
 def test_what_a_restored_record_does_not_know_is_still_held():
-    """Of an earlier controller, before anything was told it: nobody else is given these GPUs."""
+    """
+    An earlier controller recorded this start before it ordered it: no other job is given these
+    GPUs.
+    """
     state = running(run(3, 0, 2, epoch=1))
     assert look(scene_of(state))[1] == ""
 
@@ -177,9 +188,9 @@ def test_one_that_does_not_do_what_it_is_told_is_ended_in_time():
     state = running(run(3, 0))
     at = NOW - 60.0 - 10.0 - 300.0
     late = Commanded(stop(4), at - 1.0, frozenset({"0"}))
-    assert "told to stop 371 s ago" in look(scene_of(state), late)[1]
+    assert "ordered it to stop 371 s ago" in look(scene_of(state), late)[1]
     assert look(scene_of(state), replace(late, at=at + 1.0))[1] == ""
-    stuck = replace(state, problems=(Problem("ProcessesDoNotEnd", "they are there"),))
+    stuck = replace(state, problems=(Problem("ProcessesDoNotEnd", "they still live"),))
     assert look(scene_of(stuck), late)[1] == ""
     assert look(scene_of(stuck), replace(late, at=NOW - 2300.0))[1] != ""
 
@@ -211,10 +222,85 @@ def test_one_that_was_started_again_has_its_time_anew():
     long_ago = Commanded(run(3, 0), 1.0, frozenset({"0"}))
     assert look(scene_of(again), long_ago)[1] == ""
     restless = replace(long_ago, restarts=(NOW,) * MOST_RESTARTS)
-    assert "has still not done it" in look(scene_of(again), restless)[1]
+    assert "has still not done so" in look(scene_of(again), restless)[1]
 
 
 def test_a_start_by_the_platforms_word_has_its_time_whatever_was_said_before_it():
     late = Commanded(run(3, 0), 1.0, frozenset({"0"}), restarts=(NOW,) * MOST_RESTARTS, start="7")
     assert look(scene_of(after(incarnation="y"), pod={"start": "8"}), late)[1] == ""
     assert look(scene_of(after(incarnation="y"), pod={"start": "7"}), late)[1] != ""
+
+
+class Cluster(Record):
+    """A platform that shows the pods of a scene; it says who leads after another report has come."""
+
+    def __init__(self, scene: Scene, reports: "Reports", late: tuple[PodKey, Contact]) -> None:
+        super().__init__()
+        self._scene = scene
+        self._reports = reports
+        self._late = late
+
+    async def observe(self) -> Observation:
+        seats = (seat for seats in self._scene.seats.values() for seat in seats.values())
+        return Observation(
+            self._scene.entries,
+            tuple(self._scene.nodes.values()),
+            {seat.key: seat.pod for seat in seats},
+        )
+
+    async def is_overtaken(self) -> bool:
+        key, contact = self._late
+        self._reports.contacts[key] = contact
+        return await super().is_overtaken()
+
+
+class Reports:
+    """What SideCars say now; they were commanded nothing."""
+
+    commanded: Mapping[Any, Commanded] = {}
+    begun: Mapping[Any, Any] = {}
+
+    def __init__(self, scene: Scene) -> None:
+        self.contacts = {
+            seat.key: seat.contact for seats in scene.seats.values() for seat in seats.values()
+        }
+
+    def keep_up(self, entries: object, addresses: object, *, now: float) -> None:
+        """There is nothing to dial."""
+
+    def contact(self, key: PodKey) -> Contact:
+        return self.contacts[key]
+
+    def refusal(self, job: JobId, booking: Booking) -> str:
+        return ""
+
+    def has_asked(self, job: JobId, booking: Booking) -> bool:
+        return True
+
+    def is_fresh(self, job: JobId, booking: Booking) -> bool:
+        return False
+
+
+def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
+    inherited = play("b", {"n0": [1]}, seats={"n0": running(run(3, 1, epoch=EPOCH - 1))})
+    doubtful = doubted(EPOCH + 1, state=running(run(3, 0)))
+    own = play("a", {"n0": [0]}, seats={"n0": Sat(None)})
+    scene = with_seat(make_scene(own, inherited), seat_in(doubtful))
+    b = PodKey(JobId("b"), NodeName("n0"))
+    # Nothing was commanded, so that a SideCar cannot obey this controller.
+    late = Contact(running(run(3, 1)), reachable=True)
+    reports = Reports(scene)
+    platform = cast(Platform, Cluster(scene, reports, (b, late)))
+    observer = Observer(
+        platform,
+        cast(Hands, reports),
+        records=Records(platform),
+        asides=Asides(),
+        options=Options(policy=policies.make("adaptive")),
+        epoch=EPOCH,
+        clock=lambda: NOW,
+    )
+    found = asyncio.run(observer.observe())
+    told = {job: seat.untrusted for job, seats in found.seats.items() for seat in seats.values()}
+    assert "epoch 3" in told[JobId("a")]
+    assert "has sent it no command" in told[JobId("b")]

@@ -1,9 +1,9 @@
 """
 A controller is killed, or held back for a while, at every single call of a small story.
 
-The world is kind, so that whatever is lost would be lost by the controllers. The story has a job
-that starts, one that grows over two containers, one that makes room, one that is suspended and one
-that is cancelled.
+The world is kind, so that only the controllers can lose anything. The story has a job that starts,
+one that grows over two containers, one that makes room, one that is suspended and one that is
+cancelled.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from dlcore import policies
 from dlcore.model import Checkpoint, JobId, Mechanism, Training
 from tests.builders import make_job
 from tests.control.governing import Government, Reign
-from tests.control.played import World
+from tests.control.played import Temper, World
 from tests.control.stories import has_ended
 from tests.control.training import Trainings
 
@@ -25,7 +25,9 @@ class Episode:
     """The small story, with one incident in it."""
 
     def __init__(self, mechanism: Mechanism, policy: str) -> None:
-        self.world = World(f"every call/{mechanism}", {"n0": 3, "n1": 2})
+        # Some are waited for until they are warm, others for as long as the controller waits.
+        temper = Temper(warm_seconds=(1.0, 8.0))
+        self.world = World(f"every call/{mechanism}", {"n0": 3, "n1": 2}, temper)
         self.government = Government(self.world, policies.make(policy), mechanism)
         self.trainings = Trainings(self.world)
 
@@ -99,7 +101,7 @@ Incident = Callable[[int, float], Doom]
 
 
 def kill_at(call: int, pause: float) -> Doom:
-    """Somebody else begins some time after it."""
+    """Kill the controller at this call; another one begins some time after it."""
 
     def doom(episode: Episode, reign: Reign) -> None:
         reign.leash.kill_at = call
@@ -128,7 +130,7 @@ def count_calls(mechanism: Mechanism) -> int:
 
 INCIDENTS = [
     pytest.param(kill_at, 0.01, id="killed"),
-    pytest.param(kill_at, 9.0, id="killed, and nobody there for a while"),
+    pytest.param(kill_at, 9.0, id="killed, and no leader for a while"),
     pytest.param(hold_at, 0.05, id="held back for an instant"),
     pytest.param(hold_at, 20.0, id="held back for long"),
 ]

@@ -1,4 +1,6 @@
-"""GPUs with broken hardware: who reports them, who is told, and that nobody new is given one."""
+"""
+GPUs with broken hardware: their reports, the Events about them, and that no further job gets one.
+"""
 
 import json
 import logging
@@ -198,7 +200,7 @@ def test_a_pardon_while_nobody_leads_counts_and_an_old_one_does_not():
         successor = succeeded(known(pardons=before))
         unheard = machine(make_scene(), *TWO, pardons={1: word})
         assert list(broken(successor, unheard)) == out
-        # Whose SideCar is heard only then reports nothing new.
+        # A SideCar that is heard only then reports nothing new.
         heard = machine(reporting(ILL), *TWO, pardons={1: word})
         assert list(broken(successor, heard)) == out
 

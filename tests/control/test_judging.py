@@ -1,4 +1,4 @@
-"""What is concluded from what is seen: each verdict, in the smallest scene that leads to it."""
+"""The conclusions from a scene: each verdict, in the smallest scene that leads to it."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ Seats = dict[str, Sat | State]
 
 
 def verdict(*casts, rules=RULES, **rest):
-    """What is said of the first job."""
+    """Return the verdict on the first job."""
     return judge(make_scene(*casts, **rest), rules)[casts[0].entry.job.id]
 
 
@@ -140,7 +140,7 @@ def test_a_change_pauses_a_job_from_the_end_of_the_former_training_to_its_next_s
 
 
 def resumed_after(paused_at, resumption):
-    """What is said of a job whose change is over."""
+    """Return the verdict on a job whose change is over."""
     steps = running(run(5, 0), progress=Progress(iteration=7, begun=True))
     changed = alone(steps, generation=2, paused_at=paused_at, reshape_seconds=100.0)
     learnt = {A: resumption} if resumption else {}
@@ -153,7 +153,7 @@ def resumed_after(paused_at, resumption):
     ("lost", "seconds"),
     [
         pytest.param(3.0, 125.0, id="its pod is another one, whose SideCar knows less"),
-        pytest.param(26.0, 126.0, id="it was stopping before anybody looked"),
+        pytest.param(26.0, 126.0, id="it was stopping before the first cycle"),
     ],
 )
 def test_what_a_change_has_cost_is_counted_with_its_first_step(lost, seconds):
@@ -259,7 +259,7 @@ def test_a_training_that_ends_while_other_gpus_are_decided_has_finished(phase):
 
 
 def test_a_training_over_several_containers_is_known_by_all_who_ran_it():
-    """One of two has gone, and what was told since says nothing of how many there were."""
+    """One of two has gone, and the later order does not say how many there were."""
     one = Sat(ended(RUN0), declared=stop(4))
     lost = cast("a", generation=2, seats={"n0": one}, phase=Phase.QUEUED)
     assert not judged(lost).is_final
@@ -374,7 +374,7 @@ def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):
     assert (said.status.phase, said.status.exit_code) == (Phase.FAILED, code)
     assert said.status.message == "trian.py: not found in PATH (/bin); give its full path"
     assert (said.news[-1].reason, said.news[-1].warning) == (name, True)
-    # What may be otherwise at the next attempt is tried again.
+    # A start that may succeed at the next attempt is tried again.
     busy = Problem("TooManyProcesses", "train.py: Resource temporarily unavailable")
     state = after(run(3, 0), StartFailed(1, busy), Gone(1))
     assert "; attempt 2 of 4 in" in judged(alone(state)).message
@@ -401,7 +401,7 @@ def test_a_crash_on_the_way_out_delays_the_next_turn():
 
 
 def told(*runs):
-    """What the controller that judges has told."""
+    """Return the orders that the controller under test has given."""
     return {"a": Begun(runs[0].generation, {NodeName(f"n{n}"): r for n, r in enumerate(runs)})}
 
 
@@ -455,7 +455,7 @@ def test_a_container_that_was_told_and_has_not_answered_is_not_lost():
 
 
 def test_a_container_that_was_restarted_on_the_way_will_never_join():
-    """What it was told was meant for another start of it."""
+    """Its order was meant for another start of the container."""
     other = Sat(after(stop(0, incarnation="y"), incarnation="y"), declared=None)
     scene = pair(running(RUN0), other, phase=Phase.INITIALIZED)
     assert judged(scene, begun=told(RUN0, RUN1)).generation == 2
@@ -496,7 +496,7 @@ def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
     said = judged(alone(replace(lost, since=NOW - 61)))
     assert (said.placement, said.phase) == (None, Phase.QUEUED)
     assert said.condition(ConditionType.SCHEDULED).reason == "PodLost"
-    assert said.broken == 0  # Nobody else waits for it, and it may save itself yet.
+    assert said.broken == 0  # No other container waits for it, and it may save itself yet.
     others = pair(running(RUN0), replace(lost, state=running(RUN1), since=NOW - 61))
     assert judged(others).broken == 3
 
@@ -726,7 +726,7 @@ def test_a_job_that_stands_still_is_told_once_and_so_is_that_it_moves_again():
 
 
 def hanging(since, *, idle=60.0, limit=200.0, **rest):
-    """A job that was told at that time to stand still, and has told nothing since."""
+    """A job with the report, at that time, that it stands still, and no further report since."""
     told = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration", since=since)
     state = running(
         run(3, 0), progress=Progress(iteration=9, begun=True, idle_seconds=idle, stalled=True)
@@ -848,7 +848,7 @@ def test_who_is_set_aside_keeps_what_something_of_it_may_run_on(seats: Seats, re
 
 
 def test_news_of_an_attempt_that_was_overtaken_is_no_crash():
-    """It ended badly because it was told to stop."""
+    """It ended badly because it was ordered to stop."""
     state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
     said = judged(cast("a", generation=2, seats={"n0": state}, phase=Phase.QUEUED))
     assert said.failures == 0

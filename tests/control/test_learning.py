@@ -1,4 +1,4 @@
-"""What is learnt of a training is what is true of it, however late its words are heard."""
+"""The controller learns the true speed of a training, even if reports arrive late."""
 
 import math
 from dataclasses import dataclass, replace
@@ -41,14 +41,14 @@ class Training:
     """How many iterations were done before."""
     generation: int = 1
     is_new_pod: bool = False
-    """Nothing is told of what was done before."""
+    """The SideCar of a new pod reports nothing about the work that was done before."""
 
     @property
     def begins_at(self) -> float:
         return ORDERED_AT + self.initialization_s
 
     def state_at(self, now: float) -> State:
-        """What its SideCar would answer at this time."""
+        """Return the answer of its SideCar at this time."""
         done = max(0, math.floor((now - self.begins_at) * self.speed + 1e-6))
         latest = self.begins_at + done / self.speed if done else ORDERED_AT
         return State(

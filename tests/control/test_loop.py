@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlcontrol.loop import Controller, Options
+from dlcontrol.loop import Controller
 from dlcontrol.pacing import Bites, Effort, Pace, Taken
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
@@ -85,13 +86,19 @@ def running(
     dialer = PlayedDialer(world, 1, leash, lambda: None)
     options = Options(policy=policy, pace=pace)
     controller = Controller(
-        platform, dialer, PlayedMemory(), gauge, options, epoch=1, clock=time.monotonic
+        platform,
+        dialer,
+        memory=PlayedMemory(),
+        gauge=gauge,
+        options=options,
+        epoch=1,
+        clock=time.monotonic,
     )
     yield controller, world, gauge
 
 
 async def until(event: asyncio.Event) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await event.wait()
     event.clear()
 
@@ -144,7 +151,7 @@ def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_f
     async def play() -> None:
         bites = replace(PATIENT, most_steps=2, trailing_launches=2)
         with running(pace=bites) as (controller, world, gauge):
-            platform, may_end = controller._platform, asyncio.Event()
+            platform, may_end = controller._observer._platform, asyncio.Event()
             launch, under_way = platform.launch, []
             observe, looks = platform.observe, []
 
@@ -164,12 +171,12 @@ def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_f
                 world.submit(make_job(f"job-{number}", options=(1,)))
             controller.wake()
             await until(gauge.decided)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while looks[-1] < 2:
                     await asyncio.sleep(0.01)
             placed = [entry for entry in world.entries.values() if entry.status.placement]
             assert (len(placed), len(under_way)) == (2, 2), (
-                "no more is recorded before they are there"
+                "no more is recorded before these two pods have started"
             )
             may_end.set()
             await until(gauge.decided)
@@ -183,7 +190,7 @@ def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
     async def play() -> None:
         pace = replace(PATIENT, most_steps=4, bite_seconds=0.0, launches_at_once=1)
         with running(pace=pace) as (controller, world, gauge):
-            platform, may_end, asked = controller._platform, asyncio.Event(), []
+            platform, may_end, asked = controller._observer._platform, asyncio.Event(), []
             launch = platform.launch
 
             async def launch_when_told(order):
@@ -197,7 +204,7 @@ def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
             for number in range(3):
                 world.submit(make_job(f"job-{number}", options=(1,)))
             controller.wake()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while not asked:
                     await asyncio.sleep(0.01)
             world.submit(make_job("newcomer", options=(1,)))
@@ -206,7 +213,7 @@ def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
             await until(gauge.decided)
             assert len(asked) == 1, "the others are left"
             await until(gauge.decided)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while len(asked) < 4:
                     await asyncio.sleep(0.01)
             task.cancel()
@@ -219,7 +226,7 @@ def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
 def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
     async def play() -> None:
         with running(pace=replace(PATIENT, trailing_launches=4)) as (controller, world, gauge):
-            platform, ended = controller._platform, []
+            platform, ended = controller._observer._platform, []
 
             async def launch_for_ever(order):
                 try:
@@ -234,7 +241,7 @@ def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
             controller.wake()
             await until(gauge.decided)
             task.cancel()
-            await asyncio.wait({task}, timeout=60)
+            await asyncio.wait({task}, timeout=240)
             assert ended == [JobId("job")]
 
     asyncio.run(play())
@@ -257,7 +264,7 @@ def test_a_change_that_comes_alone_is_not_waited_with():
 def test_an_error_is_no_reason_to_end_and_another_leader_is():
     async def play() -> None:
         with running(pace=Pace(look_seconds=0.01)) as (controller, world, gauge):
-            observe, failures = controller._platform.observe, list[int]()
+            observe, failures = controller._observer._platform.observe, list[int]()
 
             async def fail_twice():
                 if len(failures) < 2:
@@ -265,13 +272,13 @@ def test_an_error_is_no_reason_to_end_and_another_leader_is():
                     raise OSError("the API server is away")
                 return await observe()
 
-            controller._platform.observe = fail_twice
+            controller._observer._platform.observe = fail_twice
             task = asyncio.create_task(controller.run())
             await until(gauge.decided)
             world.epoch = 2
             world.submit(make_job("job", options=(1,)))
             controller.wake()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 with pytest.raises(Fenced):
                     await task
 
@@ -279,7 +286,7 @@ def test_an_error_is_no_reason_to_end_and_another_leader_is():
 
 
 def test_the_loop_rests_longer_than_it_works():
-    """Whatever the amount of news, others on the event loop have their turn."""
+    """The loop leaves turns to others on the event loop, even if there is much news."""
 
     async def play() -> None:
         busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9, longest_rest_seconds=1e9)
@@ -328,11 +335,11 @@ def test_what_is_as_it_was_is_the_same_seat():
         government.begin()
         government.world.run(1.0, until=lambda: bool(government.world.pods))
         controller = government.leader.controller
-        observation = asyncio.run(controller._platform.observe())
+        observation = asyncio.run(controller._observer._platform.observe())
         (first,), (second,) = (
             [
                 seat
-                for seats in controller._see(observation).seats.values()
+                for seats in controller._observer.see(observation).seats.values()
                 for seat in seats.values()
             ]
             for _ in range(2)
@@ -340,7 +347,7 @@ def test_what_is_as_it_was_is_the_same_seat():
         assert first is second
         (key,) = observation.pods
         other = replace(observation, pods={key: replace(observation.pods[key], message="else")})
-        assert controller._see(other).seats[key.job][key.node].pod.message == "else"
+        assert controller._observer.see(other).seats[key.job][key.node].pod.message == "else"
 
 
 def test_a_bite_is_what_can_be_taken_in_time():
@@ -356,11 +363,11 @@ def test_a_bite_is_what_can_be_taken_in_time():
     bites.note(Taken(steps=8, seconds=2.0, effort=1.0))
     assert bites.most == 12, "where a look takes a second, looks take no more than a quarter of all"
     bites.note(Taken(steps=12, seconds=2.0, effort=60.0))
-    assert bites.most == 36, "whoever comes does not wait for minutes"
+    assert bites.most == 36, "a newcomer does not wait for minutes"
     bites.note(Taken(steps=36, seconds=6.0, effort=0.1, is_hurried=False))
     assert bites.most == 12, "what is cheap to look at is looked at often"
     bites.note(Taken(steps=12, seconds=2.0, effort=0.25, is_hurried=False))
-    assert bites.most == 18, "more is taken where nobody waits for the next decision"
+    assert bites.most == 18, "more is taken where no job waits for the next decision"
     bites.note(Taken(steps=18, seconds=3.0, effort=9.0, is_hurried=False))
     assert bites.most == 36
     unlimited = Bites(Pace())
@@ -521,7 +528,7 @@ def test_a_spec_that_cannot_be_read_is_told_and_left_alone():
         assert status(government, odd).placement is None
 
 
-# --- what people are told -------------------------------------------------------------------
+# --- reports to users -----------------------------------------------------------------------
 
 
 def told(government: Government, job: JobId) -> list[tuple[str, str]]:
@@ -599,13 +606,13 @@ def test_who_is_set_aside_is_told_and_told_when_it_is_over():
 class Forgetful(PlayedMemory):
     """A store that is away, and says so each time."""
 
-    def look(self, *_: Any) -> None:
+    def look(self, *_: Any, **__: Any) -> None:
         raise OSError("the store is away")
 
-    def note(self, *_: Any) -> None:
+    def note(self, *_: Any, **__: Any) -> None:
         raise OSError("the store is away")
 
-    def note_news(self, *_: Any) -> None:
+    def note_news(self, *_: Any, **__: Any) -> None:
         raise OSError("the store is away")
 
 

@@ -1,4 +1,4 @@
-"""What a lost part of a job means to it, in the smallest scene that tells one kind from another."""
+"""The effect of a lost part on a job, in the smallest scene that tells one kind from another."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ RULES = Rules()
 
 
 def verdict(*seats: Sat | State, nodes: Mapping[str, int] | None = None, **rest: Any) -> Any:
-    """What is said of a job with a GPU on each of these nodes."""
+    """Return the verdict on a job with a GPU on each of these nodes."""
     there = {f"n{number}": seat for number, seat in enumerate(seats)}
     rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(seats), **rest}
     job = cast("a", dict.fromkeys(there, (0,)), seats=there, **rest)
@@ -70,7 +70,7 @@ def test_the_jobs_own_fault_counts_before_all_others():
 
 
 def test_what_a_container_died_of_before_this_start_is_forgiven():
-    """It is in the start that lives, so what happened to it before was told then."""
+    """The container is part of the start that lives, so its earlier end was reported then."""
     before = Sat(running(RUN0), pod={"reason": "OOMKilled", "message": "long ago", "fault": True})
     said = verdict(before, gone("PodDeleted"))
     assert (said.status.failures, told(said)) == (0, ["PodDeleted"])

@@ -1,4 +1,4 @@
-"""What Prometheus is told of GPUs and jobs, in the words that people are told it in."""
+"""The metrics of GPUs and jobs, in the words that messages use as well."""
 
 from dataclasses import replace
 

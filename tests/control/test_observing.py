@@ -1,4 +1,4 @@
-"""What the brain is shown of a scene, and what its steps make of the statuses of jobs."""
+"""The brain's view of a scene, and the effect of its steps on the statuses of jobs."""
 
 from dataclasses import replace
 
@@ -215,7 +215,7 @@ def after(step, *casts, profiles=(), **rest):
     scene = make_scene(*casts, **rest)
     known = {profile.type: profile for profile in profiles}
     snapshot = take_snapshot(scene, profiles=known, costs=Costs())
-    return statuses_of(Plan((step,)), snapshot, scene, policies.make("foresight"))[A]
+    return statuses_of(Plan((step,)), snapshot, scene=scene, policy=policies.make("foresight"))[A]
 
 
 def test_a_start_gives_it_gpus():
@@ -296,7 +296,7 @@ def test_a_wait_says_why():
     assert said.condition(ConditionType.SCHEDULED).reason == "NoRoom"
 
 
-# --- what was never begun is taken back without anybody noticing -----------------------------
+# --- a change that was never begun is taken back unnoticed -----------------------------------
 
 
 def taken_back(state, **rest):

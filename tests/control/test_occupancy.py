@@ -46,7 +46,7 @@ def test_a_gpu_that_a_sidecar_found_in_use_is_out_until_it_is_seen_empty():
     occupancy = Occupancy()
     assert out(occupancy, scene_of(refused())) == {1: WHY}
     assert out(occupancy, scene_of(refused(), now=NOW + 1000.0)) == {1: WHY}
-    # What was heard before does not count again.
+    # A report that was heard before does not count again.
     empty = refused(seen=EMPTY)
     assert out(occupancy, scene_of(empty, now=NOW + 1001.0)) == {}
     assert out(occupancy, scene_of(refused(), now=NOW + 1002.0)) == {}

@@ -1,4 +1,4 @@
-"""What a newcomer would change is what the decision with it has and the one without it has not."""
+"""The effects of a newcomer are the differences between the decisions with it and without it."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ STEEP = make_profile(model="steep")
 
 
 def effects(old, new, *, policy="adaptive", **nodes):
-    """What a newcomer would change about these jobs on nodes of these sizes."""
+    """Return the changes that a newcomer would cause to these jobs on nodes of these sizes."""
     cluster = make_cluster(**(nodes or {"n1": 4}))
     states = [replace(state, order=order) for order, state in enumerate((*old, new))]
     known = (FLAT, STEEP)

@@ -9,7 +9,8 @@ from dlcontrol.deciding.queueing import MOST_DECISIONS, foresee
 from dlcore import policies
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 from tests.sim.worlds import ONE_NODE, make_traced, make_workload
 

@@ -122,14 +122,14 @@ def test_a_job_that_nobody_has_looked_at():
 def test_a_suspended_job():
     told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED))
     assert tell(scene(entry("job", told, suspend=True))) == (
-        "waits: it is suspended, until spec.suspend is false again"
+        "waits: it is suspended, until dljob resume (spec.suspend: false)"
     )
 
 
 def test_a_job_that_was_suspended_a_moment_ago_still_ends_somewhere():
     told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED), pods=(Booking(N1, 1),))
     assert tell(scene(entry("job", told, suspend=True), seats=RUNS)).endswith(
-        "spec.suspend is false again; on n1 its pod is ending"
+        "until dljob resume (spec.suspend: false); on n1 its pod is ending"
     )
 
 
@@ -162,7 +162,7 @@ OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
         (seat("job", reachable=False, contact_problem="connection refused"),),
         "its SideCar on n1 does not answer (connection refused)",
     ),
-    "somebody who has it yet": (
+    "a pod that still has it": (
         (
             seat("job", state=sidecar(**READY)),
             seat("old", state=sidecar(held=("0", "1"))),
@@ -175,7 +175,7 @@ OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
     ),
     "spare interpreters": (
         (seat("job", state=sidecar(**READY, warmth=Warmth(wanted=2, ready=1))),),
-        "its interpreters on n1 are getting ready (1 of 2)",
+        "its interpreters on n1 are getting ready (1 of 2); it starts without them in 30 s at most",
     ),
     "nothing": (
         (seat("job", state=sidecar(phase=SideCarPhase.STARTING, held=("0", "1"))),),
@@ -189,6 +189,24 @@ def test_what_keeps_a_job_from_training(seats, expected):
     starts = entry("job", status(Phase.INITIALIZED, HERE))
     ending = entry("old", status(Phase.QUEUED, pods=(Booking(N1, 1),)), order=1)
     assert tell(scene(starts, ending, seats=seats)) == f"{BECAUSE}. Now {expected}"
+
+
+def test_a_job_that_grows_says_that_it_trains_on_until_its_new_pod_is_warm():
+    grown = Placement.of({N1: (0,), N2: (0, 1, 2)})
+    grows = entry("job", status(Phase.ADJUSTING, grown))
+    cold = sidecar(**READY, warmth=Warmth(wanted=3, ready=1))
+    seats = (
+        # It has fewer spares than it wants as well, which it is not waited for.
+        seat("job", state=sidecar(generation=1, held_generation=1, held=("0",))),
+        seat("job", N2, state=cold),
+    )
+    world = replace(scene(grows, seats=seats), now=NOW + 8.0)
+    assert tell(world) == (
+        f"{BECAUSE}. Now it trains on as before while its interpreters on n2 are getting ready"
+        " (1 of 3), for 22 s at most"
+    )
+    late = replace(world, now=NOW + 30.0)
+    assert tell(late).endswith("Now its former processes on n1 are saving and ending")
 
 
 def test_a_job_that_has_ended_says_how():
@@ -263,7 +281,7 @@ def test_every_gpu_is_free_reserved_in_use_or_unavailable():
     assert (found["n1/1"].job, found["n1/1"].worker) == ("job", 1)
     assert (found["n2/0"].state, found["n2/0"].job) == (GpuState.RESERVED, "new")
     assert found["n2/0"].worker is None
-    # Nobody knows whether the lost pod still uses it; it is told whose it may be.
+    # The lost pod may still use it, so the table names the job whose it may be.
     assert (found["n2/3"].state, found["n2/3"].job) == (GpuState.IN_USE, "lost")
     assert "does not answer" in found["n2/3"].reason
 

@@ -1,4 +1,6 @@
-"""What a controller takes down for the record: phases that it missed too, and nothing twice over a restart."""
+"""
+The record that a controller writes: with phases that it missed, and nothing twice over a restart.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,8 @@ from dlcontrol.situation.status import Status
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.recording.record import Ended, Gpu, Header, Source, Stage, Submitted, decode_line
 from dlcore.recording.sums import sum_gpu_seconds
-from dlstore.tables import GpuRow, HistoryEntry
+from dlstore.history import HistoryEntry
+from dlstore.tables import GpuRow
 from dlstore.timeline import TimelineRow
 from dlwire.messages import Change, Saving, State
 from dlwire.messages import Phase as SideCarPhase
@@ -77,7 +80,7 @@ def test_a_controller_that_starts_again_takes_nothing_down_twice():
     again = Recorder().look(scene(31.0, counted))
     assert {row.id: row for row in first} == {row.id: row for row in again}
 
-    # Nothing is new until something is, and its end is told once.
+    # The recorder reports only changes, and an end once.
     recorder = Recorder()
     recorder.look(there := scene(31.0, counted))
     assert recorder.look(there) == []
@@ -131,6 +134,6 @@ def test_what_a_former_version_has_kept_is_told_from_its_history_alone():
     ]
     damaged = TimelineRow("given/x", 1.0, "given", '{"kind":"given"')
     header = Header(source=Source.MACHINE, until=100.0)
-    record = compose(Kept(history=history, timeline=[damaged]), (), header)
+    record = compose(Kept(history=history, timeline=[damaged]), (), header=header)
     assert sum_gpu_seconds(record) == {JOB: pytest.approx(20.0 + 60.0)}
     assert record.header.missing == ("1 rows of the store cannot be read",)

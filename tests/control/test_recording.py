@@ -1,4 +1,4 @@
-"""What is recorded, when, and by whom."""
+"""The statuses that are recorded: when, and by which controller."""
 
 import asyncio
 from dataclasses import replace
@@ -42,7 +42,7 @@ def look(records, book, scene, **changed):
 
 
 def written(scene, book):
-    """The scene as whoever looks next finds it recorded."""
+    """Return the scene as the next cycle finds it recorded."""
     return scene.with_statuses(dict(book.writes))
 
 

@@ -1,4 +1,6 @@
-"""What a status makes of decisions, pods and conditions; and what of it needs to be written."""
+"""
+The effect of decisions, pods and conditions on a status, and which statuses need to be written.
+"""
 
 from dataclasses import replace
 

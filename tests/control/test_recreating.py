@@ -1,10 +1,13 @@
-"""Where pods are recreated, a container has its GPUs until it is gone, whatever runs in it."""
+"""
+Where pods are recreated, a container has its GPUs until it is gone, even if no process runs in it.
+"""
 
 from dataclasses import replace
 
 import pytest
 
-from dlcontrol.acting.coordinating import Book, next_commands
+from dlcontrol.acting.commands import Book
+from dlcontrol.acting.coordinating import next_commands
 from dlcontrol.situation.ports import (
     Entry,
     Pod,

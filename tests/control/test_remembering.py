@@ -1,4 +1,6 @@
-"""What a controller remembers: what it learns, for whom it keeps it, and what changes have cost."""
+"""
+The memory of a controller: what it learns, for which jobs it keeps it, and the cost of changes.
+"""
 
 import time
 from collections.abc import Iterator
@@ -186,7 +188,7 @@ def test_the_cost_of_a_start_is_known_with_its_first_step(memory):
 
 
 def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
-    """What the history tells and what the status adds up are the same figures."""
+    """The history and the sum in the status contain the same figures."""
     there = entry(2, TWO)
     note(memory, Reshape(JOB, ONE, TWO, Cause(CauseCode.IDLE_GPUS)), there)
     trains(memory, there, since=100.0, until=103.0)
@@ -197,6 +199,18 @@ def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
     memory.note_cost(JOB, 1, 99.0)
     memory.note_cost(JOB, 2, 31.0)
     assert costs(memory) == [("reshape", 31.0)]
+    # The cost of repeated work is known later, and is a cost of the same change.
+    memory.note_cost(JOB, 2, 4.0)
+    assert costs(memory) == [("reshape", 35.0)]
+
+
+def test_what_a_start_does_once_more_is_added_to_its_cost(memory):
+    there = entry(1, ONE)
+    note(memory, Start(JOB, ONE, Cause(CauseCode.ITS_TURN)), there)
+    trains(memory, there, since=100.0, until=101.0)
+    memory.note_cost(JOB, 1, 20.0)
+    ((_, seconds),) = costs(memory)
+    assert seconds == pytest.approx(1.25 + 2.5 + 20.0)
 
 
 def test_an_observation_of_no_type_at_all_is_refused(memory):
@@ -210,3 +224,15 @@ def test_what_people_were_warned_of_is_kept_as_a_warning(memory: Remembrance):
     memory.note_news(JOB, News("Running", "trains on n0[0]"), 2.0)
     told = [(entry.kind, entry.warning) for entry in memory.notebook.history(JOB)]
     assert told == [("running", False), ("crashed", True)]
+
+
+def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: Remembrance):
+    for turn in range(5):
+        state = JobState(job=entry(1, ONE).job, order=0, iterations_total=1000.0)
+        now = 100.0 + turn
+        snapshot = Snapshot(now=now, cluster=Cluster([Node.of(NODE, 2)]), pending=(state,))
+        step = Start(JOB, ONE, Cause(CauseCode.ITS_TURN))
+        memory.note(Plan((step,)), snapshot, {JOB: entry(1, ONE).status})
+        memory.note_news(JOB, News("Resumed", "it is in the queue again"), now)
+    told = [each.kind for each in reversed(memory.notebook.history(JOB))]
+    assert told == ["resumed", "start"] * 5

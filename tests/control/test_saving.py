@@ -1,4 +1,4 @@
-"""Whose work a change of GPUs would lose is known, and so is what was lost."""
+"""The controller knows which jobs would lose work by a change of GPUs, and how much was lost."""
 
 from dataclasses import replace
 
@@ -150,7 +150,7 @@ FIRST = Progress(iteration=1, begun=True)
 
 
 def stopped(saving, *, generation=4):
-    """What a SideCar says between the end of a start and the next start."""
+    """Return the report of a SideCar between the end of a start and the next start."""
     state = released(run(3, 0), stop(generation))
     return replace(state, change=Change(generation, saving), problems=())
 
@@ -304,6 +304,6 @@ def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
         0,
         4,
     )
-    # What it had lost before that is not held against it again.
+    # The losses before that are not held against it again.
     again = trains(checkpoint=ASKED, progress=FIRST, heard=3, judged=resumed.judged)
     assert judged(again).trust is Trust.UNTRIED

@@ -1,10 +1,11 @@
-"""What follows from a scene about GPUs: who may hold which, and what may go on as it is."""
+"""The conclusions from a scene about GPUs: which job may hold which, and which start may go on."""
 
 from dataclasses import replace
 
 import pytest
 
 from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.process_sets import find_undisturbed
 from dlcore.model import GpuRef, JobId, NodeName, Phase
 from dlsidecar.behaviour.events import RankEnded
 from tests.control.scenes import (
@@ -32,7 +33,7 @@ def gpus(*numbers, node=N0):
 
 
 def held(sat, **rest):
-    """What a job may hold that was decided GPU 0, and GPU 3 before."""
+    """Return the GPUs that a job may hold that was decided GPU 0, and GPU 3 before."""
     rest.setdefault("leftover", frozenset(gpus(3)))
     return make_scene(cast("a", {"n0": (0,)}, generation=4, seats={"n0": sat}, **rest)).held_by(A)
 
@@ -43,10 +44,10 @@ def held(sat, **rest):
         pytest.param(ENDED, (), id="it has ended"),
         pytest.param(PENDING, (), id="only we can tell it anything, and have not"),
         pytest.param(Sat(phase=PodPhase.PENDING), (0, 3), id="a former controller may have"),
-        pytest.param(Sat(phase=PodPhase.LOST), (0, 3), id="nobody knows"),
+        pytest.param(Sat(phase=PodPhase.LOST), (0, 3), id="its state is unknown"),
         pytest.param(ready(), (), id="it has run nothing, and obeys us"),
         pytest.param(new(), (0, 3), id="it may obey a former controller yet"),
-        pytest.param(Sat(new(), fresh=True), (), id="there was nobody else to obey"),
+        pytest.param(Sat(new(), fresh=True), (), id="no former controller can have ordered it"),
         pytest.param(running(run(7, 1)), (1,), id="what it says is exact"),
         pytest.param(Sat(running(run(7, 1)), reachable=False), (1,), id="also when it is silent"),
         pytest.param(running(run(7, 1), run(9, 0)), (0, 1), id="the next run takes its own"),
@@ -65,9 +66,7 @@ def held(sat, **rest):
         pytest.param(
             running(run(7, 1, epoch=1)), (0, 1, 3), id="what another epoch says, and ours"
         ),
-        pytest.param(
-            running(run(7, "GPU-strange")), (0, 1, 2, 3), id="a GPU that nobody knows, so any"
-        ),
+        pytest.param(running(run(7, "GPU-strange")), (0, 1, 2, 3), id="an unknown GPU, so any"),
     ],
 )
 def test_a_pod_may_hold(sat, numbers):
@@ -102,7 +101,8 @@ def test_a_gpu_with_two_holders_is_free_for_neither():
 
 def undisturbed(*sats, **rest):
     seats = {f"n{n}": sat for n, sat in enumerate(sats)}
-    return make_scene(cast("a", {"n2": (0,)}, generation=4, seats=seats, **rest)).undisturbed(A)
+    scene = make_scene(cast("a", {"n2": (0,)}, generation=4, seats=seats, **rest))
+    return find_undisturbed(scene, A)
 
 
 RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
@@ -123,13 +123,15 @@ def test_pods_that_run_nothing_do_not_matter():
     [
         pytest.param((ready(),), id="nothing lives"),
         pytest.param((running(RUN0),), id="a container is missing"),
-        pytest.param((running(RUN0), running(RUN1, stop(4))), id="one was told to stop"),
-        pytest.param((running(RUN0), Sat(running(RUN1), declared=stop(4))), id="or is being told"),
+        pytest.param((running(RUN0), running(RUN1, stop(4))), id="one was ordered to stop"),
+        pytest.param(
+            (running(RUN0), Sat(running(RUN1), declared=stop(4))), id="or the order is on its way"
+        ),
         pytest.param((running(run(3, 0), run(5, 0)),), id="it changes"),
         pytest.param(
             (running(RUN0), running(RUN1, RankEnded(1, 1, 1))), id="a process has crashed"
         ),
-        pytest.param((running(run(3, 0, epoch=EPOCH - 1)),), id="it may obey somebody else"),
+        pytest.param((running(run(3, 0, epoch=EPOCH - 1)),), id="it may obey another controller"),
         pytest.param((running(run(3, 0)), running(run(5, 0))), id="two starts"),
         pytest.param((running(run(3, 0)), Sat(phase=PodPhase.LOST)), id="who knows"),
     ],

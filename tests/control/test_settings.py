@@ -45,7 +45,7 @@ def test_how_sidecars_are_spoken_to_can_be_set():
         load({"dialing": {"waitSeconds": 0}}, file="f")
     (told,) = caught.value.lines()
     assert told == (
-        "dialing.waitSeconds (f): cannot be so: wait_seconds is 0; it must be above 0;"
+        "dialing.waitSeconds (f): is not valid: wait_seconds is 0; it must be above 0;"
         " correct it, or leave it out"
     )
 

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from dlwire.messages import Phase, Run
 from tests.control.callers import HURRIED, calling
 from tests.sidecar.clients import live_through
-from tests.sidecar.drivers import find_processes, wait_until
+from tests.sidecar.drivers import is_alive, wait_until, witnessed
 from tests.sidecar.sidecars import TRAINER, SideCar, read_children
 
 pytestmark = pytest.mark.processes
@@ -26,13 +25,8 @@ Start = Callable[[], SideCar]
 @pytest.fixture
 def token() -> Iterator[str]:
     """Name this test in the command line of every process of it, and see that none survives."""
-    name = f"witness-{uuid.uuid4().hex}"
-    yield name
-    left = find_processes(name)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert not left
+    with witnessed() as name:
+        yield name
 
 
 @pytest.fixture
@@ -57,11 +51,15 @@ def is_running(generation: int):
 
 
 def kill_all(sidecar: SideCar) -> None:
-    """End a SideCar and its keeper as if the machine had lost them."""
-    for pid in (*read_children(sidecar.process.pid), sidecar.process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """End a SideCar and its keeper as if the machine had lost them; the socket is free when both have ended."""
+    both = (*read_children(sidecar.process.pid), sidecar.process.pid)
+    # Neither sees the other end, however long it takes to kill both.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in both:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     sidecar.process.wait()
+    wait_until(lambda: not any(map(is_alive, both)), what="the end of the SideCar")
 
 
 def test_a_training_is_started_reshaped_and_stopped_as_declared(start):
@@ -95,7 +93,7 @@ def test_a_sidecar_that_was_killed_comes_back_as_another_one_that_was_told_nothi
             await caller.until(is_running(3))
             kill_all(sidecar)
             contact = await caller.until(lambda contact: not contact.reachable)
-            # What it held is not proven to be free by that.
+            # Its silence does not prove that its GPUs are free.
             assert contact.state.held == ("0", "1")
             run = caller.run(5, "2")
             assert contact.state.incarnation == run.incarnation

@@ -1,4 +1,4 @@
-"""Trainings that hang: told, ended and started anew, in a played world."""
+"""Trainings that hang: reported, ended and started again, in a played world."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """
 Stories of a played world in which the laws of DESIGN are held by a witness that sees processes.
 
-A story that breaks a law is told again by its name: the seed is all that chance knows.
+A story that breaks a law can be replayed by its name: the seed determines all of it.
 """
 
 import pytest

@@ -9,7 +9,7 @@ from dlcontrol.acting.task_pool import Trailing, Turns
 
 
 class Piece:
-    """A piece of work that ends when it is told to."""
+    """A piece of work that ends on request."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -41,7 +41,7 @@ def test_it_is_waited_until_few_are_left_and_no_longer():
         await turns()
         assert not waiting.done()
         pieces[0].may_end.set()
-        await asyncio.wait_for(waiting, 30.0)
+        await asyncio.wait_for(waiting, 240.0)
         assert [number in trailing for number in range(4)] == [False, True, True, False]
         await trailing.end()
 
@@ -60,7 +60,7 @@ def test_what_one_fails_with_is_raised_at_once_and_ever_after():
         trailing.start("fails", fail())
         for most in (0, 99):
             with pytest.raises(OSError, match="no"):
-                await asyncio.wait_for(waiting, 30.0)
+                await asyncio.wait_for(waiting, 240.0)
             waiting = asyncio.create_task(trailing.wait_until_few(most))
         with pytest.raises(OSError, match="no"):
             await waiting
@@ -93,7 +93,7 @@ def test_who_is_ended_while_waiting_leaves_nothing_under_way():
         waiting = asyncio.create_task(trailing.wait_until_few())
         await turns()
         waiting.cancel()
-        await asyncio.wait({waiting}, timeout=30.0)
+        await asyncio.wait({waiting}, timeout=240.0)
         assert waiting.cancelled()
         for piece in pieces:
             piece.may_end.set()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.coordinating import Try, next_commands
+from dlcontrol.acting.commands import Try
+from dlcontrol.acting.coordinating import next_commands
 from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodKey
@@ -221,7 +222,7 @@ def test_a_training_that_stands_still_since_its_trial_is_started_again():
     status, news = judged(trains(CONFIRMED, problems=hangs))
     assert (status.trust, status.ends, status.broken) == (Trust.CONFIRMED, True, 5)
     assert "FrozenByTrial" in news
-    # A trial that failed may have asked nobody.
+    # A trial that failed may not have signalled any process.
     for trial in (replace(CONFIRMED, went_on=True), FAILED):
         other = trains(trial, problems=hangs, tried=1)
         for verdict in judge(make_scene(other)).values():

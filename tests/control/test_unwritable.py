@@ -22,7 +22,7 @@ from tests.core.test_policies_laws import Dice
 
 WHY = "its status cannot be written: the rules of the house forbid it"
 LONG = 2 * LONGEST_WAIT_S
-"""After so long it was offered again."""
+"""After this time the controller offers the status again."""
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def test_what_was_recorded_of_others_in_the_same_look_is_told_once():
 
 
 class RefusedStory(Story):
-    """Now and then nobody takes the status of a job."""
+    """Now and then the platform refuses the status of a job."""
 
     def tell(self) -> None:
         for _ in range(20):

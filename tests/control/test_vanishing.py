@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.acting.coordinating import (
-    NAMES_S,
-    Remove,
-    is_ready,
-    next_commands,
-)
+from dlcontrol.acting.commands import Remove
+from dlcontrol.acting.coordinating import next_commands
+from dlcontrol.acting.job_in_scene import NAMES_S, is_ready
 from dlcontrol.gpus.uuids import Identities
 from dlcontrol.gpus.visibility import Vanishing
 from dlcontrol.judging.judging import judge
@@ -191,7 +188,7 @@ def numbers(identities: Identities, scene: Scene) -> dict[int, str]:
 
 
 def node_of(count: int, *seats: State) -> Scene:
-    """A node of so many unnamed GPUs, with a job for each SideCar there."""
+    """A node of ``count`` unnamed GPUs, with a job for each SideCar there."""
     jobs = [
         cast(name, {"n0": (0,)}, seats={"n0": s}) for name, s in zip("abc", seats, strict=False)
     ]
@@ -200,7 +197,7 @@ def node_of(count: int, *seats: State) -> Scene:
 
 FOUR = tuple(Gpu(index, f"GPU-{name}") for index, name in enumerate("abcd"))
 MOVED = (FOUR[0], replace(FOUR[2], index=1), replace(FOUR[3], index=2))
-"""What containers see that begin after GPU-b has died."""
+"""The GPUs that containers see which begin after GPU-b has died."""
 
 
 def test_a_number_stays_with_its_gpu_when_another_one_dies():

@@ -13,7 +13,7 @@ class Trainings:
     def __init__(self, world: World) -> None:
         self.world = world
         self._standing: set[Processes] = set()
-        """Those of which it was told that they stand still."""
+        """The processes for which a stall was reported."""
 
     def begin(self) -> None:
         """Let a second pass for all trainings, and another, and so on."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LawBroken(AssertionError):
-    """What must never be."""
+    """A state that must never occur."""
 
 
 class Witness:
@@ -59,7 +59,7 @@ class Witness:
         self.living.add(processes)
 
     def _check_whole(self, processes: Processes) -> None:
-        """All containers of a start are told the same of each other."""
+        """Hold that all containers of a start have the same description of each other."""
         for other in self.living:
             if other.job == processes.job and (
                 other.run.peers != processes.run.peers
@@ -134,7 +134,7 @@ class Witness:
         job = container.job
         recorded = max(self._decided[job], default=0)
         if target.generation > 2 * recorded + 1:
-            self._refuse(f"{job} was told {target} before that was recorded")
+            self._refuse(f"{job} was ordered {target} before that was recorded")
         if isinstance(target, Run):
             self._check_run(job, container.node, target)
             self._check_used(container)
@@ -142,20 +142,20 @@ class Witness:
     def _check_run(self, job: JobId, node: NodeName, run: Run) -> None:
         placement = self._decided[job].get(run.generation // 2)
         if placement is None:
-            self._refuse(f"{job} was told to run, and no record says where")
+            self._refuse(f"{job} was ordered to run, and no record says where")
             return
         there = dict(placement.slices).get(node, ())
         if tuple(map(number_of, run.gpus)) != there:
-            self._refuse(f"{job} was told to run on {run.gpus} of {node}, decided is {there}")
+            self._refuse(f"{job} was ordered to run on {run.gpus} of {node}, decided is {there}")
 
     def _check_used(self, container: Container) -> None:
-        """Whoever leads next knows by that record alone in which pods something can have begun."""
+        """The next leader knows by that record alone in which pods something can have begun."""
         entry = self._world.entries.get(container.job)
         if entry is None:
             return
         status = entry.status
         if not any(pod.node == container.node and pod.serial in status.used for pod in status.pods):
-            self._refuse(f"{container.incarnation} was told to run before that was recorded")
+            self._refuse(f"{container.incarnation} was ordered to run before that was recorded")
 
     def see_forgotten(self, job: JobId) -> None:
         if any(each.job == job for each in self.living):

@@ -1,4 +1,4 @@
-"""What a policy assumes about a job that lacks knowledge, as people read it."""
+"""The assumptions of a policy about a job that lacks knowledge, in the words for users."""
 
 import math
 from pathlib import Path

@@ -66,7 +66,7 @@ N1_ONLY = Needs((("cpu", 4000),), frozenset({"n1"}))
 
 
 def counted(**cpus):
-    """Nodes of four GPUs with so many CPUs free."""
+    """Nodes of four GPUs, each with this number of CPUs free."""
     return make_cluster(*(make_node(name, 4, free={"cpu": n * 1000}) for name, n in cpus.items()))
 
 
@@ -164,7 +164,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(make_cluster(make_node("n1", 4, schedulable=False)), new()),
             [start(on(n1=(0,)))],
         ),
-        "the GPU is of another type than is told": (
+        "the GPU is of another type than the step says": (
             make_snapshot(TWO_TYPES, new()),
             [start(on("A", n2=(0,)))],
         ),
@@ -172,7 +172,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(TWO_NODES, new(options=(2,))),
             [start(on(n1=(0, 0)))],
         ),
-        "GPUs that it has already are of another type than is told": (
+        "GPUs that it has already are of another type than the step says": (
             make_snapshot(TWO_TYPES, old(gpu_type="A")),
             [change(old(gpu_type="A"), on("B", n1=(0, 1), n2=(0, 1)))],
         ),
@@ -182,7 +182,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
         ),
     },
     Law.ALLOWED_SHAPE: {
-        "so many GPUs are no option": (
+        "three GPUs are no option": (
             make_snapshot(TWO_NODES, new(options=(1, 2, 4))),
             [start(on(n1=(0, 1, 2)))],
         ),
@@ -282,13 +282,13 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(TWO_NODES, new(suspend=True)),
             [start(on(n1=(0, 1)))],
         ),
-        "a job is stopped for nobody": (HELD_BY_OLD, [stop(A, OUTRANKED)]),
+        "a job is stopped for no other job": (HELD_BY_OLD, [stop(A, OUTRANKED)]),
         "a job is stopped for one that gets nothing": (HELD_BY_OLD, [stop(A)]),
         "a job is stopped for one that loses itself": (
             make_snapshot(TWO_NODES, A, make_state("new", holds={"n2": (0,)})),
             [stop(A), Stop(JobId("new"), on(n2=(0,)), Cause(CauseCode.SUSPENDED))],
         ),
-        "a job shrinks for nobody": (
+        "a job shrinks for no other job": (
             make_snapshot(TWO_NODES, WIDE),
             [change(WIDE, on(n1=(0, 1)), cause=Cause(CauseCode.MAKES_ROOM))],
         ),
@@ -316,7 +316,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(TWO_NODES, new()),
             [start(on(n1=(0,))), start(on(n2=(0,)))],
         ),
-        "a job that nobody knows starts": (make_snapshot(TWO_NODES), [start(on(n1=(0,)))]),
+        "an unknown job starts": (make_snapshot(TWO_NODES), [start(on(n1=(0,)))]),
         "a running job starts": (make_snapshot(TWO_NODES, A), [start(on(n2=(0,)), job="old")]),
         "a waiting job stops": (
             make_snapshot(TWO_NODES, new()),
@@ -326,19 +326,19 @@ BREAKING: dict[Law, dict[str, Any]] = {
             make_snapshot(TWO_NODES, A),
             [Reshape(JobId("old"), on(n1=(0,)), on(n1=(0, 1)), TURN)],
         ),
-        "a job is told again why it waits": (
+        "a job receives the same reason to wait again": (
             make_snapshot(TWO_NODES, new(waiting=NO_ROOM)),
             [Wait(JobId("new"), NO_ROOM)],
         ),
-        "a job is told twice why it waits": (
+        "a job receives two reasons to wait": (
             make_snapshot(TWO_NODES, new()),
             [Wait(JobId("new"), NO_ROOM), Wait(JobId("new"), Cause(CauseCode.BEHIND))],
         ),
-        "a running job is told to wait": (
+        "a running job receives a reason to wait": (
             make_snapshot(TWO_NODES, A),
             [Wait(JobId("old"), NO_ROOM)],
         ),
-        "a job is told to wait again while another starts": (
+        "a job receives the same reason again while another starts": (
             make_snapshot(TWO_NODES, new(), make_state("told", waiting=NO_ROOM)),
             [start(on(n1=(0,))), Wait(JobId("told"), NO_ROOM)],
         ),
@@ -392,7 +392,7 @@ KEEPING = {
         [stop(A, Cause(CauseCode.SUSPENDED))],
     ),
     "a pod comes where it has room": (FEW_CPUS, [start(on(n1=(0,)))]),
-    "a job grows where its pod is, whatever is free": (
+    "a job grows where its pod is, although no CPU is free": (
         make_snapshot(counted(n1=0, n2=0), old(needs=CPU)),
         [change(old(needs=CPU), on(n1=(0, 1, 2, 3)))],
     ),
@@ -444,7 +444,7 @@ KEEPING = {
         make_snapshot(make_cluster(make_node("n1", 4, unavailable=(0,))), WIDE),
         [change(WIDE, on(n1=(0, 1)), cause=Cause(CauseCode.FASTER_WITH_FEWER))],
     ),
-    "jobs are told why they wait": (
+    "jobs receive reasons to wait": (
         make_snapshot(TWO_NODES, new(waiting=NO_ROOM), make_state("other")),
         [Wait(JobId("new"), Cause(CauseCode.BEHIND)), Wait(JobId("other"), NO_ROOM)],
     ),

@@ -26,7 +26,7 @@ Wait: Any = planning.Wait
 
 
 class Asked:
-    """A policy that notes whom it was asked about, and stops everybody."""
+    """A policy that notes about which jobs it was asked, and stops all jobs."""
 
     name = "asked"
     paper = needs = ""
@@ -166,7 +166,9 @@ def make_crowd():
 
 @pytest.mark.parametrize("enough", [1, 2])
 def test_newcomers_beyond_what_is_enough_are_left_for_the_next_time(enough):
-    """They are told no reason to wait, and those before them get what they would get anyway."""
+    """
+    They receive no reason to wait, and the jobs before them get the same as in a whole decision.
+    """
     whole = cycle.schedule(make_crowd(), policies.make("adaptive"))
     part = cycle.schedule(make_crowd(), policies.make("adaptive"), enough=enough)
     started = [step for step in whole.steps if isinstance(step, Start)]
@@ -217,7 +219,7 @@ def test_where_one_of_the_first_finds_no_place_the_others_are_asked_about_at_onc
 
 def test_a_policy_that_leaves_newcomers_out_unasked_is_not_asked_for_ever():
     class Lazy:
-        """A policy that says that it has not looked at all, whatever it is asked."""
+        """A policy that claims at every call that it has left newcomers out."""
 
         name = "lazy"
         paper = needs = ""

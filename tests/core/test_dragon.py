@@ -8,7 +8,7 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, JobId, JobState, Role, Snapshot
 from dlcore.planning import Change, Plan, Start, Step, Wait
-from dlcore.policies.dragon import Memory
+from dlcore.policies.papers.dragon.policy import Memory
 from tests.builders import make_cluster, make_node, make_snapshot, make_state
 
 LATE = 1000.0
@@ -85,7 +85,7 @@ def test_the_smallest_urgent_job_is_served_first_and_not_the_first_that_came():
     old = hold("old", {"n1": range(4)}, options=(2, 4))
     large, small = make_state("large", options=(2,)), make_state("small", options=(1, 2))
     counts = counts_of(make_snapshot(make_cluster(n1=4), old, large, small, now=LATE))
-    # What the small one leaves, one GPU, is too little for the large one.
+    # The small one leaves one GPU, which is too little for the large one.
     assert counts == {"old": 2, "small": 1}
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from dlcore.explaining.phrases import between
 from dlcore.explaining.sentences import (
-    between,
     sentence_for_step,
     sentence_for_training,
     sentence_for_wait,
@@ -48,7 +48,7 @@ def job(name: str, *options: int, **demand: Any) -> Job:
 def running(
     name: str, nodes: dict[NodeName, list[int]], *, minutes: float, kind: str = ""
 ) -> JobState:
-    """A job that is predicted to end in so many minutes."""
+    """A job that is predicted to end in this number of minutes."""
     return JobState(
         job(name, 1, 2, 4, 8),
         order=int(name[-1]),
@@ -163,7 +163,7 @@ def test_a_job_whose_smallest_option_would_fit_waits_for_what_it_requested():
 
 
 def test_a_reason_that_has_passed_says_so():
-    assert wait(CauseCode.NO_ROOM, pending("new", 4)) == "waits: needs 4 GPUs; 8 are free by now"
+    assert wait(CauseCode.NO_ROOM, pending("new", 4)) == "waits: needs 4 GPUs; 8 are free already"
 
 
 def test_an_end_that_nobody_can_predict_is_not_made_up():
@@ -173,7 +173,7 @@ def test_an_end_that_nobody_can_predict_is_not_made_up():
     )  # fmt: skip
     told = wait(CauseCode.NO_ROOM, pending("new", 1), unknown)
     assert told == (
-        "waits: needs 1 GPU; none is free, and nobody can say when there will be enough"
+        "waits: needs 1 GPU; none is free, and it is not known when there will be enough"
     )
 
 
@@ -194,7 +194,7 @@ def test_what_is_out_of_service_is_told_with_its_reason():
     taken = tuple(Gpu(n, unavailable_because="others have it") for n in range(4))
     some = Cluster([broken, Node.of("n2", 0)])
     all_of_it = Cluster([Node(N1, taken)])
-    lack = "nobody can say when there will be enough"
+    lack = "it is not known when there will be enough"
     assert wait(CauseCode.NO_ROOM, pending("new", 4), cluster=some) == (
         f"waits: needs 4 GPUs; 3 are free, and {lack}; 1 is out of service (n1/3: it reported Xid 79)"
     )
@@ -273,7 +273,7 @@ def test_half_a_gang_releases_nothing_to_anybody():
     told = wait(CauseCode.GANG_INCOMPLETE, halves[0], halves[1])
     assert told == (
         "waits: has 4 of the 8 GPUs that it needs to begin;"
-        " none is free, and nobody can say when there will be enough"
+        " none is free, and it is not known when there will be enough"
     )
 
 
@@ -287,7 +287,7 @@ def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
     lost = pending("new", 1, bound_to=(NodeName("gone"),))
     assert wait(CauseCode.CHECKPOINT_ELSEWHERE, lost).endswith(
         "on gone, where its checkpoint is; none is free,"
-        " and nobody can say when there will be enough"
+        " and it is not known when there will be enough"
     )
     unbound = wait(CauseCode.CHECKPOINT_ELSEWHERE, pending("new", 1))
     assert "on a node that is gone, where its checkpoint is" in unbound
@@ -324,7 +324,7 @@ def test_every_cause_has_a_sentence_for_waiting(code: CauseCode, ahead: str):
 
 
 def weighed(state: JobState, *others: JobState, code: CauseCode = CauseCode.NO_ROOM) -> str:
-    """What is said after the sentence, where a GPU is worth 1 to the first, 2 to the second …"""
+    """Return the text after the sentence, where a GPU is worth 1 to the first, 2 to the second …"""
     worths = {other.id: 1.0 + place for place, other in enumerate(others)}
     world = snapshot(*others, state)
     plain = sentence_for_wait(world, state, Cause(code))
@@ -524,7 +524,7 @@ def test_what_a_plan_releases_is_free_for_who_waits():
     stop = Stop(old.id, old.placement, Cause(CauseCode.OUTRANKED))
     world = snapshot(old, new, cluster=Cluster([Node.of(N1, 2)]))
     told = sentences_for(world, (stop, Wait(new.id, Cause(CauseCode.NO_ROOM, gpus=2))))
-    assert told[new.id] == "waits: needs 2 GPUs; 2 are free by now"
+    assert told[new.id] == "waits: needs 2 GPUs; 2 are free already"
 
 
 def test_a_plan_of_waiting_alone_is_told_of_the_snapshot_as_it_is():
@@ -579,7 +579,7 @@ def test_bounds_are_told_as_people_tell_them(low, high, told):
 def test_of_a_job_of_unknown_length_only_the_speed_is_told():
     state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_total=float("inf"))
     assert sentence_for_training(snapshot(state), state) == (
-        "trains on 1 GPU on n1 at 1 iterations/s; nobody can say yet how many iterations it needs"
+        "trains on 1 GPU on n1 at 1 iterations/s; it is not known yet how many iterations it needs"
     )
 
 

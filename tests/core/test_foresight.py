@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,7 @@ from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
 from dlcore.policies.foresight.memory import FORM, Memory, State
 from dlcore.policies.foresight.policy import _find_bidders, _kept
 from dlcore.policies.foresight.sightings import SETTLING_S, Sightings
+from dlcore.predicting.conclusions import Kept
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
 from tests.builders import (
@@ -80,7 +82,9 @@ def test_a_job_that_keeps_what_it_starts_with_leaves_gpus_for_those_that_came_la
 
 
 def test_a_job_that_keeps_what_it_starts_with_has_all_where_jobs_come_one_by_one():
-    """What GPUs are worth to a job alone does not keep the next one from them, if it scales well."""
+    """
+    The value of GPUs to one job does not keep the next job from them, if that one scales well.
+    """
     options = (1, 2, 4, 8)
     memory: object = None
     for n in range(5):
@@ -461,6 +465,42 @@ def test_what_was_concluded_is_kept_for_as_long_as_profiles_and_cluster_stay():
     for _ in range(8):
         _find_bidders(show(CLUSTER, LONG))
     assert len(_kept.latest) == 4
+
+
+def test_conclusions_are_found_while_another_thread_adds_some():
+    """As that thread may do at any moment, so also between two steps of a search."""
+    kept: Kept[str] = Kept(most=3)
+    for name in ("oldest", "older", "new"):
+        kept.recall(lambda _: False, partial(str, name))
+    later = ["newest"]
+
+    def suits(known: str) -> bool:
+        if later:
+            kept.recall(lambda _: False, later.pop)
+        return known == "oldest"
+
+    assert kept.recall(suits, lambda: "concluded once more") == "oldest"
+    assert kept.latest == ["newest", "new", "older"]
+
+
+def test_a_decision_of_another_thread_changes_no_bid():
+    """The queue is played ahead with the same profiles and cluster while the loop decides."""
+    states = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(600)]
+    view = make_view(make_snapshot(CLUSTER, *states, costs=Costs(process_initialization=10)))
+    other = make_view(make_snapshot(CLUSTER, LONG, costs=Costs(process_initialization=90)))
+    bidders, others = Bidders(view), [other]
+
+    class Interrupted(Experience):
+        def expect_left(self, attained: float, share: float) -> float:
+            if others:
+                bidders.collect(others.pop(), Experience(), Sightings())
+            return super().expect_left(attained, share)
+
+    alone = Bidders(view).collect(view, Experience(), Sightings())
+    bids = bidders.collect(view, Interrupted(), Sightings())
+    assert not others
+    assert [bid.lefts for bid in bids] == [bid.lefts for bid in alone]
+    assert [bid.change_costs for bid in bids] == [bid.change_costs for bid in alone]
 
 
 def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():

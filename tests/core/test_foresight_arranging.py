@@ -2,13 +2,15 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from dlcore import cycle, policies
 from dlcore.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
 from dlcore.planning import Change, Move, Reshape, Start, Step, Stop, Wait
-from dlcore.policies.foresight.arranging import _find_cause, _withdraw
+from dlcore.policies.foresight.placing.arranging import withdraw
+from dlcore.policies.foresight.placing.sites import find_cause
 from dlcore.profiles import Costs, Profile
 from dlwire.messages import Shape
 from tests.bids import make_bid
@@ -176,6 +178,29 @@ def test_a_job_is_put_together_where_it_has_gpus_and_others_move_from_there():
     assert isinstance(steps[moved], Move)
 
 
+def test_a_job_is_put_together_before_a_narrower_one_takes_the_room():
+    pair = make_profile({2: 2.0}, model="pair")
+    newcomer = make_state("newcomer", model="pair", options=(2,), order=1)
+    snapshot = spread_out(1.0, newcomer, n1=2, n2=2, n3=4)
+    steps = decide(replace(snapshot, profiles={**snapshot.profiles, pair.type: pair}))
+    assert nodes_of(steps["wide"]) == {"n3": 4}
+    assert nodes_of(steps["newcomer"]) in ({"n1": 2}, {"n2": 2})
+
+
+def test_a_job_that_needs_several_nodes_is_put_together_on_the_fewest():
+    held = {"n1": (0, 1), "n2": (0, 1), "n3": (0, 1, 2, 3)}
+    speeds = {Shape(8, 2, ""): 8.0, Shape(8, 3, ""): 4.0}
+    snapshot = make_snapshot(
+        make_cluster(n1=4, n2=4, n3=4),
+        make_state("wide", model="wide", options=(8,), holds=held, speed=4.0),
+        make_state("pair", model="pair", options=(2,), holds={"n1": (2, 3)}),
+        profiles=[make_profile(speeds, model="wide"), make_profile({2: 2.0}, model="pair")],
+        costs=CHANGES,
+    )
+    steps = decide(snapshot)
+    assert sorted(nodes_of(steps["wide"]).values()) == [4, 4]
+
+
 def test_a_job_that_is_bound_to_its_nodes_is_not_put_together():
     held = {"n1": (0, 1), "n2": (0, 1)}
     state = make_state(
@@ -284,7 +309,7 @@ def test_a_job_that_shrinks_withdraws_to_one_node():
     ],
 )
 def test_what_a_job_keeps_is_on_the_fewest_nodes(nodes, gpus, kept):
-    assert _withdraw(nodes, gpus) == kept
+    assert withdraw(nodes, gpus) == kept
 
 
 def test_a_job_that_loses_gpus_names_the_one_that_gets_them():
@@ -312,17 +337,17 @@ def test_a_job_grows_into_gpus_that_become_free():
 
 def test_the_reason_of_a_change_follows_from_what_becomes_of_the_speed():
     held = make_bid(speeds={1: 1.0, 2: 2.0, 4: 1.5, 8: 3.0}, holds=4)
-    codes = {gpus: _find_cause(held, gpus).code for gpus in (1, 2, 4, 8)}
+    codes = {gpus: find_cause(held, gpus).code for gpus in (1, 2, 4, 8)}
     assert codes == {
         1: CauseCode.MAKES_ROOM,
         2: CauseCode.FASTER_WITH_FEWER,
         4: CauseCode.PACKING,
         8: CauseCode.FASTER_WITH_MORE,
     }
-    assert _find_cause(make_bid(), 1).code == CauseCode.ITS_TURN
+    assert find_cause(make_bid(), 1).code == CauseCode.ITS_TURN
 
 
-# --- whatever there is
+# --- random nodes and jobs
 
 
 def make_any_node(chance: random.Random, name: str, kinds: tuple[str, ...]) -> Node:
@@ -337,7 +362,9 @@ Free = dict[Node, list[int]]
 
 
 def hold_any(chance: random.Random, free: Free, gpus: int, most_nodes: int) -> Placement | None:
-    """Take so many GPUs of one type from the first nodes that have some; if they do not, none."""
+    """
+    Take ``gpus`` GPUs of one type from the first nodes that have some; none if these have fewer.
+    """
     kind = chance.choice([node.gpu_type for node in free])
     there = [node for node in free if node.gpu_type == kind and free[node]][:most_nodes]
     if chance.random() < 0.4 or sum(len(free[node]) for node in there) < gpus:

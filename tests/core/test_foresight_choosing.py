@@ -1,7 +1,5 @@
 """How many GPUs each job shall have, by ``foresight``: the knapsack at given prices."""
 
-import itertools
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,11 +7,7 @@ import pytest
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.choosing import (
     EXACT_CELLS,
-    Item,
-    Option,
     _make_item,
-    _solve,
-    _solve_large,
     choose,
     choose_by_type,
     choose_rest,
@@ -30,63 +24,7 @@ def choose_counts(bids: Sequence[Bid], capacity: int, horizon: float = HORIZON) 
     return {str(bid.state.id): gpus for bid, gpus in chosen.items()}
 
 
-def make_options(chance: random.Random, most: int) -> tuple[Option, ...]:
-    """Options of one job with a concave worth, and now and then one that is out of line."""
-    counts = sorted(chance.sample(range(1, most + 1), chance.randint(1, min(4, most))))
-    price, power = chance.uniform(0.1, 3.0), chance.uniform(0.3, 1.0)
-    worths = [price * gpus**power * chance.uniform(0.8, 1.0) for gpus in counts]
-    return (
-        (0, 0, 0.0),
-        *((gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)),
-    )
-
-
-def weigh(options: Sequence[Option]) -> int:
-    return sum(weight for _, weight, _ in options)
-
-
-def sum_worths(options: Sequence[Option]) -> float:
-    return sum(worth for _, _, worth in options)
-
-
 # --- the knapsack
-
-
-def test_the_exact_form_finds_what_trying_everything_finds():
-    chance = random.Random(11)
-    for _ in range(200):
-        items = [make_options(chance, 6) for _ in range(chance.randint(1, 5))]
-        capacity = chance.randint(1, 12)
-        best = max(
-            sum_worths(each) for each in itertools.product(*items) if weigh(each) <= capacity
-        )
-        chosen = _solve(items, capacity)
-        assert all(option in options for option, options in zip(chosen, items, strict=True))
-        assert weigh(chosen) <= capacity
-        assert sum_worths(chosen) == pytest.approx(best)
-
-
-def test_the_form_for_large_clusters_is_never_over_and_hardly_below_the_exact_one():
-    chance = random.Random(12)
-    shares = []
-    for _ in range(40):
-        options = [make_options(chance, 16) for _ in range(chance.randint(60, 100))]
-        items = [Item(make_bid(), each) for each in options]
-        capacity = chance.randint(20, 300)
-        chosen = _solve_large(items, capacity)
-        assert weigh(chosen) <= capacity
-        shares.append(sum_worths(chosen) / sum_worths(_solve(options, capacity)))
-    assert min(shares) > 0.995
-    assert max(shares) <= 1.0 + 1e-9
-
-
-def test_the_form_for_large_clusters_is_exact_where_few_jobs_share_the_rest():
-    chance = random.Random(13)
-    for _ in range(20):
-        options = [make_options(chance, 8) for _ in range(20)]
-        capacity = chance.randint(5, 60)
-        chosen = _solve_large([Item(make_bid(), each) for each in options], capacity)
-        assert sum_worths(chosen) == pytest.approx(sum_worths(_solve(options, capacity)))
 
 
 def test_many_jobs_on_many_gpus_are_divided_without_the_table_of_the_exact_form():
@@ -109,12 +47,6 @@ def test_what_is_left_over_may_be_less_than_the_most_that_a_job_could_take():
     chosen = choose(bids, capacity, horizon=HORIZON)
     assert [chosen[bid] for bid in fixed] == [50] * 20
     assert [chosen[bid] for bid in wide] == [1] * 60
-
-
-def test_with_no_gpu_left_over_the_one_price_says_all():
-    options = [((0, 0, 0.0), (2, 2, 4.0 + n)) for n in range(4)]
-    chosen = _solve_large([Item(make_bid(), each) for each in options], 4)
-    assert [gpus for gpus, _, _ in chosen] == [0, 0, 2, 2]
 
 
 # --- what is offered
@@ -219,7 +151,7 @@ def test_bids_are_divided_by_the_type_on_which_they_shall_be():
 
 
 def make_two_types(*, usable: int) -> tuple[Bid, Bid, Bid]:
-    """One job on four T4, of which so many work, and two that would rather have V100."""
+    """One job on four T4, of which ``usable`` work, and two jobs that would rather have V100."""
     speeds = {"V100": {2: 4.0}, "T4": {2: 1.0}}
     runs = make_bid("runs", {4: 2.0}, price=10.0, holds=4, gpu_type="T4")
     runs.usable = usable
@@ -263,6 +195,6 @@ def test_options_are_listed_again_when_the_price_the_curve_or_the_horizon_change
     assert dearer == [2.0 * worth for worth in first]
     bid.curve = bid.curves[1]
     assert list_worths()[1] > dearer[1]
-    # What fits is not forgotten when less fits.
+    # The choice for many GPUs is kept after a question about fewer.
     assert list_gpus(1) == [0, 1]
     assert list_gpus(8) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""What ``foresight`` learns: how long jobs take, and how fast they train."""
+"""The lengths and the speeds of jobs that ``foresight`` learns."""
 
 import math
 import random
@@ -201,7 +201,7 @@ def test_a_job_that_pauses_has_to_settle_again():
     assert look(stopped, view_of(fast, now=SETTLING_S + 1.0)).by_type == {}
     noted = look(stopped, view_of(fast, now=2 * SETTLING_S))
     assert noted.speeds_of(KIND) == {TWO: 2.4}
-    # What is noted stays, however often the job pauses.
+    # The noted speed stays, even if the job pauses.
     assert look(noted, view_of(paused, now=3 * SETTLING_S)).by_job == noted.by_job
 
 

@@ -1,4 +1,4 @@
-"""What a GPU is worth to each job, by ``foresight``: curves and prices."""
+"""The worth of a GPU to each job, by ``foresight``: curves and prices."""
 
 import itertools
 import math
@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from dlcore.policies.common import pricing
+from dlcore.policies.common.hulls import Step
 from dlcore.policies.foresight.curves import Curve, make_curve, narrow
 from dlcore.policies.foresight.pricing import EXCHANGED, find_prices, fix_sizes
 from tests.bids import list_prices, make_bid, make_bids
@@ -147,6 +149,27 @@ def test_at_the_best_prices_a_second_is_worth_as_much_as_there_are_jobs():
     find_prices(bids, {"": 600}, floors={})
     worth = math.sqrt(600 * sum(price**2 for price in list_prices(bids)))
     assert worth == pytest.approx(5.0, rel=0.01)
+
+
+def test_prices_are_those_of_the_form_for_parts_of_gpus_where_the_order_is_certain():
+    chance = random.Random(3)
+    for _ in range(50):
+        # The lengths differ so much that no two neighbours exchange their places.
+        bids = [
+            make_bid(
+                f"job{n}",
+                {k: k ** chance.uniform(0.2, 0.9) for k in range(1, chance.randint(2, 9))},
+                left=1e4**n,
+                weight=chance.uniform(0.5, 3.0),
+                order=n,
+            )
+            for n in range(5)
+        ]
+        gpus = chance.randint(1, 12)
+        find_prices(bids, {"": gpus}, floors={})
+        hulls = [[Step(1.0, gain) for gain in bid.curve.steps] for bid in bids]
+        expected = pricing.find_prices(hulls, [bid.weight for bid in bids], gpus)
+        assert list_prices(bids) == pytest.approx(expected)
 
 
 def test_a_job_that_ends_sooner_has_a_higher_price():

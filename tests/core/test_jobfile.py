@@ -1,4 +1,4 @@
-"""What a DLJob document means, and that all that is wrong with one is said at once."""
+"""The meaning of a DLJob document; all faults of one are reported at once."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -308,7 +308,7 @@ def test_what_the_running_processes_were_made_from_may_not_change(path: str, val
     (problem,) = jobfile.change_problems(jobfile.parse(read("everything")), changed(path, value))
     assert problem.path == told
     assert "cannot change while the job runs, because " in problem.message
-    assert problem.remedy == "change it back, or cancel the job and submit it anew"
+    assert problem.remedy == "change it back, or cancel the job and submit it again"
 
 
 def test_a_job_cannot_become_another():

@@ -1,4 +1,4 @@
-"""What Kubernetes is told of a DLJob: bounded, described, and the same as what we check."""
+"""The schema of a DLJob for Kubernetes: bounded, described, and the same as our own checks."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dlcore.documents import jobfields, jobfile, jobschema
-from dlcore.documents.records import Many, Record, Rule
-from dlcore.documents.schemas import Form, Node, Text
+from dlcore.documents.language.records import Many, Record, Rule
+from dlcore.documents.language.schemas import Form, Node, Text
 from dlcore.model import Phase
 
 SCHEMA = jobschema.openapi()

@@ -1,8 +1,8 @@
 """
 Every wrong document of ``data/wrong_jobs`` is refused in exactly the lines that it begins with.
 
-A document for a mistake that nobody thought of is one more file there: its first lines, after
-``# wrong:``, are what the user is to be told.
+A document for a new kind of mistake is one more file there: its first lines, after ``# wrong:``,
+are the messages for the user.
 """
 
 from pathlib import Path
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore.documents import jobfile, jobrules, podrules
-from dlcore.documents.records import Rule
+from dlcore.documents import jobfile
+from dlcore.documents.language.records import Rule
+from dlcore.documents.rules import checkpointrules, jobrules, podrules
 
 WRONG_JOBS = sorted((Path(__file__).parent / "data" / "wrong_jobs").glob("*.yaml"))
 
@@ -22,7 +23,7 @@ RULES = (
     *jobrules.GPU_RULES,
     *jobrules.TRAINING_RULES,
     *jobrules.PROGRESS_RULES,
-    *jobrules.CHECKPOINT_RULES,
+    *checkpointrules.CHECKPOINT_RULES,
     *jobrules.BATCH_RULES,
     *jobrules.SPEC_RULES,
     *podrules.CONTAINER_RULES,

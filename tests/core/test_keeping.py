@@ -1,4 +1,4 @@
-"""Jobs whose work nothing saves keep their GPUs, whatever a policy would gain."""
+"""Jobs without saved work keep their GPUs, even if a policy would gain by a change."""
 
 from dataclasses import replace
 

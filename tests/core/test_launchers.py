@@ -50,6 +50,8 @@ def test_processes_that_are_told_their_ranks_are_one_for_each_gpu(framework: str
         (["accelerate", "launch", "train.py"], "accelerate"),
         (["accelerate", "config"], ""),
         (["deepspeed", "--num_gpus", "2", "train.py"], "deepspeed"),
+        (["python", "-m", "deepspeed.launcher.runner", "train.py"], "deepspeed"),
+        (["sh", "-c", "deepspeed --master_port $PET_MASTER_PORT train.py"], "deepspeed"),
         (["mpirun", "-np", "2", "python", "train.py"], "mpirun"),
         (["env", "-u", "X", "A=1", "torchrun", "train.py"], "torchrun"),
         (["timeout", "3600", "torchrun", "train.py"], "torchrun"),

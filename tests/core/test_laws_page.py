@@ -1,4 +1,4 @@
-"""The page that says what a policy may not do: every law is there, and its examples break it."""
+"""The page about the limits of policies: it has every law, and its examples break them."""
 
 import re
 from dataclasses import replace

@@ -47,7 +47,7 @@ def test_every_event_in_every_phase_leads_where_it_should_or_is_refused(phase: P
 
 @pytest.mark.parametrize(("phase", "event"), PAIRS)
 def test_news_that_come_twice_change_nothing_the_second_time(phase: Phase, event: Event):
-    # Being resumed is told of a field of the spec that is not there twice in a row.
+    # A RESUMED event means a change of a field of the spec, which cannot happen twice in a row.
     if event in TABLE[phase] and event is not Event.RESUMED:
         once = advance(phase, event)
         assert advance(once, event) is once

@@ -1,5 +1,5 @@
 """
-What pods need of nodes, and what namespaces may have: held for every policy by judges of their own.
+The needs of pods and the limits of namespaces: held for every policy by judges of their own.
 
 The judges know nothing of how it is done: they add up what each plan leads to, in worlds where pods come
 to nodes that others use and jobs end one after the other.
@@ -32,7 +32,7 @@ KINDS = [
     for nodes in (None, frozenset({"n0", "n1"}), frozenset({"n2"}))
 ]
 AWAKE = 40
-"""So many rounds are more than any world here takes."""
+"""More rounds than any world here takes."""
 
 
 def draw_world(seed: int) -> Snapshot:
@@ -183,7 +183,7 @@ def test_a_job_that_is_to_grow_beyond_the_limit_of_its_namespace_waits_until_it_
 
 
 def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool:
-    """Whether some nodes that take its pods have GPUs enough when there is nobody else."""
+    """Return whether some nodes that take its pods have GPUs enough without any other job."""
     limits, namespace = snapshot.limits, namespace_of(state.id)
     highest, limit = limits.priority_of(namespace), limits.gpus_of(namespace)
     if (highest is not None and state.job.priority > highest) or (
@@ -202,7 +202,8 @@ def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool
     return gpus >= state.least
 
 
-# What this one shows is that some jobs wait for ever, and rigid ones may ask for more than they get.
+# kube-pods is left out: it shows that some jobs wait for ever, and rigid ones may ask for more than
+# they get.
 @pytest.mark.parametrize("name", sorted(set(policies.NAMES) - {"kube-pods"}))
 @settings(max_examples=60)
 @given(worlds)

@@ -9,7 +9,7 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.model import BatchRange, Snapshot, Training
 from dlcore.planning import Reshape, Start
-from dlcore.policies.ones import genomes, memory, progress, searching
+from dlcore.policies.papers.ones import genomes, memory, progress, searching
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
@@ -107,7 +107,7 @@ def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
 
 
 def make_samples(epochs: float, expected: float) -> list[progress.Sample]:
-    """Jobs that end after so many epochs, when others were expected at any time."""
+    """Jobs that end after this number of epochs, when others were expected at any time."""
     return [progress.Sample(done, expected, 1000.0, done / epochs) for done in (1.0, 2.0, 5.0, 9.0)]
 
 
@@ -169,7 +169,7 @@ def elastic(name="job", **known):
 
 
 def done(state, iterations, *, now, **changes):
-    """The job when it has done so many iterations."""
+    """The job when it has done this number of iterations."""
     return replace(state, iterations_done=iterations, observed_at=now, **changes)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Change, Plan, Start, Stop, Wait
-from dlcore.policies.optimus_periodic import Round
+from dlcore.policies.papers.optimus_periodic import Round
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 

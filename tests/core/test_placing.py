@@ -1,5 +1,5 @@
 """
-Who gets which GPUs: the room there is, and what placing makes of shares.
+The GPUs of each job: the free room, and the placements that follow from shares.
 
 Placements are looked at in the plans of the whole cycle, under a policy that decides what the
 test says, so that every placement here has passed the laws as well.
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlcore import contract
 from dlcore.model import Cause, CauseCode, Cluster
-from dlcore.placement import free_gpus
+from dlcore.placement import counting
 from dlcore.placement.free_gpus import Room
 from dlcore.planning import Start, Stop, Wait
 from tests.builders import (
@@ -63,7 +63,7 @@ def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes()
     holder = make_placement(n1=(0, 1), n2=(0,))
     full: Any = Room(cluster).nodes
     left: Any = Room(cluster, [holder]).nodes
-    freed: Any = free_gpus.count_usable(holder, cluster)
+    freed: Any = counting.count_usable(holder, cluster)
     assert full == {"n1": 2, "n2": 0}
     assert left == freed == {"n1": 1, "n2": 0}
 
@@ -180,7 +180,7 @@ def test_a_place_is_found_if_there_is_one_and_on_the_fewest_nodes(
 
 
 def placements(cluster, *states, **shares):
-    """Where everybody is after the plan that follows from these shares."""
+    """Return the placements of all jobs after the plan that follows from these shares."""
     snapshot = make_snapshot(cluster, *states)
     after = {state.id: state.placement for state in states}
     for step in make_plan(snapshot, shares).steps:

@@ -189,7 +189,7 @@ def test_a_reason_told_before_a_restart_is_known_again_by_its_value():
     waiting = [make_state("same", waiting=Cause(CauseCode.NO_ROOM)), make_state("new")]
     snapshot = make_snapshot(make_cluster(n1=1), *waiting)
     assert [step.job for step in make_steps(snapshot, {}, wait=told)] == ["new"]
-    # All were told the same, by value, and one of them is to be told something else now.
+    # All have the same reason, by value, and one of them is to receive another one now.
     all_told = [make_state(name, waiting=Cause(CauseCode.NO_ROOM)) for name in ("a", "b")]
     snapshot = make_snapshot(make_cluster(n1=1), *all_told)
     steps = make_steps(snapshot, {}, wait=told, waits={"b": other})

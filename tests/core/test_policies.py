@@ -9,7 +9,7 @@ import pytest
 from dlcore import cycle, policies
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlcore.policies import kube_default
+from dlcore.policies.baselines import kube_default
 from dlcore.policies.common import ranking
 from dlwire.messages import Shape
 from tests.builders import (
@@ -31,7 +31,7 @@ def decide(name: str, snapshot: Snapshot, **options: str) -> Plan:
 
 
 def started(plan: Plan) -> dict[str, Any]:
-    """Who starts, and where."""
+    """Return the jobs that start, and their placements."""
     return {step.job: step.placement for step in plan.steps if isinstance(step, Start)}
 
 
@@ -381,7 +381,7 @@ def make_line(**needs: tuple[int, float]) -> list[Any]:
 
 
 UNIT = [make_profile({gpus: 1.0}, model=f"model-{gpus}") for gpus in (1, 2, 3, 4)]
-"""Whatever a job has, it does an iteration a second."""
+"""Each of these jobs does one iteration a second."""
 
 
 def test_srtf_takes_the_shortest_and_skips_who_does_not_fit():
@@ -611,7 +611,7 @@ def test_tiresias_finds_its_way_when_jobs_go_and_come_without_its_doing():
     # b lost its node and a is done; c was cancelled while it waited, and e is new.
     plan = decide("tiresias", make_snapshot(cluster, b, d, e, policy_state=plan.policy_state))
     assert list(started(plan)) == ["b", "d"]
-    # Somebody gave a GPU to e, and took it from d.
+    # Another policy gave a GPU to e, and took it from d.
     e = run(e, n1=(1,))
     b = run(b, n1=(0,))
     plan = decide("tiresias", make_snapshot(cluster, b, d, e, policy_state=plan.policy_state))

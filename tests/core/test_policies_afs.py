@@ -16,8 +16,8 @@ from dlcore import cycle, policies
 from dlcore.contract import Decision
 from dlcore.model import CauseCode, Cluster, JobState, Snapshot
 from dlcore.planning import Move, Reshape, Start, Stop
-from dlcore.policies.elastic.curves import Curve
-from dlcore.policies.elastic.sharing import (
+from dlcore.policies.papers.afs.curves import Curve
+from dlcore.policies.papers.afs.sharing import (
     Contender,
     Sharing,
     Terms,
@@ -26,7 +26,7 @@ from dlcore.policies.elastic.sharing import (
     measure_length,
     measure_saturation,
 )
-from dlcore.policies.elastic.turns import Taking, Turns
+from dlcore.policies.papers.afs.turns import Taking, Turns
 from dlcore.profiles import Profile
 from dlwire.messages import Shape
 from tests.builders import (
@@ -43,7 +43,7 @@ EVERY = tuple(range(1, 9))
 
 
 def make_contender(order: int, work: float, speeds: Sequence[float]) -> Contender:
-    """A job with one GPU that has so much work and is so fast on 1, 2 ... GPUs."""
+    """A job with one GPU, this amount of work, and these speeds on 1, 2 ... GPUs."""
     options = tuple(range(1, len(speeds) + 1))
     state = make_state(f"job-{order}", options=options, order=order)
     contender = Contender(state, "", Curve(options, speeds))

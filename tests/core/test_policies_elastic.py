@@ -393,7 +393,7 @@ def test_a_job_gives_up_its_bad_gpu_first():
     old = make_state("old", options=(1, 2), holds={"n1": (0, 1)}, iterations_total=1e5)
     others = make_state("rigid", options=(2,), holds={"n1": (2, 3)})
     snapshot = make_snapshot(cluster, old, others, make_state("new", options=(1,)))
-    # Nobody could have the bad one, so that a newcomer gains nothing by taking it.
+    # No job can use the bad GPU, so that a newcomer gains nothing by taking it.
     assert [type(step) for step in decide(snapshot).values()] == [Wait]
     fair = decide(replace(snapshot, cluster=make_cluster(n1=4)), "max-min")
     assert isinstance(fair["old"], Reshape)
@@ -432,6 +432,8 @@ def test_an_edit_of_its_numbers_of_gpus_costs_a_job_a_reshape_and_no_stop(name, 
     step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
     assert isinstance(step, Reshape)
     assert count(step) in options
+    # Not the reason that a policy has for the number: nothing but the edit makes the job change.
+    assert step.cause.code is CauseCode.SPEC_CHANGED
 
 
 @pytest.mark.parametrize("name", policies.NAMES)

@@ -1,5 +1,5 @@
 """
-What holds for every listed policy, on clusters, jobs and histories drawn at random.
+Properties of every listed policy, on clusters, jobs and histories drawn at random.
 
 The policies themselves are tested in ``test_policies.py``; here only what no policy may get wrong.
 """
@@ -16,7 +16,7 @@ from dlcore import cycle, policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
-from dlcore.placement.free_gpus import acceptable_types
+from dlcore.placement.largest import acceptable_types
 from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
@@ -50,8 +50,8 @@ NODES = tuple(f"n{number}" for number in range(5))
 
 OPTIONS = [(1,), (2,), (3,), (4,), (8,), (1, 2), (1, 2, 4), (2, 4, 8), (1, 3, 6)]
 
-# What is drawn is drawn from pools, because to let hypothesis put together every job and node
-# takes it many times as long as to schedule them.
+# The values are drawn from pools, because to let hypothesis put together every job and node takes
+# it many times as long as to schedule them.
 _RANDOM = random.Random(0)
 
 
@@ -157,7 +157,10 @@ def with_states(snapshot: Snapshot, states, **changes) -> Snapshot:
 
 
 class Dice:
-    """Any numbers, types and order that jobs can run on: whatever comes after a policy bears it."""
+    """
+    Any numbers, types and order that jobs can run on, so that the code after a policy meets all of
+    them.
+    """
 
     name: ClassVar[str] = "dice"
     paper: ClassVar[str] = ""
@@ -179,7 +182,8 @@ def _throw(rng: random.Random, state: JobState, view: View) -> Share:
     kind = rng.choice([None, *acceptable_types(state, view.cluster)])
     options = state.job.gpus.options
     if kind is not None and state.placement is not None and kind != state.placement.gpu_type:
-        # Who must go to another type for others' sake is not given less there, for no one's sake.
+        # A job that must go to another type for others' sake is not given less there, for no one's
+        # sake.
         options = tuple(n for n in options if n >= state.placement.gpus) or options
         cause = Cause(CauseCode.PACKING)
     return Share(rng.choice(options), cause, kind, batch_size=rng.choice([None, None, 32, 64]))
@@ -223,7 +227,7 @@ def change(world: Snapshot, data: st.DataObject) -> Snapshot:
         job = replace(state.job, suspend=not state.job.suspend)
         states.append(replace(state, job=job))
     elif what == "train" and world.running:
-        # What it does from here on nothing saves.
+        # The work of this job from here on is not saved.
         state = data.draw(st.sampled_from(world.running))
         states.remove(state)
         states.append(replace(state, unsaved_from=state.iterations_done))

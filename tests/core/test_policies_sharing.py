@@ -15,10 +15,10 @@ from dlcore.planning import Plan, Reshape, Start, Stop, Wait
 from dlcore.policies.common.hulls import make_curve
 from dlcore.policies.common.pricing import Priced
 from dlcore.policies.common.sharing import Claim, read_claims
-from dlcore.policies.hesrpt import find_shares, fit_exponent, round_shares
-from dlcore.policies.lyra import find_more
-from dlcore.policies.sia import Choice, Rounds, solve, take_greedily
-from dlcore.policies.themis import UNSERVED, Bid, Leases, Themis, _make_bid, find_winners
+from dlcore.policies.papers.hesrpt import find_shares, fit_exponent, round_shares
+from dlcore.policies.papers.lyra import find_more
+from dlcore.policies.papers.sia import Choice, Rounds, solve, take_greedily
+from dlcore.policies.papers.themis import UNSERVED, Bid, Leases, Themis, _make_bid, find_winners
 from dlcore.profiles import Costs
 from dlwire.messages import Shape
 from tests.builders import (
@@ -321,7 +321,7 @@ def test_lyra_lets_a_job_grow_beyond_what_it_requested_and_wait_for_no_more_than
 
 
 def make_waiting(name: str, since: float, **rest) -> JobState:
-    """A job that requests four GPUs and was submitted so long before the second 1000."""
+    """A job that requests four GPUs and was submitted ``since`` seconds before the second 1000."""
     given = {"options": (4,), "requested": 4, "submitted_at": 1000.0 - since, **rest}
     return make_state(name, **given)
 
@@ -506,7 +506,7 @@ def test_what_sia_leaves_out_waits_for_the_next_round_and_so_does_what_comes_bet
     new = make_state("c", options=(1,), order=2)
     between = make_snapshot(snapshot.cluster, told, held, new, now=59.0)
     plan = decide(replace(between, policy_state=plan.policy_state), "sia")
-    # The one that was told so in the round is not told again.
+    # The job that received this reason in the round does not receive it again.
     assert plan.steps == (Wait(JobId("c"), Cause(CauseCode.NEXT_ROUND)),)
 
 

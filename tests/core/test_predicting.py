@@ -18,8 +18,9 @@ from dlcore.model import (
     Placement,
     Training,
 )
+from dlcore.predicting.growths import usual_growth
 from dlcore.predicting.predictor import Predictor, Span
-from dlcore.predicting.relating import usual_growth
+from dlcore.predicting.spans import span_remaining
 from dlcore.profiles import Costs, JobType, Profile, Speed, SpeedSeen, fold
 from dlwire.messages import Shape
 
@@ -287,7 +288,7 @@ def test_a_change_that_changes_nothing_only_costs(gpus, speed, total, adjusting,
 
 
 def observed(*speeds: float, gpus: int = 2) -> Profile:
-    """A profile of which so many observations were made, one after the other."""
+    """A profile after these observations of a speed, one after the other."""
     profile = Profile(KIND, costs=Costs())
     for second, speed in enumerate(speeds):
         profile = fold(profile, SpeedSeen(Shape(gpus), speed, 10.0, float(second)))
@@ -301,7 +302,7 @@ def span(profile: Profile | None, running: JobState) -> Span:
         mechanism=Mechanism.IN_PLACE,
         cluster=Cluster(TWO_NODES),
     )
-    return predict.remaining_span(running, now=0.0)
+    return span_remaining(predict, running, now=0.0)
 
 
 def width(profile: Profile | None, running: JobState) -> float:
@@ -370,7 +371,7 @@ def test_where_no_end_is_in_sight_there_are_no_bounds():
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
 def test_most_trainings_end_between_the_bounds(noise):
-    """Whatever the noise is: the bounds are to hold nine of ten, and are not so wide for nothing."""
+    """The bounds hold nine of ten trainings at every noise, which is the reason for their width."""
     chance, hits = random.Random(noise), 0
     for _ in range(300):
         pace = [max(0.05, chance.gauss(1.0, noise)) for _ in range(100)]

@@ -150,11 +150,11 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
         ),
         (
             document(speeds=[FOUR, {"gpus": 2, "iterationsPerSecond": 3.0}, FOUR]),
-            "speeds[2]: the speed of 4 GPUs stands in the list twice; remove one of them",
+            "speeds[2]: the speed of 4 GPUs is in the list twice; remove one of them",
         ),
         (
             document(accuracy=[{"iteration": 1, "value": 0.5}] * 2),
-            "accuracy[1]: iteration 1 stands in the list twice; remove one of them",
+            "accuracy[1]: iteration 1 is in the list twice; remove one of them",
         ),
         (
             document(costs={"checkpoint": -1}),
@@ -173,7 +173,7 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
         ),
         (
             {"apiVersion": "dljob.io/v1alpha1", "kind": "ProfileList", "items": [document()] * 2},
-            "items[1].type: resnet50 stands in the list twice; remove one of them",
+            "items[1].type: resnet50 is in the list twice; remove one of them",
         ),
         (
             {
@@ -181,7 +181,7 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
                 "kind": "ProfileList",
                 "items": [document(speeds=[FOUR, FOUR])],
             },
-            "items[0].speeds[1]: the speed of 4 GPUs stands in the list twice; remove one of them",
+            "items[0].speeds[1]: the speed of 4 GPUs is in the list twice; remove one of them",
         ),
         (
             {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "items": []},

@@ -11,7 +11,7 @@ from dlcore.queues import BLOCK_SIZE, FEW, Queue
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a queue needs to know of a job, and something that may change."""
+    """The order that a queue needs of a job, and a note that may change."""
 
     order: int
     note: str = ""
@@ -73,7 +73,7 @@ def test_a_block_is_asked_each_question_once():
 def test_named_jobs_are_found_in_the_order_of_the_queue(wanted: int):
     queue = make_queue(300)
     names = [f"job-{order}" for order in reversed(range(0, 300, 300 // max(wanted, 1)))][:wanted]
-    found = queue.select({*names, "nobody"} if wanted else set())
+    found = queue.select({*names, "unknown"} if wanted else set())
     assert list(found) == sorted(names, key=lambda name: int(name[4:]))
 
 

@@ -87,7 +87,7 @@ def test_fields_that_a_newer_version_has_added_are_left_alone():
         (['{"format":"dljob.io/record","version":1,"source":"moon"}\n'], "line 1: source: is not"),
         (["HEADER", '{"kind":"gpu","at":1'], "it, line 2: the line has no end"),
         (["HEADER", "{broken}\n"], "it, line 2: the message: is not JSON"),
-        (["HEADER", '{"kind":"moon","at":1}\n'], "it, line 2: kind: is not a word I know"),
+        (["HEADER", '{"kind":"moon","at":1}\n'], "it, line 2: kind: is not one of the known words"),
         (["HEADER", '{"kind":"gpu","at":NaN,"node":"n","gpu":0}\n'], "it, line 2"),
         (["HEADER", '{"kind":"gpu","at":-1,"node":"n","gpu":0}\n'], "it, line 2: at: "),
         (["HEADER", '{"kind":"ended","at":1,"job":"a"}\n'], "line 2: outcome: is missing"),

@@ -4,15 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlcore.predicting.growths import SPREAD_EXPONENT, usual_growth
 from dlcore.predicting.interpolating import Estimate
-from dlcore.predicting.relating import (
-    SPREAD_EXPONENT,
-    TYPE_SPEED,
-    UNKNOWN,
-    Atlas,
-    atlas_of,
-    usual_growth,
-)
+from dlcore.predicting.relating import TYPE_SPEED, UNKNOWN, Atlas, atlas_of
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.deciding import queueing
+from dllocal.api.jobs.turns import Turns
 from tests.ctl.playing import Played
 from tests.ctl.running import FIVE, Command
 from tests.local.stages import staged
@@ -37,5 +39,8 @@ def played(dljob, root, tmp_path, monkeypatch):
     """Four GPUs on one node behind a played ``dljob up``; the command runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DLJOB_STATE", raising=False)
+    # Else a machine that stalls leaves it unknown when a job that waits starts.
+    monkeypatch.setattr(queueing, "LONGEST_S", 240.0)
+    monkeypatch.setattr(Turns.renew, "__defaults__", (240.0,))
     with staged(root, n1=4) as up:
         yield Played(dljob, up, tmp_path)

@@ -1,5 +1,6 @@
 """``dljob`` at a terminal of its own: what is typed goes to it, and what it shows is read."""
 
+import codecs
 import os
 import pty
 import select
@@ -9,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Self
 
-LONGEST_S = 60.0
-AGAIN_S = 5.0
+LONGEST_S = 240.0
+AGAIN_S = 20.0
+"""Longer than a machine stalls, because what is typed once more may interrupt an answer that is on its way."""
 
 
 class Terminal:
@@ -32,6 +34,8 @@ class Terminal:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         )
         os.close(follower)
+        # A character of several bytes may come in two parts.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.seen = ""
 
     def __enter__(self) -> Self:
@@ -52,26 +56,34 @@ class Terminal:
             assert select.select([self._leader], [], [], max(0.0, end - time.monotonic()))[0], (
                 self.seen
             )
-            self.seen += os.read(self._leader, 65536).decode()
+            self.seen += self._decoder.decode(os.read(self._leader, 65536))
 
     def status(self, *, again: str = "") -> int:
         """
-        Wait for the end, and return the exit status; what is given is typed again every few seconds.
+        Wait for the end, and return the exit status; what is given is typed again after a while.
 
         Python's input() overlooks a Ctrl-C right between the prompt and its read; a user presses again.
         """
         end, due = time.monotonic() + LONGEST_S, time.monotonic() + AGAIN_S
         while self._process.poll() is None:
-            if again and time.monotonic() > due:
+            if select.select([self._leader], [], [], 0.1)[0]:
+                if not self._read():
+                    # A closed terminal is ready at once and for ever, and the process ends soon.
+                    time.sleep(0.01)
+            elif again and time.monotonic() > due:
                 self.type(again)
                 due += AGAIN_S
-            if select.select([self._leader], [], [], 0.1)[0]:
-                self._read_rest()
             assert time.monotonic() < end, self.seen
+        # It may have written its last words right before its end.
+        while select.select([self._leader], [], [], 0.0)[0] and self._read():
+            pass
         return self._process.returncode
 
-    def _read_rest(self) -> None:
+    def _read(self) -> bool:
+        """Read what is shown; false: the command has closed the terminal."""
         try:
-            self.seen += os.read(self._leader, 65536).decode()
+            shown = os.read(self._leader, 65536)
         except OSError:
-            return
+            return False
+        self.seen += self._decoder.decode(shown)
+        return bool(shown)

@@ -1,4 +1,4 @@
-"""Changes of jobs that are there: which jobs are meant, set, apply, edit, and waiting for them."""
+"""Changes of existing jobs: the selection of jobs, set, apply, edit, and waiting for them."""
 
 import stat
 import threading
@@ -76,6 +76,7 @@ def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
     folders = several.up.stage.folders
     for name in ("a", "b"):
         folders.checkpoints(name).mkdir(parents=True)
+        (folders.checkpoints(name) / "latest.pt").write_bytes(b"weights")
     several.do("record", "b", phase=Phase.COMPLETED)
     with Terminal("cancel", "--all", "--state", several.up.root, cwd=several.folder) as terminal:
         terminal.until("Cancel 3 jobs (a, b, c)? [y/N]")
@@ -86,7 +87,7 @@ def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
     lines = f"a cancelled; its checkpoints are removed\n{kept}c cancelled\n"
     assert several("cancel", "--all", "-y").stdout == lines
 
-    # What was a mistake can be mended while the job ends.
+    # A user can correct the choice while the job ends.
     kept = f"a cancelled; its checkpoints are kept in {folders.checkpoints('a')}\n"
     assert several("cancel", "a", "--keep-checkpoints").stdout == kept
     assert several("cancel", "a", "--remove-checkpoints").stdout == kept
@@ -269,6 +270,31 @@ def test_a_change_of_another_is_not_written_over_unseen(several, editor, monkeyp
     assert "changed meanwhile by another command: spec.backoffLimit 3 -> 9" in second
 
 
+@pytest.mark.parametrize("verb", ["apply", "edit"])
+def test_a_change_that_the_operator_overtakes_is_made_once_more(several, editor, monkeypatch, verb):
+    read = LocalBackend.get_job
+    overtaken: list[str] = []
+
+    def read_too_early(self, name):
+        document = read(self, name)
+        if len(overtaken) < 4:
+            overtaken.append(name)
+            annotations = {"times": str(len(overtaken))}
+            self.replace_job(
+                {**document, "metadata": {**document["metadata"], "annotations": annotations}}
+            )
+        return document
+
+    editor("s/^spec:/spec:\\n  priority: 4/")
+    document = job_document("a", priority=4)
+    document["metadata"]["labels"] = {"team": "vision"}
+    path = several.file(document, name="changed.yaml")
+    monkeypatch.setattr(LocalBackend, "get_job", read_too_early)
+    result = several(verb, path if verb == "apply" else "a")
+    assert result.stdout == "a changed: spec.priority 0 -> 4\n", result.stderr
+    assert len(overtaken) == 4
+
+
 def test_an_editor_that_fails_loses_nothing(several, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("VISUAL", raising=False)
@@ -290,7 +316,7 @@ def test_it_is_waited_for_a_phase(several):
         0.3, several.do, ["record", "a"], {"phase": Phase.COMPLETED, "message": "done"}
     ).start()
     assert several("wait", "a").stdout == "a is Completed\n"
-    # What is over can be nothing else any more.
+    # A job that has ended reaches no other phase any more.
     result = several("wait", "a", "--for", "phase=Running", "--timeout", "1h")
     assert (result.status, result.stderr) == (
         1,

@@ -1,4 +1,4 @@
-"""What a demonstration tells is what stands in its event log, and nothing else."""
+"""The result of a demonstration contains exactly the facts of its event log."""
 
 import math
 
@@ -17,7 +17,7 @@ from dlpapers.demonstrating.reading import (
     read_stints,
 )
 from dlpapers.demonstrating.script import Act, Script
-from dlpapers.reproducing.sidecar_case import (
+from dlpapers.reproducing.sidecar.case import (
     APPROACHES,
     PAPER,
     read_times,
@@ -73,7 +73,7 @@ class Log:
 
 
 def reshaped(speed: float, begins_after: float) -> tuple[Log, int]:
-    """Four GPUs for 20 s, two for 30 s, both starts taking so long."""
+    """Four GPUs for 20 s, two for 30 s; both starts take ``begins_after`` seconds."""
     log = Log()
     log.submitted(100.0)
     done = log.train(102.0, 102.0 + begins_after, 122.0, gpus=4, speed=speed, found=0)
@@ -87,7 +87,7 @@ def reshaped(speed: float, begins_after: float) -> tuple[Log, int]:
 @given(st.floats(2.0, 40.0), st.floats(0.0, 5.0))
 def test_starts_stops_and_speeds_are_what_they_were(speed, begins_after):
     log, _ = reshaped(speed, begins_after)
-    first, second = read_stints(log.lines, APPROACH, JOB)
+    first, second = read_stints(log.lines, APPROACH, job=JOB)
     assert (first.gpus, second.gpus) == (4, 2)
     assert first.trains_at == pytest.approx(102.0 + begins_after, abs=1e-2)
     assert second.trains_at == pytest.approx(122.3 + begins_after, abs=1e-2)
@@ -99,7 +99,7 @@ def test_starts_stops_and_speeds_are_what_they_were(speed, begins_after):
 
 def test_the_log_becomes_a_record_in_the_time_that_is_shown():
     log, _ = reshaped(10.0, 1.0)
-    record = read_record(log.lines, APPROACH, [JOB], factor=3.0)
+    record = read_record(log.lines, APPROACH, jobs=[JOB], factor=3.0)
     told = [(entry.what, entry.gpus, round(entry.time, 1)) for entry in record.log]
     assert told == [
         (Happening.SUBMITTED, 0, 0.0),
@@ -112,7 +112,7 @@ def test_the_log_becomes_a_record_in_the_time_that_is_shown():
 
 def test_speeds_are_measured_from_what_was_done_and_shown_per_second_of_what_is_shown():
     log, _ = reshaped(10.0, 1.0)
-    times, speeds = read_speeds(read_stints(log.lines, APPROACH, JOB), Clock(100.0, factor=2.0))
+    times, speeds = read_speeds(read_stints(log.lines, APPROACH, job=JOB), Clock(100.0, factor=2.0))
     assert times == sorted(times)
     at_4 = [speed for time, speed in zip(times, speeds, strict=True) if 6 < time < 40]
     at_2 = [speed for time, speed in zip(times, speeds, strict=True) if 50 < time < 100]
@@ -130,7 +130,7 @@ def test_a_new_pod_that_tells_nothing_of_before_goes_on_from_there():
     log.state(20.0, "Running", gpus=["0"] * 4, iteration=0)
     log.state(22.0, "Running", gpus=["0"] * 4, iteration=done + 5, begun=True, speed=10.0)
     log.state(23.0, "Running", gpus=["0"] * 4, iteration=done + 15, begun=True, speed=10.0)
-    assert read_stints(log.lines, APPROACH, JOB)[1].trains_at == pytest.approx(21.5)
+    assert read_stints(log.lines, APPROACH, job=JOB)[1].trains_at == pytest.approx(21.5)
 
 
 def two_jobs(approach: str) -> tuple[list[Line], Script]:
@@ -154,24 +154,26 @@ def test_makespan_and_completion_times_are_summed_up_as_in_the_paper():
     results = []
     for approach in APPROACHES:
         lines, script = two_jobs(approach.name)
-        result = read_result(lines, approach, script)
+        result = read_result(lines, approach, script=script)
         paper = sum_up(PAPER[approach.name])
         assert result.makespan_s == pytest.approx(paper.makespan_s, abs=1.0)
         assert result.avg_jct_s == pytest.approx(paper.avg_jct_s, abs=1.0)
         results.append(result)
     assert is_in_papers_order(results) == {"makespan_s": True, "avg_jct_s": True}
-    # Had SideCar been the slowest, it would have been told.
+    # If SideCar were the slowest, the comparison would report it.
     default, termination, sidecar = results
     slow = two_jobs("default")[0]
     for line in slow:
         line["approach"] = "sidecar"
-    late = read_result(slow, APPROACHES[2], two_jobs("sidecar")[1])
+    late = read_result(slow, APPROACHES[2], script=two_jobs("sidecar")[1])
     assert is_in_papers_order([default, termination, late])["makespan_s"] is False
     assert sidecar.approach == "sidecar"
 
 
 def test_what_never_happened_is_no_number():
     lines, script = two_jobs("sidecar")
-    result = read_result(lines, APPROACHES[2], script)
+    result = read_result(lines, APPROACHES[2], script=script)
     assert math.isnan(result.times["job-1-trains-on-4"])
-    assert math.isnan(read_times(read_record(lines, "sidecar", script.jobs, 1.0))["reshape-up"])
+    assert math.isnan(
+        read_times(read_record(lines, "sidecar", jobs=script.jobs, factor=1.0))["reshape-up"]
+    )

@@ -1,4 +1,4 @@
-"""What trainings and job files of others say does nothing to the terminal that shows it."""
+"""Texts of other people's trainings and job files do no harm to the terminal that shows them."""
 
 import json
 import os
@@ -18,8 +18,9 @@ from dlctl.output.forms import to_json, to_yaml
 from dlctl.output.streams import harmless_document, harmless_output
 from dlctl.verbs.watching.logs import Printer
 from dlwire import codec
-from dlwire.kinds import harmless
+from dlwire.harmless import harmless
 from dlwire.messages import Problem
+from tests.ctl.running import LONGEST_S, run_apart
 from tests.local.stages import job_document, staged
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x1b]52;c;aGk=\x07\x9b2J\x9d0;x\x9c\x1bPq\x1b\\\b\x7f\r\u202etxt\u2066\x1b[8mhidden"
@@ -45,7 +46,7 @@ def on_a_terminal(*words: str, rows: int = 40) -> str:
     os.close(its)
     told = b""
     try:
-        while select.select([ours], [], [], 60.0)[0]:
+        while select.select([ours], [], [], LONGEST_S)[0]:
             try:
                 block = os.read(ours, 65536)
             except OSError:
@@ -112,8 +113,6 @@ def test_a_log_is_harmless_on_a_terminal_and_as_it_was_elsewhere(capfdbinary: An
 
 
 def test_programs_get_what_was_written(evil: Path):
-    from tests.ctl.running import run_apart
-
     result = run_apart("get", "evil", "-o", "json", "--state", evil)
     assert json.loads(result.stdout)["metadata"]["annotations"]["note"] == EVIL
     result = run_apart("get", "evil", "-o", "yaml", "--state", evil)

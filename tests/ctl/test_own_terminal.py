@@ -72,7 +72,7 @@ def run_at_a_terminal(way: str, *command: str, keys: str = "") -> str:
 def test_what_it_types_is_not_typed_at_the_terminal_of_root():
     python = "/usr/bin/python3"
     if LEGACY.exists() and LEGACY.read_text().strip() == "1":
-        # What it is about, on a kernel that lets it: root's shell would run this.
+        # The attack works on a kernel that permits it: root's shell would run this text.
         assert "typed" in run_at_a_terminal("shared", python, "-c", TYPES)
     assert "status 0 clean" in run_at_a_terminal("own", python, "-c", TYPES)
 

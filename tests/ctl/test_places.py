@@ -40,7 +40,7 @@ spec:
 
 
 def lines_of(result):
-    """Each line with what it says first, from what is told."""
+    """Return the line and the field that each message names."""
     told = [line.split(": ") for line in result.stderr.splitlines()]
     return [(int(place.rpartition(":")[2]), field) for _, place, field, *_ in told]
 
@@ -56,7 +56,7 @@ def test_each_error_names_the_line_of_its_field(played):
             (12, "spec.priority"),
             (19, "spec.template.spec.containers[0].command"),
             (25, "spec.gpus.watts"),
-            # What is missing has the line of what it is missing in.
+            # A missing field has the line of the object that lacks it.
             (24, "spec.training"),
         ], verb
 

@@ -1,4 +1,4 @@
-"""``dljob policies``: what is told of each."""
+"""``dljob policies``: the description of each policy."""
 
 from dlcore import policies
 

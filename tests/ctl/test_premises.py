@@ -1,4 +1,7 @@
-"""What a simulation assumed is part of its result: below the table, in JSON and beside each job."""
+"""
+The assumptions of a simulation are part of its result: below the table, in JSON and beside each
+job.
+"""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is known of types of jobs can be looked at, carried from store to store, and forgotten."""
+"""Profiles of types of jobs can be shown, carried from store to store, and forgotten."""
 
 from functools import partial
 

@@ -1,19 +1,32 @@
 """``import dljob``: in a training, where it must stay small, and in a program beside a played ``dljob up``."""
 
+import asyncio
+import base64
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import dljob
 import pytest
 
 import dlapi
+from dlapi.connection import Connection, Logs
+from dlapi.lines import _Question
+from dlctl.backends.backend import LogLine
+from dllocal.folders import Folders
 from dlsim.clusters import Machines
 from tests.ctl.pages import ROOT
 from tests.ctl.running import Command
 from tests.local.stages import job_document
 
+LIMIT_S = 240.0
 IMPORTABLE = ROOT / "sidecar" / "dlsidecar" / "importable"
 
 
@@ -279,3 +292,204 @@ def test_what_means_nothing_is_refused(folder, given, words):
         dljob.simulate("five.csv", **given)
     with pytest.raises(dljob.WrongUse, match="policies"):
         dljob.compare("five.csv", [Nothing()])  # type: ignore[list-item]
+
+
+# --- pictures -----------------------------------------------------------------------------
+
+
+def test_a_timeline_is_shown_by_the_notebook_that_runs(folder, monkeypatch):
+    [outcome] = dljob.simulate("five.csv", "fifo", cluster=8, records=True)
+    timeline = dljob.Timeline.of(outcome)
+    shown: list[object] = []
+    monkeypatch.setattr("builtins.display", shown.append, raising=False)
+    timeline.show()
+    assert shown == [timeline]
+    [address] = re.findall(r'src="data:text/html;base64,([^"]+)"', timeline._repr_html_())
+    assert base64.b64decode(address).decode() == timeline.page
+    assert 'sandbox="allow-scripts"' in timeline._repr_html_()
+
+
+def test_a_timeline_of_a_simulation_without_a_record_is_refused(folder):
+    [outcome] = dljob.simulate("five.csv", "fifo", cluster=8)
+    with pytest.raises(dljob.WrongUse, match="call simulate with records=True"):
+        dljob.Timeline.of(outcome)
+
+
+# --- with an event loop -------------------------------------------------------------------
+
+
+def test_the_coroutines_answer_as_the_methods_do(played):
+    played.submit("bert")
+
+    async def ask():
+        async with dljob.connect_async(played.up.root) as there:
+            names = [each.name for each in await there.jobs()]
+            # The limit of the whole wait, and not that of its last look.
+            with pytest.raises(dljob.TimedOut, match=r"is not Completed after 0\.2 s"):
+                await there.wait("bert", "Completed", timeout=0.2)
+            with pytest.raises(dljob.TimedOut, match=r"is not deleted after 0\.2 s"):
+                await there.wait_until_gone("bert", timeout=0.2)
+            with pytest.raises(dljob.NeverHolds):
+                await there.wait("nothing")
+            with pytest.raises(dljob.WrongUse, match="wait_until_gone"):
+                await there.wait("bert", "deleted")
+            with pytest.raises(dljob.NotFound):
+                await there.get("nothing")
+            return names, (await there.suspend("bert")).is_suspended
+
+    assert asyncio.run(ask()) == (["bert"], True)
+
+
+def test_each_question_of_a_connection_is_a_coroutine_too():
+    def questions(kind):
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert questions(dljob.AsyncConnection) == questions(dljob.Connection)
+
+
+FOLLOWING = """
+import asyncio, sys
+import dljob
+
+async def read(there, lines, begun):
+    async for line in there.logs("bert", dljob.Logs(follow=True)):
+        lines.append(line)
+        begun.set()
+
+async def main():
+    lines, begun = [], asyncio.Event()
+    async with dljob.connect_async(sys.argv[1]) as there:
+        reading = asyncio.create_task(read(there, lines, begun))
+        await begun.wait()
+        print([job.name for job in await there.jobs()])
+        try:
+            async with asyncio.timeout(0.3):
+                async for line in there.logs("bert", dljob.Logs(follow=True, lines=0)):
+                    print("not written yet", line)
+        except TimeoutError:
+            print("timed out")
+        print((await there.get("bert")).name)
+    await reading
+    print(lines)
+
+asyncio.run(main())
+"""
+
+
+def test_a_followed_log_holds_up_no_question_no_time_out_and_no_close(played):
+    played.submit("bert")
+    folder = played.up.root / "jobs" / "bert"
+    folder.mkdir(parents=True)
+    (folder / "n1.log").write_text("step 1\n", encoding="utf-8")
+    # Nothing is written meanwhile, and the job does not end.
+    command = [sys.executable, "-c", FOLLOWING, str(played.up.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["['bert']", "timed out", "bert", "['step 1\\n']"]
+
+
+UNANSWERED = """
+import asyncio, sys
+import dljob
+from dlctl.backends.local import socket_client
+
+async def main():
+    async with dljob.connect_async(sys.argv[1]) as there:
+        for _ in range(2):
+            try:
+                async with asyncio.timeout(0.2):
+                    await there.jobs()
+            except TimeoutError:
+                print("timed out")
+
+socket_client.PATIENCE_S = 3600.0
+asyncio.run(main())
+"""
+
+
+class Following:
+    """A backend whose log goes on for ever; its reader is interrupted while it waits."""
+
+    def __init__(self):
+        self.has_ended = False
+
+    def read_logs(self, _name, query):
+        yield LogLine("n1", b"first\n")
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        until = time.monotonic() + LIMIT_S
+        while not query.is_over() and time.monotonic() < until:
+            time.sleep(0.01)
+        self.has_ended = query.is_over()
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_an_interrupt_of_a_followed_log_in_a_notebook_holds_up_no_close():
+    backend, loop = Following(), asyncio.new_event_loop()
+
+    async def cell():
+        with Connection(cast("Any", backend)) as connection:
+            for line in connection.logs("a", Logs(follow=True)):
+                assert line == "first\n"
+
+    try:
+        # Not asyncio.run, which has a handler of its own for the signal; the kernel of a notebook has none.
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(cell())
+    finally:
+        loop.close()
+    assert backend.has_ended
+
+
+def test_a_server_that_does_not_answer_holds_up_no_time_out_and_no_exit(root):
+    place = Folders(root).socket
+    place.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(place))
+        silent.listen()
+        command = [sys.executable, "-c", UNANSWERED, str(root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert (done.stdout.splitlines(), done.stderr) == (["timed out"] * 2, "")
+
+
+class Leaving:
+    """The future of a caller that leaves right after the thread has looked whether it waits."""
+
+    def __init__(self, question):
+        self.question = question
+        self.saw_it_begun = None
+
+    def cancelled(self):
+        self.saw_it_begun = self.question.has_begun
+        return False
+
+    def done(self):
+        return True
+
+
+def test_a_caller_that_leaves_while_its_question_begins_sees_that_it_has_begun():
+    async def ask():
+        question = _Question(lambda: None)
+        caller = Leaving(question)
+        question.answer = cast("Any", caller)
+        question.ask()
+        return caller.saw_it_begun
+
+    assert asyncio.run(ask())
+
+
+def test_what_is_asked_after_closing_is_answered_as_before(played):
+    played.submit("bert")
+
+    async def ask():
+        there = dljob.connect_async(played.up.root)
+        before = [each.name for each in await there.jobs()]
+        await there.close()
+        after = [each.name for each in await there.jobs()]
+        await there.close()
+        return before, after
+
+    assert asyncio.run(ask()) == (["bert"], ["bert"])

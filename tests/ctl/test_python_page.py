@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def machine(root, monkeypatch):
 
 def test_every_example_of_the_page_runs(machine, capsys):
     names: dict[str, Any] = {}
+    names["__name__"] = "__main__"
     run(blocks_of(PAGE), names, PAGE)
     told = capsys.readouterr().out
     assert "metadata.name" in told
@@ -41,6 +43,11 @@ def test_every_example_of_the_page_runs(machine, capsys):
     assert names["mine"].score.unfinished == 0
     fifo, foresight = (each.score.avg_jct_s for each in names["outcomes"])
     assert foresight < fifo
+    assert names["phases"] == ["Completed", "Completed"]
+    written = {each.suffix: each.read_bytes() for each in Path(names["folder"]).iterdir()}
+    assert b"Content-Security-Policy" in written[".html"]
+    assert written[".pftrace"]
+    shutil.rmtree(names["folder"])
 
 
 def test_the_notebook_runs_in_a_thread_with_an_event_loop(machine, capsys):

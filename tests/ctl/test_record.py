@@ -121,7 +121,7 @@ def test_perfettos_own_description_of_a_trace_knows_all_of_it(dljob, trace, tmp_
     figures = simulate(dljob, trace, "--policy", "adaptive", "--record", file)
     read_by_it = described.Trace()
     read_by_it.ParseFromString(file.read_bytes())
-    # What it does not know is kept as it is; written again by what it knows, nothing is missing.
+    # Perfetto would keep fields that it does not know; there are none, so the size stays the same.
     size = read_by_it.ByteSize()
     read_by_it.DiscardUnknownFields()
     assert read_by_it.ByteSize() == size == file.stat().st_size

@@ -12,7 +12,7 @@ from dlpapers import reproducing
 from dlpapers.reproducing import peers
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.inputs.shipped import find_folder
-from dlsim.results import plots
+from dlsim.results import bar_charts
 from tests.ctl.running import TRACES
 
 ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))
@@ -23,7 +23,7 @@ def small(monkeypatch):
     """A reproduction that is done at once, in the place of a real one."""
 
     def draw() -> dict[str, Figure]:
-        return {"bars": plots.draw_bars([plots.Bar("a", 1.0, 2.0)], quantity="time (s)")}
+        return {"bars": bar_charts.draw_bars([bar_charts.Bar("a", 1.0, 2.0)], quantity="time (s)")}
 
     def reproduce(watch: object) -> Reproduction:
         return Reproduction(ROWS, draw=draw, notes=("Mind this.",))

@@ -47,7 +47,7 @@ FIELDS = {
     "peak_rss_mb",
     "seed",
 }
-"""What programs rely on; more may come."""
+"""Programs rely on these keys; more may come."""
 
 PEERS = ("--rigid", "--placement", "counted", "--restart-cost", 0, "--gpus", 64)
 
@@ -218,13 +218,13 @@ def test_a_cluster_may_have_several_types_and_sizes(dljob, folder):
     result = dljob("simulate", "five.csv", "--cluster", "1x8:V100,2x4:K80", "-o", "json")
     assert result.status == 0
     assert result.data[0]["jobs"] == 5
-    # Eight K80 are there, but a job of eight takes the faster V100 or the others together.
+    # The cluster has eight K80, but a job of eight takes the faster V100 or the others together.
     small = dljob("simulate", "five.csv", "--cluster", "1x4:V100,1x4:K80", "-o", "json")
     assert small.data[0]["dropped"] == 1
 
 
 def test_counted_gpus_know_no_nodes(dljob, folder):
-    # What three leave free on each node is enough for a fourth job only where nodes do not matter.
+    # The GPUs that three jobs leave free are enough for a fourth only where nodes do not matter.
     rows = "".join(f"{job},0,1000,3\n" for job in range(4))
     (folder / "wide.csv").write_text(f"{HEADER}{rows}4,0,1000,4\n", encoding="utf-8")
     options = ("simulate", "wide.csv", "--cluster", "4x4", "--restart-cost", 0, *chosen("fifo"))
@@ -329,6 +329,7 @@ def write_beginning(trace: str, path: Path, *, jobs: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2700)
 @pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
 def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder, mechanism):
     (folder / "failures.csv").write_text(
@@ -408,6 +409,7 @@ def test_pictures_go_to_plots_unless_a_folder_is_named(dljob, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2700)
 def test_the_same_run_prints_the_same_bytes_in_any_process(folder):
     write_beginning("philly_e13805", folder / "beginning.csv", jobs=120)
     options = (
@@ -481,7 +483,7 @@ def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     for done in (3, 4, 9, 10):
         bar.watch("fifo", done, 10)
     assert (early, spied.shown) == (False, True)
-    # What comes too soon after the last is left out, but never the end.
+    # Progress that comes too soon after the last is left out, but never the end.
     assert spied.at == [0.3, 0.9, 1.0]
 
 
@@ -625,7 +627,7 @@ def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
 def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
     script = (
         "import os, signal\n"
-        "from dlcore.policies.srsf import Srsf\n"
+        "from dlcore.policies.baselines.srsf import Srsf\n"
         "from dlctl.main import main\n"
         "Srsf.allocate = lambda self, view: os.kill(os.getpid(), signal.SIGINT)\n"
         "main()\n"

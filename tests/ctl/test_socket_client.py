@@ -1,22 +1,29 @@
-"""Whatever answers at the socket, or does not, the user is told what is wrong and what to do."""
+"""
+Every wrong answer at the socket, or none, leads to a message that names the fault and the remedy.
+"""
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
 
 from dlctl.backends.local import socket_client
+from dlctl.verbs.server import down
 from dllocal.api import serving
 from dllocal.folders import Folders
+from dllocal.state_folder import make_folders
 from tests.local.stages import job_document
 
 
 @contextmanager
 def answering(folder, answer):
-    """Let somebody at the socket of this state folder answer one request with these bytes."""
+    """Let a server at the socket of this state folder answer one request with these bytes."""
     folders = Folders(folder)
-    folders.make()
+    make_folders(folders)
     ended = threading.Event()
 
     def serve():
@@ -24,7 +31,7 @@ def answering(folder, answer):
         with connection:
             connection.recv(4096)
             if answer is None:
-                ended.wait(30.0)
+                ended.wait(240.0)
             else:
                 connection.sendall(answer)
 
@@ -76,9 +83,41 @@ def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, root, monkeypatch
     assert result.stderr.startswith(f"dljob: dljob up at {path} has not answered for 0 s; read its")
 
 
+SILENT_SERVER = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("listens", flush=True)
+while True:
+    kept = listener.accept()
+"""
+
+
+def test_down_claims_nothing_about_the_jobs_of_a_server_that_does_not_answer(
+    dljob, root, monkeypatch
+):
+    monkeypatch.setattr(down, "PATIENCE_S", 0.2)
+    folders = Folders(root)
+    make_folders(folders)
+    words = [sys.executable, "-c", SILENT_SERVER, str(folders.socket)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "listens\n"
+            result = dljob("down", "--state", root)
+        finally:
+            server.kill()
+    assert (result.status, result.stdout) == (0, "")
+    assert f"dljob up (process {server.pid}) has ended. It did not name its jobs" in result.stderr
+    assert "No job has GPUs" not in result.stderr
+    assert server.returncode == -signal.SIGTERM
+    folders.socket.unlink()
+
+
 def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
     folders = Folders(root)
-    folders.make()
+    make_folders(folders)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folders.socket))
     result = dljob("get", "--state", root)

@@ -1,4 +1,4 @@
-"""Standard output holds data only, whatever libraries print."""
+"""Standard output holds data only, even if libraries print to it."""
 
 import subprocess
 import sys

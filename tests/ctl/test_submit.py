@@ -1,5 +1,6 @@
 """Jobs are refused before anything happens, each with the place, the field, what is wrong and what to do."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.local.stages import job_document
 
 WRONG_JOBS = sorted((Path(__file__).parents[1] / "core" / "data" / "wrong_jobs").glob("*.yaml"))
 WRONG = "# wrong: "
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IN_A_CONTAINER = EXAMPLES / "container" / "job.yaml"
 
 
 def names(played):
@@ -26,7 +29,7 @@ def test_each_wrong_file_is_refused_in_its_own_words(dljob, path, tmp_path):
     if path.stem == "empty":
         # A file may hold empty documents, but not only those.
         expected = ["holds no DLJob; put at least one DLJob into it"]
-    # Nobody answers in this folder: nothing is asked before the file is known to be right.
+    # No server answers in this folder: the command checks the file before it asks a server.
     result = dljob("submit", path, "--state", tmp_path)
     assert (result.status, result.stdout) == (1, "")
     told = result.stderr.splitlines()
@@ -225,6 +228,15 @@ def test_a_dry_run_refuses_what_submitting_refuses(busy):
 
 
 def test_the_examples_can_be_submitted_as_they_are(played):
-    examples = Path(__file__).parents[2] / "examples"
-    for path in sorted(examples.glob("*/job.yaml")):
-        assert run(["submit", str(path), "--dry-run", "--state", str(played.up.root)]) == 0, path
+    for path in sorted(EXAMPLES.glob("*/job.yaml")):
+        if path != IN_A_CONTAINER:
+            dry_run = ["submit", str(path), "--dry-run", "--state", str(played.up.root)]
+            assert run(dry_run) == 0, path
+
+
+def test_the_example_in_a_container_lacks_nothing_but_what_the_machine_has_to_have(played):
+    result = played("submit", IN_A_CONTAINER, "--dry-run")
+    lacking = r"dljob: .*job\.yaml:\d+: spec\.environment\.container\.(engine|image): .+; .+"
+    for line in result.stderr.splitlines():
+        assert re.fullmatch(lacking, line), line
+    assert result.status == (1 if result.stderr else 0)

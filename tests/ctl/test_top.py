@@ -1,4 +1,4 @@
-"""What ``dljob top`` shows, whatever the size of its window."""
+"""The screen of ``dljob top``, in windows of every size."""
 
 import contextlib
 import fcntl
@@ -21,14 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.model import CauseCode
-from dlctl.output.frames import (
-    Frame,
-    Sight,
-    Signs,
-    Window,
-)
+from dlctl.output.frames import Frame, Sight, Window
+from dlctl.output.gpu_map import Signs
 from dlctl.output.jobviews import JobView
 from tests.ctl.running import LONGEST_S
+from tests.ctl.terminals import Terminal
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}
 NOW = 1_000_000.0
@@ -53,12 +50,14 @@ def draw(jobs, nodes, width=140, height=None, skipped=0, problem=""):
     signs = Signs()
     signs.learn(jobs)
     sight = Sight(ABOUT, jobs, nodes, NOW, problem)
-    return [line.plain for line in Frame(sight, signs, Window(width, height, skipped)).lines()]
+    return [
+        line.plain for line in Frame(sight, signs, window=Window(width, height, skipped)).lines()
+    ]
 
 
 BUSY = [
     view("waits", message="waits: needs 4 GPUs"),
-    view("done", "Completed", iteration=10),
+    view("done", "Completed", iteration=10, document={"status": {"phase": "Completed"}}),
     view("runs", "Running", gpus=2, fraction=0.5, speed=2.0, eta=250.0, reshapes=3),
 ]
 
@@ -88,6 +87,14 @@ def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     ]
     assert waits.endswith("waits: needs 4 GPUs")
     assert done.split()[:4] == ["done", "Completed", "0", "████████████"]
+
+
+def test_the_bar_of_a_job_that_ended_early_is_as_long_as_its_progress():
+    ended = {"type": "Finished", "reason": "EndedEarly"}
+    status = {"phase": "Completed", "conditions": [ended], "progress": {"fraction": 0.5}}
+    early = view("early", "Completed", iteration=5, fraction=0.5, document={"status": status})
+    (line,) = [line for line in draw([early], [node("n1", ".")]) if "early" in line]
+    assert "██████░░░░░░ 50%" in line
 
 
 def test_what_there_is_no_room_for_is_told():
@@ -157,7 +164,7 @@ def test_whatever_there_is_and_whatever_the_window_the_picture_fits(
     nodes = [node(f"n{number}", *"." * size) for number, size in enumerate(sizes)]
     signs = Signs()
     signs.learn(jobs)
-    frame = Frame(Sight(ABOUT, jobs, nodes, NOW), signs, Window(width, height, skipped))
+    frame = Frame(Sight(ABOUT, jobs, nodes, NOW), signs, window=Window(width, height, skipped))
     lines = frame.lines()
     assert all(line.cell_len <= width for line in lines)
     if width >= 60 and height >= 12:
@@ -183,6 +190,14 @@ def test_one_picture_is_printed_for_whoever_reads_it(busy):
     assert "n1  a a · ·" in result.stdout.splitlines()
     assert "\x1b" not in result.stdout
     assert result.stdout.rstrip().endswith("waits: needs 4 GPUs")
+
+
+def test_the_map_of_one_picture_is_in_colour_at_a_terminal(busy, tmp_path):
+    options = ("top", "--once", "--state", busy.up.root)
+    with Terminal(*options, cwd=tmp_path, TERM="xterm-256color", NO_COLOR="") as screen:
+        assert screen.status() == 0
+        assert re.search(r"n1  \x1b\[1;7;3\dma\x1b\[0m \x1b\[1;7;3\dma\x1b\[0m ", screen.seen)
+        assert "\\u001b" not in screen.seen
 
 
 def test_without_a_terminal_there_is_no_screen_to_fill(busy):
@@ -241,7 +256,7 @@ class Screen:
         """Read all that it prints until its end; return its exit status."""
         timer = threading.Timer(LONGEST_S, self.process.kill)
         timer.start()
-        # Who has ended has closed the terminal, which is an error of input and output.
+        # A program that has ended has closed the terminal, which is an error of input and output.
         with contextlib.suppress(OSError):
             while block := os.read(self._leader, 65536):
                 self.seen += block.decode(errors="replace")
@@ -265,7 +280,7 @@ def test_the_screen_lives_scrolls_survives_its_controller_and_is_given_back(busy
         screen.until("no dljob up answers at")
         screen.press(b"q")
         assert screen.end() == 0
-        # The former screen is there again, and the cursor.
+        # The terminal shows the former screen and the cursor again.
         assert "\x1b[?1049l" in screen.seen
         assert "\x1b[?25h" in screen.seen
 

@@ -43,7 +43,7 @@ def ask():
         )
         request = b"".join(message(1, whole(1, number) + call) for number, call in enumerate(calls))
         command = [node, str(RUNNER), str(engines[-1].parent)]
-        ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=120)
+        ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=300)
         assert ran.returncode == 0, ran.stderr.decode()
         return list(read_rows(ran.stdout))
 

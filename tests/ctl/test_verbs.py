@@ -53,7 +53,7 @@ def test_a_verb_that_there_is_not_is_told_with_the_nearest(dljob):
 
 
 HEAVY = {"aiohttp", "matplotlib", "numpy", "pymongo", "rich", "scipy", "yaml"}
-"""What takes longer to load than to answer."""
+"""Modules that take longer to load than a short command takes to answer."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tables in terminals of several widths: they fit, or say what they leave out; files get all."""
 
+import os
 import re
 import sys
 
@@ -7,14 +8,14 @@ import pytest
 
 from dlcore.model import CauseCode
 from dlctl.output import printing, texts
-from dlctl.verbs.studies import comparisons
+from dlctl.verbs.studies.comparing import comparisons
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Make standard output a terminal of so many columns, for the command in this process."""
+    """Make standard output a terminal of ``columns`` columns, for the command in this process."""
 
     def become(columns):
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -30,7 +31,12 @@ def lines_of(result):
 
 
 @pytest.fixture
-def jobs(played):
+def jobs(played, monkeypatch):
+    # A PATH is many times as wide as a terminal, and matters where no virtual environment does.
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv(
+        "PATH", ":".join([os.environ["PATH"], *(f"/opt/tool-{n}/bin" for n in range(20))])
+    )
     played.submit("resnet", "a-job-with-a-long-name")
     played.do("give", "resnet", {"n1": (0, 1)}, iteration=100)
     message = "waits: needs 4 GPUs on one node; none is free, resnet releases 2 more in about 2 min"
@@ -106,6 +112,26 @@ def test_sentences_go_on_below_themselves(terminal):
     )
 
 
+def timeless(text: str) -> str:
+    """Freeze in what time a job releases its GPUs, because it passes while a test reads."""
+    return re.sub(r"in about \d+ \w+", "in about 9 min", text)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(
+    jobs, terminal, columns
+):
+    name = "a-job-with-a-long-name"
+    message = timeless(jobs("why", name).stdout.splitlines()[0])
+    assert len(message) > columns
+    assert f"Why:           {message}\n" in timeless(jobs("describe", name).stdout)
+    terminal(columns)
+    for verb in ("why", "describe"):
+        told = lines_of(jobs(verb, name))
+        assert max(map(len, told)) <= columns
+        assert message in timeless(" ".join(" ".join(told).split()))
+
+
 @pytest.mark.parametrize("columns", [80, 100, 160])
 def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, terminal, columns):
     command = ("simulate", "five.csv", "--gpus", 8, "--policy", "gang-fifo")
@@ -116,7 +142,7 @@ def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, term
     text = " ".join(" ".join(told).split())
     note = re.search(rf"No room for (.*) in {columns} columns; -o wide prints all\.", text)
     assert note is not None
-    # What is shown and what is named is all that there is.
+    # The columns of the table and the named ones are all columns.
     for title in note[1].split(", "):
         assert title in whole
         assert title not in text[: note.start()].split("Assumed")[0]

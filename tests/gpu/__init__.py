@@ -1,1 +1,3 @@
-"""What a machine with a real GPU can show, by `make test-gpu`; elsewhere it is rehearsed with stand-ins."""
+"""
+Tests on a machine with a real GPU, by `make test-gpu`; elsewhere they are rehearsed with stand-ins.
+"""

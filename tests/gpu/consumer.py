@@ -28,7 +28,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def take(device: int, mib: int) -> None:
-    """Take so much memory of one GPU, by the primary context, as frameworks do."""
+    """Take ``mib`` MiB of the memory of one GPU, by the primary context, as frameworks do."""
     handle, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     call("cuDeviceGet", ctypes.byref(handle), device)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)

@@ -67,7 +67,7 @@ class Contest:
             self.up = Up(self.root, *self.options)
             self.up.ready()
         self.up.until_phase(taker, "Running")
-        self.place.wait(self.place.holds, "one program on the GPU", 120.0)
+        self.place.wait(self.place.holds, "one program on the GPU", 240.0)
         assert not self.find(str(self.root / giver), "consumer.py"), f"{giver} is still there"
         return time.monotonic() - began
 

@@ -18,10 +18,12 @@ from tests.sidecar.sidecars import SideCar
 from tests.sidecar.standins import StandIn, build_nvml, library_path
 
 CONTEXT_MIB = 1400
-"""More than the context of a CUDA program takes besides what it asks for, on any GPU up to now."""
+"""
+More memory than the context of a CUDA program takes in addition to its own, on any GPU up to now.
+"""
 PROGRAM_MIB = 2048
-"""What a program here asks for, so that two of them cannot be taken for one."""
-SETTLE_SECONDS = 30.0
+"""The memory that a program here takes, so that two of them cannot be taken for one."""
+SETTLE_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Place:
         return self.wait(self.is_free, "the memory that was in use before")
 
     def holds(self, programs: int = 1) -> bool:
-        """Whether the witness sees so many programs by their memory."""
+        """Return whether the witness sees this number of programs by their memory."""
         more = witness.used_mib(self.uuid) - self.base_mib
         return programs * PROGRAM_MIB <= more < (programs + 1) * PROGRAM_MIB
 

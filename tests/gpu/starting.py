@@ -1,4 +1,4 @@
-"""What a SideCar does with one real GPU: reads it, pins it, finds it empty or not, proves it free."""
+"""A SideCar with one real GPU: it reads it, pins it, finds it empty or not, proves it free."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def run(*options: str, **environment: str) -> "subprocess.CompletedProcess[str]"
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_it_goes_through_with_stand_ins():
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     done = run("--rehearse", "--times", "4")

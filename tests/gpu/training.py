@@ -14,12 +14,12 @@ from tests.sidecar.sidecars import SideCar
 
 TRAIN = ROOT / "examples" / "pytorch" / "train.py"
 ROUNDS = 3
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 """The first import of PyTorch reads gigabytes."""
 
 
 def show_training(place: Place) -> Figures:
-    """It goes on from its checkpoint each time, on the GPU that it is told."""
+    """The training goes on from its checkpoint each time, on the GPU that its environment names."""
     cold = measure(place, "cold")
     warm = measure(place, "warm", "--preload", "torch")
     return {

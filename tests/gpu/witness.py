@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Self
 
-ASK_SECONDS = 60.0
+ASK_SECONDS = 240.0
 LOOK_MS = 50
 
 
@@ -56,7 +56,7 @@ class Sampler:
 
     uuid: str
     limit_mib: int
-    """Above it more than one program is there."""
+    """More memory than this means more than one program."""
     samples: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -83,5 +83,5 @@ class Sampler:
 
     @property
     def crowded(self) -> list[int]:
-        """What was in use where that was too much for one program."""
+        """The samples that are too large for one program."""
         return [used for used in self.samples if used > self.limit_mib]

@@ -1,9 +1,10 @@
 """
 Stands before an honest SideCar, and tells its controller something else.
 
-``python -m tests.hostile.liar KIND -- ARGUMENTS`` starts a SideCar with these arguments and answers in
-its place over TLS, as a user's image could. ``python -m tests.hostile.liar KIND COMMAND...`` without
-the two dashes is a training: it puts a socket of its own in the place of its SideCar's, whose user it is.
+``python -m tests.hostile.liar KIND -- [PROGRAM] run ARGUMENTS`` starts a SideCar with these arguments and
+answers in its place over TLS, as a user's image could. PROGRAM is what Python runs for a SideCar where it has
+no package ``dlsidecar``. ``python -m tests.hostile.liar KIND COMMAND...`` without the two dashes is a
+training: it puts a socket of its own in the place of its SideCar's, whose user it is.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class Liar:
         self._has_begun = kind.from_the_start
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer whatever is asked over one connection."""
+        """Answer every request over one connection."""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self._answer_one(head, reader, writer)
@@ -167,8 +168,10 @@ MANNERS = {
 }
 
 
-async def stand_before(kind: Kind, arguments: Sequence[str]) -> int:
+async def stand_before(kind: Kind, words: Sequence[str]) -> int:
     """Be the SideCar of a container, by way of an honest one."""
+    at = words.index("run")
+    program, arguments = words[:at] or ("-m", "dlsidecar"), words[at + 1 :]
     given = {
         name: word.removeprefix(name)
         for name in CONTROL
@@ -178,8 +181,8 @@ async def stand_before(kind: Kind, arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="liar-"))
     truth = folder / "truth.sock"
     kept = [word for word in arguments if not word.startswith(CONTROL)]
-    kept.insert(kept.index("run") + 1 if "run" in kept else 0, f"--socket={truth}")
-    honest = await asyncio.create_subprocess_exec(sys.executable, "-m", "dlsidecar", *kept)
+    command = (sys.executable, *program, "run", f"--socket={truth}", *kept)
+    honest = await asyncio.create_subprocess_exec(*command)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, honest.send_signal, signum)
     while not truth.exists() and honest.returncode is None:

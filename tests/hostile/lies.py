@@ -1,7 +1,8 @@
 """
-What a hostile SideCar answers, kind by kind: each makes of the true state of an honest one what is said.
+The answers of a hostile SideCar, kind by kind: each derives a lie from the true state of an honest
+one.
 
-A lie gets the state as parsed JSON and returns what is told instead; a :class:`Manner` is a way to
+A lie gets the state as parsed JSON and returns another one; a :class:`Manner` is a way to
 answer, or not to. Most begin when the training runs, so that the job has GPUs to lie about.
 """
 
@@ -22,7 +23,7 @@ REVERSED = "\u202e\u2066\x1b]0;owned\x07\x1b[2J\x9b31m\u2028\ud800"
 
 @dataclass
 class Memory:
-    """What a liar remembers from one answer to the next."""
+    """The memory of a liar from one answer to the next."""
 
     states: list[Json] = field(default_factory=list)
     """The true ones, of which it repeats some."""

@@ -15,7 +15,7 @@ import sys
 import time
 
 HARM_S = 4.0
-"""For so long a flood lasts."""
+"""The duration of a flood."""
 PROCESSES = 40
 CONNECTIONS = 200
 LOG_BYTES = 300 * 2**20

@@ -18,7 +18,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Far more than any answer takes, also where a disk is slow."""
 
 

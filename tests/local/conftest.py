@@ -1,4 +1,4 @@
-"""A server with four GPUs behind it, and somebody who asks it."""
+"""A server with four GPUs behind it, and a client that asks it."""
 
 import shutil
 import tempfile

@@ -23,7 +23,7 @@ def devices(count: int, folder: Path | None = None) -> tuple[Device, ...]:
 
 
 class ToldDriver:
-    """A driver that says what it is told."""
+    """A driver that reports the devices and usages that a test sets."""
 
     def __init__(self, found: tuple[Device, ...]) -> None:
         self._devices = found

@@ -1,5 +1,5 @@
 """
-A training for :mod:`tests.local.test_trials`, whose checkpoint works or does not. Runs without the project.
+A training for :mod:`tests.local.histories`, whose checkpoint works or does not. Runs without the project.
 
 ``saver.py MANNER FOLDER JOURNAL ITERATIONS``. The journal says ``begins N`` for each start, with the
 iteration that it goes on at, ``at N`` with each iteration, and ``done``.
@@ -16,9 +16,15 @@ import sys
 import time
 
 MANNER, FOLDER, JOURNAL, ITERATIONS = sys.argv[1:5]
-CHECKPOINT = pathlib.Path(FOLDER) / "state.json"
-PATIENCE_S = 5.0
-"""A training that has saved itself waits so long for its end, so that no step after it is lost."""
+# With checkpoints in memory it is the environment that names their folder.
+CHECKPOINT = (
+    pathlib.Path(os.environ["DLJOB_CHECKPOINT_DIR"] if FOLDER == "-" else FOLDER) / "state.json"
+)
+PATIENCE_S, STEP_S = 10.0, 0.1
+"""
+A training that has saved itself waits for its end this long, so that no step after it is lost; in
+steps, because a machine that stands still must not use all of it up at once.
+"""
 WANTED: list[bool] = []
 
 
@@ -60,7 +66,8 @@ def main():
                 return
             if MANNER == "freezes":
                 time.sleep(1e6)
-            time.sleep(PATIENCE_S)
+            for _ in range(round(PATIENCE_S / STEP_S)):
+                time.sleep(STEP_S)
     os.write(journal, b"done\n")
 
 

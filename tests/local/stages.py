@@ -41,13 +41,17 @@ from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.pods.logtimes import LogTimes
+from dllocal.state_folder import make_folders
+from dlstore.history import HistoryEntry
 from dlstore.store import StoreAway
-from dlstore.tables import HistoryEntry
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, Shape, State
 from tests.loops import close_loop
 
 T = TypeVar("T")
+
+LONGEST_S = 240.0
+"""No law of ours: after this time something hangs."""
 
 RESNET = JobType("resnet")
 PROFILES = {RESNET: Profile(RESNET, {Shape(n, 1, ""): Speed(float(n) ** 0.8) for n in (1, 2, 4)})}
@@ -73,11 +77,11 @@ def job_document(name: str = "resnet", **spec: Any) -> dict[str, Any]:
 
 
 class Stage:
-    """Everything behind the server. Whatever touches it runs on the thread of the server."""
+    """The parts behind the server. All code that touches them runs on the server's thread."""
 
     def __init__(self, root: Path, sizes: Mapping[str, int], policy: str) -> None:
         self.folders = Folders(root)
-        self.folders.make()
+        make_folders(self.folders)
         self.registry = Registry.open(self.folders.registry)
         self.events = Events()
         self.nodes = tuple(
@@ -93,7 +97,7 @@ class Stage:
         self.log_times = LogTimes()
         self.worths: dict[JobId, float] = {}
         self.live: dict[JobId, dict[str, Any]] = {}
-        """What the loop has seen of jobs by now and has not written yet."""
+        """The fields of jobs that the loop has seen by now and has not written yet."""
         self._scenes = itertools.count(1)
         self._scene: Scene | None = None
         self._scene_of: object = None
@@ -121,7 +125,8 @@ class Stage:
         if not self.has_looked:
             return None
         cordons = self.registry.cordons()
-        # What it is made of, and not what is made: the server asks for each job of a long list.
+        # A scene depends on these parts; they are compared because the server asks for each job of
+        # a long list.
         live = {job: dict(fields) for job, fields in self.live.items()}
         parts = (self.registry.entries, cordons, live, dict(self.seats))
         if self._scene is None or self._scene_of != parts:
@@ -159,7 +164,7 @@ class Stage:
             raise StoreAway("mongodb://db", "does not answer", "start it")
         header = Header(source=Source.MACHINE, since=since, until=time.time())
         kept = Kept(history=self.history, timeline=())
-        return compose(kept, tuple(self.registry.entries.values()), header)
+        return compose(kept, tuple(self.registry.entries.values()), header=header)
 
     # --- what a controller would do
 
@@ -246,7 +251,7 @@ class Staged:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(30.0)
+        assert self._ready.wait(LONGEST_S)
         if self._error is not None:
             raise self._error
 
@@ -257,11 +262,11 @@ class Staged:
             assert self.stage is not None
             return action(self.stage)
 
-        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(30.0)
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(LONGEST_S)
 
     def until_submitted(self, name: str) -> None:
         """Wait until there is a job of this name; there is in the end, or the test fails."""
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + LONGEST_S
         while not self.do(lambda stage: JobId(name) in stage.registry.entries):
             assert time.monotonic() < end, f"{name} is not submitted"
             time.sleep(0.02)
@@ -269,7 +274,7 @@ class Staged:
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ending.set)
-            self._thread.join(30.0)
+            self._thread.join(LONGEST_S)
             assert not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -12,7 +12,7 @@ TOLD = ("DLJOB_BATCH_SIZE", "DLJOB_PROCESS_BATCH_SIZE", "DLJOB_LEARNING_RATE_FAC
 
 
 def batches_told(root: Path) -> set[tuple[str, ...]]:
-    """What the processes below ``root`` are told of their batches."""
+    """Return the batch settings in the environments of the processes below ``root``."""
     found = set()
     for pid in find_processes(root):
         try:

@@ -1,15 +1,21 @@
 """Each job has a folder of its own for its checkpoints, which goes with it unless its user keeps it."""
 
+import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
-from dllocal.api import leftovers
+from dlcontrol.situation.ports import PodKey
+from dlcore.model import JobId, NodeName
+from dllocal.api.jobs import leftovers
 from dllocal.folders import Folders
 from tests.local.ups import REPLAY, SPEEDS, going, replay
 
 real = pytest.mark.processes
 
+SAVER = Path(__file__).with_name("saver.py")
 OWN = "$(DLJOB_CHECKPOINT_DIR)"
 
 
@@ -37,6 +43,44 @@ def test_what_was_changed_last_is_found_and_hidden_names_are_not(tmp_path):
 def is_under_way(up):
     """Whether the training takes steps, and so can be asked to save itself."""
     return up.backend.get_job("long")["status"].get("progress", {}).get("iteration", 0) > 0
+
+
+def in_memory(name, root):
+    job = small(name, root)
+    job["spec"]["checkpoint"] |= {
+        "signal": "SIGUSR1",
+        "confirm": "file",
+        "complete": "rename",
+        "files": "state.json",
+        "memory": "64Mi",
+    }
+    trainer = job["spec"]["template"]["spec"]["containers"][0]
+    words = ["good", "-", root / "journal", 100_000]
+    trainer["command"] = [sys.executable, "-S", str(SAVER), *map(str, words)]
+    return job
+
+
+@real
+def test_checkpoints_in_memory_come_to_the_disk_and_the_memory_goes_with_the_pod(root):
+    state = root / "state"
+    folders = Folders(state)
+    saved = folders.checkpoints("long") / "state.json"
+    with going(state, "--gpus", 1) as up:
+        assert up.submit(in_memory("long", root)).status == 0
+        up.until(lambda: is_under_way(up))
+        # By its name, because other servers of this machine have their folders beside it.
+        key = PodKey(JobId("long"), NodeName(folders.machine_name()))
+        (own,) = [each for each in (folders.memory(key, n) for n in range(9)) if each.exists()]
+        up("suspend", "long")
+        up.until_phase("long", "Suspended")
+        confirmed = json.loads(saved.read_text())["iteration"]
+        assert confirmed > 0
+        up("resume", "long")
+        journal = root / "journal"
+        up.until(lambda: journal.read_text().count("begins") == 2)
+        assert int(journal.read_text().rpartition("begins ")[2].split()[0]) >= confirmed
+        assert up("cancel", "--wait", "long").status == 0
+        up.until(lambda: not own.exists())
 
 
 @real
@@ -69,7 +113,7 @@ def test_checkpoints_go_with_their_job_unless_its_user_keeps_them(root):
         steps = [int(n) for n in re.findall(r"step (\d+)", up("logs", "long").stdout)]
         assert min(steps) > first
 
-        # Not kept, the next one begins anew.
+        # Without kept checkpoints, the next job of this name begins from step 1.
         assert up("cancel", "--wait", "long").status == 0
         assert not saved.parent.exists()
         assert "former run" not in up.submit(small("long", root)).stderr

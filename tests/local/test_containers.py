@@ -2,24 +2,32 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dlcore.documents import jobfile
+from dlctl.output.jobviews import JobView
 from dllocal import environments
 from dllocal.containers import keeper, running
 from dllocal.containers.engines import Mounted, Wanted
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
+from tests.ctl.running import LONGEST_S, run_apart
 from tests.local.stages import job_document
-from tests.local.ups import going
+from tests.local.ups import ROOT, going, kill_all
+from tests.local.users import SCRIPT, find_python, made
 from tests.servers.binaries import Unavailable
-from tests.servers.containers import BARE, IMAGE, Containers, containers
+from tests.servers.containers import BARE, IMAGE, SETTINGS, Containers, containers, furnish
 
 SAVER = Path(__file__).with_name("saver.py")
 ME = Submitter.of_this_process()
@@ -87,7 +95,7 @@ def container_of(up, root, engine, name):
 
 
 class TestWords:
-    """What an engine is told, without one."""
+    """The words of the command for an engine, without an engine."""
 
     def wanted(self, engine="podman", *, uid=0, sees_gpus=False, **variables):
         client = {"PATH": "/bin"}
@@ -107,7 +115,7 @@ class TestWords:
         assert SECRET not in " ".join(words)
         assert "--env=HF_TOKEN" in words
         assert container.environment() == {"HF_TOKEN": SECRET, "PATH": "/bin"}
-        # The engine itself needs its own, so that this one is told by value.
+        # The engine itself needs its own PATH, so that the container's PATH is passed by value.
         assert "--env=PATH=/opt/bin" in words
 
     def test_files_are_made_as_the_user_of_the_job(self):
@@ -243,6 +251,113 @@ def test_gpus_change_while_the_container_lives_and_nothing_is_left_of_it(engine,
 
 @pytest.mark.processes
 @pytest.mark.xdist_group("containers")
+def test_the_example_trains_in_a_container_and_takes_fewer_gpus(engine, root):
+    text = (ROOT / "examples" / "container" / "job.yaml").read_text()
+    example = yaml.safe_load(text)
+    # The only thing that differs here is the image, since none is fetched for a test.
+    example["spec"]["environment"]["container"] = {"image": IMAGE, "engine": engine.engine}
+    with going(root / "state", "--virtual-gpus", 2) as up:
+        file = root / "job.yaml"
+        file.write_text(yaml.safe_dump(example))
+        assert run_apart("submit", file, "--state", up.root, cwd=ROOT).status == 0
+        up.until_phase("container", "Running")
+        up.until(lambda: "step 2" in up("logs", "container").stdout)
+        assert up("set", "container", "--gpus", 1).status == 0
+        up.until(lambda: [len(each.gpus) for each in slices_of(up, "container")] == [1])
+        up.until(lambda: "Running" in up("get", "container").stdout)
+        assert up("cancel", "container", "--wait").status == 0
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("containers")
+def test_on_a_system_server_a_container_is_run_as_the_user_of_its_job():
+    """Without root, by the user's own podman and images."""
+    folder = Path(tempfile.mkdtemp(prefix="dlt-"))
+    folder.chmod(0o755)
+    state = folder / "s"
+    try:
+        python = find_python(folder)
+        with made(state, python, "ada", "bob") as (ada, bob):
+            variables = podman_of(ada, folder)
+            words = [
+                python,
+                "-c",
+                SCRIPT,
+                "up",
+                "--system",
+                "--virtual-gpus",
+                "1",
+                "--state",
+                state,
+            ]
+            with (folder / "log").open("ab") as log:
+                server = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log, cwd="/")
+            try:
+                until(lambda: ada("get").status == 0, folder / "log")
+                submitted = ada.submit(counting(), **variables)
+                assert submitted.status == 0, submitted
+                until(lambda: "step 3" in ada("logs", "counts").stdout, folder / "log")
+                # PID 1 of the container is root there, and the user outside.
+                told = ada("logs", "counts").stdout
+                assert "I am 0 of 1" in told
+                [inside] = first_processes(state, shared=True)
+                assert Path(f"/proc/{inside}").stat().st_uid == ada.uid
+                assert bob("cancel", "counts").status != 0
+                assert ada("cancel", "counts", "--wait").status == 0
+                assert not Path(f"/proc/{inside}").exists()
+            finally:
+                server.kill()
+                server.wait()
+                kill_all(state)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def podman_of(user, folder):
+    """Give a user an image of its own; return what the user's environment has to say of it."""
+    if shutil.which("podman") is None:
+        pytest.skip("no podman here")
+    root = folder / "python"
+    furnish(root, with_python=True)
+    archive = shutil.make_archive(str(root), "tar", root)
+    settings, storage = user.home / "containers.conf", user.home / "storage.conf"
+    settings.write_text(SETTINGS)
+    places = f'graphroot = "{user.home}/graph"\nrunroot = "{user.home}/run"\n'
+    storage.write_text(f'[storage]\ndriver = "vfs"\n{places}')
+    variables = {"CONTAINERS_CONF": str(settings), "CONTAINERS_STORAGE_CONF": str(storage)}
+    words = ("podman", "run", "--rm", "--network=host", "--ipc=host", IMAGE, "python3", "-c", "")
+    for each in (("podman", "import", archive, IMAGE), words):
+        done = user.run(*each, **variables)
+        if done.status != 0:
+            pytest.skip(f"podman without root does not work here: {done.stderr.strip()[-300:]}")
+    return variables
+
+
+def counting():
+    program = (
+        "import os, time; print('I am', os.getuid(), 'of', os.getppid(), flush=True)\n"
+        "for step in range(1, 10**6): print('step', step, flush=True); time.sleep(0.2)"
+    )
+    trainer = {"name": "trainer", "image": IMAGE, "command": ["python3", "-c", program]}
+    return job_document(
+        "counts",
+        gpus={"options": [1]},
+        training={"iterations": 10**6},
+        progress={"log": r"step (?P<iteration>\d+)"},
+        environment={"container": {"engine": "podman"}},
+        template={"spec": {"containers": [trainer]}},
+    )
+
+
+def until(true, log):
+    end = time.monotonic() + 2 * LONGEST_S
+    while not true():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("containers")
 def test_after_the_death_of_its_keeper_no_second_container_runs_beside_the_first(engine, root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as up:
@@ -255,17 +370,26 @@ def test_after_the_death_of_its_keeper_no_second_container_runs_beside_the_first
         assert not Path(f"/proc/{before[1]}").exists()
         up.until_phase("long", "Running")
 
-        # What is PID 1 of the container is killed as well; the job goes on in another one, perhaps of a new pod.
+        # PID 1 of the container is killed as well; the job goes on in another one, perhaps of a new
+        # pod.
         [inside] = first_processes(state)
-        os.kill(inside, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(inside, signal.SIGKILL)
         up.until(lambda: is_in_another(state, inside))
         assert up("cancel", "long", "--wait").status == 0
     assert first_processes(state) == []
 
 
-def first_processes(state):
-    """What is PID 1 of a container of this server now; never more than one, as there is one GPU."""
-    sockets = [str(path).removesuffix(".lock") for path in Folders(state).sockets.glob("*.lock")]
+def slices_of(up, name):
+    return JobView.of(up.backend.get_job(name), "").slices
+
+
+def first_processes(state, *, shared=False):
+    """Return PID 1 of a container of this server; never more than one, as there is one GPU."""
+    sockets = [
+        str(path).removesuffix(".lock")
+        for path in Folders(state, shared=shared).sockets.rglob("*.lock")
+    ]
     found = [pid for socket in sockets for pid in keeper.find_first_processes(socket)]
     assert len(found) <= 1
     return found

@@ -1,4 +1,6 @@
-"""The list of jobs on a disk that lies: whatever is damaged, no decision is forgotten without a word."""
+"""
+The list of jobs on a faulty disk: after every damage, no decision is forgotten without a message.
+"""
 
 import random
 import shutil
@@ -84,7 +86,7 @@ def state(request, tmp_path):
 
 
 LEFT = [(False, FILES[0]), (False, FILES[2]), *((True, name) for name in FILES)]
-"""What a controller leaves behind that ends, and one that is killed."""
+"""The files that remain after a controller that ends, and after one that is killed."""
 
 
 def remove(path: Path) -> None:

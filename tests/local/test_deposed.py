@@ -9,7 +9,8 @@ import pytest
 
 from dlctl.backends.backend import BackendError
 from dlctl.backends.local.socket_client import SocketClient
-from dllocal.folders import Folders
+from dllocal.folders import Folders, StateError
+from dllocal.state_folder import lock_folder, make_folders, make_sockets
 from tests.local.ups import Up, going, replay
 
 ONE = {"gpus": {"options": [1]}}
@@ -27,7 +28,7 @@ def test_a_deposed_controller_leaves_the_socket_and_the_pods_of_its_successor_al
         with going(state, "--virtual-gpus", 2) as successor:
             assert successor.until_phase("long", "Running")["status"].get("restarts", 0) == 0
             deposed.process.send_signal(signal.SIGCONT)
-            assert deposed.process.wait(60.0) == 1
+            assert deposed.process.wait(240.0) == 1
             assert "another controller has started" in deposed.log.read_text(encoding="utf-8")
             assert successor.backend.about()["pid"] == successor.process.pid
             assert successor("cancel", "--wait", "long").status == 0
@@ -37,7 +38,8 @@ def test_a_deposed_controller_leaves_the_socket_and_the_pods_of_its_successor_al
 def test_where_the_path_is_long_sockets_are_in_a_folder_that_no_other_user_knew(tmp_path):
     root = tmp_path / ("deep" * 30)
     folders = Folders(root)
-    folders.make()
+    make_folders(folders)
+    make_sockets(folders)
     sockets = folders.sockets
     try:
         assert stat.S_IMODE(sockets.lstat().st_mode) == 0o700
@@ -46,15 +48,33 @@ def test_where_the_path_is_long_sockets_are_in_a_folder_that_no_other_user_knew(
             door.bind(str(folders.socket))
         folders.socket.unlink()
         # It is kept by all who come, and replaced where it is not our own any more.
-        folders.make()
+        make_sockets(folders)
         assert folders.sockets == sockets
         sockets.chmod(0o777)
-        folders.make()
+        make_sockets(folders)
         assert folders.sockets != sockets
     finally:
         sockets.rmdir()
         folders.tidy()
     assert not folders.sockets.exists()
+
+
+def test_only_the_start_that_has_the_lock_says_where_the_sockets_are(tmp_path):
+    root = tmp_path / ("deep" * 30)
+    make_folders(Folders(root))
+    assert not os.path.lexists(Folders(root).link)
+    held = lock_folder(Folders(root))
+    sockets = Folders(root).sockets
+    try:
+        # As another one would be made by a start that found none before this one had made it.
+        sockets.chmod(0o777)
+        make_folders(Folders(root))
+        with pytest.raises(StateError, match="dljob up runs there already"):
+            lock_folder(Folders(root))
+        assert Folders(root).sockets == sockets
+    finally:
+        os.close(held)
+        sockets.rmdir()
 
 
 def test_a_folder_of_before_is_used_on_as_long_as_sidecars_have_sockets_there(
@@ -63,9 +83,10 @@ def test_a_folder_of_before_is_used_on_as_long_as_sidecars_have_sockets_there(
     root = tmp_path / ("deep" * 30)
     former = tmp_path / "former"
     former.mkdir(mode=0o700)
-    monkeypatch.setattr("dllocal.folders._former", lambda _: former)
+    monkeypatch.setattr("dllocal.state_folder._former", lambda _: former)
     folders = Folders(root)
-    folders.make()
+    make_folders(folders)
+    make_sockets(folders)
     assert folders.sockets == former
     folders.tidy()
     assert not former.exists()

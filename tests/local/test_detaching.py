@@ -50,7 +50,7 @@ def detach(state, *options):
 
 
 class Ended:
-    """A process that is not our child; to be found while it is there."""
+    """A process that is not our child; to be found while it lives."""
 
     def __init__(self, pid):
         assert pid is not None
@@ -77,9 +77,10 @@ def test_one_terminal_is_enough(state, root):
     assert up("gpu", "list").status == 0
     assert up.submit(replay("long", root, iterations=100_000, faster=20.0)).status == 0
     up.until_phase("long", "Running")
-    assert "long: Running: trains on" in up.log.read_text(encoding="utf-8")
+    # The event appears after the status with the phase is written.
+    up.until(lambda: "long: Running: trains on" in up.log.read_text(encoding="utf-8"))
 
-    # What trains goes on without it, as the command says.
+    # The training goes on without it, as the command says.
     ended = up("down")
     assert (ended.status, ended.stdout) == (0, "")
     assert ended.stderr == (

@@ -28,7 +28,7 @@ def box(tmp_path, monkeypatch) -> StandIn:
 
 
 GRACE_SECONDS = 10
-"""For so long a stubborn training keeps its GPU after it was told to end."""
+"""A stubborn training keeps its GPU for this time after the order to end."""
 
 
 def job(name: str, root, *options: int, words: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """Which GPUs a dljob up takes, and with whom it shares the machine."""
 
+import asyncio
+import errno
 import fcntl
 import os
 import struct
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dllocal.environments import name_user
-from dllocal.gpus import gpu_choices
+from dllocal.gpus import devices as gpu_devices
+from dllocal.gpus import gpu_choices, gpu_locks
 from dllocal.gpus.devices import RealGpus
 from dllocal.gpus.gpu_choices import WrongChoice
 from dllocal.gpus.gpu_locks import GpuLock
@@ -19,8 +23,12 @@ from dlwire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices
 from tests.local.ups import going, replay
+from tests.loops import after_turns
 
 real = pytest.mark.processes
+
+LONGEST_S = 240.0
+"""No law of ours: after this time something hangs."""
 
 
 # --- which
@@ -128,7 +136,7 @@ def test_sidecars_keep_a_gpu_from_others_and_never_from_their_own_next_server(de
         assert other.attempt().startswith("another dljob up has it")
         again.close()
     finally:
-        sidecar.communicate(b"\n", timeout=60.0)
+        sidecar.communicate(b"\n", timeout=240.0)
     assert other.attempt() == ""
     other.close()
 
@@ -142,15 +150,27 @@ def test_a_lock_is_no_way_to_another_file(tmp_path):
     assert secret.read_text() == "as it was"
 
 
+@pytest.mark.parametrize("step", ["_is_locked", "_lock_byte"])
+def test_a_lock_that_cannot_be_taken_for_want_of_files_is_tried_again(
+    device, tmp_path, monkeypatch, step
+):
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    lock, opened = lock_of(device, tmp_path, "ours"), len([*Path("/proc/self/fd").iterdir()])
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu_locks, step, fail)
+        assert "cannot be locked (Too many open files)" in lock.attempt()
+    assert len([*Path("/proc/self/fd").iterdir()]) == opened
+    assert lock.attempt() == ""
+    lock.close()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make device files and be another user")
-def test_the_lock_of_a_device_file_holds_between_users(tmp_path):
-    tmp_path.chmod(0o755)
-    path = tmp_path / "nvidia0"
+def test_the_lock_of_a_device_file_holds_between_users(tmp_path, passable):
+    path = passable / "nvidia0"
     os.mknod(path, 0o20666, os.makedev(1, 3))
     path.chmod(0o666)
-    for folder in tmp_path.parents:
-        if folder.stat().st_uid == os.getuid() and len(folder.parts) > 2:
-            folder.chmod(folder.stat().st_mode | 0o011)
     held = subprocess.Popen(
         ["flock", "--exclusive", "--no-fork", str(path), "sh", "-c", "echo got; read end"],
         stdin=subprocess.PIPE,
@@ -163,7 +183,7 @@ def test_the_lock_of_a_device_file_holds_between_users(tmp_path):
         lock = GpuLock(replace(devices(1)[0], path=str(path)), tmp_path / "ours")
         assert lock.attempt().startswith(f"another dljob up has it (process {held.pid} of nobody")
     finally:
-        held.communicate(b"\n", timeout=60.0)
+        held.communicate(b"\n", timeout=240.0)
     assert lock.attempt() == ""
     lock.close()
 
@@ -183,6 +203,10 @@ TREE = {10: 5, 11: 10, 5: 1, 20: 1, 21: 20}
         (Usage((), BUSY_BYTES), ""),
         (Usage((), BUSY_BYTES + 1), "512 MiB of it are in use by others"),
         (Usage((11,), BUSY_BYTES + 1), ""),
+        # 30 has ended since the reading, and may have been ours.
+        (Usage((30,)), ""),
+        (Usage((20, 30)), "process 20 computes on it"),
+        (Usage((30,), BUSY_BYTES + 1), "512 MiB of it are in use by others"),
     ],
 )
 def test_processes_that_descend_from_no_sidecar_are_foreign(usage, foreign):
@@ -190,6 +214,7 @@ def test_processes_that_descend_from_no_sidecar_are_foreign(usage, foreign):
         {"a": usage},
         Ours({5}, set()),
         parents=lambda pid: TREE.get(pid, 0),
+        exists=lambda pid: pid in TREE,
         describe=lambda pid: f"process {pid}",
     )
     assert found == ({"a": foreign} if foreign else {})
@@ -206,7 +231,7 @@ def reasons(gpus):
 
 def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(tmp_path):
     there = devices(2, tmp_path)
-    gpus = RealGpus(ToldDriver(there), there, "box")
+    gpus = RealGpus(ToldDriver(there), there, name="box")
     nobody = Ours((), ())
     stranger = {there[0].uuid: Usage((1,)), there[1].uuid: Usage()}
     gpus.judge(stranger, nobody)
@@ -221,7 +246,7 @@ def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(tmp_path):
 
 def test_memory_that_no_process_explains_counts_when_it_is_seen_twice(tmp_path):
     there = devices(1, tmp_path)
-    gpus = RealGpus(ToldDriver(there), there, "box")
+    gpus = RealGpus(ToldDriver(there), there, name="box")
     used = {there[0].uuid: Usage((), 3 << 30)}
     gpus.judge(used, Ours((), ()))
     assert reasons(gpus) == {0: ""}
@@ -229,13 +254,63 @@ def test_memory_that_no_process_explains_counts_when_it_is_seen_twice(tmp_path):
     assert reasons(gpus) == {0: "3,072 MiB of it are in use by others"}
 
 
+def test_memory_of_a_process_that_has_just_ended_counts_when_it_is_seen_twice(tmp_path):
+    there = devices(1, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there, name="box")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    gpus.judge({there[0].uuid: Usage((ended.pid,), 3 << 30)}, Ours((), ()))
+    assert reasons(gpus) == {0: ""}
+    gpus.judge({there[0].uuid: Usage((), 3 << 30)}, Ours((), ()))
+    assert reasons(gpus) == {0: "3,072 MiB of it are in use by others"}
+
+
 def test_gpus_that_were_not_chosen_are_shown_only_while_jobs_train_there(tmp_path):
     there = devices(3, tmp_path)
-    gpus = RealGpus(ToldDriver(there), there[:1], "box", others=there[1:])
+    gpus = RealGpus(ToldDriver(there), there[:1], name="box", others=there[1:])
     assert reasons(gpus) == {0: ""}
     gpus.hold(tmp_path / "state", {2})
     assert reasons(gpus) == {0: "", 2: "it is not among the GPUs of this start"}
     gpus.close()
+
+
+def test_gpus_keep_their_state_while_our_processes_cannot_be_listed(tmp_path, caplog):
+    there = devices(1, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there, name="box")
+    stranger = {there[0].uuid: Usage((1,))}
+
+    def fail():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for _look in range(2):
+        gpus._take(stranger, fail, lambda: None)
+    assert reasons(gpus) == {0: ""}
+    assert gpus.known.is_set()
+    assert caplog.text.count("Too many open files") == 1
+    gpus._take(stranger, lambda: Ours((), ()), lambda: None)
+    assert reasons(gpus)[0].startswith("process 1 of root")
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_watch_that_is_cancelled_as_an_answer_comes_ends(tmp_path, monkeypatch, turns):
+    there = devices(1, tmp_path)
+    gpus = RealGpus(ToldDriver(there), there, name="box")
+    answers: list[object] = []
+
+    async def story():
+        watching = asyncio.create_task(gpus.watch(lambda: Ours((), ()), lambda: None))
+
+        def answer_and_cancel(asked, usages):
+            if not answers:
+                after_turns(turns, watching.cancel)
+            answers.append(usages)
+            asked.set_result(usages)
+
+        monkeypatch.setattr(gpu_devices, "_answer", answer_and_cancel)
+        await asyncio.wait({watching}, timeout=LONGEST_S)
+        return watching.cancelled()
+
+    assert asyncio.run(story())
 
 
 # --- the whole of it, on a machine whose NVML is a stand-in
@@ -296,7 +371,8 @@ def test_two_servers_share_a_machine_and_no_gpu(root, box, monkeypatch):
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
             with going(root / "first", "--gpus", "0-1") as again:
                 again.until_phase("long", "Running")
-                assert "reason" not in rows(again)[1]
+                # The other one has the lock for the moment in which it asks for the jobs' locks.
+                again.until(lambda: "reason" not in rows(again)[1])
                 assert again("cancel", "--wait", "long").status == 0
                 assert again.end() == 0
             second.until(lambda: "reason" not in rows(second)[1])

@@ -1,21 +1,24 @@
 """Trainings that do harm on one machine, all beside an honest one: their own job bears it, and no other does."""
 
+import os
 import re
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dllocal.pods.rotating import MOST_LATE, MOST_OVER, LogLimits
+from dllocal.pods.rotating import MOST_LATE, MOST_MEANWHILE, MOST_OVER, LogLimits
 from tests.hostile import trainings
 from tests.local.ups import Up, find_processes, going, replay
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
+# An honest SideCar must not be lost that is only as slow as its machine.
 QUICK = {
-    "DLJOB_RULES_LOST_SECONDS": "6",
+    "DLJOB_RULES_LOST_SECONDS": "15",
     "DLJOB_RULES_OBEY_SECONDS": "5",
     "DLJOB_RULES_RETRY_SECONDS": "1",
 }
@@ -29,7 +32,9 @@ BATCHES = [
 ]
 PATTERNS = {"slow-lines": r"(1|11)*(1|111)* (?P<iteration>\d+)"}
 LIMITS = LogLimits()
-MOST_LOG_BYTES = (LIMITS.kept_parts + 1) * (LIMITS.largest_bytes + MOST_OVER + MOST_LATE)
+MOST_LOG_BYTES = (LIMITS.kept_parts + 1) * (
+    LIMITS.largest_bytes + MOST_OVER + MOST_MEANWHILE + MOST_LATE
+)
 """Of one job, soon after it has written; the starts of one that fills its log write thrice as much."""
 
 
@@ -73,15 +78,16 @@ def is_bounded(state: Path, kind: str) -> bool:
 
 
 def log_bytes(state: Path, kind: str) -> int:
-    return sum(
-        path.stat().st_size
-        for path in state.rglob("*")
-        if path.is_file() and re.search(rf"/{kind}/", str(path)) and ".log" in path.name
-    )
+    found = 0
+    for folder, _, names in os.walk(state):
+        for path in (Path(folder, name) for name in names if ".log" in name):
+            # A log that is turned over changes its name, and the oldest part is removed.
+            with suppress(OSError):
+                found += path.lstat().st_size if f"/{kind}/" in str(path) else 0
+    return found
 
 
 @pytest.mark.parametrize("kinds", BATCHES)
-@pytest.mark.timeout(300)
 def test_what_a_hostile_training_does_harms_no_other_job(
     root: Path, kinds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -107,6 +113,7 @@ def test_what_a_hostile_training_does_harms_no_other_job(
             up.until(partial(is_bounded, state, kind))
         assert up("cancel", *kinds, "beside").status == 0
         # Every GPU of theirs comes back, and nothing of them is left.
+        up.until(lambda: len(up.backend.list_jobs().items) == 1)
         assert up.submit(honest("all", root, iterations=50, gpus=gpus)).status == 0
         up.until_phase("all", "Completed")
         is_unharmed(up, "all")

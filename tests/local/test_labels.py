@@ -18,7 +18,7 @@ SELECTORS = {
     " team = vision ": {"vision", "batch"},
     "team=vision,tier=batch": {"batch"},
     "team=vision, tier!=batch": {"vision"},
-    # What has no such label has not that value.
+    # A job without a label has no value of it, and so does not have this one.
     "tier!=batch": {"vision", "speech", "bare"},
     "tier": {"vision", "batch"},
     "!tier": {"speech", "bare"},

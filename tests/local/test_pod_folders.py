@@ -1,4 +1,4 @@
-"""What is kept of a pod in its folder, damaged in every way: it is that pod's affair alone."""
+"""The files in a pod's folder, damaged in every way: the damage affects that pod alone."""
 
 import asyncio
 import os
@@ -11,9 +11,9 @@ import pytest
 from dlcontrol.situation.clocks import Stamp
 from dlcontrol.situation.ports import PodPhase
 from dllocal.pods.pod_folders import PodFolder, find_sidecars
-from dllocal.pods.processes import PodTimes
+from dllocal.pods.pod_states import PodTimes
 from tests.chaos.processes import parent
-from tests.local.test_pods import BOOKING, KEY, live_through, place
+from tests.local.test_pods import BOOKING, KEY, LONGEST_SECONDS, live_through, place
 
 
 def empty(path: Path) -> None:
@@ -80,13 +80,13 @@ def test_a_damaged_file_of_a_pod_that_lives_is_survived_and_the_pod_lives_on(tmp
             assert pid is not None
             kept = (folder / name).rename(folder / "kept")
             # As a new controller, which knows nothing of the process but what is written and what lives.
-            children, there.pods._children = there.pods._children, {}
+            children, there.pods._processes._children = there.pods._processes._children, {}
             for what, damage in DAMAGES.items():
                 write(kept.read_bytes())(folder / name)
                 damage(folder / name)
                 began = time.monotonic()
                 seen = there.look()
-                assert time.monotonic() - began < 5.0, what
+                assert time.monotonic() - began < LONGEST_SECONDS / 2, what
                 if (name, what) == ("launched", "removed"):
                     # That it was launched is not known: asked for again, no second one is started.
                     there.pods.launch(there.entry, BOOKING)
@@ -100,8 +100,9 @@ def test_a_damaged_file_of_a_pod_that_lives_is_survived_and_the_pod_lives_on(tmp
             kept.rename(folder / name)
             found = find_sidecars(there.folders.pod_socket(KEY, BOOKING.serial))
             # All others are what the first one has started.
-            assert [each for each in found if parent(each) not in found] == [pid]
-            there.pods._children = children
+            # One that has ended since has no parent.
+            assert [each for each in found if parent(each) not in (0, *found)] == [pid]
+            there.pods._processes._children = children
             assert there.look().phase is PodPhase.UP
 
     live_through(story)
@@ -125,12 +126,12 @@ def test_how_long_a_start_takes_is_counted_by_no_clock_that_can_be_set(tmp_path,
     folder.make()
     folder.note_launch(0.0)
     assert folder.seconds_to_start() == 0.0
-    folder.note_launch(100.0)
+    folder.note_launch(1000.0)
     real = time.time
     for step in (-3600.0, 3600.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
-        assert 90.0 < folder.seconds_to_start() <= 100.0
-        assert 90.0 < folder.seconds_to_end(100.0) <= 100.0
+        assert 900.0 < folder.seconds_to_start() <= 1000.0
+        assert 900.0 < folder.seconds_to_end(1000.0) <= 1000.0
     # After another boot of the machine it is over.
     monkeypatch.setattr(Stamp, "now", classmethod(lambda cls: cls("another", 1.0)))
     assert folder.seconds_to_start() == 0.0

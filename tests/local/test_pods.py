@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,16 @@ from dlcontrol.situation.status import Booking, Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, NodeName, Placement
 from dlcore.profiles import Costs
+from dllocal.files import bounded_looks
+from dllocal.files.bounded_looks import NoAnswer
 from dllocal.folders import Folders
-from dllocal.pods.processes import Pods, PodTimes
+from dllocal.pods.booked_pods import BookedPod
+from dllocal.pods.pod_states import PodTimes
+from dllocal.pods.processes import Pods
 from dllocal.pods.watching import Watch
+from dllocal.state_folder import make_folders, make_sockets
 
-LONGEST_SECONDS = 60.0
+LONGEST_SECONDS = 240.0
 NODE = NodeName("node-0")
 KEY = PodKey(JobId("job"), NODE)
 BOOKING = Booking(NODE, 1)
@@ -58,7 +64,8 @@ class Place:
     def __init__(self, folder: Path, times: PodTimes) -> None:
         self._news = asyncio.Event()
         self.folders = Folders(folder)
-        self.folders.make()
+        make_folders(self.folders)
+        make_sockets(self.folders)
         self.watch = Watch(self._news.set)
         self.watch.sockets(self.folders.sockets)
         self.pods = Pods(self.folders, virtual_gpus=True, watch=self.watch, times=times)
@@ -71,7 +78,7 @@ class Place:
         """Look only when told to, until it is so; returns when."""
         while self.look().phase is not phase:
             await self.news()
-        return time.time()
+        return time.monotonic()
 
     async def news(self) -> None:
         await self._news.wait()
@@ -89,7 +96,7 @@ def place(folder: Path, times: PodTimes) -> Iterator[Place]:
         yield there
     finally:
         there.pods.kill(there.entry, BOOKING)
-        for child in there.pods._children.values():
+        for child in there.pods._processes._children.values():
             child.wait(LONGEST_SECONDS)
         there.watch.close()
 
@@ -98,18 +105,72 @@ def live_through(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), LONGEST_SECONDS))
 
 
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file without which no SideCar begins, so that a test that stands still is not too late to look."""
+    gate, python = tmp_path / "gate", tmp_path / "python"
+    wait = f'until test -e "{gate}"; do sleep 0.02; done; exec "{sys.executable}" "$@"'
+    python.write_text(f"#!/bin/sh\n{wait}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return gate
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder whose file system does not answer."""
+    answers, exists, isdir = threading.Event(), os.path.exists, os.path.isdir
+
+    def hang(path: object, look: Callable[[Any], bool]) -> bool:
+        if str(path).startswith("/away"):
+            assert answers.wait(LONGEST_SECONDS)
+        return look(path)
+
+    monkeypatch.setattr(os.path, "exists", lambda path: hang(path, exists))
+    monkeypatch.setattr(os.path, "isdir", lambda path: hang(path, isdir))
+    monkeypatch.setattr(bounded_looks, "WAIT_S", 0.01)
+    yield "/away"
+    answers.set()
+
+
+def test_a_pod_whose_files_hang_is_not_started_and_keeps_no_other_waiting(tmp_path, away):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            entry = there.entry
+            annotations = {"dljob.io/working-directory": away}
+            document = {**entry.document, "metadata": {"name": "job", "annotations": annotations}}
+            in_folder = replace(entry, document=document)
+            interpreted = replace(entry, job=replace(entry.job, python=f"{away}/bin/python"))
+            for each in (interpreted, in_folder):
+                with pytest.raises(NoAnswer, match="its file system does not answer"):
+                    there.pods.launch(each, BOOKING)
+            assert there.look().phase is PodPhase.PENDING
+            pod = BookedPod(there.folders, KEY.job, BOOKING)
+            assert not pod.was_launched
+            # Its SideCar has died, and is to be started again.
+            pod.folder.note_launch(0.0)
+            pod.socket.touch()
+            for each in (interpreted, in_folder):
+                there.entry = each
+                seen = there.look()
+                assert (seen.phase, seen.reason) == (PodPhase.PENDING, "CannotStart")
+                assert "its file system does not answer" in seen.message
+
+    live_through(story)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("times", [PodTimes(), PodTimes(start=0.2, start_per_gpu=0.7, end=1.5)])
 def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times):
     async def story() -> None:
         with place(tmp_path, times) as there:
             assert there.look().phase is PodPhase.PENDING
-            began = time.time()
+            began = time.monotonic()
             there.pods.launch(there.entry, BOOKING)
             is_up = await there.until(PodPhase.UP)
             assert is_up - began >= times.start + 2 * times.start_per_gpu
             there.signal(signal.SIGTERM)
-            told = time.time()
+            told = time.monotonic()
             has_ended = await there.until(PodPhase.ENDED)
             assert has_ended - told >= times.end
 
@@ -117,7 +178,7 @@ def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times
 
 
 @pytest.mark.processes
-def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path):
+def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path, gate):
     async def story() -> None:
         with place(tmp_path, PodTimes()) as killed, place(tmp_path, PodTimes()) as successor:
             killed.pods.launch(killed.entry, BOOKING)
@@ -125,10 +186,11 @@ def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path
             (killed.folders.pod(KEY, BOOKING.serial) / "pid").unlink()
             first = successor.look()
             assert (first.phase, first.reason) == (PodPhase.PENDING, "")
+            gate.touch()
             await successor.until(PodPhase.UP)
 
-            # What nobody wrote down can be ended all the same. If it had come so far as to answer,
-            # it is started again, for the proof.
+            # A process that no file names can be ended all the same. If it had come so far as to
+            # answer, it is started again, for the proof.
             successor.pods.kill(successor.entry, BOOKING)
             while (pod := successor.look()).phase is PodPhase.UP:
                 await successor.news()
@@ -149,7 +211,8 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
             there.entry = replace(there.entry, job=replace(there.entry.job, template=template))
             there.pods.launch(there.entry, BOOKING)
             await there.until(PodPhase.UP)
-            # Before that it can be told nothing, and so has ended if it is killed.
+            # Before its socket exists the SideCar can receive no command, so a killed one has
+            # ended.
             socket = there.pods._folders.pod_socket(KEY, BOOKING.serial)
             while not socket.exists():
                 await asyncio.sleep(0.01)
@@ -159,21 +222,23 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
                 await there.news()
             assert (pod.phase, pod.reason) == (PodPhase.PENDING, "CannotStart")
             assert str(folder) in pod.message
-            # What will never train again needs no folder to prove that nothing is left of it.
+            # A job that will never train again needs no folder to prove that no process of it is
+            # left.
             there.entry = replace(there.entry, cancelled=True)
             await there.until(PodPhase.UP)
             # How often it died is remembered for as long as it is booked, and no longer.
-            assert list(there.pods._deaths) == [(KEY, BOOKING.serial)]
+            assert list(there.pods._states._deaths) == [(KEY, BOOKING.serial)]
             there.pods.look([])
-            assert not there.pods._deaths
+            assert not there.pods._states._deaths
 
     live_through(story)
 
 
 @pytest.mark.processes
-def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
+def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path, gate):
     async def story() -> None:
         with place(tmp_path, PodTimes()) as there:
+            gate.touch()
             there.pods.launch(there.entry, BOOKING)
             await there.until(PodPhase.UP)
             there.signal(signal.SIGTERM)
@@ -182,15 +247,17 @@ def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
             assert not there.folders.job(KEY.job).exists()
             assert [*there.folders.sockets.iterdir()] == []
             # The first pod of a namesake has the same number, and has never been up.
+            gate.unlink()
             there.pods.launch(there.entry, BOOKING)
             assert there.look().phase is PodPhase.PENDING
+            gate.touch()
             await there.until(PodPhase.UP)
 
     live_through(story)
 
 
 def test_a_pod_that_was_booked_and_never_launched_ends_when_it_is_removed(tmp_path):
-    """Whoever booked it died before; nobody will launch it any more."""
+    """The controller that booked it died before; no controller will launch it any more."""
 
     async def story() -> None:
         with place(tmp_path, PodTimes()) as there:
@@ -199,7 +266,7 @@ def test_a_pod_that_was_booked_and_never_launched_ends_when_it_is_removed(tmp_pa
             assert there.look().phase is PodPhase.ENDED
             there.pods.launch(there.entry, BOOKING)
             assert there.look().phase is PodPhase.ENDED
-            assert not there.pods._children
+            assert not there.pods._processes._children
             there.pods.forget(KEY.job)
 
     live_through(story)

@@ -19,10 +19,12 @@ def test_the_record_has_the_gpu_seconds_and_the_phases_that_there_were(root):
     options = ("--virtual-gpus", 2, "--policy", "max-min")
     spec = {"gpus": {"options": [1, 2]}}
     with going(state, *options) as up:
-        up.submit(replay("long", root, iterations=400, faster=20.0, **spec))
+        # Long enough, at 37 steps a second and GPU, that both still train when the controller ends.
+        up.submit(replay("long", root, iterations=1200, faster=20.0, **spec))
         up.until_phase("long", "Running")
-        up.submit(replay("other", root, iterations=100, faster=20.0, **spec))
-        # The controller ends when the change is over: of phases that none saw nothing is told.
+        up.submit(replay("other", root, iterations=500, faster=20.0, **spec))
+        # The controller ends when the change is over: the record has no phases that no controller
+        # saw.
         up.until(lambda: ("reshape", True) in changes(up, "long"))
         up.until_phase("other", "Running")
         assert up.end(signal.SIGTERM) == 0
@@ -53,7 +55,7 @@ def test_the_record_has_the_gpu_seconds_and_the_phases_that_there_were(root):
 
 
 def changes(up, name):
-    """What was decided about a job, and whether it is known what that has cost."""
+    """Return the kinds of the decisions about a job, and whether the cost of each is known."""
     return [(entry["kind"], "costSeconds" in entry) for entry in up.backend.list_history(name, 100)]
 
 

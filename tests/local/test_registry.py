@@ -74,7 +74,7 @@ def test_where_it_cannot_be_read_what_a_job_may_hold_nobody_decides_anything(pat
         Registry.open(path)
 
 
-# --- locked by somebody else ------------------------------------------------------------------
+# --- locked by another process ----------------------------------------------------------------
 
 
 @contextmanager
@@ -89,7 +89,9 @@ def test_what_cannot_be_written_now_is_said_so_and_not_waited_for(path):
     pods: Any = None
     told = f"{path}: cannot be written (database is locked); end the other process that uses it"
     with closing(Registry.open(path)) as registry:
-        machine = Machine(Folders(path.parent), registry, pods, lambda: nodes, Events())
+        machine = Machine(
+            Folders(path.parent), registry, pods=pods, nodes=lambda: nodes, events=Events()
+        )
         statuses = {ODD: registry.entries[ODD].status}
         # All else that happens in the controller waits for it.
         (patience_ms,) = registry._file._db.execute("PRAGMA busy_timeout").fetchone()

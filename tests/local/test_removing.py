@@ -1,11 +1,27 @@
 """Folders of jobs that are over: gone at once, removed apart, and told of where that fails."""
 
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
+from dlcontrol.situation.ports import PodKey
+from dlcore.model import JobId, NodeName
+from dllocal.files.tree_removal import MOST_LEVELS, remove_tree
+from dllocal.folders import IN_MEMORY, Folders
+from dllocal.pods import removing
+from dllocal.pods.processes import Pods
 from dllocal.pods.removing import PREFIX, Remover
+from dllocal.pods.watching import Watch
+from dllocal.state_folder import make_folders
 
-LONGEST_S = 60.0
+LONGEST_S = 240.0
+MARK = "0123456789abcdef"
 
 
 class Heard:
@@ -33,7 +49,10 @@ def left_in(folder: Path) -> list[Path]:
 
 
 def wait_until_removed(remover: Remover, base: Path, heard: Heard) -> None:
-    """One after the other is removed: a file, which is no folder, is told of after all before it."""
+    """
+    The remover works in order: its message about a file, which is no folder, follows all removals
+    before.
+    """
     heard.is_held.clear()
     (base / f"{PREFIX}last").write_text("no folder")
     remover.sweep([base])
@@ -42,7 +61,7 @@ def wait_until_removed(remover: Remover, base: Path, heard: Heard) -> None:
 
 def test_a_folder_is_gone_at_once_while_its_contents_are_still_removed(tmp_path):
     heard = Heard()
-    remover = Remover(heard)
+    remover = Remover(heard, mark=MARK)
     unremovable = tmp_path / f"{PREFIX}odd"
     unremovable.write_text("is no folder")
     remover.sweep([tmp_path / "missing", tmp_path])
@@ -51,7 +70,7 @@ def test_a_folder_is_gone_at_once_while_its_contents_are_still_removed(tmp_path)
         f"{unremovable} cannot be removed ({unremovable}: Not a directory); remove it by hand"
     ]
 
-    # Whatever the thread does, a namesake begins with nothing.
+    # While the thread still removes the old folder, a namesake begins with an empty one.
     folder = make(tmp_path / "job")
     remover.remove("job", folder)
     assert not folder.exists()
@@ -69,10 +88,32 @@ def test_the_next_controller_removes_what_is_left(tmp_path):
     heard.may_go_on.set()
     left = make(tmp_path / f"{PREFIX}0123")
     kept = make(tmp_path / "job")
-    remover = Remover(heard)
+    remover = Remover(heard, mark=MARK)
     remover.sweep([tmp_path])
     wait_until_removed(remover, tmp_path, heard)
     assert (left.exists(), kept.exists()) == (False, True)
+
+
+def test_a_folder_that_vanishes_keeps_no_other_from_being_removed(tmp_path, monkeypatch):
+    heard = Heard()
+    heard.may_go_on.set()
+    left = [make(tmp_path / f"{PREFIX}{number}") for number in range(3)]
+    look = Path.lstat
+
+    def look_late(path: Path) -> os.stat_result:
+        if path == left[0]:
+            shutil.rmtree(path, ignore_errors=True)
+        return look(path)
+
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(left))
+    monkeypatch.setattr(Path, "lstat", look_late)
+    remover = Remover(heard, mark=MARK)
+    remover.sweep([tmp_path])
+    monkeypatch.undo()
+    end = time.monotonic() + LONGEST_S
+    while any(folder.exists() for folder in left):
+        assert time.monotonic() < end, "not all are removed"
+        time.sleep(0.01)
 
 
 def test_what_a_link_leads_to_stays(tmp_path):
@@ -83,10 +124,147 @@ def test_what_a_link_leads_to_stays(tmp_path):
     for name in ("job", "other"):
         (tmp_path / "state" / name).symlink_to(precious)
     (make(tmp_path / "state" / "third") / "link").symlink_to(precious)
-    remover = Remover(heard)
+    remover = Remover(heard, mark=MARK)
     for name in ("job", "third", "missing"):
         remover.remove(name, tmp_path / "state" / name)
     wait_until_removed(remover, tmp_path / "state", heard)
     assert (precious / "step-1" / "model.pt").exists()
     assert {path.name for path in (tmp_path / "state").iterdir()} == {"other", f"{PREFIX}last"}
     assert len(heard.told) == 1
+
+
+def make_deep(folder: Path, levels: int, *, link_to: Path) -> None:
+    """Make folders within each other, with a file and a link in some of them."""
+    folder.mkdir()
+    file = os.open(folder, os.O_RDONLY)
+    for level in range(levels):
+        os.mkdir("deeper", dir_fd=file)
+        if level % 100 == 0:
+            os.symlink(link_to, "link", dir_fd=file)
+            os.close(os.open("model.pt", os.O_WRONLY | os.O_CREAT, dir_fd=file))
+        inner = os.open("deeper", os.O_RDONLY, dir_fd=file)
+        os.close(file)
+        file = inner
+    os.close(file)
+
+
+def open_files() -> list[int]:
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+
+
+def test_no_depth_of_a_folder_stops_its_removal_or_that_of_the_next(tmp_path):
+    heard = Heard()
+    heard.may_go_on.set()
+    precious, folder = make(tmp_path / "precious"), tmp_path / "state" / "job"
+    folder.parent.mkdir()
+    # Deeper than Python's stack, and its path is longer than the kernel takes.
+    make_deep(folder, 1100, link_to=precious)
+    remover = Remover(heard, mark=MARK)
+    remover.remove("job", folder)
+    remover.remove("next", make(tmp_path / "state" / "next"))
+    wait_until_removed(remover, tmp_path / "state", heard)
+    assert [path.name for path in (tmp_path / "state").iterdir()] == [f"{PREFIX}last"]
+    assert (precious / "step-1" / "model.pt").exists()
+    assert len(heard.told) == 1
+
+
+def test_the_removal_of_a_deep_folder_has_few_files_open(tmp_path):
+    make_deep(tmp_path / "job", 3 * MOST_LEVELS, link_to=tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_files()
+    most = max(before) + 1 + MOST_LEVELS + 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        assert remove_tree(tmp_path / "job") is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [*tmp_path.iterdir()] == []
+    assert len(open_files()) == len(before)
+
+
+def test_what_cannot_be_removed_keeps_nothing_else_from_it(tmp_path, monkeypatch):
+    unlink, folder = os.unlink, make(tmp_path / "job")
+    (folder / "stays").write_text("x")
+
+    def refuse(name, *, dir_fd):
+        if name == "stays":
+            raise PermissionError(1, "Operation not permitted", name)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    error = remove_tree(folder)
+    assert (type(error), error and error.filename) == (PermissionError, "stays")
+    assert [path.name for path in folder.iterdir()] == ["stays"]
+
+
+def test_an_error_of_any_kind_is_told_and_does_not_end_the_thread(tmp_path, monkeypatch):
+    heard = Heard()
+    heard.may_go_on.set()
+    odd, folder, calls = make(tmp_path / f"{PREFIX}odd"), make(tmp_path / "job"), []
+
+    def fail_once(path):
+        calls.append(path)
+        if len(calls) == 1:
+            raise ValueError("no such thing")
+        return remove_tree(path)
+
+    monkeypatch.setattr(removing, "remove_tree", fail_once)
+    remover = Remover(heard, mark=MARK)
+    remover.sweep([tmp_path])
+    assert heard.is_held.wait(LONGEST_S)
+    told = f"{odd} cannot be removed (ValueError: no such thing); remove it by hand"
+    assert heard.told == [told]
+    remover.remove("job", folder)
+    (waiting,) = set(left_in(tmp_path)) - {odd}
+    wait_until_removed(remover, tmp_path, heard)
+    assert not waiting.exists()
+
+
+KILLED = """
+import sys, threading
+from pathlib import Path
+from dllocal.folders import Folders
+from dllocal.pods.removing import PREFIX, Remover
+
+def hold(job, message):
+    threading.Event().wait()
+
+folders = Folders(Path(sys.argv[1]))
+odd = folders.root / f"{PREFIX}odd"
+odd.write_text("is no folder")
+remover = Remover(hold, mark=folders.mark())
+remover.sweep([folders.root])
+remover.remove("job", Path(sys.argv[2]))
+print("it has another name", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_the_memory_of_a_job_that_a_killed_controller_was_removing_goes_at_the_next_start(tmp_path):
+    folders, other = Folders(tmp_path / "state"), Folders(tmp_path / "other")
+    memory = make(folders.memory(PodKey(JobId("a"), NodeName("n1")), 1))
+    make_folders(folders)
+    command = [sys.executable, "-c", KILLED, str(folders.root), str(memory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == b"it has another name\n"
+        controller.kill()
+    (folders.root / f"{PREFIX}odd").unlink()
+    own = [*IN_MEMORY.glob(f"{PREFIX}{folders.mark()}-*")]
+    of_other = make(IN_MEMORY / f"{PREFIX}{other.mark()}-0123")
+    assert (memory.exists(), len(own)) == (False, 1)
+
+    async def start() -> None:
+        watch = Watch(lambda: None)
+        Pods(folders, virtual_gpus=True, watch=watch)
+        until = time.monotonic() + LONGEST_S
+        while own[0].exists():
+            assert time.monotonic() < until, "it is still there"
+            await asyncio.sleep(0.01)
+        watch.close()
+
+    try:
+        asyncio.run(start())
+        assert of_other.exists()
+    finally:
+        shutil.rmtree(of_other)

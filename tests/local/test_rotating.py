@@ -1,17 +1,25 @@
-"""Logs that are turned over: bounded, whole, and still written by who has them open."""
+"""Log rotation: logs are bounded, whole, and still written by processes that have them open."""
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dllocal.folders import older_parts
+from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.status import Booking
+from dlcore.model import JobId, NodeName
+from dllocal.folders import Folders, older_parts
 from dllocal.pods import rotating
-from dllocal.pods.logtimes import LogTimes
+from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import (
+    JobLogs,
     LogLimits,
     Rotation,
     begin,
@@ -97,6 +105,26 @@ def test_of_a_log_that_grows_while_it_is_copied_little_is_copied_at_last(path):
     assert path.stat().st_size == 0
 
 
+def test_what_is_written_during_the_copy_is_copied_before_the_log_is_cut(path, monkeypatch):
+    path.touch()
+    # More than is copied of a log at once, so that the copy does not come to its end by itself.
+    os.truncate(path, 4096 + rotating.MOST_OVER)
+    send = os.sendfile
+    written: list[int] = []
+
+    def send_and_write(*args):
+        if not written:
+            written.append(rotating.MOST_LATE + 5)
+            with path.open("ab") as writer:
+                writer.write(b"x" * rotating.MOST_LATE + b" end\n")
+        return send(*args)
+
+    monkeypatch.setattr(os, "sendfile", send_and_write)
+    assert turn_over(path, SMALL)
+    (part,) = older_parts(path)
+    assert part.stat().st_size == 4096 + rotating.MOST_OVER + sum(written)
+
+
 def test_parts_are_ordered_by_their_numbers_and_nothing_else_is_one(path):
     for name in ("1", "2", "10", "unfinished", "gz"):
         path.with_name(f"n0.log.{name}").touch()
@@ -124,10 +152,10 @@ def test_what_cannot_be_turned_over_is_told_once_and_keeps_what_it_has(path, cap
         return [path, path.with_name("gone.log")]
 
     async def rotate() -> None:
-        task = asyncio.create_task(Rotation(QUICK, logs, LogTimes()).run())
+        task = asyncio.create_task(Rotation(QUICK, logs, times=LogTimes()).run())
         # However many there were already; when another look begins, the one before is over.
         wanted = len(looks) + 4
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while len(looks) < wanted:
                 await asyncio.sleep(0.005)
         task.cancel()
@@ -143,6 +171,114 @@ def test_what_cannot_be_turned_over_is_told_once_and_keeps_what_it_has(path, cap
     assert names(path) == ["n0.log", "n0.log.1"]
 
 
+def test_logs_that_cannot_be_listed_are_looked_at_again(path, caplog):
+    path.write_bytes(b"x" * 5000)
+    looks: list[None] = []
+    enough = asyncio.Event()
+
+    def logs():
+        looks.append(None)
+        if len(looks) <= 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if len(looks) == 4:
+            enough.set()
+        return [path]
+
+    async def rotate() -> None:
+        task = asyncio.create_task(Rotation(QUICK, logs, times=LogTimes()).run())
+        cut = asyncio.create_task(enough.wait())
+        await asyncio.wait({task, cut}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (task, cut):
+            each.cancel()
+
+    asyncio.run(rotate())
+    assert caplog.text.count("Too many open files") == 1
+    assert names(path) == ["n0.log", "n0.log.1"]
+
+
+def test_a_copy_that_is_cancelled_leaves_nothing(path, monkeypatch):
+    path.write_bytes(b"x" * 5000)
+    copies, may_go_on, turns = threading.Event(), threading.Event(), []
+
+    def begin_slowly(*args):
+        turns.append(begin(*args))
+        copies.set()
+        assert may_go_on.wait(240)
+        return turns[0]
+
+    async def rotate() -> None:
+        rotation = Rotation(QUICK, lambda: [path], times=LogTimes())
+        task = asyncio.create_task(rotation.run())
+        assert await asyncio.to_thread(copies.wait, 240)
+        task.cancel()
+        # It gets the cancellation while the thread still copies.
+        await asyncio.sleep(0)
+        assert names(path) == ["n0.log", "n0.log.unfinished"]
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(rotating, "begin", begin_slowly)
+    asyncio.run(rotate())
+    assert names(path) == ["n0.log"]
+    assert path.stat().st_size == 5000
+
+
+def test_the_logs_of_a_job_without_pods_are_looked_for_once(tmp_path, monkeypatch):
+    folders, job, node = Folders(tmp_path), JobId("a"), NodeName("n0")
+    looks, look = [], folders.training_logs
+
+    def note_look(name):
+        looks.append(name)
+        return look(name)
+
+    monkeypatch.setattr(folders, "training_logs", note_look)
+    folders.job(job).mkdir(parents=True)
+    log = folders.training_log(PodKey(job, node))
+    log.write_bytes(b"x" * 5000)
+    entries: Any = {}
+
+    def put(*pods, order=1, booked=0):
+        status = SimpleNamespace(pods=pods, booked=booked)
+        entries[job] = SimpleNamespace(order=order, status=status)
+
+    logs = JobLogs(folders, lambda: entries, limits=SMALL)
+    put(Booking(node, 1), booked=1)
+    assert [path.name for path in logs()] == ["n0.log", "sidecar.log"]
+    put(booked=1)
+    # As long as it is too long, and once more.
+    assert ([*logs()], [*logs()]) == ([log], [log])
+    log.write_bytes(b"x")
+    assert [*logs(), *logs(), *logs()] == []
+    assert len(looks) == 3
+    # Another job of its name, or the same with a pod since, may have written more.
+    put(booked=1, order=2)
+    assert [*logs(), *logs()] == []
+    put(booked=2, order=2)
+    assert [*logs(), *logs()] == []
+    assert len(looks) == 5
+
+
+def test_the_length_of_a_log_is_noted_by_the_clock_of_the_server(path):
+    path.write_bytes(b"x" * 10)
+    times, looks = LogTimes(lambda: 1000.0), asyncio.Event()
+
+    def logs():
+        if times.find(path, 1000.0) is not None:
+            looks.set()
+        return [path]
+
+    async def look() -> None:
+        os.utime(path, (2000.0, 2000.0))
+        task = asyncio.create_task(Rotation(QUICK, logs, times=times).run())
+        async with asyncio.timeout(240):
+            await looks.wait()
+        task.cancel()
+
+    asyncio.run(look())
+    assert times.find(path, 1000.0) == Begin(0, 10)
+
+
 @pytest.mark.parametrize("wrong", [{"largest_bytes": 10}, {"look_seconds": 0.0}])
 def test_limits_that_would_turn_logs_over_all_the_time_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -151,12 +287,21 @@ def test_limits_that_would_turn_logs_over_all_the_time_are_refused(wrong):
 
 @pytest.mark.processes
 def test_a_training_is_followed_over_its_parts(root, monkeypatch):
-    """The real SideCar reads on, and so does whoever follows the log."""
+    """The real SideCar reads on, and so does a user who follows the log."""
     monkeypatch.setenv("DLJOB_LOGS_LARGEST_BYTES", "4096")
     monkeypatch.setenv("DLJOB_LOGS_LOOK_SECONDS", "0.05")
+    # It trains once its log is followed: where the follower comes late, the first parts are gone. And so slowly
+    # that what is kept is written in seconds, for which a follower or the controller may stand still.
+    job, followed_now = replay("long", root, iterations=3000, faster=100.0), root / "followed"
+    trainer = job["spec"]["template"]["spec"]["containers"][0]
+    wait = f'echo ready; until [ -e {followed_now} ]; do sleep 0.05; done; exec "$@"'
+    trainer["command"] = ["sh", "-c", wait, "sh", *trainer["command"]]
     with going(root / "state", "--virtual-gpus", 1) as up:
-        assert up.submit(replay("long", root, iterations=3000, faster=400.0)).status == 0
+        assert up.submit(job).status == 0
+        up.until_phase("long", "Running")
         with up.live("logs", "long", "-f") as live:
+            assert live.line() == "ready\n"
+            followed_now.touch()
             up.until_phase("long", "Completed")
             followed = live.rest().stdout.splitlines()
         steps = [int(line.removeprefix("step ")) for line in followed]

@@ -1,4 +1,4 @@
-"""One server for all users: each job runs as its submitter, and is nobody else's."""
+"""One server for all users: each job runs as its submitter, and no other user can touch it."""
 
 import asyncio
 import json
@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from dlcontrol.sidecars.dialing import DialSettings, Line, Unreachable
+from dlcontrol.sidecars.peers import Peer
 from dlcontrol.situation.ports import Address
 from dlctl.backends.backend import Away, BackendError
 from dlctl.backends.local.local_backend import LocalBackend
@@ -30,7 +31,10 @@ from dlctl.verbs.server.installation import find_writer
 from dllocal.api.access import identify, namespace_of
 from dllocal.environments import Submitter
 from dllocal.folders import Folders, StateError
+from dllocal.jobs import user_limits
+from dllocal.jobs.user_limits import MOST_GOODBYES, Doorman
 from dllocal.pods.rotating import LogLimits, turn_over
+from dllocal.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Result, run_apart
 from tests.local.ups import ROOT, kill_all
 from tests.local.users import SCRIPT, find_python, made, make_python
@@ -177,7 +181,7 @@ VERBS = {
     "resume": ("resume", THEIRS),
     "cancel": ("cancel", THEIRS),
 }
-"""What is refused because the job is another user's."""
+"""The requests that are refused because the job is another user's."""
 
 FOR_ROOT = {
     "cordon": ("gpu", "cordon", "{node}/0"),
@@ -320,7 +324,8 @@ def test_a_sidecar_of_another_user_is_never_taken_for_that_of_the_job(place, wha
     aside = own.with_suffix(".aside")
 
     async def story():
-        line = Line(Address(socket=str(own), owner=place.ada.uid), DialSettings(), None)
+        patient = DialSettings(silence_seconds=LONGEST_S, dial_seconds=LONGEST_S)
+        line = Line(Address(socket=str(own), owner=place.ada.uid), patient, credentials=None)
         try:
             return await line.read_state(None)
         finally:
@@ -435,13 +440,13 @@ def test_a_folder_that_a_link_stands_for_is_refused_and_what_it_names_is_left(tm
         root = Path(place) / "s"
         root.symlink_to(other)
         with pytest.raises(StateError, match="belongs to another user"):
-            Folders(root, shared=True).make()
+            make_folders(Folders(root, shared=True))
         assert stat.S_IMODE(other.stat().st_mode) == 0o700
 
 
 def test_a_shared_server_has_no_sockets_below_tmp(tmp_path):
     with pytest.raises(StateError, match="too long for sockets"):
-        Folders(tmp_path / ("x" * 100), shared=True).make()
+        make_folders(Folders(tmp_path / ("x" * 100), shared=True))
 
 
 def test_users_get_through_to_the_sockets_whatever_the_umask_is():
@@ -449,9 +454,9 @@ def test_users_get_through_to_the_sockets_whatever_the_umask_is():
     try:
         with tempfile.TemporaryDirectory(prefix="dlt-") as place:
             folders = Folders(Path(place) / "s", shared=True)
-            folders.make()
+            make_folders(folders)
             folders.sockets.rmdir()
-            os.close(folders.lock())
+            os.close(lock_folder(folders))
             assert stat.S_IMODE(folders.sockets.stat().st_mode) == 0o711
     finally:
         os.umask(old)
@@ -488,7 +493,8 @@ def test_who_may_change_an_installation_besides_root_is_found(change, writer):
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place) / "lib"
         folder.mkdir()
-        # The folder around it is of all users, as /tmp is, where nobody may replace what is of root.
+        # The folder around it is of all users, as /tmp is, where no other user may replace files of
+        # root.
         Path(place).chmod(0o1777)
         change(folder)
         assert find_writer(folder) == (None if writer is None else (folder, writer))
@@ -566,6 +572,47 @@ def _insist_on_few_connections(there):
     _until(there, lambda: there.ada("get").status == 0)
 
 
+class Caller(asyncio.Transport):
+    """A connection of one user."""
+
+    def __init__(self, doorman: Doorman, uid: int) -> None:
+        super().__init__({"socket": uid})
+        self.written, self.is_open = b"", True
+        self._protocol = doorman()
+        self._protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_open = False
+        self._protocol.connection_lost(None)
+
+    abort = close
+
+
+def test_a_user_holds_few_connections_open_by_those_that_are_refused(monkeypatch):
+    monkeypatch.setattr(user_limits, "read_peer", lambda uid: Peer(1, uid, uid))
+
+    async def story():
+        doorman = Doorman(asyncio.Protocol, 1)
+        let_in, *refused = [Caller(doorman, 1000) for _ in range(1 + MOST_GOODBYES)]
+        assert all(b"429" in each.written and each.is_open for each in refused)
+        more = Caller(doorman, 1000)
+        assert (more.written, more.is_open) == (b"", False)
+        assert (let_in.written, let_in.is_open) == (b"", True)
+        # Those of another user, and this user's own once some are closed, have their answer.
+        assert Caller(doorman, 1001).is_open
+        assert b"429" in Caller(doorman, 1001).written
+        refused[0].close()
+        assert b"429" in Caller(doorman, 1000).written
+        assert Caller(doorman, 1000).written == b""
+        let_in.close()
+        assert Caller(doorman, 1000).is_open
+
+    asyncio.run(story())
+
+
 def test_only_root_runs_jobs_of_others(tmp_path):
     if os.getuid() == 0:
         result = run_apart("up", "--group", "x", "--state", tmp_path)
@@ -590,7 +637,7 @@ def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        # Who listens is told by the kernel; who we are is what differs here.
+        # The kernel reports the server's user ID; the test changes only our own.
         uid = os.getuid()
         monkeypatch.setattr("os.getuid", lambda: uid + 1)
         monkeypatch.setattr("dlctl.backends.local.socket_client.ROOT", uid + 2)

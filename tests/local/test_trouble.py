@@ -1,4 +1,4 @@
-"""What goes wrong around ``dljob up``: told in one line, and nothing is lost."""
+"""Faults around ``dljob up``: each is reported in one line, and nothing is lost."""
 
 import os
 import signal
@@ -19,6 +19,7 @@ from tests.ctl.running import LONGEST_S, run_apart
 from tests.disks import fill, on_small_disk
 from tests.local.asking import Asker
 from tests.local.ups import find_processes, going, kill_all, replay
+from tests.sidecar.drivers import read_proc
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -36,7 +37,7 @@ def job(name, root, command, **spec):
 def test_a_command_that_crashes_at_once_is_tried_again_later_each_time_and_then_failed(root):
     state = root / "state"
     (root / "settings.yaml").write_text(
-        "rules: {retrySeconds: 0.5, longestRetrySeconds: 60}\n", encoding="utf-8"
+        "rules: {retrySeconds: 1, longestRetrySeconds: 60}\n", encoding="utf-8"
     )
     times = root / "times"
     crash = f"date +%s.%N >> {times}; echo attempt $(wc -l < {times}) finds no data >&2; exit 7"
@@ -50,8 +51,9 @@ def test_a_command_that_crashes_at_once_is_tried_again_later_each_time_and_then_
         assert log.startswith("  attempt 1 finds no data\n  attempt 2")
         assert "  attempt 3 finds no data\n" in log
         first, second, third = map(float, times.read_text().split())
-        assert second - first >= 0.5
-        assert third - second >= 1.0
+        # The pause counts from the look that found the failure, and a look may have begun before it.
+        assert second - first >= 0.6
+        assert third - second >= 1.6
         up.until(lambda: {gpu["state"] for gpu in gpus_of(up)} == {"free"})
         assert up.end() == 0
 
@@ -67,12 +69,15 @@ def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
     )
     (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
     with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
-        progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 1, "restartSeconds": 8}
+        # Its SideCar looks every 5 s, and so sees the stall up to 5 s late, and where it stands still later yet.
+        progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 1, "restartSeconds": 16}
         up.submit(job("hanging", root, hangs_once, progress=progress))
         done = up.until_phase("hanging", "Completed")
         assert done["status"]["failures"] == 1
         told = [each["reason"] for each in up.backend.list_events("hanging")]
-        assert [each for each in told if "Stall" in each] == ["Stalled", "StalledForTooLong"]
+        # On a busy machine the first step may come late, and that is a stall before the one that lasts.
+        stalls = dict.fromkeys(each for each in told if "Stall" in each)
+        assert [*stalls] == ["Stalled", "StalledForTooLong"]
         assert "no iteration came for" in up("describe", "hanging").stdout
         assert up.end() == 0
 
@@ -86,7 +91,7 @@ def test_a_log_that_cannot_be_opened_is_the_reason_why_a_job_does_not_start(root
         log = state / "jobs" / "closed" / f"{node}.log"
         log.mkdir(parents=True)
         up.submit(job("closed", root, "echo step 1"))
-        # It is told between two attempts, each of which has another sentence.
+        # This message appears between two attempts, each of which has another sentence.
         told = "ended before it could be used: LogCannotOpen: [Errno 21] Is a directory"
         up.until(lambda: told in up("why", "closed").stdout)
         log.rmdir()
@@ -155,7 +160,7 @@ def live_with_what_cannot_be_read(up, root):
     (log,) = (up.root / "jobs" / "odd").glob("*.log")
     size = log.stat().st_size
     up.until(lambda: log.stat().st_size > size)
-    # Its SideCar dies: the next one proves that nothing is left, and is told to run nothing.
+    # Its SideCar dies: the next one proves that no process is left, and gets no order to run.
     before = find_sidecars(up.root, "odd")
     for pid in before:
         with suppress(ProcessLookupError):
@@ -173,7 +178,7 @@ def find_sidecars(state, job):
     return [
         pid
         for pid in find_processes(state / "jobs" / job)
-        if b"--socket=" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"--socket=" in read_proc(pid, "cmdline")
     ]
 
 
@@ -181,7 +186,7 @@ def find_trainers(root, job):
     return [
         pid
         for pid in find_processes(root / "checkpoints" / job)
-        if b"--socket=" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if (command := read_proc(pid, "cmdline")) and b"--socket=" not in command
     ]
 
 
@@ -192,7 +197,7 @@ def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_not
         up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
         up.until_phase("long", "Running")
         told = "jobs.db: cannot be written (database is locked); end the other process that uses it"
-        with closing(sqlite3.connect(state / "jobs.db", isolation_level=None)) as other:
+        with closing(sqlite3.connect(state / "jobs.db", 60.0, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             go.touch()
             up.until(lambda: told in up.log.read_text(encoding="utf-8"))
@@ -267,7 +272,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost_on_it(root):
         told = "jobs.db: cannot be written (database or disk is full); make room on its disk"
         up.until(lambda: up.says(told))
 
-        # What ended meanwhile is known when there is room, and whoever was refused can come.
+        # A job's end is recorded when there is room, and a refused job can be submitted again.
         filler.unlink()
         up.until(lambda: up.phases() == {"long": "Completed"})
         assert up.ask("POST", "/v1/jobs", job("second", root, "true")).status == 201

@@ -1,13 +1,27 @@
 """Pods that live and that the list of jobs does not know: they keep their GPUs, and are listed again."""
 
+import asyncio
 import os
 import signal
+import sqlite3
+import time
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from dllocal.folders import LOCK_BYTES, Folders
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.status import Booking
+from dlcore.model import JobId, Node
+from dllocal.events import Events
+from dllocal.folders import Folders, StateError
+from dllocal.jobs import relisting as relistings
 from dllocal.jobs.registry import Registry
-from dllocal.jobs.unlisted import find_unlisted
+from dllocal.jobs.relisting import Relisting
+from dllocal.jobs.unlisted import Unlisted, find_unlisted
+from dllocal.state_folder import LOCK_BYTES, make_folders
+from dlwire.messages import Phase, State
 from tests.ctl.running import run_apart
 from tests.local.ups import find_processes, going, replay
 
@@ -15,7 +29,7 @@ pytestmark = pytest.mark.processes
 
 
 def lose_the_list(state):
-    """Do what somebody does whose disk was full."""
+    """Delete the list of jobs, as a user does whose disk is full."""
     for path in state.glob("jobs.db*"):
         path.unlink()
 
@@ -69,7 +83,9 @@ def test_a_pod_that_died_meanwhile_is_proven_to_be_gone(root):
         first.end(signal.SIGKILL)
         lose_the_list(state)
         for pid in find_processes(state):
-            os.kill(pid, signal.SIGKILL)
+            # It may end with the one before it.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with going(state, "--virtual-gpus", 1) as up:
             up.until(lambda: used(up) == set())
             assert up("cancel", "--wait", "a").status == 0
@@ -87,13 +103,130 @@ def test_pods_of_a_server_of_all_users_are_not_taken_over_by_one_of_one_user(roo
 
 def test_names_that_are_no_pods_are_left_alone(tmp_path):
     folders = Folders(tmp_path)
-    folders.make()
+    make_folders(folders)
     for name in ("0001-n0", "x-n0", "0001-", "0001-..", "../0001-n0"):
         (folders.job("job") / name).mkdir(parents=True, exist_ok=True)
     (folders.job("job") / "0002-n0").write_text("no folder")
     (folders.root / "jobs" / ".removed-12" / "0001-n0").mkdir(parents=True)
     registry = Registry.open(folders.registry)
     assert find_unlisted(folders, registry.entries) == []
+    registry.close()
+
+
+class Asking:
+    """The pods of lost jobs, whose SideCars answer when all of them are asked."""
+
+    def __init__(self, count):
+        self._all = asyncio.Barrier(count)
+
+    async def ask(self, *_):
+        async with asyncio.timeout(240):
+            await self._all.wait()
+
+
+def lost_jobs(folders, count):
+    """List jobs that the list had lost, each with a pod on n0."""
+    node = Node.of("n0", 2)
+    registry = Registry.open(folders.registry)
+    relisting = Relisting(folders, time.time, dialing=DialSettings())
+    found = [
+        Unlisted(PodKey(JobId(f"j{number}"), node.name), Booking(node.name, 1), ())
+        for number in range(count)
+    ]
+    for pod in found:
+        folders.job(pod.key.job).mkdir(parents=True)
+    return registry, relisting, found, (node,)
+
+
+def lock(registry, path):
+    """Let another process have the list."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def test_a_start_that_cannot_write_a_lost_job_says_why(tmp_path, monkeypatch):
+    folders = Folders(tmp_path)
+    make_folders(folders)
+    registry, relisting, found, nodes = lost_jobs(folders, 1)
+    monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
+    other = lock(registry, folders.registry)
+    with pytest.raises(StateError, match=r"jobs\.db: cannot be written .*locked.*; end the other"):
+        relisting.adopt(registry, nodes, events=Events())
+    other.close()
+    registry.close()
+
+
+def test_all_lost_jobs_are_asked_at_once_and_a_lock_on_the_list_is_waited_for(
+    tmp_path, monkeypatch
+):
+    folders = Folders(tmp_path)
+    make_folders(folders)
+    registry, relisting, found, nodes = lost_jobs(folders, 3)
+    monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
+    monkeypatch.setattr(relistings, "LOCKED_STEP_S", 0.0)
+    relisting.adopt(registry, nodes, events=Events())
+    other, record, tries = lock(registry, folders.registry), registry.record, []
+
+    def record_and_unlock(statuses):
+        tries.append(len(statuses))
+        try:
+            record(statuses)
+        finally:
+            other.close()
+
+    monkeypatch.setattr(registry, "record", record_and_unlock)
+
+    async def narrow() -> None:
+        asking = Asking(3)
+        monkeypatch.setattr(relisting, "_ask_one", asking.ask)
+        await relisting.narrow(registry, None, nodes)
+
+    asyncio.run(narrow())
+    assert tries == [3, 3]
+    registry.close()
+
+
+def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
+    tmp_path, monkeypatch
+):
+    folders = Folders(tmp_path)
+    make_folders(folders)
+    registry, first, found, nodes = lost_jobs(folders, 1)
+    monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
+    first.adopt(registry, nodes, events=Events())
+
+    async def answer(*_):
+        return State(
+            *("first", 1, Phase.RUNNING),
+            released=False,
+            epoch=1,
+            generation=1,
+            held=("1",),
+            held_generation=1,
+        )
+
+    def refuse(_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    no_pods: Any = None  # Its answers are not asked for here.
+    monkeypatch.setattr(registry, "record", refuse)
+    monkeypatch.setattr(first, "_ask_one", answer)
+    with pytest.raises(StateError, match=r"is full\); make room on its disk"):
+        asyncio.run(first.narrow(registry, no_pods, nodes))
+    registry.close()
+
+    registry, second = (
+        Registry.open(folders.registry),
+        Relisting(folders, time.time, dialing=DialSettings()),
+    )
+    monkeypatch.setattr(relistings, "find_unlisted", lambda *_: [])
+    monkeypatch.setattr(second, "_ask_one", answer)
+    second.adopt(registry, nodes, events=Events())
+    asyncio.run(second.narrow(registry, no_pods, nodes))
+    (entry,) = registry.entries.values()
+    assert entry.status.placement is not None
+    assert [ref.number for ref in entry.status.placement.refs()] == [1]
     registry.close()
 
 

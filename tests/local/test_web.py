@@ -15,7 +15,7 @@ import pytest
 from tests.ctl.running import LONGEST_S, Command, run_apart
 from tests.local.ups import find_processes, going, replay
 
-PRINTED = re.compile(r"The page is at (http://127\.0\.0\.1:[0-9]+/)#token=([\w-]{43})\n")
+PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
 
 real = pytest.mark.processes
 
@@ -24,7 +24,8 @@ class Page:
     """Asks the page's server of a ``dljob up``."""
 
     def __init__(self, up):
-        [(self.address, self.token)] = PRINTED.findall(up.log.read_text(encoding="utf-8"))
+        [(self.host, port, self.token)] = PRINTED.findall(up.log.read_text(encoding="utf-8"))
+        self.address = f"http://localhost:{port}/"
         [self.pid] = [pid for pid in find_processes(up.root) if b"web_process" in words(pid)]
         self._handle = os.pidfd_open(self.pid)
 
@@ -78,6 +79,41 @@ def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
 
 
 @real
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]"])  # noqa: S104 - what is tried
+def test_at_all_addresses_the_printed_one_is_one_that_browsers_take(root, address):
+    options = ("--virtual-gpus", 1, "--web", f"{address}:0", "--web-unencrypted")
+    with going(root / "state", *options) as up:
+        page = Page(up)
+        assert page.host == "localhost"
+        assert page.shows()["policy"] == "foresight"
+        assert page.ask("", Host="192.168.1.7:8265")
+        assert page.refusal("", Host="evil.example") == 403
+        assert up.end(signal.SIGINT) == 0
+
+
+@real
+def test_the_page_answers_to_the_names_that_it_was_given_and_to_no_others(root):
+    hosts = ("--web-host", "GPU-7.lan", "--web-host", "gpus.example.org")
+    web = ("--web", "0.0.0.0:0", "--web-unencrypted", *hosts)
+    with going(root / "state", "--virtual-gpus", 1, *web) as up:
+        page = Page(up)
+        assert page.host == "gpu-7.lan"
+        for host in ("gpu-7.lan:8265", "gpus.example.org", "127.0.0.1:8265", "192.0.2.1"):
+            assert page.ask("api/v1/page", Host=host)
+        for host in ("evil.example", "x.gpus.example.org", "example.org", "gpu-7.lan.evil.example"):
+            assert page.refusal("api/v1/page", Host=host) == 403
+
+
+@real
+def test_a_name_may_lead_to_the_loopback_if_it_is_given(root):
+    with going(root / "state", "--virtual-gpus", 1, "--web", "--web-host", "gpu-7.lan") as up:
+        page = Page(up)
+        assert page.ask("api/v1/page", Host="gpu-7.lan:80")
+        for host in ("192.0.2.1", "evil.example"):
+            assert page.refusal("api/v1/page", Host=host) == 403
+
+
+@real
 def test_no_process_is_left_of_a_controller_that_is_killed(root):
     with going(root / "state", "--virtual-gpus", 1, "--web") as up:
         page = Page(up)
@@ -123,6 +159,12 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(root):
         (["--web", "[::]:8080"], "could read the page and its token"),
         (["--web", "gpu-7.lan:8080"], "or allow it with --web-unencrypted"),
         (["--web-unencrypted"], "add --web ADDRESS:PORT"),
+        (["--web-host", "gpu-7.lan"], "says how browsers reach --web; add --web"),
+        (["--web", "--web-host", "*"], "* is not the name of a machine"),
+        (["--web", "--web-host", "*.lan"], "*.lan is not the name of a machine"),
+        (["--web", "--web-host", ".lan"], ".lan is not the name of a machine"),
+        (["--web", "--web-host", ""], "write it whole, without a port"),
+        (["--web", "--web-host", "gpu-7.lan:80"], "write it whole, without a port"),
         (["--web", "--system"], "--web shows all jobs to each viewer"),
     ],
 )

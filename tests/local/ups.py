@@ -25,7 +25,7 @@ SPEEDS = ROOT / "profiles" / "elasticflow" / "throughput.csv"
 
 
 class Up:
-    """From its start until it is told to end."""
+    """A ``dljob up``, from its start until the order to end."""
 
     def __init__(self, root: Path, *options: object) -> None:
         self.root = root
@@ -92,7 +92,7 @@ class Up:
 
 @contextmanager
 def going(root: Path, *options: object) -> Iterator[Up]:
-    """Have a ``dljob up``; whatever it leaves in the end is killed."""
+    """Have a ``dljob up``; kill the processes that it leaves in the end."""
     up = Up(root, *options)
     try:
         up.ready()
@@ -110,7 +110,7 @@ def kill_all(root: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-    # Who is killed cannot tidy up, and they may not be below the folder.
+    # A killed server cannot tidy up, and its sockets may not be below the folder.
     shutil.rmtree(Folders(root).sockets, ignore_errors=True)
 
 
@@ -126,7 +126,7 @@ def find_processes(root: Path) -> list[int]:
 
 
 def replay(name: str, root: Path, *, iterations: int, faster: float, **spec: Any) -> dict[str, Any]:
-    """A job that paces itself as it was measured, and saves itself when it is told to."""
+    """A job that paces itself by measured speeds, and saves itself on request."""
     checkpoint = root / "checkpoints" / name / "iteration"
     command = [
         *(sys.executable, str(REPLAY), f"--speeds={SPEEDS}", f"--checkpoint={checkpoint}"),

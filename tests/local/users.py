@@ -23,7 +23,7 @@ SCRIPT = "from dlctl.main import main; main()"
 
 
 class User:
-    """Somebody who types commands."""
+    """A user who types commands."""
 
     def __init__(self, name: str, python: Path, state: Path) -> None:
         entry = pwd.getpwnam(name)
@@ -80,7 +80,7 @@ def _made(state: Path, python: Path, name: str) -> Iterator[User]:
         os.chown(home, user.uid, user.gid)
         yield user
     finally:
-        # Whatever this user still runs is in the way of the removal; nobody else has the number.
+        # Processes of this user prevent the removal; no other account has the number.
         subprocess.run(["userdel", "--force", own], check=False, capture_output=True)
         shutil.rmtree(home, ignore_errors=True)
 

@@ -1,5 +1,5 @@
 """
-What goes wrong on nodes, as a test wants it, in the words that a real kubelet reports it with.
+The faults of nodes that a test asks for, in the words with which a real kubelet reports them.
 
 Read by :mod:`tests.operator.kubelets` at each look; a test may change it at any time.
 """
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Ailments:
-    """What goes wrong; nothing, unless a test says so."""
+    """The faults of one set of nodes; none, unless a test sets one."""
 
     waits: dict[str, Json] = field(default_factory=dict)
     """By image: why a container of it does not start, as ``{"reason": …, "message": …}``."""

@@ -20,7 +20,7 @@ def install_crd(plane: ControlPlane) -> None:
     plane.kubectl("apply", "-f", CRDS / "dljobs.dljob.io.yaml")
     with plane.api() as api:
         wait_for_crd(api)
-    # It keeps for hours what it has learnt of a server, and looks for no short name anew unless told to.
+    # kubectl caches the resources of a server for hours; `api-resources` renews the cache.
     short = crd.definition()["spec"]["names"]["shortNames"][0]
     wait_until(lambda: short in plane.kubectl("api-resources", "--api-group=dljob.io").split())
 
@@ -47,7 +47,7 @@ TOLERANT = {
         "tolerations": [{"key": "dljob.io/pool", "operator": "Exists"}],
     },
 }
-"""What nobody but the operator may make, as soon as the policies are in force."""
+"""The objects that only the operator may create as soon as the policies are in force."""
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
 """
-What a kubelet serves, for played kubelets: the logs of containers, and commands run in them.
+The HTTP server of a played kubelet: the logs of containers, and commands run in them.
 
 The real API server asks it, as it asks any kubelet: it finds address and port in the node's status,
 and passes on what ``kubectl logs`` and ``kubectl exec`` ask. The logs are what the real containers
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from tests.loops import close_loop
+from tests.loops import abort_connections, close_loop
 from tests.operator.kubelets import Kubelets
 from tests.servers.api import Api
 from tests.servers.authority import Authority
@@ -47,17 +47,18 @@ class Door:
 
     def open(self) -> None:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(30.0)
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(240.0)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(30.0)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(240.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        abort_connections(self._loop)
         close_loop(self._loop)
 
     def cut(self) -> None:
-        """Cut whatever goes on, as a network does."""
-        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(30.0)
+        """Cut all open streams, as a network failure does."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(240.0)
 
     async def _cut(self) -> None:
         for task in self._streams:
@@ -97,7 +98,8 @@ class Door:
             tail = query.get("tailLines")
             first = 0 if tail is None else max(0, count - int(tail))
             async for number, text in self._iter_lines(pod, follow=follow):
-                # Who does not follow is given what was there when he asked, however long it takes.
+                # Without ``follow``, the answer ends with the lines that existed when the request
+                # came.
                 if number < first or (number >= count and not follow):
                     continue
                 stamp = _stamp(number)

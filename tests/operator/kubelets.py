@@ -9,6 +9,7 @@ only what has happened.
 """
 
 import base64
+import http.client
 import os
 import shutil
 import signal
@@ -22,18 +23,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dloperator.nodes.placeholders import AT_ONCE_S, is_placeholder
 from dloperator.podspecs.bringing import SIDECAR_FOLDER
-from dloperator.podspecs.building import HEALTH_PORT, SIDECAR_PORT, TLS_FOLDER
+from dloperator.podspecs.building import TLS_FOLDER
 from tests.operator.ailments import Ailments, evicted, rejected
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.processes import Guard
+from tests.sidecar.drivers import find_children, read_proc
 
 Json = dict[str, Any]
 
 LOOK_S = 0.1
+AWAY = (OSError, http.client.HTTPException, Refused)
+"""The errors of a request while the API server is away or breaks off its answer."""
 HOSTILE = "HOSTILE"
 """The variable of a job's container that says of which kind its SideCar is; see tests/hostile."""
 RESTART_S = (0.2, 0.5, 1.0)
@@ -75,9 +79,9 @@ class Kubelets:
     nodes: set[str]
     folder: Path
     ails: Ailments = field(default_factory=Ailments)
-    """What goes wrong there."""
+    """The faults of these nodes."""
     silent: set[str] = field(default_factory=set)
-    """Nodes that do nothing and report nothing, whatever goes on there."""
+    """Nodes that do nothing and report nothing, although their processes go on."""
 
     driver: Path | None = None
     """Where the NVML is that containers find, if there is to be one."""
@@ -119,13 +123,15 @@ class Kubelets:
         return self._find_told(pod, "CUDA_VISIBLE_DEVICES")
 
     def told(self, pod: str, variable: str) -> set[str]:
-        """What the processes of a pod are told in a variable of their environment."""
+        """
+        Return the values that the processes of a pod have for a variable of their environment.
+        """
         return set(self._find_told(pod, variable).values())
 
     def _find_told(self, pod: str, variable: str) -> dict[int, str]:
         found = {}
         for pid in _descendants(self.pids()[pod]):
-            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            for line in read_proc(pid, "environ").split(b"\0"):
                 name, _, value = line.decode().partition("=")
                 if name == variable and value:
                     found[pid] = value
@@ -136,7 +142,7 @@ class Kubelets:
         return self.folder / pod / "gpus"
 
     def log(self, pod: str) -> str:
-        """What the container of a pod has printed."""
+        """Return the output of a pod's container."""
         file = self.folder / pod / "log"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -153,7 +159,7 @@ class Kubelets:
     def _look(self, api: Api) -> None:
         try:
             pods = api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        except (OSError, Refused):
+        except AWAY:
             return  # The API server is away; a kubelet goes on without it.
         there = set()
         for pod in pods:
@@ -180,7 +186,7 @@ class Kubelets:
                     api.delete(path, gracePeriodSeconds=0)
             elif pod["status"].get("phase") == "Pending":
                 api.merge(f"{path}/status", {"status": {"phase": "Running"}})
-        except (OSError, Refused):
+        except AWAY:
             return  # Tried again at the next look.
 
     def _tend(self, api: Api, pod: Json) -> None:
@@ -203,7 +209,7 @@ class Kubelets:
                 container.reported = status
             if status is not None and _is_over(status) and container.asked_at is not None:
                 api.delete(container.path, gracePeriodSeconds=0)
-        except (OSError, Refused):
+        except AWAY:
             return  # Tried again at the next look.
 
     def _advance(self, api: Api, container: _Container) -> Json | None:
@@ -242,9 +248,10 @@ class Kubelets:
             status = _status(container, {"terminated": _ended(-signal.SIGKILL)})
             container.asked_at = container.asked_at or _time_of_deletion(container.pod)
             return evicted(status, conditions, self.ails.evicted[name])
-        if container.process is None and node in self.ails.rejects:
+        why = self.ails.rejects.get(node)
+        if container.process is None and why is not None:
             container.asked_at = container.asked_at or _time_of_deletion(container.pod)
-            return rejected(*self.ails.rejects[node])
+            return rejected(*why)
         return None
 
     def _start_again(self, api: Api, container: _Container, ended: Json) -> Json | None:
@@ -294,7 +301,7 @@ class Kubelets:
         return {"STANDIN_NVML": str(folder), "LD_LIBRARY_PATH": paths}
 
     def _write_secret(self, api: Api, container: _Container) -> bool:
-        """Mount the Secrets; tell whether they are there."""
+        """Mount the Secrets; return whether all of them exist."""
         namespace = container.pod["metadata"]["namespace"]
         folder = container.folder / "tls"
         folder.mkdir(exist_ok=True)
@@ -334,14 +341,20 @@ def _command(words: Iterable[str], container: _Container, hostile: str = "") -> 
     ours = {
         f"{SIDECAR_FOLDER}/sidecar-start": None,
         f"--tls={TLS_FOLDER}": f"--tls={container.folder / 'tls'}",
-        f"--listen=:{SIDECAR_PORT}": f"--listen={container.address}:{SIDECAR_PORT}",
-        f"--health=:{HEALTH_PORT}": f"--health={container.address}:{HEALTH_PORT}",
     }
-    mapped = [ours.get(word, word) for word in words]
+    mapped = [ours.get(word, _at_address(word, container.address)) for word in words]
     arguments = [word.replace("$$(", "$(") for word in mapped if word is not None]
     if hostile:
         return [sys.executable, "-m", "tests.hostile.liar", hostile, "--", *arguments]
     return [sys.executable, "-m", "dlsidecar", *arguments]
+
+
+def _at_address(word: str, address: str) -> str:
+    """Have a SideCar listen at the address of its pod alone."""
+    for option in ("--listen=", "--health="):
+        if word.startswith(f"{option}:"):
+            return f"{option}{address}{word.removeprefix(option)}"
+    return word
 
 
 def _status(container: _Container, state: Json) -> Json:
@@ -390,7 +403,6 @@ def _now_as(seconds: float) -> str:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            yield child
-            yield from _descendants(child)
+    for child in find_children(pid):
+        yield child
+        yield from _descendants(child)

@@ -16,7 +16,7 @@ DATA = ROOT / "tests" / "core" / "data"
 WRONG_JOBS = sorted((DATA / "wrong_jobs").glob("*.yaml"))
 GOOD_JOBS = sorted((DATA / "good_jobs").glob("*.yaml"))
 AS_IT_IS = "# to be run for real"
-"""Stands in a wrong job that is not to be completed, because what is missing is what is wrong."""
+"""Marks a wrong job that is not to be completed, because the missing field is its fault."""
 
 TEMPLATE: Json = {
     "spec": {"containers": [{"name": "trainer", "image": "x", "command": ["python", "train.py"]}]}

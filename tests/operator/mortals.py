@@ -25,7 +25,9 @@ def main() -> None:
 
 
 def guard_writes(fuse: Fuse) -> None:
-    """Have a point right before each write is sent, and one when its answer is there."""
+    """
+    Place a deadly point right before each write is sent, and one after its answer has arrived.
+    """
     send = ApiServer._send
 
     async def send_guarded(

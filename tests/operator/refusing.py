@@ -7,7 +7,7 @@ from tests.operator.manifests import path_of
 from tests.servers.api import Api, Refused
 
 NOT_ALL = "some validation rules were not checked because the object was invalid"
-"""What Kubernetes adds where the shape of a document is wrong, after what is wrong with it."""
+"""Kubernetes adds this after its other errors where the shape of a document is wrong."""
 
 VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
 """The value that is wrong, which not every version of Kubernetes shows alike."""

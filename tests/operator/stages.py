@@ -1,5 +1,6 @@
 """A cluster to operate: a real control plane, played kubelets, a real operator as a process."""
 
+import contextlib
 import csv
 import sys
 import time
@@ -20,15 +21,15 @@ from tests.servers.processes import Guard, Server
 
 Json = dict[str, Any]
 
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 """Far more than anything takes; who waits longer waits in vain."""
 LEADS = "leads, in epoch"
-"""What an operator says when it begins to."""
+"""An operator logs this when it begins to lead."""
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
 TAINT = {"key": "dljob.io/pool", "effect": "NoSchedule"}
-"""What keeps others off nodes of the pool."""
+"""The taint that keeps other pods off nodes of the pool."""
 USUAL = ("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds")
-"""What is set about an operator, unless somebody else says it."""
+"""The settings of an operator, unless a test gives others."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -73,7 +74,7 @@ def wait_for_crd(api: Api) -> None:
 
 @dataclass
 class Stage:
-    """What a test plays on."""
+    """The stage of a test: control plane, namespace, nodes with kubelets, and operators."""
 
     plane: ControlPlane
     api: Api
@@ -83,7 +84,7 @@ class Stage:
     guard: Guard
     operators: list[Server] = field(default_factory=list)
     kubeconfig: Path | None = None
-    """Whose operators are; the administrator's if none is named."""
+    """The kubeconfig of the operators; the administrator's if none is named."""
     patience: float = PATIENCE_S
     """In seconds, for each wait."""
 
@@ -114,7 +115,7 @@ class Stage:
         given = {name: known[name] for name in usual} | dict(settings or {})
         log = self.folder / f"operator-{number}.log"
         options = [f"--set={path}={value}" for path, value in given.items()]
-        # Whoever is killed leaves temporary files behind.
+        # An operator that is killed leaves temporary files behind.
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         operator = Server(
@@ -176,7 +177,7 @@ class Stage:
         return document
 
     def path(self, name: str = "") -> str:
-        base = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{self.namespace}/{names.PLURAL}"
+        base = _path_of_jobs(self.namespace)
         return f"{base}/{name}" if name else base
 
     def job(self, name: str) -> Json:
@@ -208,7 +209,7 @@ class Stage:
         ]
 
     def wait(self, what: Callable[[], object]) -> Any:
-        """Wait for something; in vain, everything that could explain it is told."""
+        """Wait for something; after a wait in vain, print everything that could explain it."""
         return wait_until(what, self.tell, self.patience)
 
     def wait_for_phase(self, name: str, phase: str) -> Json:
@@ -247,7 +248,7 @@ def staged(
     *,
     taints: Sequence[Mapping[str, str]] = (TAINT,),
 ) -> Iterator[Stage]:
-    """Set a stage with these nodes of so many GPUs."""
+    """Set a stage with these nodes, each with its number of GPUs."""
     with plane.api() as api:
         install(api)
         made = [
@@ -263,7 +264,24 @@ def staged(
                 yield Stage(plane, api, namespace, folder, kubelets, guard)
         finally:
             remove_nodes(api, nodes)
+            _remove_jobs(api, namespace)
             _remove_pods(api, namespace)
+
+
+def _path_of_jobs(namespace: str) -> str:
+    return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}"
+
+
+def _remove_jobs(api: Api, namespace: str) -> None:
+    """Leave none that waits for its operator, which has ended: it would hold GPUs of nodes of the same names for ever."""
+    path = _path_of_jobs(namespace)
+    # A test may have removed the definition of jobs, or this one while it is asked for.
+    with contextlib.suppress(Refused):
+        for job in api.get(path)["items"]:
+            own = f"{path}/{job['metadata']['name']}"
+            api.merge(own, {"metadata": {"finalizers": None}})
+            with contextlib.suppress(Refused):
+                api.delete(own)
 
 
 def _remove_pods(api: Api, namespace: str) -> None:

@@ -1,4 +1,6 @@
-"""A pod whose object somebody took away: what proves its end then, and what does not."""
+"""
+A pod whose object was removed by force: the facts that prove its end then, and those that do not.
+"""
 
 import pytest
 
@@ -68,7 +70,7 @@ def test_the_start_at_which_it_was_first_missed_counts():
 
 def missing(*, was_used, at=None):
     absences = Absences()
-    absences.note_missing(KEY, "job-1", at or node(), was_used=was_used)
+    absences.note_missing(KEY, "job-1", node=at or node(), was_used=was_used)
     return absences
 
 
@@ -83,7 +85,7 @@ def test_one_that_was_used_and_is_not_there_is_as_lost_as_one_that_was_seen_to_g
     assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
     assert absences.read(KEY, "job-1", None).phase is PodPhase.ENDED
     absences = absent(node())
-    absences.note_missing(KEY, "job-1", node(), was_used=False)
+    absences.note_missing(KEY, "job-1", node=node(), was_used=False)
     assert absences.read(KEY, "job-1", node()).phase is PodPhase.LOST, "it was seen"
 
 

@@ -1,6 +1,10 @@
-"""Who may make pods that could use the GPUs of the pool: the API server's own word, as it is installed."""
+"""
+The admission policies decide which accounts may make pods that could use the GPUs of the pool; a
+real API server enforces them as installed.
+"""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,7 +44,7 @@ def plane(installed):
 
 @pytest.fixture
 def kubectl(plane):
-    """Kubectl of somebody who may do everything but this."""
+    """Kubectl of a user with all rights but those that the admission policies restrict."""
     with plane.api() as api:
         return plane.kubectl.in_namespace(make_namespace(api))
 
@@ -139,6 +143,11 @@ def test_the_expressions_of_the_policies_are_well_typed(plane, policy):
     assert wait_until(status)["typeChecking"] == {}
 
 
+def may_create_pods(kubectl: Kubectl) -> bool:
+    """Whether the account has the right as such, by its roles."""
+    return kubectl.try_to("auth", "can-i", "create", "pods", "-n", "default").code == 0
+
+
 def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane, classes):
     document = pod(
         env=ALL_GPUS, annotations=CDI, runtimeClassName="nvidia", tolerations=[OURS, ANY]
@@ -149,14 +158,16 @@ def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane
         "labels": {names.JOB_LABEL: "it"},
         "ownerReferences": [{"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", **owner}],
     }
-    plane.kubectl("create", "serviceaccount", "somebody", "-n", HOME)
+    plane.kubectl("create", "serviceaccount", "outsider", "-n", HOME)
     plane.kubectl(
-        "create", "clusterrolebinding", "somebody", "--clusterrole=admin",
-        f"--serviceaccount={HOME}:somebody",
+        "create", "clusterrolebinding", "outsider", "--clusterrole=admin",
+        f"--serviceaccount={HOME}:outsider",
     )  # fmt: skip
-    for account, is_let in (("dljob-operator", True), ("somebody", False)):
-        kubeconfig = plane.kubeconfig_for_service_account(HOME, account)
-        said = refusal(plane.kubectl_as(kubeconfig), document)
+    for account, is_let in (("dljob-operator", True), ("outsider", False)):
+        kubectl = plane.kubectl_as(plane.kubeconfig_for_service_account(HOME, account))
+        # The API server may need a moment to see the new grant.
+        wait_until(partial(may_create_pods, kubectl))
+        said = refusal(kubectl, document)
         assert ("only DLJob may tolerate" in said) is not is_let, said
         assert is_let is (said == "")
 

@@ -64,7 +64,6 @@ VALUES: dict[Where, dict[str, list[Any]]] = {
     },
     ("batch",): {"elastic": [True, False], "max": [1, 64, 10_000]},
     ("template", "spec"): {
-        "hostNetwork": [True, False],
         "hostPID": [True, False],
         "shareProcessNamespace": [True, False],
         "nodeName": ["node"],
@@ -120,7 +119,7 @@ def change(spec: Json, where: Where, name: str, value: Any) -> None:
 
 
 def verdicts(cluster: ControlPlane, job: Json) -> tuple[tuple[str, ...], list[str]]:
-    """What we say against a job, and what the API server says."""
+    """Return our own objections to a job, and those of the API server."""
     try:
         jobfile.parse(job, require_template=True)
         ours: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ def disrupted(reason: str) -> list[Json]:
 
 
 def read(document: Json) -> Pod:
-    return read_pod(KEY, document, NODE, "uid")
+    return read_pod(KEY, document, node=NODE, uid="uid")
 
 
 # --- those that do not start --------------------------------------------------------------
@@ -264,5 +264,5 @@ def test_a_disruption_that_did_not_come_is_none():
 
 
 def test_a_pod_whose_node_is_gone_says_so():
-    seen = read_pod(KEY, pod("Running", container(RUNS)), None, "uid")
+    seen = read_pod(KEY, pod("Running", container(RUNS)), node=None, uid="uid")
     assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NodeGone")

@@ -1,4 +1,4 @@
-"""Whatever is reported, the status that is made of it is one that the API server takes."""
+"""The API server accepts every status that is built from reports, even from absurd ones."""
 
 import math
 

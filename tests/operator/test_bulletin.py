@@ -1,17 +1,29 @@
-"""The table of GPUs fits into objects of 1 MiB, and a change of one node changes one of them."""
+"""
+The table of GPUs fits into objects of 1 MiB, and a change of one node changes one of them.
 
+The next operator reads it before it writes its own.
+"""
+
+import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from dlcontrol.gpus.faults import Health
+from dlcontrol.gpus.uuids import Identities
 from dlkube import names
-from dloperator.reporting.gpu_configmap import MOST_BYTES, split
+from dlkube.client import NotFound, Rejected
+from dloperator import leading
+from dloperator.leading import Leading
+from dloperator.reporting.gpu_configmap import MOST_BYTES, Bulletin, split
 
 OBJECT_BYTES = 1024 * 1024
 
 
 def table(nodes: int) -> dict[str, str]:
-    """What is said of nodes of eight GPUs, half of which are out for a reason."""
+    """Return the table of nodes with eight GPUs, half of which are out for a reason."""
     told = {}
     for number in range(nodes):
         uuids = {str(gpu): f"GPU-{number:08x}-0000-0000-0000-{gpu:012x}" for gpu in range(8)}
@@ -42,3 +54,97 @@ def test_a_change_of_one_node_changes_one_object():
     after = split(told | {name: told[name].replace("does not answer", "does never answer")})
     assert len(before) > 1
     assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
+
+
+# --- taking over ----------------------------------------------------------------------------
+
+FAULT = {"gpu": "node/3", "xids": [["sidecar", 79]]}
+
+
+class Api:
+    """An API server that has the ConfigMaps of a former operator, and first gives other answers."""
+
+    def __init__(self, *first: Rejected) -> None:
+        faults = {"faults": [FAULT]}
+        self.kept = {
+            names.GPUS_PARTS[0]: {
+                names.GPUS_KEY: json.dumps({"node": {"uuids": {"0": "GPU-0"}}}),
+                names.GPUS_PARTS_KEY: "4",
+                names.FAULTS_KEY: json.dumps(faults),
+            },
+            names.GPUS_PARTS[1]: {names.GPUS_KEY: "{}"},
+            names.GPUS_PARTS[3]: {
+                names.GPUS_KEY: json.dumps({"other": {"uuids": {"0": "GPU-1"}}}),
+            },
+        }
+        self.answers = list(first)
+        self.written: list[str] = []
+
+    async def get(self, _resource, name, _namespace):
+        if self.answers:
+            raise self.answers.pop(0)
+        if name not in self.kept:
+            raise NotFound(404, {"message": f"no {name}"})
+        return {"data": self.kept[name]}
+
+    async def apply(self, _resource, document, *, namespace):
+        self.written.append(document["metadata"]["name"])
+        self.kept[document["metadata"]["name"]] = document["data"]
+
+
+class Office:
+    """The state of a new leader, and what brings the former one's state to it."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.health, self.identities = Health(), Identities()
+        scene = SimpleNamespace(nodes={})
+        controller: Any = SimpleNamespace(
+            health=self.health, identities=self.identities, scene=scene, faults={}
+        )
+        server: Any = api
+        self.bulletin = Bulletin(server, "home", controller=controller)
+        election: Any = SimpleNamespace(is_leading=True)
+        self.leading = Leading.__new__(Leading)
+        self.leading._bulletin = self.bulletin
+        self.leading._election = election
+
+    async def take_over(self) -> None:
+        await self.leading._recall()
+        running = asyncio.create_task(self.bulletin.run())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running.cancel()
+
+    @property
+    def faults(self) -> list[str]:
+        return [str(ref) for ref in self.health.faults]
+
+    @property
+    def kept_faults(self) -> object:
+        return json.loads(self.api.kept[names.GPUS][names.FAULTS_KEY])["faults"]
+
+
+@pytest.mark.parametrize("answers", [0, 1, 3])
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_a_fault_outlives_passing_errors_of_the_api_server(monkeypatch, answers, status):
+    monkeypatch.setattr(leading, "AGAIN_S", 0.0)
+    office = Office(Api(*[Rejected(status, {"message": "not now"}) for _ in range(answers)]))
+    asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
+    assert office.faults == ["node/3"]
+    assert office.kept_faults == [FAULT]
+
+
+def test_what_may_not_be_read_is_not_overwritten(caplog):
+    office = Office(Api(Rejected(403, {"message": "forbidden"})))
+    asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
+    assert office.faults == []
+    assert office.api.written == []
+    assert office.kept_faults == [FAULT]
+    assert "grant get on the ConfigMaps dljob-gpus*" in caplog.text
+
+
+def test_a_part_that_is_missing_takes_no_other_with_it():
+    office = Office(Api())
+    asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
+    assert office.identities._numbers == {"node": {0: "GPU-0"}, "other": {0: "GPU-1"}}

@@ -1,4 +1,6 @@
-"""The certificates of jobs and of the operator are renewed, whatever is wrong with one of them."""
+"""
+The certificates of jobs and of the operator are renewed, even if one of them cannot be written.
+"""
 
 import asyncio
 import logging
@@ -11,15 +13,15 @@ import pytest
 
 from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
-from dlkube import access, names
+from dlkube import access, health_server, names
 from dlkube.certificates import (
     Authority,
     Certificates,
     renew_own,
     write_own,
 )
-from dlkube.client import ApiServer, Rejected, Resource
-from dlkube.resources import DLJOBS, SECRETS
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
+from dlkube.resources import DLJOBS, SECRETS, Resource
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 
@@ -61,7 +63,7 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
             asyncio.run(certificates.renew(JOBS))
         return sorted(server.asked)
 
-    assert renewed() == [], "nobody knows of a certificate that is over"
+    assert renewed() == [], "no certificate is known to be due"
     now[0] = DAY
     assert renewed() == ["first", "going", "last"]
     [said] = caplog.messages
@@ -98,12 +100,12 @@ def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
     authority = Authority.new()
 
     async def story() -> None:
-        write_own(authority, tmp_path, "operator")
+        write_own(authority, tmp_path, name="operator")
         first = (tmp_path / CERTIFICATE).read_bytes()
         renewing = asyncio.create_task(
-            renew_own(authority, tmp_path, "operator", every_seconds=0.001)
+            renew_own(authority, tmp_path, name="operator", every_seconds=0.001)
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
                 await asyncio.sleep(0)
         renewing.cancel()
@@ -144,3 +146,38 @@ def test_a_job_gets_its_certificate_although_that_of_a_former_job_of_its_name_is
             await api.close()
 
     asyncio.run(story())
+
+
+class MomentaryErrors(SecretServer):
+    """Has no Secret yet, and answers with errors at first."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__()
+        self.errors = errors
+
+    async def get(self, _resource: Resource, name: str, _namespace: str) -> Mapping[str, Any]:
+        if self.errors:
+            raise self.errors.pop(0)
+        if not self.asked:
+            raise NotFound(404, {"message": f"no {name}"})
+        return self.made
+
+    async def create(self, resource: Resource, document: Mapping[str, Any], namespace: str) -> None:
+        await super().create(resource, document, namespace)
+        self.made = document
+
+
+def test_the_first_certificate_of_the_metrics_waits_for_the_api_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(health_server, "AGAIN_S", 0.0)
+    errors = [Rejected(503, {"message": "not now"}), Unreachable("no answer")]
+    api: Any = MomentaryErrors([*errors])
+    asyncio.run(health_server.write_first_certificate(api, "home", folder=tmp_path))
+    assert (tmp_path / CERTIFICATE).exists()
+
+
+def test_missing_rights_to_the_authority_of_the_metrics_are_final(tmp_path: Path):
+    api: Any = MomentaryErrors([Rejected(403, {"message": "forbidden"})])
+    with pytest.raises(Rejected, match="forbidden"):
+        asyncio.run(health_server.write_first_certificate(api, "home", folder=tmp_path))

@@ -1,4 +1,4 @@
-"""What of a job may change while it runs, and what may not: refused by the API server, with the reason."""
+"""The API server accepts some changes to a running job and refuses the others with the reason."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_while_it_runs_it_may_not_change_and_hears_why(
     with pytest.raises(Refused) as refused:
         api.merge(job, {"spec": change})
     because = f"{name} cannot change while the job runs, because {FIXED_FIELDS[name]}"
-    remedy = "change it back, or cancel the job and submit it anew"
+    remedy = "change it back, or cancel the job and submit it again"
     assert told(refused.value) == [f"spec: {because}; {remedy}"]
 
 

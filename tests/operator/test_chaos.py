@@ -1,4 +1,4 @@
-"""Operators die, and whatever is between them and the API server fails, and all jobs finish."""
+"""All jobs finish although operators die and everything between them and the API server fails."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def plane(tmp_path):
         yield plane
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_jobs_finish_whichever_operator_dies_and_no_gpu_has_two_masters(plane, tmp_path):
     with plane.api() as api:
         trouble = survive(plane, make_namespace(api), tmp_path, deaths=DEATHS, seed=6)

@@ -1,4 +1,4 @@
-"""What is written to the API server, against a real one: with preconditions, in order, and by one."""
+"""Writes to a real API server: with preconditions, in order, and by one writer."""
 
 import asyncio
 import random
@@ -20,11 +20,13 @@ from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
 from dlkube.client import ApiServer, Conflict, Unreachable
 from dlkube.events import Teller
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import DLJOBS, NODES, PODS
-from dloperator.cluster import Cluster, ClusterSettings, Term, differences
+from dlkube.watches.mirror import Mirrors
+from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs
+from dloperator.jobs.epochs import Term
+from dloperator.jobs.status_writing import differences
 from dloperator.nodes.ownership import Customs
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.dry_runs import Templates
@@ -59,17 +61,21 @@ class Side:
         """Whether the Lease is of another one."""
         specs = Specs()
         settings = ClusterSettings(pods=PodSettings(virtual_gpus=True))
-        self.templates = Templates(self.api, specs, settings.pods, self.woken.set)
+        self.templates = Templates(self.api, specs, settings=settings.pods, wake=self.woken.set)
         self.cluster = Cluster(
             self.api,
             self.mirrors,
-            Certificates(self.api, Authority.new(), chance=random.Random(1)),
-            Teller(self.api, instance="test"),
+            certificates=Certificates(self.api, Authority.new(), chance=random.Random(1)),
+            teller=Teller(self.api, instance="test"),
             term=Term(epoch, lambda: self.leads, self.is_over),
             templates=self.templates,
             settings=settings,
             reservations=Reservations(
-                self.api, self.mirrors, stage.namespace, settings.pool, customs=CUSTOMS
+                self.api,
+                self.mirrors,
+                namespace=stage.namespace,
+                pool=settings.pool,
+                customs=CUSTOMS,
             ),
         )
         self.namespace = stage.namespace
@@ -88,7 +94,7 @@ class Side:
         ):
             namespace = "" if resource is NODES else self.namespace
             listing = await self.api.list(resource, namespace)
-            mirror.show_all(listing.items, int(listing.version), namespace)
+            mirror.show_all(listing.items, int(listing.version), namespace=namespace)
         observation = await self.cluster.observe()
         while self.job not in observation.entries:
             await self.woken.wait()
@@ -167,7 +173,7 @@ def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it
             old.mirrors.jobs.show(stage.job("job"))
             for write in (
                 old.cluster.record({old.job: given(status, [0, 1, 2])}),
-                old.cluster.publish(old.job, status, None),
+                old.cluster.publish(old.job, status, remaining=None),
             ):
                 with pytest.raises(Fenced, match="epoch 2"):
                     await write
@@ -216,7 +222,7 @@ def test_a_server_that_is_away_is_told_as_such_and_nothing_is_lost(stage):
         async with Side(stage, 1) as side:
             entry = (await side.see()).entries[side.job]
             await side.api.close()
-            side.cluster._api = DeadServer()
+            side.cluster._writer._api = DeadServer()
             with pytest.raises(NotKept, match=f"the status of job {side.job} cannot be written"):
                 await side.cluster.record({side.job: given(entry.status, [0])})
             assert (await side.cluster.observe()).entries[side.job].status == entry.status
@@ -297,7 +303,8 @@ def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(st
         async with Side(stage, 1) as side:
             entry = (await side.see()).entries[side.job]
             await side.cluster.record({side.job: given(entry.status, [0, 1])})
-            # Somebody has taken our finalizer away, and another one still holds it.
+            # A user has removed our finalizer by hand, and another finalizer still holds the
+            # object.
             stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
             stage.api.delete(stage.path("job"))
             entry = (await side.see()).entries[side.job]
@@ -345,10 +352,11 @@ def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
 
 
 def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage):
-    """Its job was deleted meanwhile, so that nobody makes it any more."""
+    """The job was deleted meanwhile, so that no leader makes the pod any more."""
 
     async def story():
         async with Side(stage, 1) as old, Side(stage, 2) as new:
+            stage.kubelets.silent.add(NODE)
             entry = (await old.see()).entries[old.job]
             status = given(entry.status, [0])
             await old.cluster.record({old.job: status})
@@ -360,7 +368,8 @@ def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage)
             await new.cluster.remove(key, because="it is no longer needed")
             seen = (await new.cluster.observe()).pods[key]
             assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
-            # The last word of who led before, said too late, is told to go like all that is not booked.
+            # The former leader's last command arrives too late; its pod is removed like all pods
+            # without a booking.
             await old.cluster.launch(PodOrder(entry, status.pods[0]))
             assert (await new.see()).pods[key].phase is PodPhase.PENDING
             await new.cluster.remove(key, because="it is no longer needed")
@@ -428,7 +437,7 @@ def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage, pod_of_somebody_els
             status = given(entry.status, [0])
             await side.cluster.record({side.job: status})
             entry = (await side.cluster.observe()).entries[side.job]
-            with pytest.raises(Exception, match="job-1 already, which is not ours"):
+            with pytest.raises(Exception, match="job-1 already, which does not belong to DLJob"):
                 await side.cluster.launch(PodOrder(entry, status.pods[0]))
 
     asyncio.run(story())
@@ -468,7 +477,7 @@ def test_forgetting_deletes_the_job_and_that_one_only(stage):
 
 
 def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
-    """Who has deleted all jobs may uninstall the operator at once."""
+    """An administrator who has deleted all jobs may uninstall the operator at once."""
 
     async def story():
         async with Side(stage, 1) as side:
@@ -497,7 +506,7 @@ def test_a_conflict_is_no_reason_to_write_over_it(stage):
             document = dict(side.mirrors.jobs.objects[Name(stage.namespace, "job")])
             stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
             with pytest.raises(Conflict):
-                await side.cluster._write_once(document, given(await_status(side), [0]))
+                await side.cluster._writer.write_once(document, given(await_status(side), [0]))
 
     asyncio.run(story())
 

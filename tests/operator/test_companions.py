@@ -1,4 +1,4 @@
-"""What is wrong with the pods of one job keeps no other from having its own looked after."""
+"""A fault of one job's pods does not keep the operator from maintaining the pods of other jobs."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlkube import access, names
 from dlkube.client import (
     ApiServer,
@@ -15,9 +15,9 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import DLJOBS, PODS
+from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import ClusterSettings
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.ownership import Customs
@@ -61,7 +61,7 @@ def owner(job: Json) -> Json:
 
 
 class Look:
-    """What the parts see and say, on a real API server."""
+    """The input and the output of the parts under test, on a real API server."""
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
         self.api = api
@@ -84,9 +84,16 @@ class Look:
     def make_tidier(self) -> Tidier:
         pool = ClusterSettings().pool
         customs = Customs(PodSettings().taint, "nvidia")
-        reservations = Reservations(self.api, self.mirrors, self.namespace, pool, customs=customs)
+        reservations = Reservations(
+            self.api, self.mirrors, namespace=self.namespace, pool=pool, customs=customs
+        )
         return Tidier(
-            self.api, self.mirrors, Specs(), reservations, warn=self.warn, clock=lambda: self.now
+            self.api,
+            self.mirrors,
+            specs=Specs(),
+            reservations=reservations,
+            warn=self.warn,
+            clock=lambda: self.now,
         )
 
     async def names(self) -> set[str]:
@@ -96,13 +103,13 @@ class Look:
 
 
 def count_creations(api: ApiServer) -> list[str]:
-    """What it is asked to create from now on, by name."""
+    """Record the names of the objects that the server is asked to create from now on."""
     asked: list[str] = []
     create = api.create
 
-    async def counted(resource: Any, document: Json, *rest: Any) -> Json:
+    async def counted(resource: Any, document: Json, *place: Any, **more: Any) -> Json:
         asked.append(document["metadata"]["name"])
-        return await create(resource, document, *rest)
+        return await create(resource, document, *place, **more)
 
     api.create = counted  # type: ignore[assignment,method-assign]
     return asked
@@ -125,7 +132,7 @@ def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
     async def story(look: Look) -> None:
         for name, image in (("a-wrong", ""), ("b-right", "ps"), ("c-wrong", "")):
             await look.submit(with_servers(name, image))
-        companions = Companions(look.api, look.mirrors, Specs(), look.warn)
+        companions = Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn)
         for _ in range(3):
             assert not await companions.tend()
             assert await look.names() == {"b-right-ps-0", "b-right-ps-1"}
@@ -144,7 +151,9 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
         await look.submit(with_servers("job", "ps"))
         asked = count_creations(look.api)
         now = 0.0
-        companions = Companions(look.api, look.mirrors, Specs(), look.warn, lambda: now)
+        companions = Companions(
+            look.api, look.mirrors, specs=Specs(), warn=look.warn, clock=lambda: now
+        )
         when = []
         for second in range(20):
             now, before = float(second), len(asked)
@@ -152,7 +161,7 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
             when += [second] * (len(asked) - before)
         assert when == [0, 1, 3, 7, 15]
         assert look.warned == [("job", NOT_MADE)]
-        assert "the name is taken by a pod of somebody else" in look.messages[0]
+        assert "the name is taken by a pod of another owner" in look.messages[0]
         await look.api.delete(PODS, "job-ps-0", namespace, uid=uid)
         while "job-ps-0" in await look.names():
             await asyncio.sleep(0.05)
@@ -171,7 +180,7 @@ def test_of_two_jobs_that_want_pods_of_one_name_one_has_them_and_the_other_is_to
         first["spec"]["auxiliaries"][0]["name"] = "b-ps"
         await look.submit(first)
         await look.submit(second)
-        companions = Companions(look.api, look.mirrors, Specs(), look.warn)
+        companions = Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn)
         for _ in range(2):
             await companions.tend()
         assert await look.names() == {"a-b-ps-0", "a-b-ps-1"}
@@ -188,7 +197,7 @@ def test_an_auxiliary_pod_is_not_shown_the_gpus_of_jobs_by_its_runtime(
         template = job["spec"]["auxiliaries"][0]["template"]
         template["metadata"] = {"annotations": {"cdi.k8s.io/all": "nvidia.com/gpu=all"}}
         await look.submit(job)
-        assert not await Companions(look.api, look.mirrors, Specs(), look.warn).tend()
+        assert not await Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn).tend()
         assert await look.names() == set()
         assert "cdi.k8s.io/all would show it the GPUs of jobs" in look.messages[0]
 
@@ -200,7 +209,7 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
 ):
     async def story(look: Look) -> None:
         job = await look.submit(make_manifest("job"))
-        # What nobody thought of: an owner without a uid, which only a broken server would show.
+        # An unforeseen document: an owner without a uid, which only a broken server would send.
         strange = pod_of(
             "job", TRAINER, name="a", namespace=namespace, uid="1", resourceVersion="1"
         )
@@ -218,7 +227,7 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
 
     with caplog.at_level(logging.ERROR):
         play(cluster, namespace, story)
-    assert len(caplog.records) == 1, "it is told once"
+    assert len(caplog.records) == 1, "it is logged once"
 
 
 def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane, namespace: str):
@@ -235,7 +244,9 @@ def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane,
             await look.api.get(PODS, "job-left", namespace)
         given_back: Json = {"status": {"pods": []}}
         look.mirrors.jobs.show(
-            await look.api.merge(DLJOBS, "job", given_back, namespace, sub="status")
+            await look.api.merge(
+                DLJOBS, "job", changes=given_back, namespace=namespace, sub="status"
+            )
         )
         assert await tidier.tidy()
         with pytest.raises(NotFound):
@@ -250,7 +261,7 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
     """Its job waits until it is let go of."""
 
     async def refuse(*_: Any, **__: Any) -> None:
-        raise Rejected(403, {"message": "nobody deletes pods here"})
+        raise Rejected(403, {"message": "pods cannot be deleted here"})
 
     async def story(look: Look) -> None:
         job = await look.submit(make_manifest("job"))
@@ -269,6 +280,6 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
         pod = await look.api.get(PODS, "job-left", namespace)
         assert "finalizers" not in pod["metadata"]
         assert look.warned == [("job", NOT_PUT_AWAY)]
-        assert "nobody deletes pods here" in look.messages[0]
+        assert "pods cannot be deleted here" in look.messages[0]
 
     play(cluster, namespace, story)

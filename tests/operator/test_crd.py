@@ -11,8 +11,8 @@ import yaml
 
 from dlcontrol.situation.status import Status
 from dlcontrol.situation.status_documents import read_status, write_status
-from dlcore.documents.records import Many, Record
-from dlcore.documents.schemas import Node
+from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.schemas import Node
 from dlcore.model import Phase
 from dlcore.predicting.predictor import Span
 from dloperator.jobs import crd, entries

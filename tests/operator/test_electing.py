@@ -17,11 +17,16 @@ from dlkube.leases import RISEN, Election, LeaseSettings
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 SHORT = LeaseSettings(
-    lease_seconds=5.0, renew_seconds=0.2, give_up_seconds=4.0, look_seconds=0.2, stuck_seconds=60.0
+    lease_seconds=12.0,
+    renew_seconds=0.2,
+    give_up_seconds=10.0,
+    look_seconds=0.2,
+    stuck_seconds=60.0,
 )
-BLOCKED_S = 7.0
+"""Yet long enough for an API server that stands still for a few seconds."""
+BLOCKED_S = 15.0
 """Longer than the Lease lasts."""
-GENEROUS_S = 60.0
+GENEROUS_S = 240.0
 
 
 @pytest.fixture
@@ -33,7 +38,13 @@ def candidate(control_plane, namespace):
         found = access.find(str(control_plane.admin))
         api = ApiServer(found)
         try:
-            yield Election(api, namespace, identity, settings, connect=lambda: ApiServer(found))
+            yield Election(
+                api,
+                namespace,
+                identity=identity,
+                settings=settings,
+                connect=lambda: ApiServer(found),
+            )
         finally:
             await api.close()
 
@@ -95,12 +106,13 @@ def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
             await election.win()
             keeping = asyncio.create_task(election.keep())
             await asyncio.sleep(0)
-            in_thread(rival)
+            thread = in_thread(rival)
             # Blocks this event loop, as a computation without an end does.
             assert has_won.wait(GENEROUS_S)
             assert not election.is_leading
             with pytest.raises(Fenced, match="has not turned for 1 s"):
                 await keeping
+            await asyncio.to_thread(thread.join, GENEROUS_S)
 
     asyncio.run(story())
 
@@ -125,7 +137,7 @@ def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
             keeping.cancel()
             await asyncio.wait({keeping})
             await election.leave()
-            # Who comes next leads above it, and by the Lease it is known that another one does.
+            # The next leader has a higher epoch, and the Lease shows that another operator leads.
             assert await rival.win() == 19
             assert await election.is_overtaken()
 

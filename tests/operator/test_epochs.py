@@ -1,20 +1,25 @@
-"""An epoch that a program writes into a job, and that the Lease does not confirm, ends no operator."""
+"""
+A value that another program writes into a job's status, and the Lease does not confirm, ends
+neither the operator nor a training.
+"""
 
 from typing import Any
 
 import pytest
 
 from dlcontrol.situation.ports import MOST_JUMP
-from dloperator.jobs.epochs import NOT_CONFIRMED
+from dloperator.jobs.epochs import NOT_CONFIRMED, NOT_OURS
 from tests.operator.stages import LEADS, Stage, staged
 from tests.servers.processes import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
+Json = dict[str, Any]
+
 ONE = {"gpus": {"options": [1]}}
 LONG = 10**6
 HIGHEST = 2**53 - 1
-"""What the definition of DLJobs allows."""
+"""The highest epoch that the definition of DLJobs allows."""
 
 
 @pytest.fixture
@@ -71,3 +76,30 @@ def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
     wait_for_epoch(stage, "first", MOST_JUMP + 2)
     stage.wait_for_phase("first", "Running")
     assert is_unharmed(successor), successor.last_words()
+
+
+def test_what_another_program_writes_without_a_later_epoch_restarts_no_training(stage: Stage):
+    operator = stage.start_operator(settings={"pace.periodSeconds": 2})
+    stage.submit("first", iterations=LONG, **ONE)
+    status = stage.wait_for_phase("first", "Running")
+    [pod] = stage.pods_of("first")
+    trainings = stage.kubelets.trainings(pod["metadata"]["name"])
+    epoch, allocation = status["epoch"], status["allocation"]
+    forgeries: list[Json] = [
+        {"allocation": {"generation": allocation["generation"] + 5}},
+        {"allocation": {"generation": HIGHEST}, "podsBooked": status["podsBooked"] + 1},
+        {"epoch": 0, "phase": "Failed", "allocation": None},
+        {"phase": "Completed", "pods": None},
+    ]
+    for forged in forgeries:
+        claim(stage, "first", **{"epoch": epoch, **forged})
+        stage.wait(lambda: stage.status("first").get("message") != "mine")
+        status = stage.wait_for_phase("first", "Running")
+        assert (status["epoch"], status["allocation"]) == (epoch, allocation)
+    told = [reason for reason, _ in stage.events("first") if reason == NOT_OURS]
+    assert len(told) == 1
+    before = status["progress"]["iteration"]
+    stage.wait(lambda: stage.status("first")["progress"]["iteration"] > before)
+    assert (status.get("restarts", 0), status.get("failures", 0)) == (0, 0)
+    assert stage.kubelets.trainings(pod["metadata"]["name"]) == trainings
+    assert is_unharmed(operator), operator.last_words()

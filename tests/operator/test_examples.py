@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlcore.documents import jobfile
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Checkpoint, Framework, Progress
 from tests.operator.manifests import EXAMPLES, read_jobs
 from tests.servers.api import Json

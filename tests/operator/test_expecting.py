@@ -3,7 +3,14 @@
 import pytest
 
 from dlcontrol.situation.status_documents import write_time
-from dloperator.reporting.expecting import is_news
+from dlcore.model import JobId
+from dloperator.reporting.expecting import (
+    FIRST_AT_ONCE,
+    MOVED_AT_ONCE,
+    Due,
+    is_news,
+    pick_writes,
+)
 
 NOW = 1e9
 
@@ -37,3 +44,20 @@ UNKNOWN = {"ahead": 0, "unknownBecause": "how long a trains is not known"}
 )
 def test_it_is_written_when_it_has_changed_by_a_tenth(old, new, expected):
     assert is_news(old, new, NOW) is expected
+
+
+def due(job, ahead, *, is_correction=False):
+    return Due(ahead, JobId(job), starts(ahead, 60.0), is_correction)
+
+
+def test_one_round_corrects_few_turns_and_writes_many_for_the_first_time():
+    moved = [due(f"old-{at}", at, is_correction=True) for at in range(2 * MOVED_AT_ONCE)]
+    firsts = [due(f"new-{at}", at) for at in range(FIRST_AT_ONCE - 1)]
+    over = Due(0, JobId("runs"), None, is_correction=False)
+    picked = pick_writes([due("late", 10**6), *reversed(firsts), *reversed(moved), over])
+    assert [each.ahead for each in picked] == sorted(each.ahead for each in picked)
+    assert {each.job for each in picked} == {
+        *(each.job for each in moved[:MOVED_AT_ONCE]),
+        *(each.job for each in firsts),
+        over.job,
+    }

@@ -1,8 +1,8 @@
 """
 Documents of others, as strange as the API server takes them: no one of them ends an operator.
 
-They are there before the operator starts, because what ends it once ends it at each start; and one more
-of each kind comes while it leads.
+They exist before the operator starts, because a document that ends it once ends it at each start;
+and one more of each kind comes while it leads.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""On Kubernetes: a GPU that others use, and GPUs that are counted anew after one has died."""
+"""On Kubernetes: a GPU that other programs use, and GPUs whose indices shift after one has died."""
 
 from collections.abc import Iterator
 
@@ -69,7 +69,9 @@ def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, 
 
 
 def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(stage, machine):
-    """Before UUIDs were on the wire, the newcomer was told index 1 and had the GPU of a neighbour."""
+    """
+    Before UUIDs were on the wire, the new job received index 1 and used the GPU of a neighbour.
+    """
     stage.start_operator(settings=SETTINGS)
     with Witness(machine) as witness:
         for name in ("a", "b", "c"):

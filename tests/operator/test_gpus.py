@@ -1,4 +1,6 @@
-"""What SideCars report of GPUs, on Kubernetes: their names, their faults, and that they vanish."""
+"""
+The reports of SideCars about GPUs, on Kubernetes: their names, their faults, and that they vanish.
+"""
 
 import json
 import os
@@ -6,13 +8,14 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlctl.backends.cluster.operators import HOME_VARIABLE
+from dlctl.backends.cluster.reading.operators import HOME_VARIABLE
 from tests.operator.stages import Stage, staged
 from tests.servers.api import Refused
 from tests.servers.ports import choose_ports
@@ -69,7 +72,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     assert BOTH in stage.kubelets.trainings(pod_of(stage, "first")).values()
     stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics(port))
 
-    # One that breaks is given to nobody new.
+    # A broken GPU is given to no further job.
     (broken,) = place_of(stage, "first")
     (other,) = {A, B} - {broken}
     say(stage, pod_of(stage, "first"), "xid", "1 79")
@@ -79,7 +82,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: stage.is_gone("first"))
     wide = stage.make_job("wide", iterations=10**6)
     wide["spec"]["gpus"] = {"options": [2]}
-    # What cannot prove that it has ended is ended after this time, and a bit more.
+    # A process that cannot prove its end is killed after this time, and a bit more.
     wide["spec"]["checkpoint"] |= {"timeoutSeconds": 2, "graceSeconds": 1}
     stage.api.post(stage.path(), wide)
     stage.wait_for_phase("wide", "Running")
@@ -93,7 +96,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: "it reported Xid 79" in why_out(stage, broken, "1"))
     assert known(stage)[broken]["uuids"] == {"0": "GPU-standin-0", "1": "GPU-standin-1"}
 
-    # One that vanishes is told, and what trains goes on with it.
+    # The operator reports a GPU that vanishes, and the training goes on with it.
     former = pod_of(stage, "wide")
     stage.wait(lambda: stage.kubelets.trainings(former))
     say(stage, former, "lost-0")
@@ -104,7 +107,9 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
 
     # When it cannot go on, a new container brings it back; that is not held against the job.
     for pid in stage.kubelets.trainings(former):
-        os.kill(pid, signal.SIGKILL)
+        # It may end with the one before it.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in warnings(stage, "wide")))
     stage.wait(lambda: stage.phase("wide") == "Running" and pod_of(stage, "wide") != former)
     assert stage.status("wide")["failures"] == 0
@@ -125,7 +130,7 @@ def test_a_fault_outlives_its_operator_and_is_forgiven_when_the_gpu_is_given_bac
     stage.wait(lambda: stage.is_gone("first"))
     operator.kill()
 
-    # Nobody reports it any longer, and the next one knows it all the same.
+    # No SideCar reports the fault any longer, and the next operator knows it all the same.
     stage.start_operator(settings=settings)
     for name in ("one", "two"):
         stage.submit(name, iterations=10**6, gpus={"options": [2]})
@@ -159,7 +164,7 @@ def metrics(port: int) -> str:
 
 
 def known(stage: Stage) -> dict[str, Any]:
-    """What ``dljob gpu list`` is told by the operator."""
+    """Return the table that the operator publishes for ``dljob gpu list``."""
     path = f"/api/v1/namespaces/{stage.namespace}/configmaps/dljob-gpus"
     try:
         table = stage.api.get(path)
@@ -173,7 +178,7 @@ def known(stage: Stage) -> dict[str, Any]:
 
 
 def why_out(stage: Stage, node: str, gpu: str) -> str:
-    """Why a GPU is given to nobody, in the words that are kept; none if it is not out, so far."""
+    """Return the recorded reason why no job gets a GPU; empty if the GPU is not out."""
     why: str = known(stage).get(node, {}).get("out", {}).get(gpu, "")
     return why
 

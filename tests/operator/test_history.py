@@ -1,4 +1,4 @@
-"""What stands in a status of what was decided lately."""
+"""The history in a job's status: the recent decisions and their costs."""
 
 from typing import Any
 
@@ -90,6 +90,20 @@ def test_what_a_change_has_cost_is_added_when_it_is_known():
         1.25,
         None,
     ]
+
+
+def test_all_parts_of_the_cost_of_a_change_are_added():
+    status = Status().decided(make_placement(n1=(0,)), now=1.0)
+    document = written(status)
+    fields = {**_fields(status), "reshape_seconds": 1.25}
+    for again in (0.0, 20.0):
+        fields |= {"lost_seconds": again}
+        document = written(Status(**fields), document)
+    assert document["history"][-1]["costSeconds"] == 21.25
+    # A cost that becomes known together with the next decision belongs to the decision before.
+    fields |= {"lost_seconds": 21.0}
+    last = written(Status(**fields).decided(None, now=2.0), document)
+    assert [entry.get("costSeconds") for entry in last["history"]] == [22.25, None]
 
 
 def test_who_waits_on_for_other_reasons_fills_no_history():

@@ -1,9 +1,14 @@
 """A definition that is older than the operator is noticed before anything is written to it."""
 
+import asyncio
 import copy
+from typing import Any
 
+import pytest
+
+from dlkube.client import Rejected
 from dloperator.jobs import crd
-from dloperator.jobs.definition_check import find_missing
+from dloperator.jobs.definition_check import check, find_missing
 
 
 def version(document):
@@ -42,3 +47,27 @@ def test_another_version_of_the_resource_lacks_everything():
     other = copy.deepcopy(crd.definition())
     other["spec"]["versions"][0]["name"] = "v1"
     assert "status" in find_missing(other)
+
+
+class Api:
+    """An API server that does not give the definition."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    async def get(self, *_):
+        raise Rejected(self.status, {"message": "not now, or never"})
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_an_operator_does_not_lead_because_the_definition_could_not_be_read_for_a_moment(status):
+    api: Any = Api(status)
+    with pytest.raises(Rejected):
+        asyncio.run(check(api))
+
+
+def test_an_operator_that_may_not_read_the_definition_says_so():
+    api: Any = Api(403)
+    found = asyncio.run(check(api))
+    assert "it is not known whether" in found.remark
+    assert found.uid == ""

@@ -1,4 +1,4 @@
-"""Custom resources as the controller sees them: each read once, and what may not be is told."""
+"""Custom resources as the controller sees them: each is read once, and faults are reported."""
 
 import copy
 

@@ -5,7 +5,7 @@ import pytest
 from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcore.model import JobId
 from dlkube.client import Rejected, Unreachable
-from dloperator.jobs.write_errors import not_kept, raise_worst
+from dloperator.jobs.classifying_errors import not_kept, raise_worst
 
 JOB, OTHER = JobId("lab/job"), JobId("lab/other")
 

@@ -13,6 +13,7 @@ from dlcore.predicting.predictor import Span
 from dloperator.jobs.columns import with_columns
 from tests.builders import make_placement
 from tests.operator.manifests import EXAMPLES, LEAST, make_manifest, path_of, set_phase
+from tests.operator.stages import wait_until
 from tests.servers.api import Json
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl, KubectlFailed
@@ -80,7 +81,7 @@ def test_a_job_is_applied_changed_and_applied_again(kubectl: Kubectl, file):
     assert kubectl("diff", "-f", applied) == ""
     assert kubectl.try_to("diff", "-f", changed).code == 1
     assert kubectl("apply", "-f", changed).strip() == "dljob.dljob.io/job configured"
-    # What is taken out of the file goes back to its default.
+    # A field that is removed from the file goes back to its default.
     kubectl("apply", "-f", file(make_manifest("job", priority=7)))
     job = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))
     assert (job["spec"]["priority"], job["spec"]["backoffLimit"]) == (7, 3)
@@ -110,7 +111,7 @@ def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
     kubectl("create", "-f", file(make_manifest("job")))
     spec = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))["spec"]
     assert spec["framework"] == "none"
-    # What follows from other fields is left open.
+    # Fields that follow from other fields are left open.
     assert "processes" not in spec
     assert spec["gpus"] == {"options": [1, 2], "mixed": False, "ids": "index"}
     assert spec["progress"] == {"http": True, "stallSeconds": 600}
@@ -174,6 +175,12 @@ def test_a_job_is_described_with_its_conditions(
         assert words in told
 
 
+def explain(kubectl: Kubectl, field: str) -> str:
+    """Explain a field once the API server has published the definition, a moment after it serves jobs."""
+    wait_until(lambda: kubectl.try_to("explain", field).code == 0)
+    return kubectl("explain", field)
+
+
 @pytest.mark.parametrize(
     ("field", "teaches"),
     [
@@ -183,17 +190,20 @@ def test_a_job_is_described_with_its_conditions(
         ("dljob.spec.gpus.requested", "the largest if left out"),
         ("dljob.spec.checkpoint", "One of signal, command and http asks for it"),
         ("dljob.spec.template.spec.containers.command", "The trainer must have one"),
-        ("dlj.spec.training.target.patience", "How often in a row it must be reached"),
+        ("dlj.spec.training.target.patience", "How many reports in a row must reach it"),
         ("dljob.status", "The phase of the job."),
-        ("dljob.status.progress.etaSeconds", "In how many seconds it is expected to be done."),
+        (
+            "dljob.status.progress.etaSeconds",
+            "In how many seconds the training is expected to finish.",
+        ),
     ],
 )
 def test_every_field_is_explained(kubectl: Kubectl, field: str, teaches: str):
-    assert teaches in " ".join(kubectl("explain", field).split())
+    assert teaches in " ".join(explain(kubectl, field).split())
 
 
 def test_the_choices_of_a_field_are_explained(kubectl: Kubectl):
-    told = kubectl("explain", "dljob.spec.framework").split()
+    told = explain(kubectl, "dljob.spec.framework").split()
     assert told[told.index("ENUM:") + 1 :][:5] == [framework.value for framework in Framework]
 
 
@@ -202,7 +212,7 @@ def test_a_script_waits_for_its_end(
     cluster: ControlPlane, kubectl: Kubectl, namespace: str, file, waited: str
 ):
     kubectl("apply", "-f", file(make_manifest("job")))
-    command = kubectl.command("wait", "dljob/job", f"--for={waited}", "--timeout=60s")
+    command = kubectl.command("wait", "dljob/job", f"--for={waited}", "--timeout=240s")
     with subprocess.Popen(
         command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True
     ) as waiting:
@@ -210,7 +220,7 @@ def test_a_script_waits_for_its_end(
             ConditionType.FINISHED, status=True, reason="Done", message="all of it", since=1e9
         )
         play_status(cluster, namespace, Status(phase=Phase.COMPLETED, conditions=(finished,)))
-        told, _ = waiting.communicate(timeout=60.0)
+        told, _ = waiting.communicate(timeout=300.0)
     assert waiting.returncode == 0
     assert told.strip() == "dljob.dljob.io/job condition met"
 
@@ -234,7 +244,7 @@ def test_it_is_suspended_by_a_patch_and_refused_to_change_its_training(
     assert "training cannot change while the job runs, because what is left of it" in str(
         failed.value
     )
-    assert "cancel the job and submit it anew" in str(failed.value)
+    assert "cancel the job and submit it again" in str(failed.value)
 
 
 def test_there_is_no_scale(kubectl: Kubectl, file):

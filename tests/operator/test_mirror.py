@@ -1,16 +1,22 @@
-"""Whatever the order in which watches and answers to writes come, the mirror goes forward only."""
+"""The mirror only goes forward, in every order of watch events and answers to writes."""
 
+import asyncio
 import itertools
+import json
+from typing import Any
 
 import pytest
 
 from dlkube import names
-from dlkube.mirror import (
+from dlkube.client import ApiServer, Listing
+from dlkube.names import Name
+from dlkube.watches.mirror import (
     Mirror,
     Mirrors,
     version_of,
 )
-from dlkube.names import Name
+from dloperator.nodes import other_pods
+from dloperator.nodes.other_pods import Neighbours
 
 JOB = Name("lab", "job")
 
@@ -43,6 +49,23 @@ def test_who_has_written_which_field_is_not_remembered(mirror):
     assert mirror.get(JOB) == document(3)
 
 
+def test_names_and_short_texts_of_all_objects_are_kept_once(mirror):
+    long = "echo " * 20
+    for name in ("a", "b"):
+        container = {"image": "trainer:1", "command": ["sh", "-c", long]}
+        shown = document(3, name) | {"spec": {"containers": [container]}}
+        # As answers of the API server come, each with texts of its own.
+        mirror.show(json.loads(json.dumps(shown)))
+    first, second = (mirror.get(Name("lab", name)) for name in ("a", "b"))
+    assert first["spec"] == second["spec"]
+    assert first["metadata"]["namespace"] is second["metadata"]["namespace"]
+    [one], [other] = (each["spec"]["containers"] for each in (first, second))
+    assert one["image"] is other["image"]
+    assert all(name is same for name, same in zip(one, other, strict=True))
+    # Long texts differ from object to object, so that a table of them costs more than it saves.
+    assert one["command"][2] is not other["command"][2]
+
+
 def test_a_job_is_met_when_it_comes_and_not_when_we_write():
     mirrors = Mirrors()
     met: list[Name] = []
@@ -54,7 +77,10 @@ def test_a_job_is_met_when_it_comes_and_not_when_we_write():
 
 
 def written(version, **changes):
-    """A job as it is after a write; what is named stands in its metadata, an epoch in its status."""
+    """
+    Return a job as it is after a write, with these changes in its metadata and an epoch in its
+    status.
+    """
     job = document(version)
     epoch = changes.pop("epoch", 7)
     job["metadata"] |= {"generation": 1, "uid": "a"} | changes
@@ -63,7 +89,7 @@ def written(version, **changes):
 
 @pytest.fixture
 def heard():
-    """What is told of a job that is known, with a status in the epoch 7."""
+    """Return mirrors that know a job with a status in the epoch 7, and the list of their calls."""
     mirrors = Mirrors()
     heard: list[str] = []
     mirrors.jobs.show(written(3))
@@ -165,3 +191,115 @@ def test_who_only_waits_to_lead_collects_nothing_and_begins_with_all_there_is():
     mirrors.changed_jobs.clear()
     mirrors.jobs.show(document(5, name="late"))
     assert mirrors.changed_jobs == {Name("lab", "late")}
+
+
+# --- pods of other owners, of which no version is remembered --------------------------------
+
+
+def foreign(name, version, cpu):
+    container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
+    metadata = {"namespace": "else", "name": name, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"containers": [container], "nodeName": "n1"}}
+
+
+class PodServer(ApiServer):
+    """An API server whose list of pods waits for a gate, and whose watch of pods shows what a test puts there."""
+
+    def __init__(self) -> None:
+        self.listing = Listing([], "10")
+        self.listed, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        self.watched_from: list[str] = []
+
+    async def pages(self, resource, namespace="", *, labels="", fields=""):
+        listing = self.listing
+        if resource.plural != "pods":
+            yield Listing([], listing.version)
+            return
+        self.listed.set()
+        await self.may_answer.wait()
+        yield listing
+
+    async def watch(self, resource, namespace="", *, version, labels="", fields=""):
+        if resource.plural != "pods":
+            await asyncio.Event().wait()
+        self.watched_from.append(version)
+        while (event := await self.events.get()) is not None:
+            yield {"type": event[0], "object": event[1]}
+
+
+class Neighbourhood:
+    """Other owners' pods on one node, which are followed while they are listed again."""
+
+    def __init__(self) -> None:
+        self.server = PodServer()
+        self.mirrors = Mirrors()
+        self.neighbours = Neighbours(self.server, self.mirrors)
+
+    async def follow(self, *pods):
+        self.server.listing = Listing(list(pods), "10")
+        await self.neighbours.list_all()
+        return asyncio.create_task(self.neighbours.run())
+
+    async def show(self, *event):
+        self.server.events.put_nowait(event or None)
+        await self.settle()
+
+    async def settle(self):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    @property
+    def cpus(self):
+        return self.mirrors.neighbourhood.pods.on("n1").get("cpu", 0) // 1000
+
+
+@pytest.mark.parametrize(
+    ("event", "cpus"),
+    [
+        (("MODIFIED", foreign("old", 12, 4)), 4),
+        (("ADDED", foreign("new", 12, 2)), 3),
+        (("DELETED", foreign("old", 12, 1)), 0),
+    ],
+)
+def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
+    async def story():
+        there = Neighbourhood()
+        following = await there.follow(foreign("old", 5, 1))
+        await there.settle()
+        there.server.may_answer.clear()
+        there.server.listed.clear()
+        # As a new leader does it; the list is as of version 10.
+        listing = asyncio.create_task(there.neighbours.list_all())
+        await there.server.listed.wait()
+        await there.show(*event)
+        there.server.may_answer.set()
+        await listing
+        await there.settle()
+        assert there.cpus == cpus
+        following.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+
+
+def test_events_that_are_older_than_a_list_take_back_nothing(monkeypatch):
+    monkeypatch.setattr(other_pods, "REST_S", 0.0)
+
+    async def story():
+        there = Neighbourhood()
+        following = await there.follow(foreign("a", 5, 1), foreign("b", 6, 1))
+        await there.settle()
+        there.server.listing = Listing([foreign("a", 15, 4)], "20")
+        await there.neighbours.list_all()
+        assert there.cpus == 4
+        await there.show("MODIFIED", foreign("a", 14, 2))
+        await there.show("MODIFIED", foreign("b", 16, 8))
+        assert there.cpus == 4
+        await there.show()
+        assert there.server.watched_from == ["10", "20"]
+        await there.show("MODIFIED", foreign("a", 21, 5))
+        assert there.cpus == 5
+        following.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))

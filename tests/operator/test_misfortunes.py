@@ -1,10 +1,11 @@
 """
-What befalls pods, on a real control plane: each misfortune has its reason in the status and an Event,
+The misfortunes of pods, on a real control plane: each has its reason in the status and an Event,
 counts against the job or does not, and leads to the right next step.
 
 All stories are played on one stage, one after the other, each with jobs of its own.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.operator.stages import Stage, staged
+from tests.servers.api import Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
 from tests.servers.nodes import say_ready
@@ -23,19 +25,17 @@ Json = dict[str, Any]
 
 NODES = {"gpu-a": 4, "gpu-b": 4}
 QUICK = {
-    # These stories rely on who gets which GPUs, so they name a policy of simple rules.
+    # These stories rely on which job gets which GPUs, so they name a policy of simple rules.
     "policy": "adaptive",
     "rules.retrySeconds": 0.2,
     "rules.longestRetrySeconds": 0.4,
-    "rules.stuckSeconds": 1,
+    # Longer than a machine stands still: a story mends a pod within twice this time, and a node within the next one.
+    "rules.stuckSeconds": 5,
     "rules.mostSetbacks": 1,
-    "rules.lostSeconds": 8,
+    "rules.lostSeconds": 20,
     "dialing.waitSeconds": 2,
     "dialing.longestPauseSeconds": 0.5,
     "dialing.refusedPauseSeconds": 0.5,
-    "lease.leaseSeconds": 4,
-    "lease.renewSeconds": 1,
-    "lease.giveUpSeconds": 3,
 }
 LONG = 10**6
 BRIEF = 100
@@ -57,7 +57,9 @@ def tidy(stage: Stage) -> Iterator[None]:
     """Leave nothing to the next story."""
     yield
     for job in stage.api.get(stage.path())["items"]:
-        stage.api.delete(stage.path(job["metadata"]["name"]))
+        # A story may have deleted it already.
+        with contextlib.suppress(Refused):
+            stage.api.delete(stage.path(job["metadata"]["name"]))
     stage.wait(lambda: not stage.api.get(stage.path())["items"] and not stage.pods())
 
 
@@ -112,7 +114,9 @@ def iteration(stage: Stage, name: str) -> int:
 
 
 def counts(stage: Stage, name: str) -> tuple[int, int]:
-    """How often it failed, and how often it was started anew for a reason that was not its own."""
+    """
+    Return how often a job failed, and how often it restarted for a reason that was not its own.
+    """
     status = stage.status(name)
     return status.get("failures", 0), status.get("restarts", 0)
 
@@ -306,7 +310,7 @@ def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: S
     say_ready(stage.api, node, "True")
     submit(stage, "next", gpus={"options": [4]})
     stage.wait(lambda: condition(stage, "next", "Scheduled").get("status") == "False")
-    assert stage.kubelets.pids().get(pod) == pid, "it lives, for all that anybody knows"
+    assert stage.kubelets.pids().get(pod) == pid, "nothing proves that it has ended"
     stage.kubelets.silent.clear()
     stage.wait(lambda: pod_of(stage, "lost") != pod)
     assert counts(stage, "lost")[0] == 0
@@ -324,7 +328,7 @@ def test_what_trains_on_a_node_goes_on_while_its_kubelet_is_started_anew(stage: 
     submit(stage, "next", gpus={"options": [4]}, iterations=LONG)
     pod_of(stage, "next")
     assert node_of(stage, "next") not in ("", node)
-    submit(stage, "third")
+    submit(stage, "third", iterations=LONG)
     stage.wait(lambda: "not ready" in condition(stage, "third", "Scheduled").get("message", ""))
     assert runs(stage, "steady", pod)
     say_ready(stage.api, node, "Unknown")
@@ -351,7 +355,7 @@ def test_a_pod_whose_object_was_taken_away_is_not_taken_for_ended(stage: Stage, 
     stage.api.merge(pod_path(stage, pod), {"metadata": {"finalizers": None}})
     assert "proven" in told(stage, name, "PodLost")
     if not answers:
-        # Nobody can be asked any more, so only that the machine starts anew is a proof.
+        # The SideCar cannot be asked any more, so only a reboot of the machine is a proof.
         boot = {"status": {"nodeInfo": {"bootID": "another"}}}
         stage.api.merge(f"/api/v1/nodes/{node}/status", boot)
     stage.wait(lambda: stage.status(name).get("podsBooked", 0) > 1)

@@ -1,5 +1,5 @@
 """
-What is missing is said: in the status of the job that misses it, and nothing else is disturbed.
+A job's status names what the job misses, and nothing else is disturbed.
 
 How long each answer took is printed (``-s``); no test hangs on it. The stories share a stage, and end
 with an operator that finds an older definition of DLJobs.
@@ -30,12 +30,7 @@ Json = dict[str, Any]
 
 NODE, POOR_NODE = "gpu-a", "gpu-none"
 POOL = "dljob.io/pool"
-QUICK: dict[str, object] = {
-    "lease.leaseSeconds": 4,
-    "lease.renewSeconds": 1,
-    "lease.giveUpSeconds": 3,
-    "rules.retrySeconds": 0.2,
-}
+QUICK: dict[str, object] = {"rules.retrySeconds": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +67,7 @@ def timed(stage: Stage, what: str, happens: Callable[[], object]) -> Any:
 
 
 def says(stage: Stage, name: str, kind: str, reason: str) -> Callable[[], str]:
-    """What a condition says, once it is false for this reason."""
+    """Return the message of a condition, once it is false for this reason."""
 
     def said() -> str:
         found = condition(stage, name, kind)
@@ -148,7 +143,7 @@ def test_a_deleted_authority_is_put_back_and_nothing_is_disturbed(stage: Stage):
 
     timed(stage, "a deleted authority", is_back)
     assert stage.api.get(secret)["data"] == before
-    stage.wait(lambda: "was deleted and is restored" in stage.operators[-1].last_words())
+    stage.wait(lambda: "was deleted and is restored" in stage.operators[-1].log.read_text())
     assert stage.kubelets.pids() == pids
     assert stage.status("calm").get("restarts", 0) == 0
     stage.api.delete(stage.path("calm"))
@@ -164,7 +159,7 @@ def older() -> Json:
 
 
 def readiness(port: int) -> str:
-    """What /readyz says; nothing if nobody is there."""
+    """Return the answer of /readyz; empty if no server listens."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
             return str(answer.read().decode())
@@ -194,6 +189,7 @@ def test_what_an_older_definition_would_drop_is_not_acted_on(stage: Stage):
         assert stage.pods_of("unkept") == []
     finally:
         install(stage.api)
+    stage.wait(lambda: not does_not_keep_pods(stage, "still"))
     stage.operators[-1].stop()
     stage.start_operator(settings=QUICK)
     stage.wait_for_phase("unkept", "Completed")

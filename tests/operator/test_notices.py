@@ -42,7 +42,7 @@ def test_a_cordon_is_a_notice_when_it_lasts():
     assert notices.why_leave(node(cordoned=True)) == ""
     now[0] = 60.0
     assert "cordoned for 60 s" in notices.why_leave(node(cordoned=True))
-    # As when somebody says that the GPUs of a node are repaired.
+    # This is how a user reports that the GPUs of a node are repaired.
     assert notices.why_leave(node()) == ""
     assert notices.why_leave(node(cordoned=True)) == ""
     never = Notices((), 0.0, clock=lambda: now[0])

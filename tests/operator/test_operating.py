@@ -36,15 +36,18 @@ def test_how_far_a_job_is_and_when_it_ends_is_seen_while_it_trains(stage: Stage)
     stage.start_operator()
     stage.submit("job", iterations=20_000)
     stage.wait(lambda: stage.status("job").get("progress", {}).get("iteration", 0) > 400)
-    shown = stage.status("job")["shown"]
-    assert shown["progress"].endswith("%")
-    assert shown["speed"] != "-"
+    stage.wait(lambda: stage.status("job")["shown"]["speed"] != "-")
+    assert stage.status("job")["shown"]["progress"].endswith("%")
     stage.wait(lambda: "etaSeconds" in stage.status("job")["progress"])
-    version = stage.job("job")["metadata"]["resourceVersion"]
-    stage.wait(lambda: stage.status("job")["progress"]["iteration"] > 1000)
-    written = int(stage.job("job")["metadata"]["resourceVersion"]) - int(version)
-    assert written < 100, "a write for each hundredth, and not for each iteration"
-    assert conditions(stage, "job")["TemplateValid"] == ("True", "Accepted")
+    before = stage.status("job")
+    begun = before["progress"]["iteration"]
+    stage.wait(lambda: stage.status("job")["progress"]["iteration"] > begun + 1000)
+    after = stage.status("job")
+    # Not by the resource version, which counts the writes of all other objects, too.
+    written = after["revision"] - before["revision"]
+    advanced = after["progress"]["iteration"] - begun
+    assert 0 < written < advanced / 10, "a write for each hundredth, and not for each iteration"
+    stage.wait(lambda: conditions(stage, "job").get("TemplateValid") == ("True", "Accepted"))
 
 
 def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
@@ -55,7 +58,7 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
     stage.api.post(stage.path(), document)
     stage.submit("right")
     stage.wait(lambda: conditions(stage, "wrong").get("TemplateValid") == ("False", "Refused"))
-    assert "nowhere" in stage.status("wrong")["message"]
+    stage.wait(lambda: "nowhere" in stage.status("wrong").get("message", ""))
     stage.wait_for_phase("right", "Completed")
     container["volumeMounts"] = []
     stage.api.merge(stage.path("wrong"), {"spec": {"template": document["spec"]["template"]}})
@@ -67,13 +70,14 @@ def test_running_jobs_give_up_gpus_to_one_that_comes_and_get_them_back(stage: St
     stage.start_operator(settings={"policy": "adaptive"})
     stage.submit("old", iterations=4000)
     stage.wait(lambda: stage.status("old").get("allocation", {}).get("gpus") == 4)
+    stage.wait_for_phase("old", "Running")
     pids = stage.kubelets.pids()
     stage.submit("new")
     stage.wait_for_phase("new", "Completed")
     stage.wait_for_phase("old", "Completed")
     old = stage.status("old")
     assert old["reshapes"] >= 2
-    assert set(pids) == {"old-1"}, "its pod was never made anew"
+    assert set(pids) == {"old-1"}, "its pod was never replaced"
     told = [message for _, message in stage.events("old")]
     assert any("from 4 to" in message and "new" in message for message in told), told
 

@@ -1,4 +1,7 @@
-"""A node is ours only if it is: whatever else reaches its GPUs is found, by its document, with a reason."""
+"""
+The operator uses a node only if no other program can reach its GPUs; the documents of those that
+can are found, with a reason.
+"""
 
 import copy
 from typing import Any
@@ -10,7 +13,7 @@ from dlkube.constraints.reaching import Reaching
 from dloperator.nodes.ownership import Customs, why_not_dedicated, why_not_reserved
 from dlpapers.demonstrating.examples import load_example
 from tests.operator.stages import TAINT, Stage, staged
-from tests.operator.test_gpus import why_out
+from tests.operator.test_gpus import said, why_out
 from tests.servers.nodes import make_node
 
 Json = dict[str, Any]
@@ -130,6 +133,18 @@ def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_our
     assert "gpu.amd.com" in why_not_dedicated(node(), driven, CUSTOMS)
 
 
+def test_where_our_pods_see_gpus_by_a_claim_the_driver_has_to_be_there():
+    customs = CUSTOMS._replace(by_driver=True)
+    reaching = Reaching()
+    for find in (why_not_dedicated, why_not_reserved):
+        assert "no DRA driver offers GPUs there" in find(node(), reaching, customs)
+    reaching.show_slice(("", "a"), {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n1"}})
+    for find in (why_not_dedicated, why_not_reserved):
+        assert find(node(), reaching, customs) == ""
+    reaching.show_pod(NAME, pod(asks("nvidia.com/gpu")))
+    assert "requests nvidia.com/gpu" in why_not_dedicated(node(), reaching, customs)
+
+
 @pytest.mark.parametrize(
     ("driver", "gives"),
     [
@@ -171,7 +186,7 @@ def offer(stage: Stage, gpus: int) -> None:
 
 
 def submit_foreign(stage: Stage, name: str, **spec: Any) -> None:
-    """Somebody else's pod, with the toleration by which it comes to every node."""
+    """Submit a pod of another owner, with the toleration by which it comes to every node."""
     container = {"name": "c", "image": "c", **spec.pop("container", {})}
     body = {"containers": [container], "tolerations": [{"operator": "Exists"}], **spec}
     path = f"/api/v1/namespaces/{stage.namespace}/pods"
@@ -187,7 +202,8 @@ def remove_foreign(stage: Stage, name: str) -> None:
 @pytest.mark.cluster
 @pytest.mark.processes
 def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
-    # In use: a plugin gives its GPUs to a pod of others, and somebody labels it for DLJob.
+    # In use: a plugin gives its GPUs to a pod of others, and an administrator labels the node for
+    # DLJob.
     offer(stage, 4)
     submit_foreign(stage, "theirs", container=asks("nvidia.com/gpu", "2"))
     operator = stage.start_operator()
@@ -197,24 +213,25 @@ def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
         return stage.phase("job") == "Queued" and words in why_out(stage, A, "0")
 
     stage.wait(lambda: waits_because("it lacks the taint dljob.io/pool"))
-    told = stage.status("job")["message"]
-    assert "4 are out of service (gpu-a: it lacks the taint" in told
+    told = "4 are out of service (gpu-a: it lacks the taint"
+    stage.wait(lambda: told in stage.status("job").get("message", ""))
     patch_node(stage, {"spec": {"taints": [TAINT]}})
     stage.wait(lambda: waits_because("its device plugin offers nvidia.com/gpu"))
     offer(stage, 0)
     stage.wait(lambda: waits_because(f"pod {stage.namespace}/theirs requests nvidia.com/gpu"))
-    assert "node gpu-a gets no jobs: pod" in operator.last_words()
+    stage.wait(lambda: "node gpu-a gets no jobs: pod" in said(operator))
     remove_foreign(stage, "theirs")
     stage.wait_for_phase("job", "Running")
 
-    # Who comes later by a blanket toleration and sees its GPUs has them: the job leaves.
+    # A pod that comes later by a blanket toleration and sees the GPUs has them: the job leaves.
     submit_foreign(stage, "late", container=variable("all"))
-    stage.wait(lambda: "late asks to see its GPUs" in operator.last_words())
+    stage.wait(lambda: "late asks to see its GPUs" in said(operator))
     stage.wait(lambda: stage.phase("job") != "Running" and not stage.kubelets.pids())
     remove_foreign(stage, "late")
     stage.wait_for_phase("job", "Running")
 
-    # A driver that offers the GPUs has given none away yet: what trains goes on, and nobody new comes.
+    # A driver that offers the GPUs has given none away yet: the training goes on, and no new job
+    # comes.
     spec = {
         "driver": "gpu.nvidia.com",
         "nodeName": A,
@@ -223,7 +240,7 @@ def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
     }
     stage.api.post(SLICES, {"metadata": {"name": f"{stage.namespace}-a"}, "spec": spec})
     try:
-        stage.wait(lambda: "the DRA driver gpu.nvidia.com offers" in operator.last_words())
+        stage.wait(lambda: "the DRA driver gpu.nvidia.com offers" in said(operator))
         assert stage.phase("job") == "Running"
         stage.api.delete(stage.path("job"))
         stage.submit("next", iterations=10**6, gpus={"options": [1]})
@@ -261,7 +278,7 @@ def test_a_node_that_is_deleted_and_registers_again_frees_nothing_before_the_pro
             "/api/v1/nodes", {"metadata": kept, "spec": node["spec"], "status": node["status"]}
         )
         stage.wait(lambda: f"{former}, which no job accounts for" in why_out(stage, here, "0"))
-        assert stage.phase("next") == "Queued"
+        stage.wait_for_phase("next", "Queued")
         # The kubelet is back, and tells what became of the pod that is being deleted.
         stage.kubelets.silent.remove(here)
         stage.wait_for_phase("next", "Running")

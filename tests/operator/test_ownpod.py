@@ -1,4 +1,4 @@
-"""A store that is not there is told on the operator's own pod, where who has installed it looks."""
+"""The operator reports an unreachable store on its own pod, where an administrator looks first."""
 
 import socket
 from pathlib import Path

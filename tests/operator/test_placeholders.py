@@ -1,14 +1,21 @@
 """Which placeholder pods there shall be, and from when on the GPUs of a node are ours."""
 
+import asyncio
 import re
+from typing import Any
 
 import pytest
 
 from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
+from dloperator.jobs.entries import Specs
+from dloperator.nodes.nodes import Pool
+from dloperator.nodes.ownership import Customs
 from dloperator.nodes.placeholders import (
     Drop,
     Make,
     PlaceholderSettings,
+    PoolMode,
     Supply,
     is_lost,
     make_placeholder,
@@ -16,7 +23,10 @@ from dloperator.nodes.placeholders import (
     placeholder_name,
     why_not_ours,
 )
+from dloperator.nodes.reserving import Reservations
+from dloperator.pods.cleanup import Tidier
 from dloperator.podspecs.podsettings import RESTRICTED
+from tests.servers.nodes import make_node
 
 SETTINGS = PlaceholderSettings()
 HERE = "dljob-system"
@@ -29,7 +39,7 @@ def supply(capacity=8, *, labelled=8, allocatable=None):
 
 def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, image=SETTINGS.image):
     step, settings = Make("n1", gpus, number), PlaceholderSettings(image=image)
-    pod = make_placeholder({"name": "n1", "uid": "of-n1"}, step, HERE, settings)
+    pod = make_placeholder({"name": "n1", "uid": "of-n1"}, step, namespace=HERE, settings=settings)
     pod["metadata"]["uid"] = "its-uid"
     if deleted:
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -50,11 +60,11 @@ def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, ima
         (supply(allocatable=0), placeholder(7), "none of its 8 GPUs is healthy"),
         (supply(labelled=0), placeholder(), ""),
         (supply(labelled=4), placeholder(), ""),
-        (supply(), None, "is to be made"),
+        (supply(), None, "is about to create"),
         (supply(0), None, "offers no nvidia.com/gpu"),
         (supply(4), placeholder(4), "name 8 GPUs, and its device plugin offers 4"),
         (supply(), placeholder(phase="Pending"), "does not run yet"),
-        (supply(), placeholder(phase="Pending", refused=TAKEN), "pods of others hold some"),
+        (supply(), placeholder(phase="Pending", refused=TAKEN), "other pods hold some"),
         (supply(), placeholder(phase="Pending", refused="no room"), r"\(no room\)"),
         (
             supply(allocatable=7),
@@ -63,8 +73,8 @@ def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, ima
         ),
         (supply(), placeholder(phase="Failed"), r"has ended \(Failed\)"),
         (supply(), placeholder(deleted=900), "is being deleted"),
-        (supply(), placeholder(4), "offers 8 GPUs by now, and 4 are reserved; a further"),
-        (supply(8, labelled=4), placeholder(4), "offers 8 GPUs by now, and 4 are reserved"),
+        (supply(), placeholder(4), "offers 8 GPUs, and only 4 are reserved; the operator is"),
+        (supply(8, labelled=4), placeholder(4), "offers 8 GPUs, and only 4 are reserved"),
     ],
 )
 def test_gpus_are_ours_only_while_the_placeholder_runs_with_all_of_them(there, pod, why):
@@ -88,7 +98,7 @@ def test_jobs_leave_where_others_came_first_and_where_a_placeholder_is_deleted()
 
 def test_a_gpu_that_is_healthy_again_is_held_by_a_further_placeholder():
     first, second = placeholder(7), placeholder(1, number=1)
-    assert "8 GPUs by now, and 7 are reserved" in why_not_ours(supply(), [first])
+    assert "8 GPUs, and only 7 are reserved" in why_not_ours(supply(), [first])
     assert steps(first, supplies=[supply()], busy=["n1"]) == [Make("n1", 1, 1)]
     assert why_not_ours(supply(), [first, second]) == ""
     assert first["metadata"]["name"] != second["metadata"]["name"]
@@ -113,7 +123,9 @@ def test_a_placeholder_that_is_deleted_holds_on_for_the_jobs_that_are_there():
 
 def steps(*there, supplies=(), busy=()):
     pods = {Name(HERE, pod["metadata"]["name"]): pod for pod in there if pod is not None}
-    return list(next_steps({each.node: each for each in supplies}, pods, busy, SETTINGS))
+    return list(
+        next_steps({each.node: each for each in supplies}, pods, busy=busy, settings=SETTINGS)
+    )
 
 
 MADE = [Make("n1", 8)]
@@ -140,11 +152,16 @@ KEPT: list[object] = []
             placeholder(8, "Pending"),
             [supply(allocatable=7)],
             ["n1"],
-            "its node offers 7 GPUs by now",
+            "its node offers 7 GPUs instead",
         ),
         (placeholder(phase="Failed"), [supply()], ["n1"], "it has ended"),
         (placeholder(deleted=1), [], [], KEPT),
-        (placeholder(phase="Pending", image="old"), [supply()], [], "another image is set by now"),
+        (
+            placeholder(phase="Pending", image="old"),
+            [supply()],
+            [],
+            "the setting names another image",
+        ),
         (placeholder(image="old"), [supply()], [], KEPT),
     ],
 )
@@ -157,7 +174,9 @@ def test_a_node_is_taken_and_given_back_only_when_no_job_is_there(pod, supplies,
 
 def test_a_placeholder_names_its_node_and_does_what_the_strictest_level_asks():
     settings = PlaceholderSettings(image="idle", priority_class="high", pull_secrets=("key",))
-    pod = make_placeholder({"name": "n1", "uid": "u"}, Make("n1", 8), HERE, settings)
+    pod = make_placeholder(
+        {"name": "n1", "uid": "u"}, Make("n1", 8), namespace=HERE, settings=settings
+    )
     spec, (container,) = pod["spec"], pod["spec"]["containers"]
     assert "nodeName" not in spec
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
@@ -177,3 +196,70 @@ def test_no_two_nodes_share_a_name_of_placeholders():
     made = {placeholder_name(node) for node in nodes}
     assert len(made) == len(nodes)
     assert max(map(len, made)) <= 63
+
+
+# --- looks where nothing else changes -------------------------------------------------------
+
+
+class Api:
+    """An API server that notes what it is to make and to delete."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+        self.was_asked = asyncio.Event()
+
+    async def create(self, _resource, document, _namespace):
+        self.made.append(document["metadata"]["name"])
+        self.was_asked.set()
+        return {**document, "metadata": {**document["metadata"], "resourceVersion": "9"}}
+
+    async def delete(self, _resource, name, _namespace, *, uid, grace_seconds):
+        assert (uid, grace_seconds) == ("its-uid", 1)
+        self.deleted.append(name)
+
+
+def reservations_of(api: Any, mirrors: Mirrors) -> Reservations:
+    pool = Pool(mode=PoolMode.RESERVE)
+    return Reservations(api, mirrors, namespace=HERE, pool=pool, customs=Customs("", ""))
+
+
+def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes():
+    api, mirrors = Api(), Mirrors()
+    pod = placeholder()
+    pod["metadata"]["resourceVersion"] = "1"
+    mirrors.pods.show(pod)
+    reservations = reservations_of(api, mirrors)
+    looks: list[bool] = []
+    # The cleanup looks at once whenever it is asked to.
+    reservations.asks_for_look = lambda: looks.append(asyncio.run(reservations.tend()))
+    for why in ("", "", "it has another label"):
+        reservations.note({"n1": why})
+        assert api.deleted == [], "a decision of the cycle before may not be recorded yet"
+    reservations.note({"n1": "it has another label"})
+    assert api.deleted == [placeholder_name("n1")]
+    count = len(looks)
+    reservations.note({"n1": "it has another label"})
+    assert len(looks) == count, "nothing is left to do"
+
+
+def test_a_new_leader_looks_at_once_although_nothing_changes():
+    async def story() -> None:
+        there: Any = Api()
+        mirrors = Mirrors()
+        node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
+        node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
+        mirrors.nodes.show(node)
+        tidier = Tidier(
+            there,
+            mirrors,
+            specs=Specs(),
+            reservations=reservations_of(there, mirrors),
+            warn=lambda *_: None,
+        )
+        running = asyncio.create_task(tidier.run())
+        await there.was_asked.wait()
+        assert there.made == [placeholder_name("n1")]
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))

@@ -66,7 +66,7 @@ def use(stage: Stage, node: str, cpu: str, *, labels: Json | None = None) -> Non
 
 
 def submit(stage: Stage, name: str, *, cpu: str = "", pod: Json | None = None, **spec: Any) -> None:
-    """Submit a job whose pod asks for so much CPU, with more in the spec of its pod."""
+    """Submit a job whose pod asks for this amount of CPU, with more in the spec of its pod."""
     document = stage.make_job(name, iterations=ENDLESS)
     document["spec"] |= spec
     template = document["spec"]["template"]["spec"]
@@ -84,7 +84,7 @@ def node_of(stage: Stage, name: str) -> str:
 
 
 def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
-    """Wait until a job is told to wait for this reason, and return the sentence."""
+    """Wait until a job's status names this reason for its waiting, and return the sentence."""
 
     def told() -> str:
         found = stage.status(name).get("conditions", ())
@@ -213,10 +213,10 @@ def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) 
             ]
         }
     }
-    # What fills a node up comes to it first, so that it is the one tried before the other.
+    # A job that fills a node up gets that node first, so that the node is tried before the other.
     submit(stage, "quiet", gpus={"options": [1]}, pod={"affinity": apart})
     assert node_of(stage, "quiet") == "room-b"
-    assert any(reason == "Unschedulable" for reason, _ in stage.events("quiet"))
+    stage.wait(lambda: any(reason == "Unschedulable" for reason, _ in stage.events("quiet")))
     use(stage, "room-b", "1", labels={"app": "loud"})
     submit(stage, "lonely", gpus={"options": [1]}, pod={"affinity": apart})
     told = wait_for_reason(stage, "lonely", "PodFitsNowhere")

@@ -59,7 +59,7 @@ HIDDEN = [
     {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
     {"name": "CUDA_VISIBLE_DEVICES", "value": ""},
 ]
-"""What keeps GPUs out of sight."""
+"""These variables keep GPUs out of sight."""
 
 
 def made(change=None, **settings):
@@ -68,8 +68,10 @@ def made(change=None, **settings):
         change(document["spec"])
     before = copy.deepcopy(document)
     job = jobfile.parse(document, require_template=True)
-    pod = make_trainer(document, job, BOOKING, PodSettings(image="sidecar:9", **settings))
-    assert document == before, "what the API server keeps is nobody's to change"
+    pod = make_trainer(
+        document, job, booking=BOOKING, settings=PodSettings(image="sidecar:9", **settings)
+    )
+    assert document == before, "the document from the API server stays unchanged"
     json.dumps(pod)
     return pod
 
@@ -105,6 +107,30 @@ def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
     assert "args" not in trainer(made())
     assert "--job-uid=5D0E-11" in command
     assert "--checkpoint-seconds=90" in command
+
+
+def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
+    def hold_in_memory(spec):
+        spec["checkpoint"] = {
+            "signal": "SIGUSR1",
+            "confirm": "file",
+            "path": "/ckpt",
+            "complete": "dcp",
+            "memory": "4Gi",
+        }
+
+    pod = made(hold_in_memory)
+    (volume,) = [
+        each
+        for each in pod["spec"]["volumes"]
+        if "emptyDir" in each and "medium" in each["emptyDir"]
+    ]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "4096Mi"}
+    mount = {"name": volume["name"], "mountPath": "/dljob-checkpoints"}
+    assert mount in trainer(pod)["volumeMounts"]
+    command = trainer(pod)["command"]
+    assert "--checkpoint-memory=4096" in command
+    assert "--checkpoint-memory-path=/dljob-checkpoints" in command
 
 
 def test_memory_of_unknown_origin_keeps_a_gpu_for_as_long_as_the_operator_says():
@@ -253,6 +279,25 @@ def test_gpus_are_seen_by_an_annotation_for_the_trainer_alone_where_that_is_set(
     assert not any("cdi.k8s.io" in mark for mark in virtual["metadata"]["annotations"])
 
 
+def test_gpus_are_seen_by_a_claim_of_the_trainer_alone_where_that_is_set():
+    def claim_more(spec):
+        inner = spec["template"]["spec"]
+        inner["resourceClaims"] = [{"name": "net", "resourceClaimName": "nic"}]
+        inner["containers"][0]["resources"] = {"claims": [{"name": "net"}]}
+
+    pod = made(claim_more, gpu_access=GpuAccess.DRA_ADMIN)
+    ours = {"name": "dljob-gpus", "resourceClaimTemplateName": "dljob-gpus"}
+    assert pod["spec"]["resourceClaims"] == [{"name": "net", "resourceClaimName": "nic"}, ours]
+    claims = trainer(pod)["resources"]["claims"]
+    assert claims == [{"name": "net"}, {"name": "dljob-gpus"}]
+    others = (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+    claiming = [each["name"] for each in others if (each.get("resources") or {}).get("claims")]
+    assert claiming == ["trainer"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in trainer(pod)["env"]
+    virtual = made(gpu_access=GpuAccess.DRA_ADMIN, virtual_gpus=True)
+    assert "resourceClaims" not in virtual["spec"]
+
+
 def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str, Any]:
     """The pod as it is for a node of these versions."""
     document = yaml.safe_load(JOB)
@@ -260,7 +305,11 @@ def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str
     info = {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}
     node = {"status": {"nodeInfo": info}}
     return make_trainer(
-        document, job, BOOKING, PodSettings(image="sidecar:9", **settings), node=node
+        document,
+        job,
+        booking=BOOKING,
+        settings=PodSettings(image="sidecar:9", **settings),
+        node=node,
     )
 
 
@@ -287,7 +336,7 @@ def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, k
     installers = [each for each in spec["initContainers"] if each["image"] == "sidecar:9"]
     if by_volume:
         assert volume["image"] == {"reference": "sidecar:9"}
-        # What is mounted from an image cannot be executed itself.
+        # Files on a volume that is mounted from an image cannot be executed directly.
         assert container["command"][:2] == ["/bin/sh", "/dljob/sidecar/sidecar-start"]
         assert installers == []
         assert not any("emptyDir" in each for each in spec["volumes"])
@@ -355,7 +404,7 @@ def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) 
     document = {**yaml.safe_load(JOB), "status": status or {}}
     template.setdefault("containers", [{"name": "ps", "image": "i"}])
     role = Role(name="ps", replicas=1, template={"spec": template})
-    spec: dict[str, Any] = building.make_auxiliary(document, role, 0)["spec"]
+    spec: dict[str, Any] = building.make_auxiliary(document, role, number=0)["spec"]
     return spec
 
 

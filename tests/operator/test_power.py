@@ -169,7 +169,7 @@ def placeholder(ground):
     node = ground.admin.get("/api/v1/nodes/power-a")
     settings = placeholders.PlaceholderSettings()
     step = placeholders.Make("power-a", 4)
-    return placeholders.make_placeholder(node["metadata"], step, HOME, settings)
+    return placeholders.make_placeholder(node["metadata"], step, namespace=HOME, settings=settings)
 
 
 def put(**fields: Any) -> Change:

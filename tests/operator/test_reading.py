@@ -1,4 +1,4 @@
-"""What nodes and pods mean: above all, what proves that a pod has ended, and what does not."""
+"""The meaning of nodes and pods: above all, which facts prove that a pod has ended."""
 
 import pytest
 
@@ -73,7 +73,7 @@ COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
     ],
 )
 def test_only_the_kubelets_word_proves_an_end(document, proof):
-    assert (read_pod(KEY, document, node(), "uid").phase is PodPhase.ENDED) is proof
+    assert (read_pod(KEY, document, node=node(), uid="uid").phase is PodPhase.ENDED) is proof
 
 
 def beside(kind="containers", **container):
@@ -96,7 +96,7 @@ def beside(kind="containers", **container):
     ],
 )
 def test_a_pod_has_ended_when_every_container_that_could_see_a_gpu_has(document, proof):
-    assert (read_pod(KEY, document, node(), "uid").phase is PodPhase.ENDED) is proof
+    assert (read_pod(KEY, document, node=node(), uid="uid").phase is PodPhase.ENDED) is proof
 
 
 def test_a_container_with_the_devices_of_its_host_could_see_gpus():
@@ -115,39 +115,39 @@ def test_a_container_with_the_devices_of_its_host_could_see_gpus():
 
 
 def test_what_was_never_there_has_not_ended():
-    assert read_pod(KEY, None, node(), "uid").phase is PodPhase.PENDING
+    assert read_pod(KEY, None, node=node(), uid="uid").phase is PodPhase.PENDING
 
 
 def test_a_machine_that_is_said_to_be_gone_runs_nothing():
     out = node(ready="Unknown", spec={"taints": [{"key": OUT_OF_SERVICE}]})
     for gone in (None, out):
-        assert read_pod(KEY, pod("Running", RUNNING), gone, "uid").phase is PodPhase.ENDED
+        assert read_pod(KEY, pod("Running", RUNNING), node=gone, uid="uid").phase is PodPhase.ENDED
 
 
 def test_a_node_that_is_not_heard_of_is_lost_and_its_pods_with_it():
     lost = node(ready="Unknown")
     assert read_node(lost, Pool()) is None
-    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), lost, "uid")
+    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=lost, uid="uid")
     assert (found.phase, found.reason) == (PodPhase.LOST, "NodeLost")
 
 
 def test_what_is_on_a_node_that_is_not_ready_goes_on():
     starting = node(ready="False")
-    assert read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), starting, "uid").phase is (
-        PodPhase.UP
-    )
-    assert read_pod(KEY, pod("Failed", ended(1)), starting, "uid").phase is PodPhase.ENDED
+    assert read_pod(
+        KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=starting, uid="uid"
+    ).phase is (PodPhase.UP)
+    assert read_pod(KEY, pod("Failed", ended(1)), node=starting, uid="uid").phase is PodPhase.ENDED
 
 
 def test_what_does_not_start_on_a_node_that_is_not_ready_says_so():
-    found = read_pod(KEY, pod("Pending"), node(ready="False"), "uid")
+    found = read_pod(KEY, pod("Pending"), node=node(ready="False"), uid="uid")
     assert (found.phase, found.reason) == (PodPhase.PENDING, "NodeNotReady")
     assert "kubectl describe node n1" in found.message
-    assert read_pod(KEY, pod("Pending"), node(), "uid").reason == ""
+    assert read_pod(KEY, pod("Pending"), node=node(), uid="uid").reason == ""
 
 
 def test_who_runs_is_dialled_by_the_name_of_its_job():
-    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node(), "ABC-1")
+    found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=node(), uid="ABC-1")
     assert found.phase is PodPhase.UP
     assert found.address is not None
     assert (found.address.host, found.address.name) == ("10.0.0.1", "abc-1.job.dljob")

@@ -1,4 +1,4 @@
-"""What is to be done about a pod that is refused, for the refusals that need more than a template."""
+"""The remedies for a pod that is refused, for the refusals that need more than a template."""
 
 import pytest
 

@@ -6,6 +6,7 @@ import pytest
 
 from dloperator.nodes.placeholders import held_by, is_placeholder, node_of
 from tests.operator.stages import TAINT, Stage, staged
+from tests.operator.test_gpus import said
 from tests.servers.api import Refused
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -22,7 +23,7 @@ def stage(control_plane, namespace, tmp_path):
             offer(stage, node, 4)
         yield stage
         for pod in stage.pods():
-            # Bound to a node, it would count there also for whoever has a node of that name next.
+            # A pod that stays bound would count on the next test's node of the same name.
             if "ownerReferences" not in pod["metadata"] or is_placeholder(pod):
                 delete_if_there(stage, pod["metadata"]["name"])
 
@@ -44,7 +45,7 @@ def offer(stage: Stage, node: str, gpus: int) -> None:
 
 
 def submit_foreign(stage: Stage, name: str, node: str, gpus: int) -> None:
-    """Let somebody else ask Kubernetes for GPUs of a node."""
+    """Let a pod of another owner ask Kubernetes for GPUs of a node."""
     amounts = {"nvidia.com/gpu": str(gpus)}
     container = {"name": "c", "image": "c", "resources": {"limits": amounts}}
     selector = {"kubernetes.io/hostname": node}
@@ -83,7 +84,9 @@ def nodes_of(stage: Stage, job: str) -> list[str]:
 
 
 def trainers_on(stage: Stage, node: str) -> list[str]:
-    """The SideCars that live on a node, whatever the API server says of their pods."""
+    """
+    Return the SideCars that live on a node, even if the API server says that their pods ended.
+    """
     there = {p["metadata"]["name"] for p in stage.pods() if p["spec"].get("nodeName") == node}
     return sorted(there & stage.kubelets.pids().keys())
 
@@ -103,9 +106,10 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     assert nodes_of(stage, "first") == [A]
     assert held(stage) == {A: 4}
     stage.submit("second", iterations=10**6, gpus=only(4))
-    stage.wait(lambda: "pods of others hold some" in stage.status("second").get("message", ""))
-    assert "4 are out of service (gpu-b:" in stage.status("second")["message"]
-    assert "node gpu-b gets no jobs" in operator.last_words()
+    stage.wait(lambda: "other pods hold some" in stage.status("second").get("message", ""))
+    told = "4 are out of service (gpu-b:"
+    stage.wait(lambda: told in stage.status("second").get("message", ""))
+    stage.wait(lambda: "node gpu-b gets no jobs" in said(operator))
     stage.api.delete(pods_path(stage, "theirs"), gracePeriodSeconds=0)
     stage.wait_for_phase("second", "Running")
     assert (nodes_of(stage, "second"), held(stage)) == ([B], {A: 4, B: 4})
@@ -128,13 +132,13 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     assert stage.phase("first") == "Running"
     stage.api.delete(stage.path("first"))
 
-    # Another mode leaves none behind, and waits until nobody is offered the GPUs any more.
+    # Another mode leaves none behind, and waits until the GPUs are offered to no pod any more.
     operator.stop()
     operator = stage.start_operator(settings={"pool.mode": "dedicated"})
     stage.wait(lambda: held(stage) == {})
-    stage.wait(lambda: "it lacks the taint dljob.io/pool" in operator.last_words())
+    stage.wait(lambda: "it lacks the taint dljob.io/pool" in said(operator))
     stage.api.merge(f"/api/v1/nodes/{A}", {"spec": {"taints": [TAINT]}})
-    stage.wait(lambda: "offers nvidia.com/gpu to all pods" in operator.last_words())
+    stage.wait(lambda: "offers nvidia.com/gpu to all pods" in said(operator))
     offer(stage, A, 0)
     stage.wait_for_phase("second", "Running")
 
@@ -152,7 +156,8 @@ def test_a_placeholder_that_is_lost_is_made_anew_and_jobs_leave_where_others_cam
         for pod in stage.pods()
         if is_placeholder(pod) and node_of(pod) == node
     ]
-    # Who waits is bound as soon as the GPUs are counted as free, before a new pod is there.
+    # A waiting pod is bound as soon as the GPUs are counted as free, before a new placeholder
+    # exists.
     stage.api.delete(pods_path(stage, name), gracePeriodSeconds=0)
     stage.wait(lambda: is_bound(stage, "thief") or held(stage).get(node) == 4)
     if is_bound(stage, "thief"):

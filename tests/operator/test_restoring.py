@@ -17,7 +17,6 @@ ONE = {"gpus": {"options": [1]}}
 LONG = 10**6
 
 
-@pytest.mark.timeout(300)
 def test_what_outlives_a_restored_control_plane_goes_on_as_it_is(
     control_plane: ControlPlane, tmp_path: Path
 ):

@@ -1,4 +1,7 @@
-"""Another authority while jobs train: at each step, whoever has not seen it yet still believes and is believed."""
+"""
+Another authority while jobs train: at each step, a program that has not seen it yet still trusts
+and is trusted.
+"""
 
 import asyncio
 import itertools
@@ -62,8 +65,8 @@ def test_one_who_is_a_step_behind_is_still_believed_and_believes(tmp_path):
     folders = []
     for number, authority in enumerate(stages):
         controller, sidecar = tmp_path / f"controller-{number}", tmp_path / f"sidecar-{number}"
-        certificates.write_own(authority, controller, CONTROLLER)
-        certificates.write_own(authority, sidecar, SIDECAR)
+        certificates.write_own(authority, controller, name=CONTROLLER)
+        certificates.write_own(authority, sidecar, name=SIDECAR)
         folders.append((controller, sidecar))
     for (controller, sidecar), (later, renewed) in itertools.pairwise(folders):
         shake_hands(later, sidecar)
@@ -94,7 +97,7 @@ def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespa
             first = await certificates.open_authority(api, namespace)
             for step in STEPS:
                 before = await certificates.open_authority(api, namespace)
-                guard = Guard(api, before, namespace)
+                guard = Guard(api, before, namespace=namespace)
                 await guard.look()
                 await authority_rotation.take(api, namespace, step)
                 with pytest.raises(Fenced, match="the next leader uses"):

@@ -1,6 +1,6 @@
 """
-Who may command a SideCar, what a training can do by what it says, and what is shown to whom: with
-pods as the operator makes them, in a namespace that takes restricted pods only.
+The identities that may command a SideCar, the limits of a training's reports, and the visibility of
+secrets: with pods as the operator makes them, in a namespace that takes restricted pods only.
 """
 
 import base64
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 Json = dict[str, Any]
 
-PASSWORD = "open-sesame-4711"  # noqa: S105 - of nobody
+PASSWORD = "open-sesame-4711"  # noqa: S105 - invented
 STORE = f"mongodb://lab:{PASSWORD}@127.0.0.1:1/dljob?serverSelectionTimeoutMS=500"
 COMPLIES: Json = {
     "allowPrivilegeEscalation": False,
@@ -92,15 +92,21 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
         submit(stage, name, iterations=LONG)
     for name in ("mine", "theirs"):
         stage.wait_for_phase(name, "Running")
-    pids = stage.kubelets.pids()
+
+    def find_pids() -> list[int | None]:
+        # The SideCar of a job before may still be ending.
+        return [stage.kubelets.pids().get(f"{name}-1") for name in ("mine", "theirs")]
+
+    pids = find_pids()
+    assert None not in pids
     mine, theirs = (stage.kubelets.folder / f"{name}-1" / "tls" for name in ("mine", "theirs"))
     before = Visitor(stage, "mine-1", mine).state()
     # A job's own certificate may look, and no more; another job's not even that.
     assert Visitor(stage, "mine-1", mine).stop(before)[0] == 403
     assert Visitor(stage, "mine-1", theirs).stop(before)[0] == 403
     assert Visitor(stage, "mine-1", theirs).ask("GET", "/v1/state")[0] == 403
-    # The operator's name, by an authority that nobody knows; and no certificate at all.
-    write_own(Authority.new(), tmp_path, PodSettings().controller_name)
+    # The operator's name, by an authority that is not trusted; and no certificate at all.
+    write_own(Authority.new(), tmp_path, name=PodSettings().controller_name)
     for nobody in (tmp_path, None):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             Visitor(stage, "mine-1", nobody).stop(before)
@@ -110,7 +116,7 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
         before.generation,
         before.phase,
     )
-    assert stage.kubelets.pids() == pids
+    assert find_pids() == pids
     for name in ("mine", "theirs"):
         stage.api.delete(stage.path(name))
     stage.wait(lambda: stage.is_gone("mine") and stage.is_gone("theirs"))
@@ -182,9 +188,10 @@ def test_no_key_and_no_password_is_seen_by_who_may_see_jobs_pods_and_logs(stage:
     base = f"/api/v1/namespaces/{stage.namespace}"
     paths = [stage.path(), f"{base}/pods", f"{base}/events", f"{base}/configmaps"]
     texts = {path: json.dumps(stage.api.get(path)) for path in paths}
+    # It complains of the store, by its address.
+    stage.wait(lambda: "127.0.0.1:1" in stage.operators[-1].log.read_text())
     texts["the operator's log"] = stage.operators[-1].log.read_text()
-    texts["the log of a pod"] = stage.kubelets.log("shown-1")
-    assert "127.0.0.1:1" in texts["the operator's log"], "it complains of the store, by its address"
+    texts["the log of a pod"] = stage.wait(lambda: stage.kubelets.log("shown-1"))
     for where, text in texts.items():
         assert text
         assert [mark for mark in marks if mark in text] == [], where

@@ -1,4 +1,4 @@
-"""Metrics, where not everybody may read them: a real API server says who may."""
+"""Metrics with restricted access: a real API server decides which accounts may read them."""
 
 import asyncio
 import ssl
@@ -8,9 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from dlcontrol.settings import SettingsError
 from dlkube import access, health_server
 from dlkube.client import ApiServer
 from dlkube.health_server import Door, MetricsDoor
+from dloperator.settings import load_settings
+from dlwire.endpoints import Endpoint
+from tests.operator.stages import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -21,15 +25,24 @@ TEXT = b"dljob_jobs 1\n"
 def tokens(control_plane):
     """Tokens of one who may read metrics, and of one who may not."""
     kubectl = control_plane.kubectl
-    kubectl("create", "clusterrole", "reads-metrics", "--verb=get", "--non-resource-url=/metrics")
+
+    def create(*words: str) -> None:
+        # The control plane outlives this module, which may be set up a second time between tests of others.
+        said = kubectl.try_to("create", *words)
+        assert said.code == 0 or "already exists" in said.err, said.err
+
+    create("clusterrole", "reads-metrics", "--verb=get", "--non-resource-url=/metrics")
     found = {}
     for name in ("reader", "stranger"):
-        kubectl("create", "serviceaccount", name, "-n", "default")
+        create("serviceaccount", name, "-n", "default")
         found[name] = kubectl("create", "token", name, "-n", "default").strip()
-    kubectl(
-        "create", "clusterrolebinding", "reads-metrics", "--clusterrole=reads-metrics",
+    create(
+        "clusterrolebinding", "reads-metrics", "--clusterrole=reads-metrics",
         "--serviceaccount=default:reader",
     )  # fmt: skip
+    # A binding counts a moment after it was created.
+    asked = ("auth", "can-i", "get", "/metrics", "--as=system:serviceaccount:default:reader")
+    wait_until(lambda: kubectl.try_to(*asked).code == 0)
     return found
 
 
@@ -38,8 +51,8 @@ def test_they_are_shown_to_whom_the_api_server_lets_read_them(
 ):
     async def story() -> None:
         api = ApiServer(access.find(str(control_plane.admin)))
-        door = MetricsDoor("127.0.0.1:0", api, metrics=lambda: TEXT)
-        await health_server.write_certificate(api, namespace, tmp_path)
+        door = MetricsDoor(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
+        await health_server.write_certificate(api, namespace, folder=tmp_path)
         await door.open(tmp_path)
         try:
             told = {
@@ -74,7 +87,7 @@ async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int,
 
 def test_where_they_are_protected_the_port_of_health_shows_none():
     async def story() -> None:
-        door = Door("127.0.0.1:0", is_ready=str, metrics=None)
+        door = Door(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
         await door.open()
         try:
             async with (
@@ -87,3 +100,9 @@ def test_where_they_are_protected_the_port_of_health_shows_none():
             await door.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("path", ["health", "metrics.address"])
+def test_where_it_answers_is_refused_by_name_if_it_is_no_address(path):
+    with pytest.raises(SettingsError, match=rf"{path} .*::1:80 is not an address with a port"):
+        load_settings(None, [f"{path}=::1:80"])

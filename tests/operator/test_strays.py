@@ -1,4 +1,6 @@
-"""Somebody takes away our finalizer of a job that trains: no GPU gets a second master by it (law 1)."""
+"""
+A user removes our finalizer from a job that trains: no GPU gets a second master by it (law 1).
+"""
 
 from typing import Any
 
@@ -7,8 +9,8 @@ from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlkube import names
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
 from dloperator.pods.orphans import Strays
 from tests.operator.manifests import make_manifest
 

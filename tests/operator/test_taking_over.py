@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcore import policies
 from dlkube.access import Access
-from dlkube.client import NotFound, Resource, Unreachable
+from dlkube.client import NotFound, Unreachable
 from dlkube.leases import Election, LeaseSettings
+from dlkube.resources import Resource
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
 
 LEASE = LeaseSettings(renew_seconds=0.01, give_up_seconds=60.0, look_seconds=0.01)
-GENEROUS_S = 30.0
+GENEROUS_S = 240.0
 
 
 class LeaseServer:
@@ -53,7 +54,7 @@ class LeaseServer:
         return self.lease
 
     async def close(self) -> None:
-        """It stays for whoever else asks it."""
+        """Do nothing, because other clients of the server still use it."""
 
 
 class TakenOver(Exception):
@@ -66,7 +67,7 @@ def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
     work = Work(options=Options(policy=policies.make("adaptive")))
     operator = Operator(Access(configuration), Place(namespace="home", identity="me"), work)
     api: Any = server
-    operator._election = Election(api, "home", "me", lease, connect=lambda: api)
+    operator._election = Election(api, "home", identity="me", settings=lease, connect=lambda: api)
     return operator
 
 

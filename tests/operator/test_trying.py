@@ -18,7 +18,7 @@ from tests.servers.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Counting(ApiServer):
@@ -37,9 +37,9 @@ async def find_out(api: ApiServer, namespace: str, jobs: list[Json]) -> list[str
 
 
 async def find_out_again(api: ApiServer, made: list[Json]) -> list[str]:
-    """Return what is found out about jobs that are there."""
+    """Return the verdicts about jobs that exist."""
     news = asyncio.Event()
-    templates = Templates(api, Specs(), PodSettings(), news.set)
+    templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
     try:
         async with asyncio.timeout(PATIENCE_S):
             while None in (verdicts := [templates.verdict(job) for job in made]):
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_one_is_told_of_it_alone(cluster: ControlPlane, names
     assert "Not A Name" in verdicts[1]
 
 
-# What passes the schema of a job, and is no pod, by a word that Kubernetes is to say of it.
+# Pod specs that pass the schema of a job and are no pods, each by a word from Kubernetes' error.
 NO_PODS: dict[str, Json] = {
     "tolerations": {"tolerations": {"key": "spot"}},
     "affinity": {"affinity": "node-1"},
@@ -132,6 +132,20 @@ def test_what_is_there_but_empty_was_left_out(cluster: ControlPlane, namespace: 
     assert ask(cluster, namespace, [with_pod("empty", empty)]) == ([""], 1)
 
 
+def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
+    for field in ("affinity", "volumes"):
+        jobs = [with_pod(f"alike-{field}-{number}", NO_PODS[field]) for number in range(3)]
+        verdicts, asked = ask(cluster, namespace, jobs)
+        assert asked == 1
+        assert len(set(verdicts)) == 1
+        assert "alike" not in verdicts[0]
+    missing = {"serviceAccountName": "robot"}
+    jobs = [with_pod(f"alike-{number}", missing) for number in range(3)]
+    [verdict] = set(ask(cluster, namespace, jobs)[0])
+    assert verdict.startswith("Kubernetes would refuse its pods: error looking up service account")
+    assert "alike" not in verdict
+
+
 def test_a_refusal_counts_for_a_moment_for_all_that_are_alike(
     cluster: ControlPlane, namespace: str
 ):
@@ -140,7 +154,7 @@ def test_a_refusal_counts_for_a_moment_for_all_that_are_alike(
         jobs = [with_pod(f"alike-{number}", NO_PODS["affinity"]) for number in range(20)]
         made = [await api.create(DLJOBS, job, namespace) for job in jobs]
         news = asyncio.Event()
-        templates = Templates(api, Specs(), PodSettings(), news.set)
+        templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
         try:
             for job in made:  # Each only after the one before it was answered.
                 while templates.verdict(job) is None:
@@ -177,7 +191,7 @@ def test_what_ends_meanwhile_is_tried_no_longer_and_never_again(
     async def story() -> None:
         api = Counting(access.find(str(cluster.admin)))
         news = asyncio.Event()
-        templates = Templates(api, Specs(), PodSettings(), news.set)
+        templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
         try:
             made = await api.create(DLJOBS, with_pod("over", NO_PODS["affinity"]), namespace)
             while templates.verdict(made) is None:
@@ -211,7 +225,7 @@ PRIVILEGED = {"containers": [{"securityContext": {"privileged": True}}]}
 
 
 def refuses(cluster: ControlPlane, namespace: str, rule: tuple[str, Json], changes: Json) -> str:
-    """Have something refuse the pods of a job, and return what is told of it then."""
+    """Let a rule refuse the pods of a job, and return the report about it."""
     kind, body = rule
 
     async def story() -> str:
@@ -250,7 +264,7 @@ ENFORCED = {"pod-security.kubernetes.io/enforce": "baseline"}
             "what the LimitRange of the namespace",
         ),
         (("label", ENFORCED), PRIVILEGED, "PodSecurity", "labelled baseline:latest"),
-        (("", {}), {"serviceAccountName": "nobody"}, "nobody", "create the service account"),
+        (("", {}), {"serviceAccountName": "absent"}, "absent", "create the service account"),
         (("", {}), {"priorityClassName": "top"}, "top", "have the PriorityClass top created"),
         (("", {}), {"runtimeClassName": "gpu"}, "gpu", "have the RuntimeClass gpu created"),
     ],

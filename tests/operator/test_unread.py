@@ -1,4 +1,4 @@
-"""What cannot be read of others' documents is left out and reported once; without a cluster."""
+"""Unreadable documents of other owners are left out and reported once; without a cluster."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from dlcontrol.situation.status_documents import read_status
 from dlcore.placement.amounts import LARGEST, NoAmount, read_amount
 from dlgangs.book import Book
 from dlkube.client import ApiServer
-from dlkube.mirror import Mirrors
 from dlkube.parsing import CUT, DEEPEST, parse
 from dlkube.unread import MOST_REPORTED, Unread
+from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.other_pods import Neighbours
 
 

@@ -1,14 +1,19 @@
-"""What is followed is followed in any container, whoever runs in it."""
+"""Watches work in any container, under every user ID."""
 
 import asyncio
 import getpass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from dlkube import access
-from dlkube.client import ApiServer
-from dlkube.watching import Watches
+from dlkube.client import ApiServer, Listing
+from dlkube.names import Name
+from dlkube.resources import PODS
+from dlkube.watches import watching
+from dlkube.watches.mirror import Mirror
+from dlkube.watches.watching import Followed, Watches
 from tests.servers.authority import Authority, write_kubeconfig
 
 
@@ -30,10 +35,49 @@ def test_who_runs_an_operator_need_not_have_a_name(tmp_path: Path, monkeypatch: 
         found = access.find(str(kubeconfig), "")
         api = ApiServer(found)
         try:
-            watches = Watches(found, api, ())
+            watches = Watches(found, api, followed=())
             watches.ended.set()
             await watches.run()
         finally:
             await api.close()
 
     asyncio.run(follow_nothing())
+
+
+class Lister:
+    """An API server whose first list has no version, as behind a proxy that answers by itself."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def list(self, *_: Any, **__: Any) -> Listing:
+        self.asked += 1
+        return Listing([], "" if self.asked == 1 else "7")
+
+
+def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Until then a pod that was deleted while its watch was interrupted is taken as present."""
+    monkeypatch.setattr(watching, "SETTLE_S", 0.0)
+    monkeypatch.setattr(watching, "AGAIN_S", 0.0)
+
+    async def story() -> None:
+        gone = asyncio.Event()
+        mirror = Mirror(lambda _name, _is_news: gone.set())
+        mirror.show(
+            {"metadata": {"name": "pod", "namespace": "team", "uid": "1", "resourceVersion": "3"}}
+        )
+        gone.clear()
+        api = cast(ApiServer, Lister())
+        watches = Watches(cast(Any, None), api, followed=(Followed(PODS, mirror),))
+        lister = asyncio.create_task(watches._list_again())
+        watches._began_anew.set()
+        waiting = asyncio.create_task(gone.wait())
+        await asyncio.wait((lister, waiting), return_when=asyncio.FIRST_COMPLETED)
+        assert not lister.done()
+        assert Name("team", "pod") not in mirror.objects
+        lister.cancel()
+
+    asyncio.run(story())
+    assert "cannot list what there is" in caplog.text

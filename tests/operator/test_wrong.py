@@ -1,8 +1,9 @@
 """
 The API server itself refuses wrong jobs, in words that a user understands, and so do we.
 
-The jobs are those of the brain's own tests, and what the API server says to each is in one table, so
-that whatever only one of the two refuses stands out. To add one: a file there, a line in the table.
+The jobs are those of the brain's own tests, and the API server's answer to each is in one table, so
+that a job that only one of the two refuses stands out. To add one: a file there, a line in the
+table.
 """
 
 import json
@@ -14,8 +15,8 @@ import yaml
 from hypothesis import given, settings
 
 from dlcore.documents import jobfile, jobschema
-from dlcore.documents.records import Rule
-from dlcore.documents.schemas import Form, Text
+from dlcore.documents.language.records import Rule
+from dlcore.documents.language.schemas import Form, Text
 from tests.core.test_jobfile_laws import DOCUMENTS
 from tests.core.test_jobfile_schema import RULES, iter_nodes
 from tests.operator.manifests import (

@@ -1,4 +1,4 @@
-"""Visitors of the SideCars of pods: whoever comes with a certificate, or with none."""
+"""Visitors of the SideCars of pods: clients with some certificate, or with none."""
 
 import http.client
 import ssl
@@ -11,21 +11,21 @@ from tests.operator.stages import Stage
 
 
 class Visitor:
-    """Somebody who comes to the SideCar of a pod, perhaps with the certificate in a folder."""
+    """A client of the SideCar of a pod, perhaps with the certificate in a folder."""
 
     def __init__(self, stage: Stage, pod: str, shows: Path | None) -> None:
         found = stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
         self._host = found["status"]["podIP"]
         own = stage.kubelets.folder / pod / "tls"
         self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
-        # Whom they speak to is not in question here.
+        # The name in the server's certificate is not under test here.
         self._context.check_hostname = False
         if shows is not None:
             self._context.load_cert_chain(shows / "tls.crt", shows / "tls.key")
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPSConnection(
-            self._host, SIDECAR_PORT, context=self._context, timeout=30.0
+            self._host, SIDECAR_PORT, context=self._context, timeout=240.0
         )
         try:
             connection.request(method, path, body)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.loops import close_loop
+from tests.loops import abort_connections, close_loop
 
 BLOCK = 65_536
 
@@ -27,7 +27,7 @@ class Wire:
         assert server.port is not None
         self._host, self._port = server.hostname, server.port
         self.kubeconfig = folder / "over-the-wire.kubeconfig"
-        """For whoever is to speak over it."""
+        """The kubeconfig for clients that are to speak over this wire."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
@@ -46,6 +46,7 @@ class Wire:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        abort_connections(self._loop)
         close_loop(self._loop)
 
     def cut(self) -> None:
@@ -53,7 +54,7 @@ class Wire:
         self._loop.call_soon_threadsafe(self._cut)
 
     def lose_answers(self, count: int) -> None:
-        """Of what the server says next, lose so many pieces, each with its connection."""
+        """Lose the next ``count`` pieces of the server's answers, each with its connection."""
         self._loop.call_soon_threadsafe(self._lose, count)
 
     # --- on the thread
@@ -87,6 +88,10 @@ class Wire:
             return
         ends = {writer, far_writer}
         self._open |= ends
+        if not self._server.is_serving():
+            # It came right before the end, when the others were cut.
+            for each in ends:
+                each.transport.abort()
         try:
             await asyncio.gather(
                 self._pass_on(reader, far_writer, loses=False),

@@ -2,7 +2,7 @@
 How easily the code can be read, held by numbers: ``scripts/measure-house`` counts them.
 
 Each number of ``house.yaml`` may only become better. The script is held here as well: it has to
-find what it is there to find.
+find each fault that it counts.
 """
 
 import json
@@ -100,12 +100,12 @@ def test_words_are_found_in_the_chart(tree: Path):
 
 def test_a_long_class_and_a_crowded_folder_pass_their_limits(tree: Path):
     package = tree / "operator" / "dlcell"
-    body = "".join(f"    field_{number}: int\n" for number in range(160))
+    body = "".join(f"    # Why.\n    field_{number}: int\n" for number in range(160))
     (package / "long.py").write_text(f'"""Long."""\nclass Long:\n{body}', encoding="utf-8")
     house = measured(tree)
     assert house["where"]["long classes"] == {"operator/dlcell/long.py:Long": 161}
     checked = measure("--root", str(tree), "--check").stdout
-    assert "classes over 150 lines: 1, and the limit is 0" in checked
+    assert "classes over 150 lines without comments: 1, and the limit is 0" in checked
     assert "modules in the largest folder: 2, and the limit is 1" in checked
 
 

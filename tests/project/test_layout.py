@@ -21,7 +21,7 @@ SIDECAR = ROOT / "sidecar"
 
 LONGEST_FUNCTION_LINES = 60
 
-# What runs in other people's images must not bring a world with it.
+# The SideCar runs in other people's images and must not bring a world with it.
 SIDECAR_NEEDS = {"dlwire", "dlsidecar", "pynvml", "tornado"}
 
 # Put together here, so that this file does not name them itself.

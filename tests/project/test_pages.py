@@ -1,5 +1,6 @@
 """
-What the pages name exists: files, modules, verbs, options, settings, variables, metrics and links.
+The names in the pages exist: files, modules, verbs, options, settings, variables, metrics and
+links.
 
 A page that speaks of something that was renamed or removed is worse than no page. Prose cannot be
 checked, but the names in it can: each of them is looked for where it would be defined.
@@ -51,7 +52,7 @@ FOREIGN = {
     *("--set", "--set-json", "--set-string", "--subresource", "--take-ownership", "--values"),
     *("--version", "--cascade", "--overrides", "--previous", "--force", "--raw", "--wait"),
     # docker, podman, buildah, curl, systemd, pip, torchrun, horovodrun, make
-    *("--build-arg", "--rm", "--user", "--unix-socket", "--now", "--image", "--restart"),
+    *("--build", "--build-arg", "--rm", "--user", "--unix-socket", "--now", "--image", "--restart"),
     *("--host-discovery-script", "--min-np", "--max-np", "--nproc-per-node", "--nnodes"),
     *("--controller-name", "--prefix", "--device", "--index-url"),
 }
@@ -68,7 +69,7 @@ def tracked() -> tuple[str, ...]:
 
 
 def is_page(name: str) -> bool:
-    # What is written into the changelog was true then.
+    # The entries of the changelog were true then.
     return name.endswith(".md") and name != "CHANGELOG.md" and "LICENSES" not in name
 
 
@@ -407,3 +408,15 @@ def test_every_metric_that_pages_name_is_measured():
         if f'"{word}' not in code and word.removeprefix("dljob_sidecar_") not in code
     ]
     assert wrong == []
+
+
+PROMISE = re.compile(
+    r"until it is here|is not (here|built|implemented) yet|in a (later|future) version",
+    re.IGNORECASE,
+)
+"""A page tells what this version does. Promises stay in it after they are kept."""
+
+
+def test_no_page_promises_what_a_later_version_does():
+    found = [f"{name}: {line}" for name, line in lines() if PROMISE.search(line)]
+    assert not found

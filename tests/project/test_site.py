@@ -1,24 +1,22 @@
 """The site of the docs: its pages that are made of schemas, its links and its navigation."""
 
-import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from tests.scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts" / "site_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def site() -> Iterator[ModuleType]:
+    with loaded("site_pages.py") as module:
+        yield module
 
 
 def test_the_page_of_a_dljob_explains_each_field_of_the_definition(site):
@@ -81,3 +79,22 @@ def test_the_site_loads_nothing_from_elsewhere():
     assert "extra_javascript" not in settings
     assert "mermaid" not in settings, "the theme would fetch its program"
     assert "://" not in settings
+
+
+def test_language_models_find_each_page_with_a_sentence(site):
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    # The slugs of anchors are a Python function, which a plain reader of YAML refuses.
+    navigation = yaml.safe_load(settings[settings.index("\nnav:") :])["nav"]
+    made = site.pages()
+    sections = {
+        title: {
+            name: made[name] if name in made else (ROOT / "docs" / name).read_text(encoding="utf-8")
+            for name in names
+        }
+        for section in navigation
+        for title, names in section.items()
+    }
+    listed = site.write_llms("DLJob", "Elastic GPU scheduling.", sections)
+    found = re.findall(r"^- \[([^\]]+)\]\(([\w./-]+\.md)\): (\S.{10,})$", listed, re.MULTILINE)
+    assert [path for _, path, _ in found] == [name for names in sections.values() for name in names]
+    assert listed.startswith("# DLJob\n\n> Elastic GPU scheduling.\n\n## Start\n")

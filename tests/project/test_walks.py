@@ -1,4 +1,4 @@
-"""Each file and each function that docs/walks.md and docs/words.md send a reader to is there."""
+"""Each file and each function that docs/walks.md and docs/words.md name exists."""
 
 import ast
 import re

@@ -13,14 +13,14 @@ All that happens at one instant is taken together, completions first and then ar
 decision is made. A job that is larger than the cluster is left out. Ties keep the order of the
 file.
 
-``fifo``  strict order of arrival; the head of the line blocks, nobody is preempted.
+``fifo``  strict order of arrival; the head of the line blocks, no job is preempted.
 ``fjf``   the same, but any job that fits may pass.
 ``srtf``  by remaining time: take what fits, skip what does not.
 ``srsf``  the same by remaining time x GPUs.
 ``tiresias``  Tiresias-L as its authors' simulator plays it. Three queues, bounded at 3250 and
-7200 GPU-seconds attained, are served in turn, taking what fits and skipping what does not. What
-is nowhere written and was found by comparing with the published figures, which it then equals
-to the last digit:
+7200 GPU-seconds attained, are served in turn, taking what fits and skipping what does not. The
+following rules are nowhere written; they were found by comparing with the published figures, which
+it then equals to the last digit:
 
 * Inside a queue those that run come before those that wait, whenever they arrived: a job never
   loses its GPUs to one of its own queue that waits, unless it does not fit any more behind one
@@ -35,7 +35,7 @@ to the last digit:
   it crosses the bound. For one with more it is later, because its ``s`` should have been
   multiplied by its GPUs; the published figures contain this slip (exact crossings raise the
   average by 13 % on philly_2869ce, by 0.8 % on philly_7f04ca and by 0.3 % on philly_0e4a51).
-* A look demotes whoever has reached the bound of his queue by then, one queue at a time.
+* A look demotes each job that has reached the bound of its queue by then, one queue at a time.
 """
 
 import argparse
@@ -65,7 +65,9 @@ class Task(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is compared: completion times (mean and percentiles) and the length of the replay."""
+    """
+    The compared figures: completion times (mean and percentiles) and the length of the replay.
+    """
 
     average: float
     p50: float
@@ -106,7 +108,9 @@ def read_trace(path: Path) -> list[Task]:
 
 
 class Line(Protocol):
-    """A policy: the live tasks in its own order. It is told what happens and says who runs."""
+    """
+    A policy: the live tasks in its own order. It receives the events and decides which tasks run.
+    """
 
     def arrive(self, task: int) -> None: ...
 
@@ -115,7 +119,7 @@ class Line(Protocol):
         ...
 
     def decide(self) -> Sequence[int]:
-        """Who runs from now on."""
+        """Return the tasks that run from now on."""
         ...
 
     def next_look(self, trained: Sequence[Seconds]) -> Seconds | None:
@@ -124,7 +128,7 @@ class Line(Protocol):
 
 
 class Arrivals:
-    """FIFO, or FJF where those that fit may pass. Who runs stays."""
+    """FIFO, or FJF where those that fit may pass. A running task stays."""
 
     def __init__(self, tasks: Sequence[Task], gpus: int, *, passing: bool) -> None:
         self.tasks, self.free, self.passing = tasks, gpus, passing
@@ -173,7 +177,7 @@ class Shortest:
         insort(self.line, (self.keys[task], task))
 
     def update(self, done: Sequence[int], trained: Sequence[Seconds]) -> None:
-        # Nobody's key has changed but theirs.
+        # Only the keys of running tasks have changed.
         for task in self.running:
             del self.line[bisect_left(self.line, (self.keys[task], task))]
             self.keys[task] = (self.tasks[task].duration - trained[task]) * self.weights[task]
@@ -232,7 +236,7 @@ class Tiresias:
     def update(self, done: Sequence[int], trained: Sequence[Seconds]) -> None:
         for queue in self.queues:
             queue.running = [task for task in queue.running if task not in done]
-        # From below, so that nobody falls through two queues in one look.
+        # From below, so that no task falls through two queues in one look.
         for level in reversed(range(len(BOUNDS))):
             self.demote(level, trained)
 

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 240.0
 
 
 class Refused(Exception):
@@ -123,7 +123,7 @@ class Api:
             self._connection.request(method, url, body, headers)
             response = self._connection.getresponse()
             return response.status, response.read().decode()
-        except (ConnectionError, http.client.HTTPException):
+        except (ConnectionError, ssl.SSLEOFError, http.client.HTTPException):
             self.close()
             if is_new:
                 raise

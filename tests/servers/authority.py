@@ -1,5 +1,5 @@
 """
-Who is who in a control plane of the tests: its authority, certificates and kubeconfigs.
+The identities in a control plane of the tests: its authority, certificates and kubeconfigs.
 
 A client of Kubernetes is known by the common name of its certificate and belongs to the groups that its
 organisations name. Kubeconfigs hold everything inline, so that one file is all that a program needs.
@@ -42,7 +42,7 @@ class Certificate:
 
 
 class Authority:
-    """Whom a control plane believes, in memory."""
+    """The certificate authority that a control plane trusts, in memory."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

@@ -30,8 +30,11 @@ FOLDER = "DLJOB_TEST_SERVERS"
 KUBEBUILDER = "KUBEBUILDER_ASSETS"
 """Where the tools of the Kubernetes world look for an API server and etcd."""
 HERE = Path(__file__).parent
-BUILD_SECONDS = 1500.0
-VERSION_SECONDS = 60.0
+BUILD_SECONDS = 3600.0
+"""
+Go keeps the packages that it has compiled, but a machine that is busy with others takes long for the large ones.
+"""
+VERSION_SECONDS = 240.0
 
 
 class Unavailable(Exception):
@@ -67,7 +70,7 @@ class Kit:
     """Programs that belong together, and how they are built."""
 
     noun: str
-    """What is missing without it."""
+    """The name of these programs in the message that they are missing."""
     programs: Mapping[str, str]
     """By the name of its file, the Go package of each."""
     source: Path
@@ -76,12 +79,12 @@ class Kit:
     """The files there that say what will be built."""
     flags: tuple[str, ...] = ()
     linked: str = ""
-    """What the linker is told besides leaving out what debuggers need."""
+    """The flags for the linker, in addition to those that leave out debug information."""
     folders: tuple[str, ...] = (FOLDER,)
     """The variables that may name a folder in which all of them are."""
     oldest: Oldest | None = None
     fixed: Mapping[str, str] = field(
-        # The Go of this machine or none: another would be fetched without anybody having asked.
+        # The Go of this machine or none: another one would be downloaded unasked.
         default_factory=lambda: {
             "GOTOOLCHAIN": "local",
             "CGO_ENABLED": "0",
@@ -144,7 +147,7 @@ KUBECTL = Kit(
     folders=(KUBEBUILDER, FOLDER),
     oldest=Oldest(command=("kubectl", "version", "--client"), version=OLDEST),
 )
-# What runs on a node, besides what its distribution has.
+# The programs of a node that its distribution does not have.
 NODE = Kit(
     noun="kubelet with kube-proxy",
     programs=_commands("kubelet", "kube-proxy"),
@@ -285,7 +288,9 @@ def build(kit: Kit, environment: dict[str, str], objections: list[str]) -> dict[
 
 @contextmanager
 def locked(cache: Path) -> Iterator[None]:
-    """Wait until nobody else builds; a lock of the kernel, so that nobody's end leaves it behind."""
+    """
+    Wait until no other process builds; a lock of the kernel, so that it ends with its process.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -307,7 +312,7 @@ def _compile(kit: Kit, name: str, command: list[str], environment: dict[str, str
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"building {name} took more than {BUILD_SECONDS:.0f} s") from error
     if built.returncode != 0:
-        lines = built.stderr.strip().splitlines() or ["nobody says why"]
+        lines = built.stderr.strip().splitlines() or ["no output"]
         raise Unavailable(f"{name} cannot be built with {command[0]}: {lines[-1]}")
 
 

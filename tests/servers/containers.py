@@ -1,5 +1,6 @@
 """
-What runs containers on this machine for a test: podman, or a docker that answers, with an image made here.
+The engine that runs containers on this machine for a test: podman, or a docker that answers, with
+an image made here.
 
 The image is this interpreter with its libraries and a busybox, so that it takes a few seconds and no registry. Podman
 keeps it in a folder of the test, and gets the limits and the runtime that work where root may raise no
@@ -40,7 +41,7 @@ class Containers:
 
     engine: str
     variables: dict[str, str]
-    """What its client has to find in its environment."""
+    """The variables that its client needs in its environment."""
 
     def __call__(self, *words: str) -> str:
         """Run it; raise :class:`Unavailable` with what it says if it fails."""
@@ -68,10 +69,10 @@ def containers(folder: Path) -> Iterator[Containers]:
     """Have an engine, with its images in this folder where it can keep them there."""
     engine = _find(folder)
     for image, root in ((IMAGE, folder / "python"), (BARE, folder / "busybox")):
-        _furnish(root, with_python=image == IMAGE)
+        furnish(root, with_python=image == IMAGE)
         archive = shutil.make_archive(str(root), "tar", root)
         engine("import", archive, image)
-    # What cannot run a container of its own runs none of ours.
+    # An engine that cannot run this container runs none of ours.
     engine("run", "--rm", "--network=host", IMAGE, "python3", "-c", "")
     try:
         yield engine
@@ -93,7 +94,7 @@ def _find(folder: Path) -> Containers:
     return Containers("podman", found)
 
 
-def _furnish(root: Path, *, with_python: bool) -> None:
+def furnish(root: Path, *, with_python: bool) -> None:
     """Make the files of an image."""
     busybox = shutil.which("busybox")
     if busybox is None or b"/ld-" in Path(busybox).read_bytes()[:4096]:

@@ -1,9 +1,9 @@
 """
 A real control plane of Kubernetes for tests: etcd, API server, controller-manager and scheduler.
 
-It is on 127.0.0.1, needs no root, keeps everything in one folder, and ends with the tests, whatever
-becomes of them. It has no kubelets: nodes are made by :mod:`tests.servers.nodes`, and what would run on
-them is the test's to play. Real ones, which need another address and root, are in
+It is on 127.0.0.1, needs no root, keeps everything in one folder, and ends with the tests, even if
+they are killed. It has no kubelets: nodes are made by :mod:`tests.servers.nodes`, and the work of a
+kubelet is the test's to play. Real ones, which need another address and root, are in
 :mod:`tests.servers.realnodes`.
 
 Most tests share the fixture ``control_plane`` (one for each process of the test run) and a namespace of
@@ -45,7 +45,7 @@ ITSELF = ("10.96.0.1", "kubernetes.default", "kubernetes.default.svc")
 """How pods reach the API server."""
 ISSUER = "https://kubernetes.default.svc"
 PATIENCE_SECONDS = 86_400
-"""Nobody sends heartbeats for made nodes."""
+"""Made nodes send no heartbeats."""
 TOKEN_SECONDS = 3600
 ASK_SECONDS = 5.0
 UNTHROTTLED: Mapping[str, Any] = {"clientConnection": {"qps": 1000, "burst": 1000}}
@@ -54,12 +54,12 @@ UNTHROTTLED: Mapping[str, Any] = {"clientConnection": {"qps": 1000, "burst": 100
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What a control plane is to have besides the usual."""
+    """The wishes for a control plane that differ from the usual one."""
 
     host: str = HOST
     """The address of the API server. Real kubelets need another one, which they and their pods reach."""
     lost_seconds: int = PATIENCE_SECONDS
-    """So long after the last word of its kubelet a node counts as lost."""
+    """A node counts as lost this long after the last report of its kubelet."""
     audit_policy: Mapping[str, Any] | None = None
     """An ``audit.k8s.io/v1`` Policy; :attr:`ControlPlane.audit_log` is then written, a line an event."""
     api_server: Sequence[str] = ()
@@ -92,8 +92,8 @@ class ControlPlane:
         """
         Choose its ports, and write what its programs read.
 
-        Without ``programs`` they are looked for, and the test is skipped where there are none. What is
-        no test gives them: ``programs=find_all(*PROGRAMS)``.
+        Without ``programs`` they are looked for, and the test is skipped where there are none. A
+        caller that is no test gives them: ``programs=find_all(*PROGRAMS)``.
         """
         self._programs = demand(*PROGRAMS) if programs is None else programs
         self._wishes = wishes or Wishes()
@@ -104,7 +104,7 @@ class ControlPlane:
         store, peers, api, controllers, scheduler = choose_ports(5)
         self.url = f"https://{self._wishes.host}:{api}"
         self.store_url = f"http://{HOST}:{store}"
-        """Where etcd answers, without a proof of who asks."""
+        """The address of etcd, which asks no client for a proof of its identity."""
         self.audit_log = folder / "audit.log"
         self._write_files()
         self._guard = Guard()
@@ -169,7 +169,7 @@ class ControlPlane:
 
     @property
     def admin(self) -> Path:
-        """The kubeconfig of somebody who may do everything."""
+        """The kubeconfig of a user who may do everything."""
         return self._kubeconfig("admin")
 
     def api(self, kubeconfig: Path | None = None) -> Api:
@@ -185,7 +185,10 @@ class ControlPlane:
         return self.kubectl_as(self.admin)
 
     def kubeconfig_for_user(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Make somebody known by a certificate, who may do what is granted to name and groups."""
+        """
+        Make a user with a certificate, who may do everything that is granted to its name and
+        groups.
+        """
         return self._write_kubeconfig(
             f"user-{user}", with_certificate(self.authority.issue_client(user, groups))
         )
@@ -288,7 +291,7 @@ class ControlPlane:
 
     def _as_seen_by_nodes(self) -> list[str]:
         if self._wishes.host == HOST:
-            # Nobody is to reach it by its Service, for which an address of this host would not do.
+            # No client reaches it by its Service, for which an address of this host would not do.
             return ["--endpoint-reconciler-type=none"]
         shown = self._folder / "kubelet-client"
         return [

@@ -1,10 +1,10 @@
 """
 Images for real nodes, built from our Dockerfiles without a registry.
 
-What the Dockerfiles begin with is not fetched from anywhere: a stand-in for ``python:3.11-slim`` is made of
-Debian's own packages (its Python is 3.11, too), and one for the image of the tools of its busybox. They are
-for tests only, and never to be published. Built layers are kept beside the servers in the cache, so that
-only what has changed is built anew.
+The base images of the Dockerfiles are not fetched from anywhere: a stand-in for
+``python:3.11-slim`` is made of Debian's own packages (its Python is 3.11, too), and one for the
+image of the tools of its busybox. They are for tests only, and never to be published. Built layers
+are kept beside the servers in the cache, so that only changed layers are built again.
 """
 
 import ast
@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.servers.binaries import Unavailable, locked
 from tests.servers.packages import ensure_packages
@@ -27,7 +28,7 @@ from tests.servers.stocks import Stock
 from tests.sidecar.engines import Buildah, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_SECONDS = 900.0
+BUILD_SECONDS = 2700.0
 MOST_LAYERS = 120
 LONG_AGO = 1_577_836_800
 """The beginning of 2020."""
@@ -61,6 +62,7 @@ OPERATOR_FILES = (
     "requirements.operator.lock",
     "requirements.build.lock",
     "pyproject.toml",
+    "scripts/man_pages.py",
     "README.md",
     "LICENSE",
     "NOTICE",
@@ -72,7 +74,16 @@ TRAINER_FILES = ("examples", "profiles/elasticflow/throughput.csv")
 
 
 class CommandFailed(Exception):
-    """What belongs to the making of an image has ended with an error; the message is what it said."""
+    """A command of the making of an image has ended with an error; the message is its output."""
+
+
+class Released(NamedTuple):
+    """The engine that builds the images of a release here."""
+
+    variables: Mapping[str, str]
+    """Of the environment of buildah."""
+    options: Sequence[str]
+    """More words for each build."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,23 @@ class Images:
             self._build_operator()
             yield Buildah(self.folder, OPERATOR_RECIPE, bundles=Path(bundles))
 
+    @contextmanager
+    def released(self, *architectures: str) -> Iterator[Released]:
+        """Have a base of the SideCar's image for each architecture, to build a release on it."""
+        ensure_packages()
+        tools = f"localhost/dljob-test-tools-{uuid.uuid4().hex}"
+        with self._opened():
+            for architecture in architectures:
+                container = self._buildah("from", f"--arch={architecture}", "scratch")
+                self._buildah("copy", "--quiet", container, str(_busybox()), "/bin/busybox")
+                self._buildah("config", f"--arch={architecture}", container)
+                self._buildah("commit", "--quiet", "--rm", f"--manifest={tools}", container)
+            variables = {**self._variables, "BUILDAH_ISOLATION": "chroot"}
+            try:
+                yield Released(variables, ("--pull-never", f"--build-arg=TOOLS={tools}"))
+            finally:
+                self._buildah("manifest", "rm", tools)
+
     # --- what Dockerfiles begin with
 
     def _ensure_python(self) -> None:
@@ -131,7 +159,7 @@ class Images:
                 raise Unavailable(str(error)) from error
             for archive in (root / "var/cache/apt/archives").glob("*.deb"):
                 archive.unlink()
-            # As in the image it stands for, pip may install beside what is there.
+            # As in the image that it replaces, pip may install packages next to those of Debian.
             for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
                 mark.unlink()
             for name, target in (("python", "python3"), ("pip", "pip3")):
@@ -144,7 +172,7 @@ class Images:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             busybox = Path(folder) / "bin" / "busybox"
             busybox.parent.mkdir()
-            shutil.copy(shutil.which("busybox") or "/bin/busybox", busybox)
+            shutil.copy(_busybox(), busybox)
             self._commit(Path(folder), TOOLS)
             waits = '["/bin/busybox", "sleep", "infinity"]'
             self._commit(Path(folder), PAUSE, "--entrypoint", waits)
@@ -187,19 +215,21 @@ class Images:
         return stock
 
     def _write_archive(self, archive: Path, which: str, *names: str) -> None:
-        """Write images into one archive, in which what they share stands once."""
-        # Kept, because what is there is not written again.
+        """Write images into one archive, in which shared layers exist once."""
+        # The layout is kept, because its blobs are not written again.
         layout = self.folder / "layouts" / which
         layout.mkdir(parents=True, exist_ok=True)
         for name in names:
-            # What is imported on the same machine need not be small.
+            # An image that is imported on the same machine need not be small.
             words = ("push", "--quiet", "--disable-compression", name, f"oci:{layout}:{name}")
             self._buildah(*words)
         _forget_old_blobs(layout)
         run(["tar", "--directory", str(layout), "--create", "--file", str(archive), "."])
 
     def _forget_old_layers(self) -> None:
-        """Remove what no image stands on any more, now and then: what may be built upon is among it."""
+        """
+        Remove the images without a name and a child, now and then: later builds may still use them.
+        """
         if len(self._buildah("images", "--all", "--quiet").split()) > MOST_LAYERS:
             self._buildah("rmi", "--prune")
 
@@ -230,9 +260,16 @@ class Images:
         settings = f'[storage]\ndriver = "overlay"\n{places}'
         (self.folder / "storage.conf").write_text(settings, encoding="utf-8")
 
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {"CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
+
     def _buildah(self, *words: str, stdin: str = "") -> str:
-        settings = {"CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
-        return run(["buildah", *words], stdin=stdin, environment=settings).strip()
+        return run(["buildah", *words], stdin=stdin, environment=self._variables).strip()
+
+
+def _busybox() -> Path:
+    return Path(shutil.which("busybox") or "/bin/busybox")
 
 
 def _forget_old_blobs(layout: Path) -> None:
@@ -274,7 +311,7 @@ def _copied(*names: str) -> Iterator[Path]:
 
 @contextmanager
 def _sidecar_context() -> Iterator[Path]:
-    """What Dockerfile.sidecar names, with the archive that ``make sidecar`` makes."""
+    """The files that Dockerfile.sidecar names, with the archive that ``make sidecar`` makes."""
     with _copied(*SIDECAR_FILES) as context:
         (context / "dist").mkdir()
         built = context / "dist" / "dljob-sidecar.pyz"
@@ -284,7 +321,7 @@ def _sidecar_context() -> Iterator[Path]:
 
 
 def _make_timeless(context: Path) -> None:
-    """Have all files be of the same time, by which layers are told apart, too."""
+    """Give all files the same time, because layers differ by the times of their files, too."""
     for path in context.rglob("*"):
         os.utime(path, (LONG_AGO, LONG_AGO))
 

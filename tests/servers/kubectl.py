@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 300.0
 
 
 class Said(NamedTuple):
-    """What a command printed, and how it ended."""
+    """The output of a command, and its exit status."""
 
     code: int
     out: str
@@ -41,7 +41,7 @@ class Kubectl:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._seconds = seconds
-        # What it learns of the server it keeps at home, which is not the user's here.
+        # kubectl caches answers of the server in its home, which must not be the user's here.
         self._home = kubeconfig.parent / "home"
 
     def in_namespace(self, namespace: str) -> "Kubectl":
@@ -67,7 +67,7 @@ class Kubectl:
         return Said(ran.returncode, ran.stdout, ran.stderr)
 
     def command(self, *words: str | Path) -> list[str | Path]:
-        """The words of a command, for whoever starts it in another way."""
+        """The words of a command, for a caller that starts it in another way."""
         namespace = [f"--namespace={self._namespace}"] if self._namespace else []
         return [self._program, *namespace, *words]
 

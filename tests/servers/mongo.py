@@ -7,14 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-START_SECONDS = 60.0
+from tests.servers.ports import choose_ports
+
+START_SECONDS = 240.0
 
 
 class MongoServer:
     """
     FerretDB with its data in a folder. It keeps its port over restarts.
 
-    It ends with its standard input, so it never outlives the tests, whatever becomes of them.
+    It ends with its standard input, so it never outlives the tests, even if they are killed.
     """
 
     def __init__(
@@ -25,8 +27,9 @@ class MongoServer:
         self._log = folder / "log"
         self._tls = tls
         self._process: subprocess.Popen[str] | None = None
-        self.place = f"{host}:0"
-        """Where it listens; port 0 before it was first started."""
+        # Not one of the kernel's choice, which clients could have while the server is down.
+        self.place = f"{host}:{choose_ports(1, host)[0]}"
+        """Where it listens."""
         self._data.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
@@ -55,20 +58,17 @@ class MongoServer:
                 stderr=log,
                 text=True,
             )
-        url = self._first_line().removeprefix("serving mongodb://")
-        self.place = url.partition("/")[0]
+        self._wait_until_it_serves()
 
-    def _first_line(self) -> str:
+    def _wait_until_it_serves(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             answers = selector.select(START_SECONDS)
-        line = self._process.stdout.readline() if answers else ""
-        if not line:
+        if not answers or not self._process.stdout.readline():
             self.kill()
             raise RuntimeError(f"it does not begin to serve: {self._log.read_text()[-2000:]}")
-        return line.strip()
 
     def kill(self) -> None:
         """End it as a power cut would."""

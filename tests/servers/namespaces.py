@@ -17,7 +17,9 @@ def make_namespace(api: Api, prefix: str = "test-") -> str:
 
 
 def remove_namespace(api: Api, name: str) -> None:
-    """Have it deleted with everything in it, which takes a while; nobody needs to wait for it."""
+    """
+    Have it deleted with everything in it, which takes a while; no caller needs to wait for it.
+    """
     api.delete(f"{PATH}/{name}")
 
 

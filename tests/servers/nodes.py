@@ -2,7 +2,7 @@
 Nodes without a kubelet: objects that say that they are ready.
 
 A scheduler binds pods to them; what a kubelet would then report is the test's to play. The control plane
-of the tests is patient with their heartbeats, so they stay ready until somebody says otherwise.
+of the tests is patient with their heartbeats, so they stay ready until a test says otherwise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

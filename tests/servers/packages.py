@@ -1,4 +1,7 @@
-"""What real nodes need of the distribution: a container runtime, its network plugins, and tools for images."""
+"""
+The packages of the distribution that real nodes need: a container runtime, its network plugins, and
+tools for images.
+"""
 
 import fcntl
 import os

@@ -1,9 +1,10 @@
 """
 Servers as processes: started when they serve, stopped, killed, frozen, and never left behind.
 
-They share a process group with a small shell that reads from the tests. When the tests end, in whatever
-way, the kernel closes that pipe, and the shell kills the group. No server has to know of it, and unlike a
-death signal of the kernel it does not matter which thread of the tests had started them.
+They share a process group with a small shell that reads from the tests. When the tests end, even by
+a SIGKILL, the kernel closes that pipe, and the shell kills the group. No server has to know of it,
+and unlike a death signal of the kernel it does not matter which thread of the tests had started
+them.
 """
 
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """Far more than any of them takes on a machine that has nothing else to do."""
 STOP_SECONDS = 20.0
 LAST_CHARACTERS = 3000
@@ -29,10 +30,10 @@ class Holder(Protocol):
 
 
 class Guard:
-    """A group of processes that ends with whoever holds it."""
+    """A group of processes that ends with the process that holds it."""
 
     def __init__(self) -> None:
-        # The read ends with a pipe that is closed, and nobody ever writes into it.
+        # The read ends with a pipe that is closed, and no process ever writes into it.
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", "read nothing; kill -KILL 0"],
             stdin=subprocess.PIPE,
@@ -133,12 +134,12 @@ class Server:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text[-LAST_CHARACTERS:]
 
-    def stop(self) -> None:
-        """Ask it to end, and see to it that it does."""
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Ask it to end, and kill it if it has not done so within these seconds."""
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_SECONDS)
+                self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 self.kill()
 

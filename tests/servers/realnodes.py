@@ -30,14 +30,14 @@ PLUGINS = Path("/usr/lib/cni")
 GROUPS = Path("/sys/fs/cgroup")
 GROUP = "dljob-test-"
 """So the names of control groups begin; then comes who has made them."""
-STEP_SECONDS = 120.0
+STEP_SECONDS = 300.0
 PODS = "10.244.0.0/16"
 LOST_SECONDS = 20
-"""So long after the last word of a kubelet its node counts as lost."""
+"""The node of a kubelet counts as lost this long after its last report."""
 
 
 def open_room(nodes: int) -> Room:
-    """Make a room with the addresses of so many nodes, or raise :class:`Unavailable`."""
+    """Make a room with the addresses of ``nodes`` nodes, or raise :class:`Unavailable`."""
     try:
         room = Room()
     except NoRoom as error:
@@ -95,13 +95,16 @@ class RealNode:
         )
 
     def start(self) -> None:
-        """Start it anew, as a machine that was switched on again; return when it is ready."""
+        """Start it again, as a machine that was switched on again; return when it is ready."""
         self.containerd.start()
         self.kubelet.start()
 
     def power_off(self) -> None:
-        """End everything on it at once, its containers first of all, and tell nobody."""
-        # Who starts containers goes first, so that none comes back.
+        """
+        End everything on it at once, its containers first of all, and report it to no other
+        program.
+        """
+        # The programs that start containers go first, so that no container comes back.
         self.kubelet.kill()
         self.containerd.kill()
         wait_until(self._is_off, what=f"the end of all processes on {self.name}")
@@ -170,7 +173,7 @@ class RealNode:
 
 @dataclass(frozen=True)
 class RealNodes:
-    """Nodes that are there, and what leads their pods to Services."""
+    """The running nodes, and the proxy that leads their pods to Services."""
 
     nodes: tuple[RealNode, ...]
     proxy: Server
@@ -253,9 +256,10 @@ def find_members(name: str) -> list[int]:
     """Find the living processes in control groups whose names begin so, and in those below."""
     found: set[int] = set()
     for group in find_groups(name):
-        for file in group.rglob("cgroup.procs"):
+        # Not by rglob, which fails where a group vanishes meanwhile.
+        for folder, _, _ in os.walk(group):
             with contextlib.suppress(OSError):
-                found.update(map(int, file.read_text().split()))
+                found.update(map(int, Path(folder, "cgroup.procs").read_text().split()))
     return [pid for pid in found if is_alive(pid)]
 
 
@@ -275,6 +279,9 @@ def _remove_group(group: Path) -> None:
 def _is_removed(group: Path) -> bool:
     try:
         group.rmdir()
+    except FileNotFoundError:
+        # Another run removes what is left, too.
+        return True
     except OSError:
         # Its last process is gone, and the kernel has not yet taken note of it.
         return False

@@ -1,11 +1,11 @@
 """
 A room of its own for the nodes of a real cluster, in which a kubelet may do what it does to a machine.
 
-A room has its own network, mounts and processes: addresses, bridges, rules and mounts that are made in it,
-and whatever is written below ``/run``, ``/var/lib`` and ``/var/log``, are seen by nobody outside. The
-kernel takes all of that away when the first process of the room ends, containers included; and that
-process reads from the tests, so it ends with them, in whatever way they end. Of a machine's files only
-those elsewhere, and its control groups, are the same inside and outside.
+A room has its own network, mounts and processes: addresses, bridges, rules and mounts that are made
+in it, and files that are written below ``/run``, ``/var/lib`` and ``/var/log``, are invisible
+outside. The kernel takes all of that away when the first process of the room ends, containers
+included; and that process reads from the tests, so it ends with them, even if they are killed. Of a
+machine's files only those elsewhere, and its control groups, are the same inside and outside.
 
 It takes root, ``unshare`` and ``nsenter``.
 """
@@ -36,8 +36,8 @@ ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 exec "$@"
 """
-# Orphans become children of the first process. Where it ignores their ends, the kernel buries them; a
-# shell does not ignore them, whatever it is told.
+# Orphans become children of the first process. Where it ignores their ends, the kernel buries them;
+# a shell does not ignore them, even if it is asked to.
 KEEP = """
 import signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -56,8 +56,8 @@ class Room:
     """
     A room that lasts as long as this object is open.
 
-    ``spawn`` makes it a guard for :class:`~tests.servers.processes.Server`. What a test itself and its
-    ordinary children do has to reach the room's network: ``with room.entered(): …``.
+    ``spawn`` makes it a guard for :class:`~tests.servers.processes.Server`. A test itself and its
+    ordinary children have to reach the room's network: ``with room.entered(): …``.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,8 @@
 Images as nodes have them from their first moment: in a storage of containerd, which is copied for each node.
 
 To unpack all images for every node of every run would take longer than most tests. So one storage is kept
-beside the images, made anew where one of them has changed, and nodes have its files as links. Nobody writes
+beside the images, made again where one of them has changed, and nodes have its files as links. No
+process writes
 into such a file: containers write above their images, and only databases are changed in place, which are copied.
 """
 

@@ -1,9 +1,9 @@
 """
-Containers whose trainings do what they are told, so that one certain thing happens and no other.
+Containers whose trainings obey the test, so that one certain thing happens and no other.
 
-What a random story comes upon by luck is arranged with these. A training hears orders through a
-pipe; a start is held up by stopping the warm interpreter that is to become it; and declarations
-meet in one step of the SideCar, if it stands still itself while they arrive.
+These containers arrange the cases that a random story meets by chance. A training hears orders
+through a pipe; a start is held up by stopping the warm interpreter that is to become it; and
+declarations meet in one step of the SideCar, if it stands still itself while they arrive.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from dlsidecar.behaviour.machine import Word
+from dlsidecar.behaviour.table import Word
 from dlwire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
-from tests.sidecar.drivers import read_proc, wait_until
+from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, wait_until
 from tests.sidecar.matrices import Pair, read_pairs
 
 PRELOADED = "json"
-"""What warm interpreters have imported, by which they are known."""
+"""The module that warm interpreters have imported, by which the test recognises them."""
 
 
 class Stage:
@@ -40,7 +40,7 @@ class Stage:
         self._lock = threading.Lock()
         self.heard: Counter[Pair] = Counter()
         self.excused: dict[Pair, str] = {}
-        """What this machine does not allow to bring about, and why."""
+        """The pairs that this machine cannot bring about, and the reasons."""
 
     @contextmanager
     def container(self, manner: Manner) -> Iterator[Actors]:
@@ -57,7 +57,7 @@ class Stage:
 
 
 class Actors(Container):
-    """A container whose training does what it is told."""
+    """A container whose training obeys the test."""
 
     # --- the training -----------------------------------------------------------------------
 
@@ -86,7 +86,9 @@ class Actors(Container):
         os.close(pipe)
 
     def ask_to_save(self, processes: int) -> None:
-        """Begin anew, and declare something newer: the leader is asked for a checkpoint."""
+        """
+        Start the training again, and declare a newer target: the leader is asked for a checkpoint.
+        """
         self.stop(checkpoint=False)
         self.settle()
         generation = self.run_and_wait(processes)
@@ -144,7 +146,9 @@ class Actors(Container):
         return find_sidecar(self.sidecar.process.pid)
 
     def spares(self, count: int) -> list[int]:
-        """Stop, wait for so many warm interpreters, and return them in the order of their start."""
+        """
+        Stop, wait for ``count`` warm interpreters, and return them in the order of their start.
+        """
         # Those that have become a training look like those that wait.
         self.stop(checkpoint=False)
         self.settle()
@@ -164,7 +168,7 @@ class Line:
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(30)
+        self._socket.settimeout(LIMIT_SECONDS)
         self._socket.connect(str(path))
         self.send(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
         assert self.read_status() == 200
@@ -206,13 +210,13 @@ def stands_still(pid: int) -> bool:
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
     """Let processes stand still."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    for pid in pids:
-        wait_until(partial(stands_still, pid), what="a standstill")
     try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in pids:
+            wait_until(partial(stands_still, pid), what="a standstill")
         yield
     finally:
         for pid in pids:
-            if read_proc(pid, "stat"):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

@@ -1,8 +1,8 @@
 """
 A rank that takes steps and says at which ones it saves; started several times by :mod:`tests.sidecar.test_training_module`.
 
-``python -m tests.sidecar.agreeing FOLDER SAVES [torch]``: it ends after so many saves. Its file, named by its
-rank, gets a line for each.
+``python -m tests.sidecar.agreeing FOLDER SAVES [torch]``: it ends after SAVES saves. Its file,
+named by its rank, gets a line for each.
 """
 
 import os

@@ -27,5 +27,5 @@ def build(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )

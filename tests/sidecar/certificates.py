@@ -60,7 +60,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class People:
-    """Everybody's folder with certificates."""
+    """The folders with the certificates of all clients and servers."""
 
     sidecar: Path
     controller: Path

@@ -1,4 +1,4 @@
-"""A client that sends what it is told to, byte by byte, and waits no longer than it must."""
+"""A client that sends the given bytes, one by one if asked, and waits no longer than it must."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dlwire import codec
 from dlwire.messages import State, Target
 
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 240.0
 T = TypeVar("T")
 
 

@@ -1,19 +1,16 @@
-"""What the tests with real processes share: drivers, and that nothing stays behind."""
+"""Fixtures of the tests with real processes: drivers, and a check that no process stays behind."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sidecar.drivers import Driver, find_processes, wait_until
+from tests.sidecar.drivers import Driver, find_processes, wait_until, witnessed
 from tests.sidecar.sidecars import TRAINER, SideCar
 from tests.sidecar.standins import StandIn, build_nvml, library_path
 
@@ -21,13 +18,8 @@ from tests.sidecar.standins import StandIn, build_nvml, library_path
 @pytest.fixture
 def token() -> Iterator[str]:
     """Name this test in the command line of every process of it, and see that none survives."""
-    name = f"witness-{uuid.uuid4().hex}"
-    yield name
-    left = find_processes(name)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert not left
+    with witnessed() as name:
+        yield name
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def drive(tmp_path: Path, token: str) -> Iterator[Callable[..., Driver]]:
     yield make
     for driver in drivers:
         driver.close()
-    # What a harness leaves behind it kills in its last moments, or the kernel does.
+    # A harness kills the processes that it leaves behind in its last moments, or the kernel does.
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not find_processes(token) or None, what="the end of all processes")
 

@@ -1,8 +1,8 @@
 """
-A container whose SideCar is started anew whenever it ended, as its controller and a witness see it.
+A container whose SideCar restarts whenever it ended, as its controller and a witness see it.
 
-It remembers what it was told and what the SideCar heard, and each time *released* is said it looks
-whether that is true.
+It remembers its targets and the events that the SideCar heard, and checks each *released* against
+the processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BOUNDED = (sys.executable, "-S", str(HERE / "bounded.py"), sys.executable)
 
 @dataclass(frozen=True)
 class Manner:
-    """How the training of a container behaves, and how its SideCar is told to treat it."""
+    """The behaviour of a container's training, and the options of its SideCar for it."""
 
     manners: tuple[str, ...] | None = ()
     """None: there is no such command."""
@@ -62,7 +62,7 @@ class Container:
         self.manner = manner
         self.heard: Counter[Pair] = Counter()
         self.accepted: Target | None = None
-        """What this start of the container was told last."""
+        """The last target that this start of the container accepted."""
         self.term = Term(1, 0)
         """The newest that was ever declared here."""
         self.sidecar = self._begin(before="")
@@ -189,7 +189,7 @@ def is_decided(sidecar: SideCar, before: str) -> str:
     if status is not None:
         assert status == EXIT_UNAVAILABLE, sidecar.told()
         return GAVE_WAY
-    # Who answers may still be the one before.
+    # The SideCar that answers may still be the former one.
     return UP if sidecar.read_incarnation() not in {"", before} else ""
 
 

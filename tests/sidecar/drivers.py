@@ -1,5 +1,5 @@
 """
-What the tests of the supervisor hold in their hands: a harness as a process, and a witness.
+Tools of the supervisor's tests: a harness as a process, and a witness.
 
 Nothing here sleeps for a time that "should be enough": everything waits for what it waits for,
 with a limit that only a broken program reaches.
@@ -11,20 +11,24 @@ import inspect
 import json
 import os
 import queue
-import socket
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tornado import httpclient
 
+from tests.servers.ports import choose_ports
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 LONGEST_READ = 1 << 18
 
 T = TypeVar("T")
@@ -63,9 +67,42 @@ def read_proc(pid: int, name: str) -> bytes:
         os.close(file)
 
 
-def is_alive(pid: int) -> bool:
+def read_state(pid: int) -> str:
+    """Return the letter of the state that a process is in; that of a dead one if it is gone."""
     state = read_proc(pid, "stat").rpartition(b")")[2].split()
-    return bool(state) and state[0] not in b"ZX"
+    return state[0].decode() if state else "X"
+
+
+def is_alive(pid: int) -> bool:
+    return read_state(pid) not in "ZX"
+
+
+def find_children(pid: int) -> set[int]:
+    """Return the processes that any thread of a process has started and that run."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except OSError:
+        return set()
+    # A thread may end between the listing and the reading.
+    told = (read_proc(pid, f"task/{thread}/children") for thread in threads)
+    return {int(child) for each in told for child in each.split()}
+
+
+@contextmanager
+def witnessed() -> Iterator[str]:
+    """Yield a name for the command line of every process of a test, and see that none of them survives."""
+    name = f"witness-{uuid.uuid4().hex}"
+    try:
+        yield name
+        # The kernel kills what is left of a SideCar that was killed, and a busy machine takes its time over that.
+        with suppress(AssertionError):
+            wait_until(lambda: not find_processes(name), what="the end of all processes")
+    finally:
+        left = find_processes(name)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert not left
 
 
 class Driver:
@@ -124,8 +161,7 @@ class Driver:
 
     def start(self, attempt: int = 1, *, gpus: int = 1, processes: int = 1) -> None:
         names = [str(index) for index in range(gpus)]
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        [port] = choose_ports(1)
         self.call("start", gpus=names, processes=processes, attempt=attempt, port=port)
 
     def wait_for(self, name: str, **what: Any) -> dict[str, Any]:
@@ -158,11 +194,14 @@ class Driver:
 
         return wait_until(look, what=what)
 
-    def wait_for_problem(self, name: str) -> dict[str, Any]:
-        facts = self.wait_for_fact(
-            lambda facts: any(one["name"] == name for one in facts["problems"]), name
-        )
-        return next(one for one in facts["problems"] if one["name"] == name)
+    def wait_for_problem(self, name: str, *, about: str = "") -> dict[str, Any]:
+        """Return the first problem of this name whose message says what it is about."""
+
+        def find(facts: dict[str, Any]) -> list[dict[str, Any]]:
+            problems = facts["problems"]
+            return [one for one in problems if one["name"] == name and about in one["message"]]
+
+        return find(self.wait_for_fact(find, f"{name} {about}"))[0]
 
     def wait_for_log(self, text: str, count: int = 1) -> str:
         def look() -> str | None:

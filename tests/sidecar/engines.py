@@ -1,5 +1,6 @@
 """
-What builds images and runs containers on this machine: docker with its engine, or buildah and runc.
+Programs that build images and run containers on this machine: docker with its engine, or buildah
+and runc.
 
 Containers are as a careful cluster would run them: a root that can only be read, a user that is
 not root, no capabilities, nothing to be gained by a setuid program.
@@ -32,7 +33,7 @@ class Recipe:
     image: str
     """Under which name it is built."""
     argument: str
-    """By which the Dockerfile is told the image that it stands on."""
+    """The argument of the Dockerfile that names its base image."""
     base: str
     """The name of the stand-in for that one."""
     driver: str = "vfs"
@@ -59,11 +60,11 @@ Mounts = Mapping[str, Seen]
 
 
 class Described(NamedTuple):
-    """What an image says of itself."""
+    """The settings in an image's own configuration."""
 
     user: str
     command: list[str]
-    """What is run if nobody says otherwise."""
+    """The command by default."""
     variables: list[str]
     labels: dict[str, str]
 
@@ -111,7 +112,9 @@ def find_tools() -> Path:
 
 
 class Docker:
-    """Docker, whose engine runs already. What a build is to see it has to be told itself."""
+    """
+    Docker, whose engine runs already. A build sees only the arguments that its command line names.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -144,7 +147,10 @@ class Buildah:
     """Buildah to build, in a storage of its own, and runc to run."""
 
     def __init__(self, folder: Path, recipe: Recipe, *, bundles: Path | None = None) -> None:
-        """Have the storage in a folder, and what runc reads there, too, if it is not told where."""
+        """
+        Keep the storage in a folder, and runc's bundles there, too, unless ``bundles`` names
+        another one.
+        """
         self._places = bundles if bundles is not None else folder
         self._recipe = recipe
         settings = folder / "storage.conf"

@@ -1,4 +1,4 @@
-"""Stand-ins for those below the agent: they do what they are told, and report when asked to."""
+"""Stand-ins for the parts below the agent: they obey the test, and report on request."""
 
 from dlsidecar.agent import Agent
 from dlsidecar.behaviour.events import (
@@ -56,7 +56,7 @@ class FakeSupervisor:
 
 
 class FakeFacts:
-    """Says whatever it was given to say."""
+    """Reports the facts that a test gives it."""
 
     def __init__(self) -> None:
         self.posts: list[Post] = []

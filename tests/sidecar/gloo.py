@@ -17,9 +17,9 @@ import re
 import socket
 import time
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 ADDRESS_BYTES = 136
-"""What the transport over TCP tells of one way to a process."""
+"""The size of the address of one connection in the transport over TCP."""
 
 
 class Store:
@@ -71,7 +71,7 @@ class Store:
 
 
 def main() -> None:
-    """Meet everybody, in the order in which ``GlooContext::Initialize`` does."""
+    """Connect to all other processes, in the order in which ``GlooContext::Initialize`` does."""
     number = {name: int(os.environ[f"HOROVOD_{name}"]) for name in NUMBERS}
     where = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
     port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])

@@ -2,8 +2,8 @@
 A SideCar on a machine whose file systems hang when the test says so.
 
 ``python hanging.py FOLDER run …`` is ``dljob-sidecar run …``, but for this: as long as there is a
-file ``hang`` beside FOLDER, whoever asks anything about what lies in FOLDER waits for its end. That
-is what a network file system does whose server has gone away, and needs neither server nor rights.
+file ``hang`` beside FOLDER, each call about a file in FOLDER waits for its end. That is how a
+network file system behaves whose server has gone away, and needs neither server nor rights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_in_folder(where: Any) -> bool:
     if isinstance(where, int):
-        # What is open already hangs just as well.
+        # Calls about an open file hang just as well.
         where = os.readlink(f"/proc/self/fd/{where}")  # noqa: PTH115 - which would ask us again
     return f"{os.fsdecode(where)}/".startswith(f"{FOLDER}/")
 

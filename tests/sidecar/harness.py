@@ -14,16 +14,21 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from dlsidecar.assembling import Crew
 from dlsidecar.behaviour.events import Gone
-from dlsidecar.observing.gpu_thread import Gauges
-from dlsidecar.observing.gpus import NoGauge
-from dlsidecar.processes import keeper
+from dlsidecar.observing.gpus.gpu_thread import Gauges
+from dlsidecar.observing.gpus.nvml import NoGauge
+from dlsidecar.observing.tailing import FollowedFile
+from dlsidecar.processes import keeper, supervising
 from dlsidecar.settings import Complete, Confirmation, Framework, Saving, Settings, Split, Training
+from dlsidecar.warm.warming import Nursery
 from dlwire.messages import Peer, Run
+
+LIMIT_SECONDS = 240.0
 
 
 def build_settings(document: dict[str, Any]) -> Settings:
@@ -37,8 +42,20 @@ def build_settings(document: dict[str, Any]) -> Settings:
     document["framework"] = Framework(document.get("framework", "none"))
     document["split"] = Split(document.get("split", "perNode"))
     poll = document.pop("poll_seconds", 0.2)
+    slow_down(document.pop("look_seconds", 0.0))
     training = Training(saving=Saving(**saving), **document)
     return Settings(training, expected_gpus=False, poll_seconds=poll)
+
+
+def slow_down(seconds: float) -> None:
+    """Let each look at a file take ``seconds``, as on a file server that is far away."""
+    follow = FollowedFile._follow
+
+    def follow_slowly(self: FollowedFile) -> bool:
+        time.sleep(seconds)
+        return follow(self)
+
+    FollowedFile._follow = follow_slowly  # type: ignore[method-assign]
 
 
 def build_run(gpus: list[str], processes: int, port: int, rank: int = 0) -> Run:
@@ -137,6 +154,8 @@ class Harness:
 
 def main() -> int:
     document, mark, channel, keep = sys.argv[1:]
+    # Neither a spare nor the helper that reads lines is given up where the machine stands still for a while.
+    Nursery.answer_seconds = supervising.LAST_LINES_SECONDS = LIMIT_SECONDS
 
     def work() -> int:
         async def body() -> None:

@@ -1,9 +1,9 @@
 """
 Which event came in which phase: one list of names for the pure machine and for real SideCars.
 
-An event is what it meant to the machine, as its table has it, and besides that the ways in which a
-declaration can change nothing. What cannot come in a phase is listed here with its reason; all else
-can, and has to be shown.
+An event is its meaning to the machine, as its table has it, and also each way in which a
+declaration can change nothing. The pairs that cannot occur are listed here with their reasons; all
+others can, and have to be shown.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 
 from dlsidecar.behaviour.events import Event, Told
-from dlsidecar.behaviour.machine import Machine, Reaction, Word
+from dlsidecar.behaviour.machine import Machine, Reaction
 from dlsidecar.behaviour.state import QUIET
+from dlsidecar.behaviour.table import Word
 from dlwire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]
@@ -71,22 +72,22 @@ def _pairs(phases: Iterable[Phase], words: Iterable[Word]) -> frozenset[Pair]:
 
 
 IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
-    "nothing lives, and its end was the last that was told of it": _pairs(
+    "nothing lives, and its end was the last report about it": _pairs(
         QUIET, _CHANGES | _STARTS | _ENDS | _SAVINGS | _DELAYS | _PROOFS
     ),
-    "something lives: whatever is declared is a change, and that has to end first": _pairs(
+    "something lives: each new declaration is a change, and the processes have to end first": _pairs(
         _LIVELY, {Word.RUN, Word.STOP, Word.LEAVE}
     ),
-    "nobody was asked to save itself": _pairs({Phase.STARTING}, _SAVINGS),
+    "no process was asked to save itself": _pairs({Phase.STARTING}, _SAVINGS),
     "only a training that runs as declared tries its checkpoint": _pairs(
         frozenset(Phase) - {Phase.RUNNING}, {Word.TRY}
     ),
-    "nobody was told to end": _pairs(_LIVELY - {Phase.STOPPING}, _DELAYS),
+    "no process was ordered to end": _pairs(_LIVELY - {Phase.STOPPING}, _DELAYS),
     "the proof comes after the last end, and that leads to Stopping": _pairs(
         _LIVELY - {Phase.STOPPING}, _PROOFS
     ),
     "the start is over": _pairs({Phase.RUNNING, Phase.CHECKPOINTING}, _STARTS),
-    "that all have started is told before the last of them ends": _pairs(
+    "the report that all have started comes before the end of the last one": _pairs(
         {Phase.STARTING}, {Word.ALL_ENDED}
     ),
     "the timer of the checkpoint gave way to that of the grace": _pairs(
@@ -101,7 +102,7 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
             name_refusal(Refused.CONFLICT),
         )
     ),
-    "who is told to leave is in another phase at once": frozenset(
+    "an order to leave leads to another phase at once": frozenset(
         (phase, name_refusal(Refused.LEAVING))
         for phase in (Phase.READY, Phase.STARTING, Phase.RUNNING)
     ),
@@ -142,5 +143,5 @@ def draw(*counts: Mapping[Pair, int]) -> str:
 
 def _justify(column: list[str]) -> list[str]:
     width = max(map(len, column))
-    # The names stand at the left, and numbers at the right.
+    # Names are aligned to the left, and numbers to the right.
     return [f"{cell:<{width}}" if not column[0] else f"{cell:>{width}}" for cell in column]

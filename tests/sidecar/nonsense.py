@@ -1,4 +1,4 @@
-"""Requests that are nearly right, as somebody would send them who looks for a way in."""
+"""Requests that are nearly right, as an attacker would send them who looks for a way in."""
 
 import random
 
@@ -6,7 +6,7 @@ from dlwire import codec
 from tests.sidecar.targets import run
 
 REFUSALS = {b"", b"200", b"400", b"403", b"404", b"405", b"409", b"413"}
-"""What nonsense may be answered with: also nothing, or the state if it was right by chance."""
+"""The possible answers to nonsense: also none, or the state if it was right by chance."""
 
 METHODS = ["PUT", "PUT", "PUT", "GET", "POST", "BREW", "put"]
 PATHS = ["/v1/target", "/v1/target", "/v1/state?after=\xff", "/v1/%zz", "*", "/../../etc/passwd"]

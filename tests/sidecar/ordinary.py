@@ -27,7 +27,7 @@ EXAMPLES = ROOT / "examples"
 INSTALLED = ROOT / ".frameworks"
 WIDTHS = (1, 2, 4, 1)
 BETWEEN = 60
-"""So many steps are made on each number of GPUs before it changes."""
+"""The number of steps on each number of GPUs before it changes."""
 LIMIT_SECONDS = 300
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 LAUNCHER = (str(HERE / "torchrun.py"),)
@@ -39,7 +39,7 @@ def find_python(name: str) -> Path:
 
 
 class Change(NamedTuple):
-    """What came of a start on another number of GPUs."""
+    """The result of a start on another number of GPUs."""
 
     width: int
     saved: float

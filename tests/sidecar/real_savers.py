@@ -8,6 +8,7 @@ or if these counts are not that of its name. ``gap`` seconds are added between t
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ WIDTH = 500
 
 
 class Story:
-    """What the training has been asked, and what it tells outside."""
+    """The requests to the training, and its journal."""
 
     def __init__(self, folder: str, journal: str, options: dict[str, str]) -> None:
         self.folder = Path(folder)
@@ -52,7 +53,7 @@ class Story:
         print(f"step {number}", flush=True)  # noqa: T201 - it is how progress is read
 
     def find(self, expression: str) -> tuple[int, Path] | None:
-        """Return the checkpoint of the highest step, whatever is in it."""
+        """Return the checkpoint of the highest step, even if it is torn."""
         found = ((re.fullmatch(expression, path.name), path) for path in self.folder.iterdir())
         return max(((int(match.group(1)), path) for match, path in found if match), default=None)
 
@@ -162,7 +163,10 @@ def train_by_lightning(story: Story) -> None:
         enable_model_summary=False,
     )
     data = torch.utils.data.DataLoader([torch.ones(WIDTH)] * 64, batch_size=8)
-    trainer.fit(Module(), data, ckpt_path=str(found[1]) if found else None, weights_only=False)
+    # The checkpoint holds more than weights, which newer versions load only if an argument says so.
+    names = inspect.signature(trainer.fit).parameters
+    whole = {"weights_only": False} if "weights_only" in names else {}
+    trainer.fit(Module(), data, ckpt_path=str(found[1]) if found else None, **whole)
 
 
 def train_by_dcp(story: Story) -> None:
@@ -195,6 +199,17 @@ WAYS = {
     "lightning-real": train_by_lightning,
     "dcp-real": train_by_dcp,
 }
+
+
+NEEDS = {
+    "trainer": "transformers",
+    "lightning-real": "lightning",
+    "dcp-real": "torch.distributed.checkpoint",
+}
+"""
+The package that each of them imports; PyTorch before 2.0, and some builds after it, lack the last
+one.
+"""
 
 
 def main(_token: str, way: str, folder: str, journal: str, *options: str) -> None:

@@ -23,7 +23,7 @@ from tests.sidecar.sidecars import SideCar
 SAVER = str(HERE / "savers.py")
 REAL_SAVER = str(HERE / "real_savers.py")
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
-"""What the jobs of these shapes say of their files; those of frameworks are recognised."""
+"""The declared patterns of the jobs of these shapes; the files of frameworks are recognised."""
 COMPLETE = {"several": "auto", "rename": "rename", "marker": "marker"}
 SETTLED = (Phase.RUNNING, Phase.FAILED, Phase.EXITED, Phase.STOPPED)
 FRAMEWORK = ("--framework=pytorch", "--processes=perGpu")
@@ -32,7 +32,7 @@ FRAMEWORK = ("--framework=pytorch", "--processes=perGpu")
 
 @dataclass
 class Tally:
-    """What happened, counted."""
+    """The counts of a job's events."""
 
     saved: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class Job:
         program = (sys.executable, "-S", SAVER)
         if python := said.get("python"):
             program = (python, "-s", REAL_SAVER)
-        given = (token, shape, str(self.path), str(self.journal))
+        given = (token, shape, said.get("writes") or str(self.path), str(self.journal))
         self.command = (*program, *given, f"gap={gap}", f"every={every}")
         self.options = (
             *FRAMEWORK,
@@ -65,6 +65,7 @@ class Job:
             f"--checkpoint-seconds={said.get('seconds', '60')}",
             r"--progress-log=step (?P<iteration>\d+)",
             *([f"--checkpoint-files={PATTERNS[shape]}"] if shape in PATTERNS else []),
+            *said.get("more", "").split(),
         )
         self.generation = 0
         self.tally = Tally()
@@ -100,7 +101,7 @@ class Job:
         return state.held_generation == self.generation and state.phase in SETTLED
 
     def change_under_fire(self, chance: random.Random, longest: float) -> None:
-        """Change it, and kill somebody of it at a random moment; then have it go on."""
+        """Change the job, and kill one of its processes at a random moment; then have it go on."""
         self.generation += 1
         self.sidecar.run(self.generation)
         time.sleep(chance.uniform(0.0, longest))
@@ -119,7 +120,7 @@ class Job:
 
     def kill_sidecar(self) -> None:
         self.tally.kills[f"SideCar while {self.sidecar.state().phase.value}"] += 1
-        self.sidecar.process.kill()
+        self.sidecar.kill()
         self.sidecar.close()
         self.sidecar = self.begin()
 

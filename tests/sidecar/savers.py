@@ -1,7 +1,8 @@
 """
 A training that writes its checkpoints as frameworks do, and tells whether it went on from a torn one.
 
-``python savers.py TOKEN SHAPE FOLDER JOURNAL [gap=S] [every=N]``. It finds its checkpoint as the
+``python savers.py TOKEN SHAPE FOLDER JOURNAL [gap=S] [every=N]``, with ``-`` for the folder that the environment
+names. It finds its checkpoint as the
 framework would, which looks at names and not at what is inside, and holds every byte of it against
 what was written. The journal, outside of the folder, says ``resumed N``, ``trains GENERATION``, ``torn
 WHAT`` or ``failed WHAT``. On SIGUSR1 it saves after the step at hand, and every N steps anyhow; ``gap`` is the time
@@ -40,7 +41,7 @@ PORT = 20000
 
 @dataclass
 class Request:
-    """What the signal has asked for."""
+    """The request that the signal makes."""
 
     is_open: bool = False
 
@@ -53,7 +54,7 @@ class Files:
     """One kind of checkpoint: its files in the order of writing, and how the latest is found."""
 
     unit: str
-    """What a checkpoint is called, with its step."""
+    """The name of a checkpoint, with its step."""
     names: tuple[str, ...]
     """Its files, below the unit; the empty name is the unit itself."""
     finds: str
@@ -208,6 +209,7 @@ def main(_token: str, shape: str, folder: str, journal: str, *options: str) -> N
         os.write(file, f"{line}\n".encode())
         os.close(file)
 
+    folder = folder if folder != "-" else os.environ["DLJOB_CHECKPOINT_DIR"]
     saver = Saver(SHAPES[shape], folder, float(given.get("gap", "0.1")))
     train(saver, request, tell, int(given.get("every", "100000")))
 

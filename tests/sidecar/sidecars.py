@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from types import MappingProxyType
 
 from dlwire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
-from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
+from tests.sidecar.drivers import HERE, ROOT, find_processes, is_alive, wait_until
 
 TRAINER = str(HERE / "trainers.py")
-POLL_SECONDS = 20
+POLL_SECONDS = 60
+"""The longest that a SideCar lets a poll wait."""
 
 
 class SideCar:
@@ -75,13 +77,16 @@ class SideCar:
 
     def wait_for(self, is_reached: Callable[[State], bool]) -> State:
         """Follow the state by long polls until it is what is waited for."""
-        state = self.state()
+        state, moved = self.state(), time.monotonic()
         for _ in range(1000):
             if is_reached(state):
                 return state
             path = f"/v1/state?after={state.version}&wait={POLL_SECONDS}"
             following = self.get(path).state()
-            assert following.version > state.version, f"nothing moves any more: {state}"
+            if following.version > state.version:
+                moved = time.monotonic()
+            # A busy machine may take longer for the next step than a poll may last.
+            assert time.monotonic() < moved + LONGEST_SECONDS, f"nothing moves any more: {state}"
             state = following
         raise AssertionError(f"it is never reached: {state}")
 
@@ -129,6 +134,17 @@ class SideCar:
 
     def wait_ended(self) -> int:
         return self.process.wait(LONGEST_SECONDS)
+
+    def kill(self) -> None:
+        """
+        Kill the keeper, and wait until the kernel has ended the SideCar with it.
+
+        The socket is free only then, and a SideCar that begins before gives way.
+        """
+        below = read_children(self.process.pid)
+        self.process.kill()
+        self.wait_ended()
+        wait_until(lambda: not any(map(is_alive, below)), what="the end of the SideCar")
 
     def close(self) -> None:
         if self.process.poll() is None:

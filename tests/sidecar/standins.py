@@ -34,7 +34,7 @@ def build_nvml(folder: Path) -> Path:
 
 
 class StandIn:
-    """What the GPUs say from now on; each is meant by its slot, whatever it is numbered."""
+    """The reports of the GPUs from now on; each GPU is meant by its slot, under every numbering."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` is the one that STANDIN_NVML names."""
@@ -44,7 +44,10 @@ class StandIn:
         self.hold(0)
 
     def hold(self, mib: int, processes: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Let so much of the memory of GPU 0 be in use, of it so much by these processes."""
+        """
+        Let ``mib`` MiB of the memory of GPU 0 be in use, and of these the given amounts by these
+        processes.
+        """
         self._list("processes", processes)
         self._write("memory", str(mib))
 
@@ -61,7 +64,7 @@ class StandIn:
         (self.folder / "new").rename(self.folder / file)
 
     def count(self, gpus: int) -> None:
-        """Let there be so many slots."""
+        """Let there be ``gpus`` slots."""
         self._write("count", str(gpus))
 
     def set(self, what: str) -> None:
@@ -117,7 +120,15 @@ class Witness:
         while not self._is_over.wait(0.01):
             self.looks += 1
             both = {slot: pids for slot, pids in self._machine.users().items() if len(pids) > 1}
-            self.shared.update(both)
+            if not both:
+                continue
+            # One may have ended before the next began. One that is still there now was there with the next.
+            still = self._machine.users()
+            self.shared.update(
+                (slot, pids)
+                for slot, pids in both.items()
+                if not set(pids[:-1]).isdisjoint(still.get(slot, ()))
+            )
 
 
 def find_owner(file: Path) -> int:
@@ -132,7 +143,7 @@ def find_owner(file: Path) -> int:
 
 
 def consume(mib: int, *words: str) -> tuple[str, ...]:
-    """Return the command that takes so much memory of each GPU that it is shown."""
+    """Return the command that takes ``mib`` MiB of memory of each GPU that it sees."""
     return (sys.executable, "-S", str(CONSUMER), str(mib), *words)
 
 

@@ -1,9 +1,9 @@
 """
 ``python strangers.py FOLDER PREFIX COMMAND …``: become the command where nothing is ours.
 
-As root on a machine that can be changed, it makes what a hardened container is: a user of whom
-nobody has heard, and a file system that can be read only, but for FOLDER. PREFIX, where an
-interpreter is installed, appears as FOLDER/python, because it may lie in somebody's home.
+As root on a machine that can be changed, it makes the conditions of a hardened container: a user
+without a name, and a file system that can be read only, but for FOLDER. PREFIX, where an
+interpreter is installed, appears as FOLDER/python, because it may lie in a user's home.
 """
 
 import ctypes

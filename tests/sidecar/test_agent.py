@@ -1,14 +1,18 @@
-"""What the agent does with events, actions and time; nothing below it is real."""
+"""The agent with events, actions and time; nothing below it is real."""
 
 import asyncio
 import errno
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dlsidecar.agent import Agent, limits_of
-from dlsidecar.behaviour.events import Interrupted
+from dlsidecar.behaviour.events import Gone, Interrupted, StartFailed
 from dlsidecar.behaviour.machine import Limits
+from dlsidecar.processes.supervising import Processes
+from dlsidecar.serving.admitting import Admitted
 from dlsidecar.serving.metrics import write
 from dlsidecar.settings import Saving, Training
 from dlwire import codec
@@ -100,6 +104,48 @@ def test_what_breaks_below_is_tried_again_and_told():
         assert agent.state().phase is Phase.STARTING
 
     live_through(story())
+
+
+class LateAdmission:
+    """Answers as GPUs do that a thread has read: when the agent has long carried out the start."""
+
+    gauges = None
+
+    def ask(self, _run, hear, _is_wanted):
+        asyncio.get_running_loop().call_soon(hear, Admitted())
+
+
+def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
+    told: list[Any] = []
+
+    def lack_descriptors():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def story():
+        # Without processes: the proof of the release finds none at once.
+        nothing: Any = SimpleNamespace(collected=0, reap=lambda: None, members=list, kill=list)
+        admission: Any = LateAdmission()
+        processes = Processes(
+            Training(command=("true",)),
+            report=told.append,
+            environment={},
+            outputs=nothing,
+            reaper=nothing,
+            household=nothing,
+            nursery=nothing,
+            admission=admission,
+        )
+        processes.on_begin = lack_descriptors
+        processes.start(run(1), 1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    live_through(story())
+    failed, gone = told
+    assert isinstance(failed, StartFailed)
+    assert (failed.attempt, failed.problem.name) == (1, "CannotStart")
+    assert "Too many open files" in failed.problem.message
+    assert gone == Gone(1)
 
 
 class HastySupervisor(FakeSupervisor):

@@ -48,7 +48,7 @@ def run_archive(python, archive, *arguments):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -93,7 +93,7 @@ def test_it_holds_what_is_needed_and_nothing_else(archive):
     alone = {"LICENSE", "NOTICE", "__main__.py", "pynvml.py"}
     assert folders - papers == alone | {"dlsidecar", "dlwire", "tornado"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    # What is compiled fits one Python, and an interpreter may have no zlib.
+    # A compiled module fits one Python, and an interpreter may have no zlib.
     assert {Path(name).suffix for name in names} <= {".py", ""}
     assert {info.compress_type for info in infos} == {zipfile.ZIP_STORED}
     assert {info.date_time for info in infos} == {(1980, 1, 1, 0, 0, 0)}
@@ -189,7 +189,7 @@ def everybodys():
 
 
 def put_into_volume(archive, folder):
-    """Place it where nobody but root may write, as the shared volume of a pod is mounted."""
+    """Place it where only root may write, as the shared volume of a pod is mounted."""
     volume = folder / "volume"
     volume.mkdir()
     shutil.copyfile(archive, volume / archive.name)
@@ -207,7 +207,7 @@ def become_stranger(python, folder):
     wrapper = [sys.executable, "-S", str(HERE / "strangers.py"), str(folder), str(prefix)]
     probe = subprocess.run([*wrapper, seen, "-c", TELL], capture_output=True, check=False)
     if probe.returncode != 0:
-        pytest.skip(f"nobody can become a stranger here: {probe.stderr.decode()[-200:]}")
+        pytest.skip(f"this machine cannot make an unknown user: {probe.stderr.decode()[-200:]}")
     return (*wrapper, seen, "-I", "-S", "-W", "error"), seen
 
 
@@ -260,7 +260,8 @@ def test_a_killed_archive_takes_its_training_with_it(archive, tmp_path, token):
         sidecar.wait_ready()
         sidecar.run(1)
         sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
-        assert sidecar.trainings()
+        # The one that is to run it may not run its program yet.
+        wait_until(sidecar.trainings, what="the training")
         sidecar.process.kill()
         sidecar.wait_ended()
         wait_until(lambda: not find_processes(token), what="the end of all")

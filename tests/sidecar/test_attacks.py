@@ -1,7 +1,7 @@
 """
-A real SideCar on a network, with a training that runs, and everybody who has no business there.
+A real SideCar on a network, with a training that runs, and all clients that have no business there.
 
-What each of them is told is tested one by one in test_trust.py and test_serving.py. Here they come
+The answer to each of them is tested one by one in test_trust.py and test_serving.py. Here they come
 all at once and again and again, and neither the training nor the memory may show it.
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import json
 import random
 import re
-import socket
 import ssl
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ import pytest
 from dlsidecar.serving.connections import MOST_CONNECTIONS
 from dlsidecar.serving.trust import job_name
 from dlwire.messages import Phase, State
+from tests.servers.ports import choose_ports
 from tests.sidecar.certificates import JOB, People, client_context, make_people
 from tests.sidecar.clients import LONGEST_SECONDS, Client
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
@@ -34,16 +34,13 @@ STEPS = (
 )
 SLOW = 20
 ROUNDS = 15
+SIEGES = 3
+MOST_GROWTH_KIB = 1024
 PATIENCE_SECONDS = 0.2
 
 
-def find_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 class Network:
-    """The SideCar as everybody sees it."""
+    """The SideCar as all its clients see it."""
 
     def __init__(self, port: int, people: People) -> None:
         self.port = port
@@ -55,9 +52,9 @@ class Network:
         return Client(port=self.port, context=context, server_name=job_name(JOB))
 
     async def attack(self, chance: random.Random) -> None:
-        """Let everybody come once."""
-        for name in ("nobody", "forger", "expired"):
-            who = None if name == "nobody" else getattr(self.people, name)
+        """Let each attacker come once."""
+        for name in ("anonymous", "forger", "expired"):
+            who = None if name == "anonymous" else getattr(self.people, name)
             try:
                 answer = await self.client(who).put(run(99, epoch=10**9))
                 self.told[f"{name}: {answer.status}"] += 1
@@ -109,7 +106,7 @@ def people(tmp_path_factory) -> People:
 @pytest.fixture
 def besieged(start, token, people):
     """Start a SideCar at a port, and a training that says its steps."""
-    port = find_port()
+    [port] = choose_ports(1)
     doors = ("--listen", f"127.0.0.1:{port}", "--tls", str(people.sidecar), "--job-uid", JOB)
     progress = ("--progress-log", r"step (?P<iteration>\d+)", "--poll-seconds", "0.1")
     command = (sys.executable, "-S", "-c", STEPS, token)
@@ -138,15 +135,19 @@ def test_whoever_has_no_business_here_disturbs_nothing_and_costs_no_memory(besie
             await asyncio.wait_for(network.attack(chance), LONGEST_SECONDS)
 
     asyncio.run(siege(ROUNDS))
-    memory = read_memory_kib(sidecar)
-    asyncio.run(siege(ROUNDS))
-    assert read_memory_kib(sidecar) < memory + 1024
+    growth: list[int] = []
+    # A leak grows with each siege; one in which the SideCar stood still has left it with more at once.
+    while not growth or (growth[-1] >= MOST_GROWTH_KIB and len(growth) < SIEGES):
+        memory = read_memory_kib(sidecar)
+        asyncio.run(siege(ROUNDS))
+        growth.append(read_memory_kib(sidecar) - memory)
+    assert growth[-1] < MOST_GROWTH_KIB
     see_undisturbed(sidecar, before)
     told: dict[str, set[str]] = {}
     for name, _, status in (key.partition(": ") for key in network.told):
         told.setdefault(name, set()).add(status)
     assert {name: told[name] for name in told if name not in {"nonsense", "large"}} == {
-        "nobody": {"no connection"},
+        "anonymous": {"no connection"},
         "forger": {"no connection"},
         "expired": {"no connection"},
         "other_job": {"403"},
@@ -157,7 +158,7 @@ def test_whoever_has_no_business_here_disturbs_nothing_and_costs_no_memory(besie
         "path": {"404"},
         "headers": {""},
     }
-    # It is hung up on whoever goes on sending, who may or may not see the answer.
+    # The SideCar hangs up on a client that goes on sending, which may or may not see the answer.
     assert told["large"] <= {"413", ""}
 
 
@@ -181,7 +182,7 @@ def test_who_only_holds_connections_keeps_neither_the_controller_nor_the_trainin
 
     asyncio.run(asyncio.wait_for(siege(), LONGEST_SECONDS))
     see_undisturbed(sidecar, before)
-    # What everybody can do does not fill the log.
+    # An event that every client can cause does not fill the log.
     assert sidecar.told().count("too many connections") == 1
 
 
@@ -211,7 +212,7 @@ def test_a_job_with_its_own_certificate_keeps_its_controller_neither_out_nor_wai
                     _, its = await guest.connect()
                     held.append(its)
                     its.write(f"GET {paths[number % 2]} HTTP/1.1\r\nHost: d\r\n\r\n".encode())
-                if number % 16 == 0:  # A connection that asks nothing for long is hung up on.
+                if number % 4 == 0:  # A connection that asks nothing for long is hung up on.
                     await ask_again(reader, writer)
             # One that came before them all is still there, and new ones come in.
             await ask_again(reader, writer)

@@ -1,4 +1,4 @@
-"""Of a training that failed it is told which process failed first, and what it said."""
+"""The report about a failed training names the process that failed first, and its last words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sidecar.drivers import LIMIT_SECONDS, wait_until
 
 processes = pytest.mark.processes
 
-# Rank 1 raises when it is told so; the others wait for it, and raise when they have lost it.
+# Rank 1 raises on request; the others wait for it, and raise when they have lost it.
 TRAINING = """
 import os, signal, sys, time
 from pathlib import Path
@@ -37,7 +37,7 @@ while True:
 
 def feed(tracebacks, *blocks, now=0.0, stream=0):
     for block in blocks:
-        tracebacks.feed(block.encode(), now, stream)
+        tracebacks.feed(block.encode(), now, stream=stream)
 
 
 def traceback(exception, prefix=""):
@@ -153,8 +153,11 @@ def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, t
 def test_the_exception_of_the_rank_that_raised_first_is_told(failing, tmp_path, has_file):
     sidecar = failing(*(["--log-file", str(tmp_path / "output")] if has_file else []))
     (tmp_path / "fail").touch()
-    state = sidecar.wait_for(lambda state: state.phase is Phase.FAILED)
-    assert (state.failure.rank, state.failure.exit_code) == (1, 1)
-    assert state.failure.exception == "ValueError: shapes (3,4) and (5,6) do not fit"
-    assert "the last step" in state.failure.lines
-    assert 0 <= time.time() - state.failure.at < LIMIT_SECONDS
+    failure = sidecar.wait_for(lambda state: state.phase is Phase.FAILED).failure
+    assert (failure.rank, failure.exit_code) == (1, 1)
+    assert 0 <= time.time() - failure.at < LIMIT_SECONDS
+    # The end of a file that does not answer at once is read a moment later.
+    wait_until(lambda: sidecar.state().failure.exception, what="the exception")
+    failure = sidecar.state().failure
+    assert failure.exception == "ValueError: shapes (3,4) and (5,6) do not fit"
+    assert "rank 1 | the last step" in failure.lines

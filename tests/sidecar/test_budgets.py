@@ -1,4 +1,4 @@
-"""Spare interpreters take no more memory than they may, and it is told when that is too little."""
+"""Spare interpreters take no more memory than they may, and a report says if that is too little."""
 
 from __future__ import annotations
 

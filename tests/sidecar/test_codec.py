@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlwire import codec
+from dlwire.harmless import harmless
 from dlwire.kinds import (
     Each,
     Either,
@@ -23,7 +24,6 @@ from dlwire.kinds import (
     Text,
     Whole,
     Wrong,
-    harmless,
     kinds_of,
 )
 from dlwire.messages import (
@@ -176,7 +176,7 @@ def test_a_wrong_value_is_refused_where_it_stands(name, value):
     document[name] = value
     refused = refusal_of(json.dumps(document).encode())
     if refused is not None:
-        # NaN is no JSON at all, and what the other fields contradict is told at one of both.
+        # NaN is no JSON at all, and a contradiction between two fields is reported at one of both.
         assert refused.path.partition("[")[0] in {name, "rankOffset", "worldSize", "gpus", ""}
         assert len(str(refused)) < 500
 
@@ -234,7 +234,7 @@ def test_a_wrong_value_is_told_with_its_path_and_a_remedy():
 
 @pytest.mark.parametrize("depth", range(900, 1010))
 def test_a_value_that_can_just_be_read_is_refused_as_any_other(depth):
-    # Whatever the depth is at which the interpreter gives up: reading and telling go equally deep.
+    # At every depth at which the interpreter gives up: reading and reporting go equally deep.
     with pytest.raises(Wrong):
         codec.decode(Post, b'{"metrics":' + b"[" * depth + b"]" * depth + b"}")
     with pytest.raises(Wrong):
@@ -254,7 +254,8 @@ def test_what_an_older_side_says_names_no_installation(message):
     del text["installation"]
     read = codec.decode_target(json.dumps(text).encode())
     assert read.installation == ""
-    # Else a SideCar of before, whose state cannot repeat the name, would be told the same for ever.
+    # Otherwise a SideCar of an older release, whose state cannot repeat the name, would receive the
+    # same target for ever.
     assert read == dataclasses.replace(message, installation="ours")
 
 

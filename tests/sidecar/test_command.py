@@ -15,7 +15,7 @@ from dlsidecar import EXIT_UNAVAILABLE
 from dlsidecar.living import EXIT_USAGE
 from dlsidecar.processes.keeper import FORWARDED
 from dlwire.messages import Phase
-from tests.sidecar.drivers import ROOT, find_processes, wait_until
+from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
 from tests.sidecar.sidecars import SideCar, read_children, read_memory_kib
 
@@ -94,18 +94,21 @@ def test_a_command_that_does_not_exist_is_reported_by_name(start):
 def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
     pipe = tmp_path / "output"
     os.mkfifo(pipe)
-    # Open at both ends, so that nobody waits before there is something to read.
+    # Open at both ends, so that no process waits before there is something to read.
     reader = os.open(pipe, os.O_RDWR)
     slowly = ("sh", "-c", 'exec "$@" > "$0"', str(pipe), sys.executable)
     size = 500_000
-    sidecar = start(command=("sh", "-c", f"printf '%0{size}d' 7"), python=slowly)
+    command = ("sh", "-c", f"printf '%0{size}d' 7")
+    sidecar = start(
+        command=command, python=slowly, program=(str(HERE / "lenient.py"), "-m", "dlsidecar")
+    )
     sidecar.wait_ready()
     sidecar.run(1)
     sidecar.wait_for(is_phase(Phase.EXITED))
     sidecar.stop(2, leave=True)
     count, block = 0, b""
     while count < size:
-        assert select.select([reader], [], [], 30)[0], f"only {count} bytes have come"
+        assert select.select([reader], [], [], 240)[0], f"only {count} bytes have come"
         block = os.read(reader, 65536)
         count += len(block)
     os.close(reader)
@@ -127,7 +130,7 @@ def test_an_interrupt_ends_the_training_and_then_the_sidecar(start):
 
 def test_a_sidecar_that_has_hardly_begun_hears_an_interrupt(start):
     sidecar = start()
-    # Who has children has begun: the SideCar, or still the one that tries out namespaces.
+    # A process with children has begun: the SideCar, or still the one that tries out namespaces.
     wait_until(lambda: read_children(sidecar.process.pid), what="the SideCar")
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.wait_ended() == 0
@@ -138,14 +141,13 @@ def test_a_killed_sidecar_takes_its_training_with_it_and_the_next_begins_anew(st
     before = first.wait_ready()
     first.run(5)
     first.wait_for(is_phase(Phase.RUNNING))
-    first.process.kill()
-    first.wait_ended()
+    first.kill()
     second = start()
     after = second.wait_ready()
     assert second.trainings() == []
     assert (after.phase, after.generation) == (Phase.READY, 0)
     assert after.incarnation != before.incarnation
-    # What was meant for the first start is not carried out by the second.
+    # A target for the first start is not carried out by the second.
     second.incarnation = before.incarnation
     assert second.run(6).status == 409
 
@@ -185,7 +187,7 @@ def test_ten_thousand_nonsensical_requests_disturb_nobody_and_leave_nothing(star
         before.target,
         before.processes,
     )
-    # Nearly all have been requests, and were told what is wrong with them.
+    # Nearly all have been requests, and the answers named their faults.
     assert statuses[b""] < 500
 
 
@@ -211,14 +213,14 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 
 def test_a_wrong_command_line_is_told_in_one_line():
     ran = run_command("run", "--", "true")
     assert (ran.returncode, ran.stdout) == (EXIT_USAGE, "")
-    assert ran.stderr.startswith("dljob-sidecar: nobody could speak to the SideCar")
+    assert ran.stderr.startswith("dljob-sidecar: the SideCar has no address to answer on")
     assert ran.stderr.count("\n") == 1
 
 

@@ -1,18 +1,19 @@
-"""What was written before the request is no answer to it."""
+"""Files and lines from before the request are no answer to it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from dlsidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
-from dlsidecar.checkpoints.confirming import FileWatch, Watch
+from dlsidecar.checkpoints.checkpoint_files import Mark, await_next_stamp, stamp_ns
+from dlsidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
 from dlsidecar.observing.file_threads import Scout
 from dlsidecar.settings import Complete, Confirmation, Saving
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 
 
 class Asking:
@@ -95,6 +96,122 @@ def test_an_answer_with_the_stamps_of_a_late_clock_counts_after_a_while(tmp_path
         return await Asking(tmp_path, ask, doubt_seconds=0.2).wait()
 
     assert asyncio.run(main()) == ["asked"]
+
+
+class Clock:
+    """The time of a loop, which passes when the test says so: real time passes while the machine stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def read(self) -> float:
+        return self.now
+
+
+class LateScout:
+    """A scout that looks when it is sent, and comes back when the test says so."""
+
+    is_lost = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._out: list[Callable[[], None]] = []
+
+    def send(self, look: Callable[[], Any], hear: Callable[[Any, float], None]) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._out:
+            return False
+        found, began = look(), loop.time()
+        self._out.append(lambda: hear(found, loop.time() - began))
+        return True
+
+    def come_back(self) -> None:
+        self._out.pop()()
+
+    async def wait_sent(self) -> None:
+        while not self._out:
+            self._clock.now += 0.001
+            await asyncio.sleep(0)
+
+
+def test_files_that_change_while_a_look_is_on_its_way_back_do_not_rest(tmp_path, monkeypatch):
+    """Where the SideCar stalls between a look and its verdict, the files have had time to change."""
+    rest_seconds = 0.1
+    saving = Saving(
+        confirm=Confirmation.FILE,
+        complete=Complete.SETTLED,
+        path=str(tmp_path),
+        settle_seconds=rest_seconds,
+    )
+    file = tmp_path / "step-1"
+    confirmed: list[int] = []
+
+    def hear(_unit: str, files: Mapping[str, Mark]) -> None:
+        confirmed.append(files[file.name].size)
+
+    async def main() -> None:
+        clock = Clock()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.read)
+        scout: Any = LateScout(clock)
+        watch = Watch(members=list, scout=scout, on_confirmed=hear)
+        files = FileWatch(saving, watch, ready=await_next_stamp, confirmed=lambda: None)
+        files.begin()
+        scout.come_back()
+        file.write_text("one part")
+        await scout.wait_sent()
+        scout.come_back()
+        await scout.wait_sent()
+        # The look that is out has seen one part only.
+        file.write_text("one part and another one")
+        clock.now += 2 * rest_seconds
+        scout.come_back()
+        while not confirmed:
+            await scout.wait_sent()
+            scout.come_back()
+        files.cancel()
+
+    asyncio.run(main())
+    assert confirmed == [file.stat().st_size]
+
+
+def test_a_pause_of_the_machine_between_two_looks_is_no_rest_of_the_files(tmp_path, monkeypatch):
+    """The writer stood still as well, and goes on with the SideCar."""
+    rest_seconds = 2 * LONGEST_DELAY_SECONDS
+    saving = Saving(
+        confirm=Confirmation.FILE,
+        complete=Complete.SETTLED,
+        path=str(tmp_path),
+        settle_seconds=rest_seconds,
+    )
+    file = tmp_path / "step-1"
+    confirmed: list[int] = []
+
+    def hear(_unit: str, files: Mapping[str, Mark]) -> None:
+        confirmed.append(files[file.name].size)
+
+    async def main() -> None:
+        clock = Clock()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.read)
+        scout: Any = LateScout(clock)
+        watch = Watch(members=list, scout=scout, on_confirmed=hear)
+        files = FileWatch(saving, watch, ready=await_next_stamp, confirmed=lambda: None)
+        files.begin()
+        scout.come_back()
+        file.write_text("one part")
+        await scout.wait_sent()
+        scout.come_back()
+        # Nothing runs meanwhile.
+        clock.now += 2 * rest_seconds
+        await scout.wait_sent()
+        scout.come_back()
+        file.write_text("one part and another one")
+        while not confirmed:
+            await scout.wait_sent()
+            scout.come_back()
+        files.cancel()
+
+    asyncio.run(main())
+    assert confirmed == [file.stat().st_size]
 
 
 def test_stamps_tell_what_changes_before_a_tick_from_what_changes_after_it(tmp_path):

@@ -7,7 +7,6 @@ import random
 import re
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 from itertools import pairwise
@@ -19,6 +18,7 @@ import yaml
 
 from dlcore.documents import jobfile
 from dlwire.messages import Peer, Phase, Run
+from tests.servers.ports import choose_ports
 from tests.sidecar.containers import find_child, find_sidecar
 from tests.sidecar.drivers import ROOT, wait_until
 
@@ -28,7 +28,27 @@ EXAMPLES = ROOT / "examples"
 STEP = re.compile(r"^step (\d+) loss=([\d.]+)$", re.MULTILINE)
 ACCURACY = re.compile(r"^done accuracy=([\d.]+)$", re.MULTILINE)
 ITERATIONS = 8000
-"""So many that none of the trainings below is over before it was disturbed as often as it shall."""
+HELD_BACK = """
+import pathlib, runpy, sys, time
+import numpy
+
+released, sys.argv = pathlib.Path(sys.argv[1]), sys.argv[2:]
+draw = numpy.random.default_rng
+
+def draw_later(seed):
+    if not released.exists():
+        time.sleep(0.005)
+    return draw(seed)
+
+numpy.random.default_rng = draw_later
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""
+Runs the training below with at least 5 ms for each step until a file releases it.
+
+A fast machine makes thousands of steps a second, and would end the training before the test has
+disturbed it as often as it wants to; so it takes 40 s at least.
+"""
 
 
 def read_steps(log):
@@ -44,14 +64,10 @@ def digits(folder, iterations=ITERATIONS):
     return [sys.executable, script, f"--iterations={iterations}", f"--checkpoints={folder}"]
 
 
-def find_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def train_undisturbed(folder, iterations=ITERATIONS, processes=1):
-    """Return what the first of so many processes prints."""
-    where = {"WORLD_SIZE": str(processes), "MASTER_PORT": str(find_port())}
+    """Return the output of the first of ``processes`` processes."""
+    [port] = choose_ports(1)
+    where = {"WORLD_SIZE": str(processes), "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(
             digits(folder / str(processes), iterations),
@@ -61,7 +77,7 @@ def train_undisturbed(folder, iterations=ITERATIONS, processes=1):
         )
         for rank in range(processes)
     ]
-    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * processes
     return printed[0]
 
@@ -80,29 +96,36 @@ class Disturbed:
         self.chance = chance
         self.folder = folder
         self.log = folder.with_suffix(".log")
+        self.released = folder.with_suffix(".released")
+        script = folder.with_suffix(".py")
+        script.write_text(HELD_BACK)
+        python, *training = digits(folder)
+        command = (python, str(script), str(self.released), *training)
         options = ["--framework", "pytorch", "--processes", "perGpu", "--preload", "numpy"]
         options += ["--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "file"]
         options += ["--checkpoint-complete", "rename"]
         options += ["--checkpoint-path", str(folder), "--progress-log", r"step (?P<iteration>\d+)"]
         options += ["--log-file", str(self.log)]
-        self.start = lambda: start(command=tuple(digits(folder)), options=tuple(options))
+        self.start = lambda: start(command=command, options=tuple(options))
         self.sidecar = self.start()
         self.sidecar.wait_ready()
         self.generation = 0
         self.begun_from = []
-        """What was saved when a start could go on from there."""
+        """The saved steps at each start that could go on from there."""
 
     def train(self):
         """Wait for some more steps."""
         wanted = len(self.steps()) + self.chance.randint(20, 60)
         wait_until(lambda: len(self.steps()) >= wanted or self.is_over(), what="steps")
-        assert not self.is_over(), "it is over before all has happened; give it more to do"
+        assert not self.is_over(), "the training is over before all has happened to it"
 
     def is_over(self):
         return self.sidecar.state().phase is Phase.EXITED
 
     def steps(self):
-        return read_steps(self.log.read_text()) if self.log.exists() else []
+        # Rank 0 alone prints steps; where it has peers, its lines begin with its rank.
+        text = self.log.read_text() if self.log.exists() else ""
+        return read_steps(text.replace("rank 0 | ", ""))
 
     def reshape(self):
         """Declare another number of processes, and wait until they run."""
@@ -116,12 +139,12 @@ class Disturbed:
             rank_offset=0,
             world_size=processes,
             peers=(Peer("127.0.0.1", processes),),
-            rendezvous_port=find_port(),
+            rendezvous_port=choose_ports(1)[0],
         )
         assert self.sidecar.declare(target).status == 200
         state = self.sidecar.wait_for(lambda state: state.held_generation == self.generation)
         assert state.target == target
-        # Nobody saves so early, and so this is what the new start has found.
+        # No training saves so early, and so the new start has found this checkpoint.
         self.begun_from.append(self.saved())
 
     def saved(self):
@@ -139,8 +162,7 @@ class Disturbed:
         self.reshape()
 
     def kill_the_sidecar(self):
-        self.sidecar.process.kill()
-        self.sidecar.wait_ended()
+        self.sidecar.kill()
         self.sidecar = self.start()
         self.sidecar.wait_ready()
         self.reshape()
@@ -154,6 +176,7 @@ def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token
     for fate in fates:
         training.train()
         fate()
+    training.released.touch()
     training.sidecar.wait_for(lambda state: state.phase is Phase.EXITED)
 
     seen, undisturbed = training.steps(), train_undisturbed(tmp_path)
@@ -162,12 +185,12 @@ def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token
     assert {step for step, _ in seen} == set(range(1, ITERATIONS + 1))
     same = [expected[step - 1] for step, _ in seen]
     np.testing.assert_allclose(seen, same, rtol=0, atol=1e-6)
-    # Whoever began anew went on from what was saved, so that nothing before it was done again.
+    # A new start went on from the saved state, so that nothing before it was done again.
     steps = [step for step, _ in seen]
     begun_from = [later - 1 for earlier, later in pairwise([-1, *steps]) if later != earlier + 1]
     assert len(begun_from) > 3
     left = iter(training.begun_from)
-    # Whoever was killed may have left half a line, by which the first one of the next is lost.
+    # A killed process may have left half a line, by which the first one of the next is lost.
     assert all(any(found in (step, step - 1) for found in left) for step in begun_from), (
         begun_from,
         training.begun_from,

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from dlsidecar.checkpoints.formats import OLD_TORCH, Finding, examine
+from dlsidecar.checkpoints.recognizing.formats import OLD_TORCH, Finding, examine
 from tests.sidecar.savers import make_content
 
 

@@ -29,7 +29,7 @@ ITERATIONS = {"pytorch": 400, "tensorflow": 1000}
 """Both take some ten seconds."""
 LIMIT_SECONDS = 300
 BETWEEN = 60
-"""So many iterations are made on each number of GPUs before it changes."""
+"""The number of iterations on each number of GPUs before it changes."""
 TOLERANCE = 0.05
 """Sums in another order differ in their last digits, and training makes more of that."""
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
@@ -43,7 +43,7 @@ def test_the_job_files_are_right_and_the_code_does_not_know_us(name):
     code = (EXAMPLES / name / "train.py").read_text()
     assert job.id == name
     assert "dljob" not in code.lower()
-    # What a user copies is a page and not more.
+    # A user copies one page and not more.
     assert code.count("\n") <= 110
 
 
@@ -60,14 +60,14 @@ def read_steps(text):
 
 
 def train_undisturbed(name, folder):
-    """Return the losses of a training that nobody disturbs, on one GPU."""
+    """Return the losses of an undisturbed training on one GPU."""
     done = subprocess.run(
         make_command(name, folder),
         env={**os.environ, **QUIET, "CUDA_VISIBLE_DEVICES": "0"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(read_steps(done.stdout))
@@ -134,7 +134,7 @@ def train_on(sidecar, generation, gpus, processes):
 
 @pytest.mark.processes
 @pytest.mark.frameworks
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 @pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
 def test_training_goes_on_from_one_to_two_and_back(sidecar_of, tmp_path, name):
     expected = train_undisturbed(name, tmp_path / "undisturbed")
@@ -149,9 +149,9 @@ def test_training_goes_on_from_one_to_two_and_back(sidecar_of, tmp_path, name):
     log = sidecar.told()
     seen = read_steps(log)
     assert {step for step, _ in seen} == set(range(1, ITERATIONS[name] + 1))
-    # The curve is that of one GPU, whatever it was trained on.
+    # The curve is that of one GPU, although the number of GPUs changed.
     assert max(abs(loss - expected[step]) for step, loss in seen) < TOLERANCE
-    # Whatever was done after a checkpoint is done again, at most once a start.
+    # The work after a checkpoint is done again, at most once a start.
     assert sum(later <= earlier for (earlier, _), (later, _) in pairwise(seen)) <= 2
     if name == "tensorflow":
         assert re.findall(r"^(\d) copies", log, re.MULTILINE) == ["1", "2", "1"]

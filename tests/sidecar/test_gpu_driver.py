@@ -4,10 +4,13 @@ NVML below a real SideCar: a library of two GPUs that say what a test wants, loa
 It is C, compiled here, so that everything on the way to it is what it is in production.
 """
 
+import sys
+
 import pytest
 
 from dlwire.messages import Phase, State
 from tests.sidecar.drivers import wait_until
+from tests.sidecar.sidecars import TRAINER
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -35,11 +38,11 @@ def test_the_gpus_are_told(start, driver):
 def test_gpus_that_the_machine_does_not_have_are_named_and_the_next_start_is_well(start, driver):
     sidecar = start(options=POLL)
     sidecar.wait_ready()
-    sidecar.run(1, "0", "7", "GPU-of-somebody-else")
+    sidecar.run(1, "0", "7", "GPU-of-another-node")
     state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
     [problem] = state.problems
     assert problem.name == "UnknownGPUs"
-    assert problem.message.endswith("7, GPU-of-somebody-else")
+    assert problem.message.endswith("7, GPU-of-another-node")
     assert "UnknownGPUs" in sidecar.told()
     assert sidecar.trainings() == []
     sidecar.run(2, "0", "GPU-standin-1")
@@ -55,7 +58,7 @@ def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     driver.hold(5000)
     sidecar.run(2, "1")
     wait_until(lambda: sidecar.trainings() == [] or None, what="the end of the processes")
-    # SIGKILL and what comes after it help nothing: there is nobody to be killed.
+    # SIGKILL and the steps after it do not help: no process is left to be killed.
     state = sidecar.wait_for(lambda s: names(s) == {"GPUMemoryNotReleased"})
     assert "GPU-standin-0 holds 4900 MiB more" in state.problems[0].message
     assert (state.phase, state.held, state.released) == (Phase.STOPPING, ("0",), False)
@@ -81,7 +84,8 @@ def test_memory_of_a_stranger_keeps_no_gpu(start, driver):
 def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_for_ever(
     start, driver
 ):
-    sidecar = start(options=(*POLL, *SOON, "--release-seconds", "0.5"))
+    # Long after it is said that the memory keeps them, also where the SideCar stands still before.
+    sidecar = start(options=(*POLL, *SOON, "--release-seconds", "6"))
     sidecar.wait_ready()
     sidecar.run(1, "0")
     sidecar.wait_for(is_running(1))
@@ -90,7 +94,7 @@ def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_fo
     state = sidecar.wait_for(lambda s: "GPUReleasedInUse" in names(s))
     (released,) = [each for each in state.problems if each.name == "GPUReleasedInUse"]
     assert "GPU-standin-0 holds 5000 MiB more" in released.message
-    assert "--release-seconds releases them after 0.5 s" in sidecar.told()
+    assert "--release-seconds releases them after 6 s" in sidecar.told()
     assert sidecar.wait_for(is_running(2)).held == ("1",)
 
 
@@ -140,6 +144,19 @@ def test_a_driver_that_hangs_from_the_beginning_does_not_keep_a_training_from_it
     assert names(state) == {"GPUsDoNotAnswer"}
     sidecar.stop(2, leave=True)
     assert sidecar.wait_ended() == 0
+
+
+def test_spares_are_awaited_before_the_driver_has_said_how_many_there_can_be(start, driver, token):
+    """A controller that hears of no spares takes the pod for one without them, and starts it cold."""
+    driver.hang()
+    command = (sys.executable, TRAINER, token)
+    sidecar = start(command=command, options=(*POLL, "--preload=colorsys", "--processes=perGpu"))
+    sidecar.wait_ready()
+    warmth = sidecar.wait_for(lambda s: s.warmth.ready).warmth
+    assert (warmth.ready, warmth.wanted) == (1, 2)
+    driver.answer()
+    warmth = sidecar.wait_for(lambda s: s.warmth.ready == 2).warmth
+    assert warmth.wanted == 2
 
 
 def test_a_gpu_that_is_lost_is_told_as_such_and_nothing_is_started_on_it(start, driver):

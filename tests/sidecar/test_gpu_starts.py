@@ -1,8 +1,8 @@
 """
-What a SideCar makes sure of right before a start: that the GPUs are those that are meant, and empty.
+The checks of a SideCar right before a start: the GPUs are those that are meant, and empty.
 
 Below it are stand-ins for NVML and CUDA, loaded as the real ones. The witness is the stand-in for CUDA:
-it knows by slots who has taken memory, whatever the GPUs are numbered.
+it knows by slots which program has taken memory, under every numbering of the GPUs.
 """
 
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 POLL = ("--poll-seconds", "0.1")
 BY_INDEX = (*POLL, "--gpu-ids", "index")
 ENDS = (Phase.RUNNING, Phase.FAILED)
-"""What a start comes to."""
+"""The phases in which a start results."""
 
 
 def is_running(generation: int):
@@ -32,7 +32,7 @@ def names(state: State) -> set[str]:
 
 
 def shown(driver, slot: int) -> str:
-    """What the environment of the program on a GPU calls its GPUs."""
+    """Return the names of the GPUs in the environment of the program on a GPU."""
     [pid] = driver.users()[slot]
     words = read_proc(pid, "environ").split(b"\0")
     return next(w for w in words if w.startswith(b"CUDA_VISIBLE_DEVICES=")).decode().split("=")[1]
@@ -41,7 +41,7 @@ def shown(driver, slot: int) -> str:
 def wait_users(driver, slots: set[int]) -> dict[int, list[int]]:
     return wait_until(
         lambda: users if (users := driver.users()).keys() == slots else None,
-        what=f"somebody on {slots}, not on {driver.users()}",
+        what=f"a program on {slots}, not on {driver.users()}",
     )
 
 
@@ -61,7 +61,8 @@ def test_a_uuid_finds_its_gpu_after_the_gpus_have_moved_up(start, driver, token)
     driver.set("gone-1")
     first.wait_for(lambda s: "GPUsVanished" in names(s))
 
-    # What index 1 means to a program that begins now, and what happened while jobs were told indices.
+    # A program that begins now takes another GPU for index 1, which was a fault while jobs got
+    # indices.
     second = start(name="second", options=BY_INDEX, command=consume(700, token, "second"))
     second.wait_ready()
     second.run(1, "GPU-standin-1")
@@ -80,7 +81,7 @@ def test_a_uuid_finds_its_gpu_after_the_gpus_have_moved_up(start, driver, token)
     second.stop(4)
     second.wait_for(lambda s: s.released)
 
-    # and by its UUID by one that still counts as it did: nobody knows what CUDA counts.
+    # and by its UUID by one that still counts as before: the order in which CUDA counts is unknown.
     first.run(5, "GPU-standin-2")
     first.wait_for(is_running(5))
     assert wait_users(driver, {2})
@@ -178,7 +179,7 @@ def test_a_uuid_that_cannot_be_made_an_index_starts_nothing(start, driver, token
 
 @pytest.fixture
 def stranger(driver, token):
-    """Start a program of somebody else on GPU 1, by CUDA and by no SideCar."""
+    """Start a program of another owner on GPU 1, by CUDA and by no SideCar."""
     started = []
 
     def begin(mib: int = 300):
@@ -233,9 +234,20 @@ def test_what_no_process_is_named_for_is_in_use_too(start, driver, file, text, w
     assert [problem.message for problem in state.problems] == [f"GPU 1 (GPU-standin-1): {why}"]
 
 
+PATIENT = """
+import sys
+from dlsidecar.__main__ import main
+from dlsidecar.serving.admitting import Admission
+Admission.patience_seconds = 60.0
+sys.exit(main())
+"""
+"""A SideCar that refuses no start before a slow machine has ended what is in its way."""
+
+
 def test_an_echo_of_what_has_ended_only_delays_a_start(start, driver, token, stranger):
     other = stranger()
-    sidecar = start(options=POLL, command=consume(700, token, "job"))
+    command = consume(700, token, "job")
+    sidecar = start(options=POLL, command=command, program=("-c", PATIENT))
     sidecar.wait_ready()
     state = sidecar.wait_for(lambda s: s.gpus and s.gpus[1].busy_unassigned)
     sidecar.run(1, "1")

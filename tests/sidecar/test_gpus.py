@@ -1,4 +1,4 @@
-"""What GPUs say of themselves is told where it can be read, and its lack stops nothing."""
+"""The reports of GPUs are shown wherever NVML provides them, and their lack stops nothing."""
 
 # ruff: noqa: N802, N815 - the names are those of NVML
 from __future__ import annotations
@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from dlsidecar.linux import kernel
-from dlsidecar.observing import gpus
-from dlsidecar.observing.emptiness import Bases
-from dlsidecar.observing.naming import Naming, name_gpus
+from dlsidecar.observing.gpus import nvml as gpus
+from dlsidecar.observing.gpus.emptiness import Bases
+from dlsidecar.observing.gpus.naming import Naming, name_gpus
 from dlsidecar.processes.releasing import Base, is_stranger, measure
 from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu, GpuProcess
@@ -141,7 +141,7 @@ LOST_1 = [THREE[0], replace(THREE[1], lost_because="it is lost"), THREE[2]]
     ],
 )
 def test_gpus_are_named_as_the_job_wants_them(present, told, wanted, names, unresolved):
-    assert name_gpus(present, told, GpuIds(wanted)) == Naming(names, unresolved)
+    assert name_gpus(present, told, wanted=GpuIds(wanted)) == Naming(names, unresolved)
 
 
 # --- what is in use -------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_what_is_above_the_base_line_of_a_gpu_is_used():
     bases.see([used(mib=100)])
     assert bases.why_used(used(mib=356)) == ""
     assert bases.why_used(used(mib=357)) == "357 MiB of it are in use by others"
-    # What a process takes, or more than an idle driver takes, is no base line.
+    # The memory of a process, or more than an idle driver takes, is no base line.
     fresh = Bases()
     fresh.see([used(mib=300, processes=[GpuProcess(7)]), used(mib=5000)])
     assert fresh.why_used(used(mib=500)) == ""
@@ -208,7 +208,7 @@ def test_an_error_proves_no_release():
     library.lost.add(1)
     assert list(base.find_unreleased(gauge.read())) == ["GPU-1"]
     assert list(base.find_unreleased([])) == ["GPU-0", "GPU-1"]
-    # What was never told is not waited for.
+    # A release is not awaited of a GPU that was never reported.
     assert measure(gauge.read(), ["0", "1"]).bases == {"GPU-0": Base(1 << 20, {})}
 
 
@@ -217,7 +217,7 @@ GIB = 1 << 30
 
 
 def on_gpu(used_gib, **processes_gib):
-    """What one GPU tells, with the memory of processes named as above."""
+    """Return the report of one GPU, with the memory of processes named as above."""
     pids = {"stranger": STRANGER, "newcomer": NEWCOMER, "suspect": SUSPECT}
     there = tuple(GpuProcess(pids[name], gib * GIB) for name, gib in processes_gib.items())
     return [Gpu(0, "GPU-0", memory_used=used_gib * GIB, memory_total=80 * GIB, processes=there)]
@@ -232,9 +232,9 @@ def on_gpu(used_gib, **processes_gib):
         # Any other may be ours, started by a daemon.
         (on_gpu(0), on_gpu(4, suspect=4), "4096 MiB more than before the start, where NVML names"),
         (on_gpu(1, stranger=1), on_gpu(9, stranger=5, suspect=4), "4096 MiB more"),
-        # What no process is named for is the driver's, or of one that is not told.
+        # Memory without a named process is the driver's, or of a process that NVML does not report.
         (on_gpu(0), on_gpu(2), "2048 MiB more than before the start"),
-        # What a stranger leaves is no room for ours to hide in.
+        # The memory that a stranger frees cannot hide that of our own processes.
         (on_gpu(8, stranger=8), on_gpu(4, suspect=4), "4096 MiB more"),
     ],
 )

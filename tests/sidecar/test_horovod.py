@@ -14,7 +14,7 @@ from dlwire.messages import Peer, Phase, Run
 from tests.sidecar.drivers import HERE, ROOT, wait_until
 from tests.sidecar.sidecars import SideCar
 
-pytestmark = [pytest.mark.processes, pytest.mark.frameworks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.frameworks]
 
 PYTHON = ROOT / ".frameworks" / "horovod" / "bin" / "python"
 TOLD = re.compile(r"rank (\d+/\d+) (\d+/\d+) cross (\d+/\d+) sum (\d+)")

@@ -61,7 +61,7 @@ def volume(engine, folder):
     user, command, *_ = engine.describe()
     mounts = {str(folder / "volume"): Seen("/dljob", writable=True)}
     init = engine.prepare(int(user.partition(":")[0]), mounts)
-    # Twice, because the containers of a pod may be started anew over the same volume.
+    # Twice, because the containers of a pod may restart over the same volume.
     for _ in range(2):
         ran = subprocess.run([*init, *command], capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")

@@ -1,6 +1,6 @@
 """
-The laws of the machine, one by one. That they hold together, whatever comes in which order, is
-tested in test_machine_interleavings.py.
+The laws of the machine, one by one. test_machine_interleavings.py tests that they hold together in
+every order of events.
 """
 
 import re
@@ -31,16 +31,9 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import (
-    TABLE,
-    Limits,
-    Machine,
-    Verb,
-    Word,
-    draw,
-    react,
-)
+from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlsidecar.behaviour.state import QUIET
+from dlsidecar.behaviour.table import TABLE, Verb, Word, draw
 from dlwire.messages import Phase, Problem, Refused, Saving
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
@@ -134,7 +127,7 @@ FOLLOWING = (Told(as_follower(run(1))), Started(1), Told(stop(2)))
 
 def test_a_container_without_the_leader_waits_and_asks_nobody():
     last = react(after(*FOLLOWING[:-1], machine=FOLLOWER), FOLLOWING[-1])
-    # The leader may take all of its time, and its grace, before anybody can say that it is done.
+    # The leader may take all of its time, and its grace, before it is known to be done.
     assert last.actions == (ArmTimer(CheckpointTimedOut(1), 70.0),)
     assert last.machine.phase is Phase.CHECKPOINTING
     # In the leader's own container it is asked for as ever.
@@ -284,7 +277,7 @@ def test_a_new_leader_stamps_what_it_finds_without_touching_it(way):
     assert (stamped.actions, stamped.refused) == ((), None)
     assert stamped.machine.term == (2, machine.term.generation)
     assert stamped.machine.phase is machine.phase
-    # What the old leader says now is older, and so is what it repeats.
+    # The old leader's declarations are older now, and so are its repetitions.
     assert react(stamped.machine, Told(run(99, epoch=1))).refused is Refused.OLDER
 
 

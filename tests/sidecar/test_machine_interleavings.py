@@ -1,5 +1,5 @@
 """
-Whatever comes in which order: the laws of the machine, on every way that there is.
+The laws of the machine in every order of events, on every way through it.
 
 Once by going them all, with at most two ranks; and once by hypothesis, which goes thousands of long
 ways with more of everything. The controller declares rising, repeated, stale and contradictory
@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dlsidecar.behaviour.machine import TABLE, Word
+from dlsidecar.behaviour.table import TABLE, Word
 from dlwire.messages import Phase
 from tests.sidecar.matrices import IMPOSSIBLE, PAIRS, POSSIBLE, Pair, draw
 from tests.sidecar.worlds import World, explore
@@ -217,6 +217,7 @@ def test_the_laws_hold_whatever_comes(way):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2700)
 def test_the_laws_hold_over_two_thousand_interleavings(capsys):
     SEEN.clear()
     play(Interleavings, 1400)
@@ -237,8 +238,8 @@ def test_the_laws_hold_over_two_thousand_interleavings(capsys):
 )
 def test_the_laws_hold_on_every_way_there_is(saves, follows, tries):
     heard = set(explore(saves=saves, follows=follows, tries=tries).heard)
-    # What can come is what has no reason not to, and only a job that saves itself and goes on
-    # shows it all.
+    # A pair can occur unless a reason excludes it, and only a job that saves itself and goes on
+    # shows them all.
     assert heard <= POSSIBLE
     assert not tries or follows or heard == POSSIBLE
 

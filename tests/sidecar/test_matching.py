@@ -1,4 +1,4 @@
-"""What matched is known to be of this beginning or of the one before, and what was said is read."""
+"""Each match is known to be of this beginning or of the one before, and its text is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_was_handed_over_before_a_beginning_comes_back_as_late():
         )
         matcher.begin()
         matcher.feed(b"step 2\n")
-        # Its answer cannot have come, because nobody else had a turn.
+        # Its answer cannot have come, because no other task had a turn.
         matcher.begin()
         matcher.feed(b"step 3\n")
         await all_there.wait()
@@ -83,7 +83,7 @@ class Reading:
             await self._news.wait()
 
     async def take_first_step(self) -> None:
-        """Have the helper answer, so that it is there."""
+        """Let the helper answer, so that it is known to run."""
         self.matcher.feed(b"step 1\n")
         await self.wait_for(1)
 

@@ -1,4 +1,4 @@
-"""What is told of the training at once, and what when it is asked for."""
+"""Facts about the training that are reported at once, and facts that are reported on request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dlsidecar.observing.facts import Observer
-from dlsidecar.observing.gpu_thread import Gauges
+from dlsidecar.observing.gpus.gpu_thread import Gauges
 from dlsidecar.settings import Settings, Training
 from dlwire.messages import Post
 
@@ -92,7 +92,7 @@ def test_the_last_words_of_one_start_are_not_taken_for_the_first_of_the_next():
         assert len(told) == 1
         observer.take_groups({"iteration": "13"})
         assert len(told) == 2
-        # From its two words nobody could tell a pace: they are of two starts.
+        # No pace follows from these two reports: they are of two starts.
         assert observer.progress().iterations_per_second == 0.0
 
     live_through(story)

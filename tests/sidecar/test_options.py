@@ -1,4 +1,4 @@
-"""What may stand on the command line, and what is refused there by name."""
+"""The command line: valid options, and refusals that name the wrong option."""
 
 import re
 
@@ -93,25 +93,34 @@ def test_the_training_is_told_where_it_may_tell_its_progress(tmp_path, monkeypat
 
 
 WRONG = {
-    "nobody could speak to it": (["run", "--", "true"], "nobody could speak"),
-    "nothing to run": (["run", *LOCAL], "what to run is missing"),
-    "a network without certificates": (["run", "--listen", ":1", "--", "true"], "nobody could"),
+    "no address to answer on": (["run", "--", "true"], "no address to answer on"),
+    "nothing to run": (["run", *LOCAL], "the command to run is missing"),
+    "a network without certificates": (
+        ["run", "--listen", ":1", "--", "true"],
+        "no address to answer on",
+    ),
     "certificates without a port": (
         ["run", "--tls", "folder", "--job-uid", "u", "--", "true"],
-        "only possible together",
+        "need each other",
     ),
     "certificates without a job": (
         ["run", "--tls", "folder", "--listen", ":1", "--", "true"],
-        "only possible together",
+        "need each other",
     ),
     "no verb": ([], "required: verb"),
     "an unknown verb": (["dance"], "dance"),
     "an unknown option": (["run", *LOCAL, "--speed", "--", "true"], "--speed"),
-    "no address": (["run", *LOCAL, "--health", "80", "--", "true"], "no address"),
-    "a port too far": (["run", *LOCAL, "--health", ":65536", "--", "true"], "no address"),
-    "no time": (["run", *LOCAL, "--grace-seconds", "-1", "--", "true"], "no time"),
-    "not a time": (["run", *LOCAL, "--grace-seconds", "nan", "--", "true"], "no time"),
-    "no signal": (["run", *LOCAL, "--checkpoint-signal", "USR9", "--", "true"], "no signal"),
+    "no address": (["run", *LOCAL, "--health", "80", "--", "true"], "80 is not an address with"),
+    "a port too far": (
+        ["run", *LOCAL, "--health", ":65536", "--", "true"],
+        "is not an address with a port",
+    ),
+    "no time": (["run", *LOCAL, "--grace-seconds", "-1", "--", "true"], "not a time"),
+    "not a time": (["run", *LOCAL, "--grace-seconds", "nan", "--", "true"], "not a time"),
+    "no signal": (
+        ["run", *LOCAL, "--checkpoint-signal", "USR9", "--", "true"],
+        "not the name of a signal",
+    ),
     "no hook": (["run", *LOCAL, "--checkpoint-http", "save", "--", "true"], "no hook"),
     "no list": (["run", *LOCAL, "--checkpoint-command", "save.sh", "--", "true"], "no list"),
     "two ways to save": (

@@ -1,4 +1,4 @@
-"""The log of the SideCar stays small, whatever happens and however often."""
+"""The log of the SideCar stays small, even if the same fault happens again and again."""
 
 from __future__ import annotations
 

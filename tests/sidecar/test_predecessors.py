@@ -103,7 +103,7 @@ def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
 
 
 def test_what_cannot_be_ended_is_told(tmp_path):
-    """Whoever starts a SideCar is never killed by it."""
+    """A SideCar never kills the process that started it."""
     path = str(tmp_path / "held")
     ours = hold(path)
     with pytest.raises(Lingering, match="fuser"):

@@ -1,4 +1,4 @@
-"""What the training says of itself becomes progress and a speed that can be trusted."""
+"""The training's own reports become progress and a speed that can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written about the protocol is what the server does."""
+"""The documentation of the protocol describes the real behaviour of the server."""
 
 import re
 import subprocess
@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tornado.routing import PathMatches
 
-from dlsidecar.behaviour.machine import draw
 from dlsidecar.behaviour.state import STUCK, TOO_SLOW, UNCONFIRMED
+from dlsidecar.behaviour.table import draw
 from dlsidecar.living import CERTIFICATES
 from dlsidecar.remedies import REMEDIES
 from dlsidecar.serving import serving
@@ -41,7 +41,7 @@ def served() -> Iterator[tuple[str, str, str]]:
     """Yield the door, the path and the method of everything that the server answers."""
     agent, settings = Container().agent, Serving()
     apps = {
-        "control": controller_app(agent, settings, Door()),
+        "control": controller_app(agent, settings, door=Door()),
         "inner": inner_app(agent, settings),
         "health": health_app(agent, settings),
     }

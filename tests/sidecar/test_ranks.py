@@ -1,4 +1,4 @@
-"""Each framework is told its ranks and peers in its own words."""
+"""Each framework gets its ranks and peers in its own variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_of(*peers, offset=0, gpus=("0", "1"), **more):
 
 
 BESIDES = ("DLJOB_", "GROUP_", "ROLE_", "TORCHELASTIC_", "PET_")
-"""What begins so is for some programs only."""
+"""Variables with these prefixes are for some programs only."""
 
 
 def environments(run, framework):

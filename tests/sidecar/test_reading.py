@@ -38,13 +38,24 @@ def test_the_log_is_read(drive):
 
 
 def test_the_last_lines_before_an_end_are_read_before_it_is_told(drive):
-    """Whoever hears that it has ended hears how far it came, however fast it was."""
+    """A client that sees the end sees the progress up to it, even of a fast training."""
     code = "for i in range(600): print('step', i + 1, 'loss=0.5', flush=i % 97 == 0)"
     for _ in range(5):
         driver = drive(progress_log=STEP, command=[sys.executable, "-c", code])
         driver.start()
         driver.wait_for("Gone")
         assert driver.facts()["progress"]["iteration"] == 600
+
+
+@pytest.mark.slow
+def test_the_last_lines_are_read_before_an_end_is_told_also_where_the_log_is_slow(drive):
+    """The lines are more than one look reads."""
+    code = "for i in range(600): print('step', i + 1, 'loss=0.5', 'x' * 900)"
+    command = [sys.executable, "-c", code]
+    driver = drive(progress_log=STEP, command=command, look_seconds=0.5)
+    driver.start()
+    driver.wait_for("Gone")
+    assert driver.facts()["progress"]["iteration"] == 600
 
 
 def test_a_progress_bar_is_read(drive):
@@ -113,7 +124,7 @@ def test_a_file_of_json_lines_is_read(drive, tmp_path):
     with path.open("a") as file:
         file.write('{"iteration": 3, "top5": 0.75}\n{"itera')
     facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"], "an iteration")
-    # What was in the file before is of an earlier life.
+    # The earlier lines of the file are of an earlier life.
     assert facts["progress"]["iteration"] == 3
     path.unlink()
     path.write_text(json.dumps({"iteration": 4}) + "\n")
@@ -161,7 +172,7 @@ def test_output_passes_unchanged_and_waits_for_its_reader(drive, tmp_path):
     rest = b"".join(os.read(reader, 65536) for _ in range(100))
     lines = (head + rest).split(b"\n")[1:-1]
     assert set(lines) == {b"y" * 99}
-    # Nobody reads any more: the training stands still, and can be stopped all the same.
+    # No process reads any more: the training stands still, and can be stopped all the same.
     driver.stop_all()
     os.close(reader)
 

@@ -1,9 +1,9 @@
 """
-Whatever comes in which order, with real processes: 200 stories drawn from seeds, witnesses watching.
+Every order of events, with real processes: 200 stories drawn from seeds, witnesses watching.
 
 The controller declares newer, older, repeated and contradicting targets, goes away, comes back as
 another and loses answers; training processes are killed, ignore SIGTERM, fork twice, leave their
-session and clear their environment; checkpoints hang; SideCars are killed and started anew. At the
+session and clear their environment; checkpoints hang; SideCars are killed and restart. At the
 end of each story the newest target is reached, and where a SideCar says *released*, no process of
 the job is to be found. That everything comes about that can is shown in test_real_matrix.py.
 """
@@ -33,12 +33,12 @@ from tests.sidecar.containers import (
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.witnesses import find_relatives, find_trainings
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 STORIES = 12
 """How many each test tells."""
 AT_ONCE = 2
-"""How many of them are told at the same time, each in a container of its own."""
+"""The number of stories that run at the same time, each in a container of its own."""
 
 HASTY = (
     *("--grace-seconds", "0.1", "--checkpoint-to", "all", "--checkpoint-seconds", "0.2"),
@@ -48,7 +48,7 @@ NEVER_SAVED = (
     *(*HASTY, "SIGCONT"),
     *("--checkpoint-confirm", "file", "--checkpoint-path", "/nowhere"),
 )
-"""A checkpoint that hangs: nobody minds that signal."""
+"""A checkpoint that hangs: the training does not handle that signal."""
 SAVED = (
     *(*HASTY, "SIGUSR1"),
     *("--checkpoint-confirm", "log", "--checkpoint-log", "^saved "),
@@ -78,7 +78,7 @@ JOBS = ("polite", "hiding", "hiding without namespaces", "forking twice", "warm"
 
 
 class Story:
-    """What may happen to one container; each move is drawn from a seed."""
+    """The possible events of one container; each move is drawn from a seed."""
 
     def __init__(self, container: Container, chance: random.Random, *, is_short: bool) -> None:
         self.container = container
@@ -136,8 +136,10 @@ class Story:
         assert self.container.declare_to("another", run_of(self.newer())) == 409
 
     def go_away(self) -> None:
-        """Let the training die while nobody asks how it is, and come back as another leader."""
-        # Right after its start nobody sees from its command that it is one.
+        """
+        Let the training die while no controller asks about it, and come back as another leader.
+        """
+        # Right after its start a process cannot be recognised as a training by its command.
         self.let_it_train()
         if self.container.settle().phase is not Phase.RUNNING:
             return
@@ -285,7 +287,7 @@ class Job:
             kill(self.chance.choice(processes))
 
     def kill_a_sidecar(self) -> None:
-        # What it held is released by its next start, and the others are told to stop.
+        # Its next start releases its GPUs, and the other containers get the order to stop.
         container = self.chance.choice(self.containers)
         kill(find_sidecar(container.sidecar.process.pid))
         container.begin_anew()

@@ -1,9 +1,9 @@
 """
 Every event in every phase in which it can come, brought about with real processes.
 
-Each scene arranges a few of them, and nothing is left to luck. What can come, and why the rest
-cannot, is known from the search of all ways through the machine (``worlds.py``, ``matrices.py``);
-the matrix shows how often it was found there, and how often here.
+Each scene arranges a few of them, and nothing is left to luck. The search of all ways through the
+machine (``worlds.py``, ``matrices.py``) finds the possible pairs, and why the others are
+impossible; the matrix shows how often each was found there, and how often here.
 """
 
 import ctypes
@@ -16,16 +16,16 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.behaviour.machine import Word
+from dlsidecar.behaviour.table import Word
 from dlwire.messages import Phase, Refused
 from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
 from tests.sidecar.containers import Manner, run_of, stop_of, watched
-from tests.sidecar.drivers import wait_until
+from tests.sidecar.drivers import HERE, wait_until
 from tests.sidecar.matrices import POSSIBLE, draw, name_refusal, read_pairs
 from tests.sidecar.witnesses import find_relatives, find_trainings
 from tests.sidecar.worlds import explore
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SAVING = (
     *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "log"),
@@ -38,6 +38,8 @@ SAVING_BY_ITS_END = (
 SAVING_SOON = (*SAVING[:-1], "0.1")
 PATIENT = ("--grace-seconds", "600")
 HASTY = ("--grace-seconds", "0.1", "--kill-seconds", "0.1")
+LENIENT = (sys.executable, str(HERE / "lenient.py"))
+"""Runs a SideCar that waits for spares which stand still."""
 
 AT_ONCE = 6
 """How many scenes are played at the same time; most of it is waiting."""
@@ -207,10 +209,12 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
     with stage.container(Manner(("deaf",), HASTY)) as container:
         container.run_and_wait()
         (training,) = find_trainings(container.token)
-        # Whoever traces a process has to be told of its end first: until then it stays.
+        # The kernel reports the end of a process to its tracer first: until then the process stays.
         why_not = trace(training)
         if why_not:
-            stage.excused[Phase.STOPPING, Word.STILL_THERE.value] = f"nobody may trace: {why_not}"
+            stage.excused[Phase.STOPPING, Word.STILL_THERE.value] = (
+                f"no process may trace: {why_not}"
+            )
             return
         container.stop()
         container.wait_heard(Phase.STOPPING, Word.GRACE_OVER)
@@ -234,13 +238,9 @@ def trace(pid: int) -> str:
 
 
 def it_becomes_warm_interpreters(stage: Stage) -> None:
-    """
-    Two ranks are started, and one or both of the interpreters stand still.
-
-    They are given up after some time. Should a machine be so slow that the scene does not end
-    before, it is played again.
-    """
-    manner = Manner(("obey",), (*SAVING, *HASTY, "--preload", PRELOADED), flags=("-s",))
+    """Two ranks are started, and one or both of the interpreters stand still for as long as the scene takes."""
+    options = (*SAVING, *HASTY, "--preload", PRELOADED)
+    manner = Manner(("obey",), options, flags=("-s",), python=LENIENT)
     with stage.container(manner) as container:
         # From here on two are kept.
         container.run_and_wait(2)

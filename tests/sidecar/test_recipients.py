@@ -21,7 +21,7 @@ LATE = "import os, time; os.write(1, b'up\\n'); time.sleep(600)"
 RANK = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'saved\\n'))"
 PARENT = f"{RANK}; os.fork(); {LATE}"
 READY = f"{RANK}; {LATE}"
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The processes of Horovod find each other without its launcher, and nobody else is let in for long."""
+"""
+The processes of Horovod find each other without its launcher, and other clients cannot stay for
+long.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +22,9 @@ from dlsidecar.processes.rendezvous import (
     Store,
 )
 from dlwire.messages import Peer, Run
+from tests.servers.ports import choose_ports
 from tests.sidecar import gloo
-from tests.sidecar.drivers import HERE, find_processes
+from tests.sidecar.drivers import HERE, find_processes, wait_until
 
 LISTENING = "0A"
 """As ``/proc/net/tcp`` says it."""
@@ -40,8 +45,7 @@ def run_of(*peers, offset=0, hosts=(), port=29500):
 
 
 def find_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    return choose_ports(1)[0]
 
 
 @contextlib.asynccontextmanager
@@ -80,10 +84,10 @@ def test_a_value_is_there_for_all_as_soon_as_one_has_put_it():
 def test_a_scope_is_empty_again_when_all_of_it_need_it_no_longer():
     store = Store(run_of(2, 1))
     for scope, size in {"global": 3, "local_10.0.0.1": 2, "cross_0": 2, "cross_1": 1}.items():
-        store.put(scope, "0", b"way")
+        store.put(scope, "0", value=b"way")
         for rank in range(size - 1):
             store.finish(scope, str(rank))
-            # Who heard no answer says it again, and is one all the same.
+            # A process that heard no answer repeats its request, and still counts once.
             store.finish(scope, str(rank))
             assert store.get(scope, "0") == b"way"
         store.finish(scope, str(size - 1))
@@ -92,8 +96,8 @@ def test_a_scope_is_empty_again_when_all_of_it_need_it_no_longer():
 
 def test_the_scope_of_a_process_set_loses_no_more_than_the_key():
     store = Store(run_of(2))
-    store.put("global_process_set_hash_1f", "0", b"way")
-    store.put("global_process_set_hash_1f", "1", b"way")
+    store.put("global_process_set_hash_1f", "0", value=b"way")
+    store.put("global_process_set_hash_1f", "1", value=b"way")
     store.finish("global_process_set_hash_1f", "0")
     assert store.get("global_process_set_hash_1f", "0") is None
     assert store.get("global_process_set_hash_1f", "1") == b"way"
@@ -103,8 +107,8 @@ def test_horovod_may_begin_anew_in_the_same_generation():
     store = Store(run_of(2))
     for _ in range(1000):
         for scope in ("global", "process_set"):
-            store.put(scope, "0", bytes(4096))
-            store.put(scope, "1", bytes(4096))
+            store.put(scope, "0", value=bytes(4096))
+            store.put(scope, "1", value=bytes(4096))
             store.finish(scope, "0")
             store.finish(scope, "1")
 
@@ -117,8 +121,8 @@ def test_there_is_room_for_what_the_largest_job_tells():
     store = Store(run_of(*[6] * (size // 6)))
     for scope in ("global", "global_process_set_hash_1", "global_process_set_hash_2"):
         for rank in range(size):
-            store.put(scope, f"rank_{rank}", b"a-host-name")
-            store.put(scope, str(rank), bytes(gloo.ADDRESS_BYTES * (size - 1)))
+            store.put(scope, f"rank_{rank}", value=b"a-host-name")
+            store.put(scope, str(rank), value=bytes(gloo.ADDRESS_BYTES * (size - 1)))
 
 
 @pytest.mark.parametrize("value", [b"", bytes(4096)])
@@ -127,18 +131,18 @@ def test_nobody_fills_our_memory(value):
 
     def fill():
         for number in range(10**6):
-            store.put(f"scope-{number}", "key", value)
+            store.put(f"scope-{number}", "key", value=value)
 
     with pytest.raises(Full):
         fill()
-    store.put("scope-0", "key", value)  # Instead of what is there.
+    store.put("scope-0", "key", value=value)  # This replaces the old value.
 
 
 def test_what_is_too_large_or_too_much_is_refused_and_said():
     async def story():
         async with meeting(2) as (_, ask):
             # As it was not read, the answer may not be either.
-            with contextlib.suppress(ConnectionResetError):
+            with contextlib.suppress(ConnectionError):
                 assert (await ask("global", "PUT", "0", bytes(1 << 20)))[0] == 400
             assert (await ask("global", "GET", "0"))[0] == 404
             statuses = [(await ask("a", "PUT", str(n), bytes(16384)))[0] for n in range(80)]
@@ -196,7 +200,7 @@ def test_real_processes_meet_and_the_place_goes_with_their_generation(drive, tok
         driver.wait_for("Started", attempt=attempt)
         driver.wait_for_log("met ['global:", 3 if attempt == 1 else 5)
         driver.wait_for_log("met [] over lo", 3 if attempt == 1 else 5)
-        ports += find_listeners(driver.pid)
+        ports += wait_until(partial(find_listeners, driver.pid), what="the place")
         assert len(ports) == attempt
         driver.stop_all(attempt)
         assert find_listeners(driver.pid) == []
@@ -224,6 +228,9 @@ def find_listeners(pid):
         for fields in table
         if fields[3] == LISTENING
     }
-    links = Path(f"/proc/{pid}/fd").iterdir()
-    descriptors = [str(one.readlink()) for one in links if one.is_symlink()]
+    descriptors = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        # One that was closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            descriptors.append(str(link.readlink()))
     return [listening[name] for name in descriptors if name in listening]

@@ -27,7 +27,7 @@ def train(tmp_path, token):
     def start(options, *words, through_shell):
         command = [sys.executable, "-m", "tests.sidecar.saving", token, *words]
         if through_shell:
-            # What follows keeps the shell from becoming the training.
+            # The command after it keeps the shell from becoming the training.
             command = ["sh", "-c", f"{shlex.join(command)}; exit $?"]
         folder = tmp_path / "checkpoints"
         sidecar = SideCar(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlsidecar.checkpoints.signs import (
+from dlsidecar.checkpoints.recognizing.signs import (
     find_unit,
     is_noise,
     recognise,
@@ -61,7 +61,7 @@ def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each(patte
 FRAMEWORKS = {
     "checkpoint-5/training_args.bin": Complete.HUGGINGFACE,
     "out/checkpoint-5/trainer_state.json": Complete.HUGGINGFACE,
-    # What FSDP writes below a Trainer's checkpoint is a part of that.
+    # The files of FSDP below a Trainer's checkpoint are a part of that.
     "checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp": Complete.HUGGINGFACE,
     "checkpoint-5/random_states_0.pkl": Complete.ACCELERATE,
     # So are those of others named.

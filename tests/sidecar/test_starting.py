@@ -1,4 +1,4 @@
-"""``sidecar-start`` finds an interpreter in an image that nobody has looked into."""
+"""``sidecar-start`` finds an interpreter in an unknown image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHELLS = ["dash", "bash --posix", "busybox sh"]
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory):
-    """What the init container leaves behind."""
+    """The files that the init container leaves behind."""
     folder = tmp_path_factory.mktemp("volume")
     built = build(folder / "dljob-sidecar.pyz")
     assert built.returncode == 0, built.stderr
@@ -40,7 +40,7 @@ def find_shell(words):
 def start(command, path=None):
     environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), "/bin"])}
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        command, env=environment, capture_output=True, text=True, check=False, timeout=240
     )
 
 
@@ -109,5 +109,5 @@ def test_the_shell_becomes_the_sidecar_and_leaves_no_trace_in_the_training(volum
     assert given.items() <= seen[0].items()
     # The SideCar looks away from the authorities of the image; the training does not have to.
     assert ("SSL_CERT_FILE" in seen[0]) == ("SSL_CERT_FILE" in given)
-    # What any shell sets for itself.
+    # Every shell sets these variables itself.
     assert seen[1].keys() - seen[0].keys() <= {"PWD", "OLDPWD", "SHLVL", "_"}

@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from dlsidecar.behaviour.events import CheckpointDone
 from dlsidecar.checkpoints import checkpoint_files, requests
 from dlsidecar.checkpoints.confirming import Watch
 from dlsidecar.checkpoints.requests import Request
 from dlsidecar.linux.recipients import Recipients
 from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.file_threads import Scout
-from dlsidecar.settings import Confirmation, Saving
-from tests.sidecar.drivers import LIMIT_SECONDS, find_processes
+from dlsidecar.processes.saving import CheckpointRequests
+from dlsidecar.processes.supervising import Processes
+from dlsidecar.settings import Complete, Confirmation, Saving
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +49,7 @@ def test_a_file_that_was_there_before_confirms_nothing(drive, tmp_path):
     driver = start_saving(drive, tmp_path, signal="SIGURG", confirm="file")
     (tmp_path / "checkpoints" / "old").write_text("old")
     driver.call("checkpoint")
-    # SIGURG is ignored by whoever has no handler: nothing comes, and we are not stuck.
+    # A process without a handler ignores SIGURG: no answer comes, and we are not stuck.
     driver.facts()
     driver.call("terminate")
     driver.wait_for("Gone")
@@ -85,15 +88,20 @@ def test_one_that_ends_with_the_word_that_confirms_has_saved(drive, tmp_path, is
     driver.wait_for("Gone")
 
 
-def test_one_that_ends_without_the_word_that_confirms_has_not_saved(drive, tmp_path):
+@pytest.mark.parametrize("look_seconds", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
+def test_one_that_ends_without_the_word_that_confirms_has_not_saved(drive, tmp_path, look_seconds):
+    """Two files are read to their ends, however long each look takes, so that the lack of the word is certain."""
+    progress = tmp_path / "progress"
+    progress.touch()
     code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); print('ready', flush=True)"
     command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
     saving = {"signal": "SIGUSR1", "confirm": "log", "confirm_log": "^saved"}
-    driver = drive(command=command, saving=saving)
+    files = {"progress_file": str(progress), "look_seconds": look_seconds}
+    driver = drive(command=command, saving=saving, **files)
     driver.start()
     driver.wait_for_log("ready")
     driver.call("checkpoint")
-    driver.wait_for("CheckpointFailed")
+    assert requests.UNCONFIRMED in str(driver.wait_for("CheckpointFailed")["problem"])
     driver.wait_for("Gone")
 
 
@@ -150,8 +158,7 @@ def test_a_hanging_command_goes_down_with_the_rest(drive, token):
     driver.start()
     driver.wait_for_log("ready")
     driver.call("checkpoint")
-    driver.facts()
-    assert len(find_processes(token)) == 3
+    wait_until(lambda: len(find_processes(token)) == 3, what="the command")
     driver.stop_all()
     assert len(find_processes(token)) == 1
 
@@ -282,6 +289,60 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
     asyncio.run(story())
     assert asked == list(range(1, count))
     assert [reason.partition(":")[0] for reason in told] == [requests.UNCONFIRMED] * (count == 1)
+
+
+def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_disk(
+    monkeypatch, tmp_path
+):
+    """The processes have ended, and the copy takes longer than the grace and than a last look may."""
+    monkeypatch.setattr(requests, "send", lambda *_: None)
+    monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
+    monkeypatch.setattr(Request, "settling_seconds", 0.0)
+    saving = Saving(
+        signal="SIGUSR1",
+        confirm=Confirmation.FILE,
+        complete=Complete.RENAME,
+        path=str(tmp_path),
+    )
+    told: list[Any] = []
+    copies: list[Any] = []
+
+    async def story() -> None:
+        scout: Any = SlowScout()
+        rank = SimpleNamespace(pid=1, local_rank=0, ended=None)
+        watch = Watch(list, scout, secure=lambda _unit, _files, hear: copies.append(hear))
+        store: Any = SimpleNamespace(saving=saving, make_watch=lambda _: watch)
+        environment = SimpleNamespace(given={}, of=lambda _: {})
+        starter: Any = SimpleNamespace(attempt=1, trainers=[rank], environment=environment)
+        outputs: Any = SimpleNamespace(common=(1, 2))
+        asked = CheckpointRequests(
+            store,
+            starter,
+            outputs=outputs,
+            reaper=Reaper(),
+            report=told.append,
+            list_members=list,
+        )
+        asked.ask(is_trial=False, is_output_read=lambda: True)
+        scout.come_back()
+        (tmp_path / "latest").write_text("saved")
+        rank.ended = Ended(0, None)
+        asked.hear_end()
+        while not copies:
+            scout.come_back()
+        processes: Any = object.__new__(Processes)
+        processes._requests, processes._starter = asked, starter
+        processes._proof = SimpleNamespace(kill=lambda: None)
+        processes.kill()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert told == []
+        copies[0]("")
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert told == [CheckpointDone(1)]
 
 
 def test_one_that_ends_before_it_confirms_has_not_saved(drive, tmp_path):

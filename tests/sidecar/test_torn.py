@@ -80,7 +80,8 @@ def test_a_confirmed_checkpoint_that_cannot_be_read_is_remembered_and_the_job_no
 
 @pytest.mark.processes
 def test_what_a_full_disk_has_cut_off_is_not_confirmed(job, small_disk):
-    training = job("several", path=str(small_disk), seconds="4", gap=0.05)
+    # Long enough for a slow machine to save, as this waits for the limit only once.
+    training = job("several", path=str(small_disk), seconds="20", gap=0.05)
     for _ in range(2):
         training.reshape()
     assert training.tally.saved == {"confirmed": 1}, training.tell()
@@ -91,7 +92,7 @@ def test_what_a_full_disk_has_cut_off_is_not_confirmed(job, small_disk):
     assert training.read("failed")
     assert training.resumes()[-1] == whole
     assert not training.torn()
-    # What nobody can read is not in the way where room is short.
+    # A torn checkpoint does not take the room of a new one where room is short.
     (small_disk / "data").unlink()
     training.reshape()
     assert training.tally.saved["confirmed"] == 2, training.tell()

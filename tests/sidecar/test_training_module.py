@@ -85,7 +85,7 @@ def board():
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_four_ranks_of_one_container_save_at_the_same_steps_200_times(tmp_path, board):
     local = {"LOCAL_WORLD_SIZE": "4", **board}
     saves = ask_often(tmp_path, begin_ranks(tmp_path, 4, **local))
@@ -103,7 +103,7 @@ def torch_meeting() -> dict[str, str]:
 
 @pytest.mark.processes
 @pytest.mark.frameworks
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_ranks_of_several_machines_save_at_the_same_steps_200_times(tmp_path):
     apart = {"LOCAL_WORLD_SIZE": "1", **torch_meeting()}
     ranks = begin_ranks(tmp_path, 3, "torch", python=(str(INSTALLED),), **apart)
@@ -227,7 +227,7 @@ def test_ranks_that_may_not_open_the_board_are_told_the_remedy(monkeypatch, boar
 
 @pytest.mark.processes
 @pytest.mark.frameworks
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_ranks_that_may_not_open_the_board_agree_by_torch(tmp_path):
     denied = {"LOCAL_WORLD_SIZE": "2", offering.AGREEMENT: "/proc/0/fd/3"}
     meeting = torch_meeting()
@@ -246,11 +246,11 @@ def test_ranks_of_several_machines_without_torch_are_told_the_remedy(monkeypatch
 
 def test_a_start_again_by_a_launcher_does_not_heed_the_steps_of_the_former_one(monkeypatch, board):
     path = board[offering.AGREEMENT]
-    first = [training._Board(path, rank, 2) for rank in (0, 1)]
+    first = [training._Board(path, rank, world=2) for rank in (0, 1)]
     for each in first:
         assert not each.is_due(5000)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    again = [training._Board(path, rank, 2) for rank in (0, 1)]
+    again = [training._Board(path, rank, world=2) for rank in (0, 1)]
     training._Request.is_open = True
     assert [again[0].is_due(step) for step in (11, 12)] == [False, True]
     assert [again[1].is_due(step) for step in (11, 12)] == [False, True]

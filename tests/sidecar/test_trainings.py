@@ -16,7 +16,7 @@ from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_pytho
 NAMES = ("torchrun", "huggingface", "lightning", "fsdp")
 MOST_LINES = 10
 PAGE = ROOT / "docs" / "training.md"
-LOSS = re.compile(r"step (\d+) loss=([\d.]+)|'loss': ([\d.]+)")
+LOSS = re.compile(r"step (\d+) loss=([\d.]+)|'loss': '?([\d.]+)")
 
 
 def read(name, file):
@@ -80,7 +80,7 @@ def losses_of(log):
 @pytest.mark.processes
 @pytest.mark.frameworks
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(4500)
 @pytest.mark.parametrize(
     ("name", "launcher"),
     [*((name, ()) for name in NAMES), ("torchrun", LAUNCHER)],

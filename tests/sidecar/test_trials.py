@@ -1,4 +1,4 @@
-"""A checkpoint is tried while the training goes on, and what that showed is told."""
+"""A checkpoint is tried while the training goes on, and the result is reported."""
 
 from dataclasses import replace
 
@@ -24,10 +24,12 @@ from dlsidecar.behaviour.machine import (
     Reaction,
     react,
 )
+from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
 from dlsidecar.settings import Confirmation, Saving, Training
 from dlwire.messages import Phase, Post, Problem, Refused, Trial
 from dlwire.messages import Saving as Saved
 from tests.sidecar.clients import live_through
+from tests.sidecar.drivers import wait_until
 from tests.sidecar.fakes import Container
 from tests.sidecar.reshapes import Job
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
@@ -35,6 +37,7 @@ from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 LIMITS = Limits(saves=True, tries=True, checkpoint_seconds=7.0)
 READY = Machine(INCARNATION, LIMITS)
 PROBLEM = Problem("CheckpointFailed", "no training process runs")
+MOST_TRIES = 3
 
 
 def follow(*events, machine=READY) -> Reaction:
@@ -109,7 +112,7 @@ def test_a_change_takes_a_trial_over_and_asks_nobody_twice(target):
     assert saved.machine.saving is Saved.CONFIRMED
     assert saved.machine.trial.saving is Saved.CONFIRMED
     assert saved.actions[0] == Terminate()
-    # What comes next has made no trial.
+    # The next start has made no trial.
     assert react(saved.machine, Gone(1)).machine.trial.number == (0 if target == run(2) else 1)
 
 
@@ -231,10 +234,12 @@ def test_a_training_that_is_stopped_after_its_trial_has_not_ended_by_it():
 
 @pytest.fixture
 def job(tmp_path, token):
-    jobs = []
+    jobs: list[Job] = []
 
     def begin(**said):
-        jobs.append(Job(tmp_path, token, "several", gap=0.05, **said))
+        folder = tmp_path / str(len(jobs))
+        folder.mkdir()
+        jobs.append(Job(folder, token, "several", gap=said.pop("gap", 0.05), **said))
         return jobs[-1]
 
     yield begin
@@ -263,7 +268,7 @@ def test_a_checkpoint_that_works_is_confirmed_while_the_training_goes_on(job):
     assert (trial.number, trial.saving, trial.ended) == (1, Saved.CONFIRMED, False)
     saved = list(training.path.glob("step-*"))
     assert len(saved) == 1
-    # The change that comes then asks anew, so that nothing done since is lost.
+    # The next change asks for another checkpoint, so that no work since the trial is lost.
     training.reshape()
     assert len(list(training.path.glob("step-*"))) == 2
 
@@ -275,4 +280,27 @@ def test_a_checkpoint_under_another_path_is_not_confirmed_and_nothing_stops(job,
     training = job(watched=str(elsewhere), seconds="2")
     trial = try_once(training)
     assert (trial.saving, trial.message) == (Saved.TIMED_OUT, "it was not confirmed in 2 s")
-    assert list(training.path.glob("step-*"))
+    wait_until(lambda: list(training.path.glob("step-*")), what="a checkpoint")
+
+
+@pytest.mark.processes
+def test_the_first_change_knows_from_the_trial_how_a_checkpoint_looks(job):
+    def change_first() -> float:
+        training = job()
+        assert try_once(training).saving is Saved.CONFIRMED
+        changed = training.reshape().change
+        assert changed.saving is Saved.CONFIRMED
+        assert not training.torn()
+        return float(changed.checkpoint_seconds)
+
+    # One that does not know it always takes that long, and one that does only where the machine stands still.
+    assert any(change_first() < UNKNOWN_SECONDS for _ in range(MOST_TRIES))
+
+
+@pytest.mark.processes
+def test_a_change_waits_for_the_file_that_came_after_the_trial_was_confirmed(job):
+    training = job(gap=UNKNOWN_SECONDS + 1.0)
+    assert try_once(training).saving is Saved.CONFIRMED
+    changed = training.reshape().change
+    assert changed.saving is Saved.CONFIRMED
+    assert not training.torn(), training.tell()

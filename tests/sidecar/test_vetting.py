@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from dlsidecar.checkpoints.checkpoint_files import LEDGER, SET_ASIDE, take_snapshot
-from dlsidecar.checkpoints.ledger import read_ledger
+from dlsidecar.checkpoints.ledger import read_ledger, write_ledger
 from dlsidecar.checkpoints.vetting import (
     MOST_FRUITLESS,
     MOST_SET_ASIDE,
@@ -14,7 +17,7 @@ from dlsidecar.checkpoints.vetting import (
     vet,
 )
 from dlsidecar.settings import Complete, Saving
-from tests.sidecar.savers import SHAPES, Saver
+from tests.sidecar.savers import BYTES, SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
 COMPLETE = {"rename": Complete.RENAME, "marker": Complete.MARKER}
@@ -47,7 +50,7 @@ class Folder:
             for each, mark in take_snapshot(str(self.path)).files.items()
             if each.startswith(name)
         }
-        note_confirmed(self.saving, read_ledger(self.saving), name, files, 1)
+        write_ledger(self.saving, note_confirmed(read_ledger(self.saving), name, files, 1))
 
     def vet(self):
         return vet(self.saving, leads=True)
@@ -91,6 +94,28 @@ def test_an_empty_file_is_torn_as_on_a_full_disk(folder, shape):
     world.save(9, 10)
     world.last_file(10).write_bytes(b"")
     assert world.vet().resume == str(world.unit(9))
+
+
+def test_a_file_that_cannot_be_read_for_a_passing_reason_is_no_evidence(folder, monkeypatch):
+    world = folder("several")
+    world.save(9, 10)
+
+    def fail(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "pread", fail)
+    assert world.vet().resume == str(world.unit(10))
+    assert world.set_aside() == []
+
+
+def test_nothing_is_moved_once_a_training_may_run(folder):
+    """Files are read slowly, and meanwhile a start may have gone on without the answer."""
+    world = folder("several")
+    world.save(9, 10)
+    world.last_file(10).write_bytes(b"")
+    answers = [True, False]
+    vet(world.saving, leads=True, wanted=lambda: answers.pop(0))
+    assert (answers, world.set_aside()) == ([], [])
 
 
 @pytest.mark.parametrize("shape", ["huggingface", "dcp", "several", "marker"])
@@ -148,7 +173,7 @@ def test_one_that_was_confirmed_and_is_torn_costs_the_trust_for_good(folder, sha
     verdict = world.vet()
     assert verdict.resume == str(world.unit(9))
     assert world.unit(10).name in verdict.distrust
-    # It is remembered by whoever looks next, though nothing is torn any more.
+    # The next look remembers the distrust, though nothing is torn any more.
     later = world.vet()
     assert (later.unreadable, later.distrust) == ("", verdict.distrust)
 
@@ -179,7 +204,7 @@ def test_a_checkpoint_from_which_starts_fail_again_and_again_is_blamed_if_there_
     world.save(10)
     for _ in range(MOST_FRUITLESS + 1):
         assert world.vet().resume == str(world.unit(10))
-        note_fruitless(world.saving, read_ledger(world.saving))
+        write_ledger(world.saving, note_fruitless(read_ledger(world.saving)))
     world.save(9)
     verdict = world.vet()
     assert verdict.resume == str(world.unit(9))
@@ -206,6 +231,45 @@ def test_where_the_first_process_is_not_nothing_is_remembered(folder):
     world.last_file(10).write_bytes(b"")
     assert vet(world.saving, leads=False).resume == str(world.unit(9))
     assert (world.path / LEDGER).read_bytes() == before
+
+
+def test_a_container_without_the_first_process_knows_what_a_checkpoint_looks_like(folder):
+    world = folder("several")
+    world.save(9)
+    world.confirm(9)
+    known = read_ledger(world.saving).shape
+    assert known is not None
+    # Before the container of the first process has looked, and after it.
+    assert vet(world.saving, leads=False).ledger.shape == known
+    world.vet()
+    assert vet(world.saving, leads=False).ledger.shape == known
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_torn_one_costs_the_trust_whichever_container_of_the_job_looks_first(folder, is_first):
+    world = folder("several")
+    world.save(9)
+    world.confirm(9)
+    world.vet()
+    world.save(10)
+    world.confirm(10)
+    world.last_file(10).write_bytes(b"")
+    verdicts = [vet(world.saving, leads=leads) for leads in (is_first, not is_first)]
+    assert [world.unit(10).name in verdict.distrust for verdict in verdicts] == [True, True]
+    assert not read_ledger(world.saving).is_trusted
+    # One that was set aside, written again and confirmed is another one.
+    assert world.set_aside() == [world.unit(10).name]
+
+
+def test_a_smaller_one_that_was_confirmed_is_not_set_aside_by_any_container(folder):
+    world = folder("several")
+    world.save(9, 10)
+    last = world.last_file(10)
+    last.write_bytes(last.read_bytes()[: BYTES // 2])
+    world.confirm(10)
+    for leads in (False, True, False):
+        assert vet(world.saving, leads=leads).resume == str(world.unit(10))
+    assert world.set_aside() == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"signs": 3}', "\0" * 10])

@@ -10,32 +10,56 @@ goes on from a torn checkpoint, and prints what happened.
 import argparse
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import uuid
 from collections import Counter
 from pathlib import Path
 
-from tests.sidecar.real_savers import WAYS
+from tests.sidecar.real_savers import NEEDS, WAYS
 from tests.sidecar.reshapes import Job, Tally
 from tests.sidecar.savers import SHAPES
 
 LONGEST_SECONDS = 1.2
-"""Kills come within so many seconds of the beginning of a change, which takes about as long."""
+"""
+Kills come within this number of seconds of the beginning of a change, which takes about as long.
+"""
 EVERY = 60
-"""Trainings save themselves after so many steps as well, without being asked."""
+"""Trainings save themselves after this number of steps as well, without being asked."""
 
 
-def run(shape: str, reshapes: int, *, seed: int, gap: float, python: str) -> Tally:
+def run(
+    shape: str, reshapes: int, *, seed: int, gap: float, python: str, in_memory: bool = False
+) -> Tally:
     chance = random.Random(seed)
     token = f"torn-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        job = Job(Path(folder), token, shape, gap=gap, every=EVERY, python=python)
+        said = write_to_memory(shape, token) if in_memory else {}
+        job = Job(Path(folder), token, shape, gap=gap, every=EVERY, python=python, **said)
         try:
             reshape(job, reshapes, chance)
         finally:
             job.sidecar.close()
     return job.tally
+
+
+def find_ways(python: str) -> list[str]:
+    """Return the ways for which this interpreter has the framework, and name the others."""
+    found = []
+    for way in WAYS:
+        asked = [python, "-c", f"import {NEEDS[way]}"]
+        if subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            found.append(way)
+        else:
+            say(f"{way:12} left out, because {python} has no {NEEDS[way]}")
+    return found
+
+
+def write_to_memory(shape: str, token: str) -> dict[str, str]:
+    """Let a job write its checkpoints to memory first."""
+    folder = f"--checkpoint-memory-path=/dev/shm/dljob-{token}"
+    return {"complete": shape, "writes": "-", "more": f"--checkpoint-memory=1024 {folder}"}
 
 
 def reshape(job: Job, reshapes: int, chance: random.Random) -> None:
@@ -55,12 +79,28 @@ def main() -> int:
     options.add_argument("--gap", type=float, default=0.3)
     options.add_argument("--python", default="")
     options.add_argument("--shape", choices=[*SHAPES, *WAYS])
+    options.add_argument("--memory", action="store_true")
     given = options.parse_args()
-    shapes = [given.shape] if given.shape else list(WAYS if given.python else SHAPES)
+    possible = WAYS if given.python else SHAPES
+    if given.shape not in (None, *possible):
+        options.error(
+            f"--shape with{'' if given.python else 'out'} --python is one of {', '.join(possible)}"
+        )
+    shapes = find_ways(given.python) if given.python else list(SHAPES)
+    shapes = [given.shape] if given.shape else shapes
+    if given.memory:
+        shapes = [shape for shape in shapes if shape != "several"]  # No sign completes it.
     each = -(-given.reshapes // len(shapes))
     kills: Counter[str] = Counter()
     for number, shape in enumerate(shapes):
-        tally = run(shape, each, seed=given.seed + number, gap=given.gap, python=given.python)
+        tally = run(
+            shape,
+            each,
+            seed=given.seed + number,
+            gap=given.gap,
+            python=given.python,
+            in_memory=given.memory,
+        )
         kills += tally.kills
         seconds = statistics.median(tally.checkpoint_seconds or [0.0])
         saved = ", ".join(f"{count} {how}" for how, count in sorted(tally.saved.items()))

@@ -1,15 +1,15 @@
 """
 Training processes of all kinds of bad manners, run by the tests as real processes.
 
-``python trainers.py TOKEN [manner …]``. TOKEN stands in the command line of everything that comes
-of it, which is how the witness finds it whatever else it does. Manners:
+``python trainers.py TOKEN [manner …]``. The command line of every descendant contains TOKEN, by
+which the witness finds it in spite of its manners. Manners:
 
 fork       starts a child that stays
 daemon     starts one that forks twice and so loses its parent
 setsid     its children take sessions of their own
 clearenv   its children have an empty environment
-deaf       everybody ignores SIGTERM, SIGINT and SIGHUP
-lone       the first process ends as soon as the others are there
+deaf       all processes ignore SIGTERM, SIGINT and SIGHUP
+lone       the first process ends as soon as the others run
 quit=N     it ends with code N (or by signal -N) when everything is set up
 bow        on SIGTERM it ends with code 0
 save=PATH  on SIGUSR1 it writes a checkpoint there and says so
@@ -49,7 +49,10 @@ def be_deaf() -> None:
 
 
 class Story:
-    """What is known outside of who we are and what we do; without a folder it is nothing."""
+    """
+    The record of a training's identity and actions, for the tests; without a folder it does
+    nothing.
+    """
 
     def __init__(self, folder: str) -> None:
         generation = int(os.environ.get("MASTER_PORT", PORT)) - PORT
@@ -64,7 +67,7 @@ class Story:
         os.close(journal)
 
     def take_gpu(self) -> None:
-        """Hold the GPU as long as we live, or anybody who comes of us."""
+        """Hold the GPU as long as this process or a descendant lives."""
         if not self.folder:
             return
         gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")

@@ -1,10 +1,11 @@
 """
-Witnesses who trust nobody: they look into ``/proc``, and at locks that only the kernel gives back.
+Witnesses that trust no report: they look into ``/proc``, and at locks that only the kernel gives
+back.
 
 Each training process says in its environment which generation it belongs to (the rendezvous port,
-as PyTorch is told it). Two of different generations alive at one moment are what must never be.
-Whoever looks now and then can miss that, and so each training process also locks a file for its GPU
-(see ``trainers.py``). Whatever comes of it holds that lock too, and it is free when all are dead.
+in PyTorch's variable). Two of different generations alive at one moment break the law. Occasional
+looks can miss that, and so each training process also locks a file for its GPU (see
+``trainers.py``). Its descendants hold that lock too, and it is free when all are dead.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _is_training(pid: int, token: bytes) -> bool:
 
 
 def find_held_gpus(folder: Path) -> list[str]:
-    """Return the locks in a story's folder that somebody holds."""
+    """Return the locks in a story's folder that a process holds."""
     return sorted(file.name for file in folder.glob("gpu-*") if not _can_lock(file))
 
 
@@ -78,7 +79,7 @@ class Witness(threading.Thread):
         self._is_dismissed = threading.Event()
         self.looks = 0
         self.seen: list[str] = []
-        """What must not be."""
+        """The broken laws."""
 
     def run(self) -> None:
         pause = PERIOD_SECONDS
@@ -109,7 +110,8 @@ class Witness(threading.Thread):
         environment = read_proc(pid, "environ").split(b"\0")
         token = next((one for one in arguments if one.startswith(self._token.encode())), b"")
         generation = next((entry for entry in environment if entry.startswith(PORT)), b"")
-        # All containers of a job are of one generation, and differ in what stands at the end.
+        # All containers of a job are of one generation, and differ in the last parts of their
+        # tokens.
         return token.rpartition(b".")[0].rpartition(b".")[0], generation
 
     def dismiss(self) -> None:

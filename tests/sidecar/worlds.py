@@ -1,11 +1,11 @@
 """
 Everything around one machine, as a value that can be copied: its supervisor, its timer, its news.
 
-The world does whatever :class:`dlsidecar.contract.Supervisor` allows, and nothing else. A process
-becomes the user's program at once or, where a warm interpreter does, some time later; it may fail
-to, end well or badly, and leave others behind. News arrives in the order in which it was told, but
-anything may come in between. Hypothesis draws its way through this world, and :func:`explore` goes
-every way there is.
+The world does everything that :class:`dlsidecar.contract.Supervisor` allows, and nothing else. A
+process becomes the user's program at once or, where a warm interpreter does, some time later; it
+may fail to, end well or badly, and leave others behind. News arrives in the order of its events,
+but anything may come in between. Hypothesis draws its way through this world, and :func:`explore`
+goes
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Move = Callable[["World"], object]
 
 
 class World:
-    """One SideCar's surroundings, and the laws it must keep whatever they do."""
+    """The surroundings of one SideCar, and the laws that it must keep in all of them."""
 
     def __init__(self, *, saves: bool = True, follows: bool = False, tries: bool = False) -> None:
         """``follows``: the job is saved by its leader, and that is in another container."""
@@ -73,7 +73,7 @@ class World:
         self.news: tuple[News, ...] = ()
         self.old_news: tuple[News, ...] = ()
         self.timer: News | None = None
-        # What the supervisor knows of the latest attempt.
+        # The supervisor's knowledge of the latest attempt.
         self.waiting: frozenset[int] = frozenset()
         """Ranks that are not yet the user's program."""
         self.running: frozenset[int] = frozenset()
@@ -90,7 +90,7 @@ class World:
         other.__dict__.update(self.__dict__)
         return other
 
-    # --- what holds whatever comes ----------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
@@ -180,7 +180,7 @@ class World:
             assert self.machine.limits.saves
             assert not self.machine.follows
             assert not self.is_saving, "asked twice at once"
-            # What is asked of those who are gone is answered by their end.
+            # A request to processes that are gone is answered by their end.
             self.is_saving = not self.is_gone_told
         elif isinstance(action, ArmTimer):
             timer = action.event
@@ -402,8 +402,9 @@ class World:
         """
         Return all that can make a difference from here on, and nothing that cannot.
 
-        The numbers of generations and attempts only grow; what counts is which are the same. How a
-        checkpoint went and what is stuck is told to others, and never asked by the machine.
+        The numbers of generations and attempts only grow; what counts is which are the same. The
+        result of a checkpoint and the stuck processes are reported to others, and never asked by
+        the machine.
         """
         machine, target = self.machine, self.machine.target
         is_own = target == machine.run
@@ -453,7 +454,7 @@ ONCE_DECLARED: tuple[Move, ...] = (
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was found by going every way."""
+    """The result of going every way."""
 
     states: int
     heard: Counter[Pair]

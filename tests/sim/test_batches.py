@@ -1,4 +1,4 @@
-"""What larger batches do to the jobs of the simulated world: speed, samples, convergence."""
+"""The effects of larger batches on the jobs of the simulated world: speed, samples, convergence."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -9,7 +9,8 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import BatchRange, Cause, CauseCode
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.tables import Table
 from dlsim.jobs.noise import Noise, find_noise

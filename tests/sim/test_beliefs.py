@@ -12,7 +12,8 @@ from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.beliefs import MORE_OVERDUE, Beliefs, believe, revise
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
@@ -29,7 +30,7 @@ def believed_of(traced: TracedJob) -> float:
 
 @dataclass
 class Attentive:
-    """Gives the first job all it can take, and remembers what it was told of each."""
+    """Gives the first job all it can take, and remembers the progress of each that it saw."""
 
     name: ClassVar[str] = "attentive"
     paper: ClassVar[str] = "none"

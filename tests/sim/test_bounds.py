@@ -12,7 +12,8 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim.bounding.batches import SLACK
 from dlsim.bounding.bounds import CLOCK_S, Bound, bound_mean_jct
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.errors import BadInput
 from dlsim.jobs.noise import Noise
 from dlsim.jobs.workloads import TracedJob, Workload

@@ -1,5 +1,5 @@
 """
-No policy is ever below the bound, whatever the trace, the cluster and the costs.
+No policy is ever below the bound, for all traces, clusters and costs.
 
 A violation is an error of the simulator, of a policy or of the bound; which of them has to be found
 out. Beside the prices that the search finds, prices drawn at random are held against every policy,
@@ -33,7 +33,8 @@ from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim.bounding.bounds import CLOCK_S, bound_mean_jct
 from dlsim.bounding.demands import read_demands
 from dlsim.bounding.dual import Dual, Market
-from dlsim.engine.world import Outage, Setting, World
+from dlsim.engine.settings import Outage, Setting
+from dlsim.engine.world import World
 from dlsim.jobs.noise import Noise
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Record

@@ -16,6 +16,7 @@ from dlsim.comparing import tasks as tasks_module
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.running import Failure, perform, run_tasks
+from dlsim.comparing.sources import leave_out_words
 from dlsim.comparing.summing import KNOWING_ALL, Line, Spread, ratios_of, spread, sum_up
 from dlsim.comparing.tasks import Task, Values, digest_program, without_measured
 from dlsim.errors import BadInput
@@ -95,14 +96,19 @@ def digests() -> dict[str, str]:
     return {name: digest_program(name) for name in policies.NAMES}
 
 
-def find_stale(monkeypatch, before: dict[str, str], edited: str) -> set[str]:
+EDIT = b"\nEDITED = 1\n"
+
+
+def find_stale(
+    monkeypatch, before: dict[str, str], edited: str, *, addition: bytes = EDIT
+) -> set[str]:
     """The policies whose results an edit of this file makes stale."""
     read = Path.read_bytes
     with monkeypatch.context() as patch:
         patch.setattr(
             Path,
             "read_bytes",
-            lambda path: read(path) + b"# edited" * path.as_posix().endswith(f"/{edited}"),
+            lambda path: read(path) + addition * path.as_posix().endswith(f"/{edited}"),
         )
         digest_program.cache_clear()
         stale = {name for name, digest in before.items() if digest_program(name) != digest}
@@ -113,16 +119,22 @@ def find_stale(monkeypatch, before: dict[str, str], edited: str) -> set[str]:
 @pytest.mark.parametrize(
     ("edited", "stale"),
     [
-        ("dlcore/policies/srtf.py", {"srtf"}),
+        ("dlcore/policies/baselines/srtf.py", {"srtf"}),
         # A policy may be a package, of which its module is one file.
         ("dlcore/policies/foresight/bids.py", {"foresight"}),
-        ("dlcore/policies/ones/searching.py", {"ones"}),
-        # What several share, also through something else that they share.
+        ("dlcore/policies/papers/ones/searching.py", {"ones"}),
+        # Modules that several policies share, also through another shared module.
         ("dlcore/policies/common/knapsack.py", {"lyra", "themis", "sia"}),
-        ("dlcore/policies/elastic/clearing.py", {"afs-l", "afs-p", "afs-s", "srtf-e", "srsf-e"}),
-        # What all go through, and what they begin with but do not consist of.
+        ("dlcore/policies/common/multiple_choice.py", {"lyra", "themis", "sia", "foresight"}),
+        (
+            "dlcore/policies/common/clearing.py",
+            {"afs-l", "afs-p", "afs-s", "srtf-e", "srsf-e", "foresight"},
+        ),
+        ("dlcore/policies/papers/afs/turns.py", {"afs-p", "afs-s"}),
+        # Modules that all policies go through, and those that they begin with but do not consist
+        # of.
         ("dlcore/placement/placing.py", set(policies.NAMES)),
-        ("dlwire/messages.py", set(policies.NAMES)),
+        ("dlwire/messages/shapes.py", set(policies.NAMES)),
         ("dlcore/policies/__init__.py", set()),
         ("dlcore/explaining/sentences.py", set()),
     ],
@@ -133,12 +145,54 @@ def test_a_change_makes_the_results_stale_of_the_policies_that_consist_of_it(
     assert find_stale(monkeypatch, digests, edited) == stale
 
 
+def test_words_make_no_result_stale(monkeypatch, digests):
+    for words in (b"# edited", b"\n\n\n", b'"""\nEdited.\n\nTwice.\n"""\n'):
+        for edited in ("dlcore/placement/placing.py", "dlsim/scenarios.py"):
+            assert find_stale(monkeypatch, digests, edited, addition=words) == set()
+
+
+SOURCE = b'''"""A docstring\xc3\xa4."""
+
+import math  # for pi
+
+
+def area(radius):
+    """
+    Find it.
+    """
+    text = "# no comment"  # a comment \xc3\xa4
+    """Text below."""
+
+    return (
+        math.pi  # half of tau
+        * radius**2
+    )
+
+
+def one(): """Of one line."""; return text
+'''
+
+WITHOUT = b'''import math
+def area(radius):
+    text = "# no comment"
+    return (
+        math.pi
+        * radius**2
+    )
+def one(): """Of one line."""; return text
+'''
+
+
+def test_only_words_are_left_out_of_a_source():
+    assert leave_out_words(SOURCE) == WITHOUT.rstrip()
+
+
 def test_a_change_to_the_bound_leaves_the_results_of_policies_alone(monkeypatch):
     policy, bound = digest_program("max-min"), digest_program("max-min", bounds=True)
     assert policy != bound
     read = Path.read_bytes
     monkeypatch.setattr(
-        Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "bounds.py")
+        Path, "read_bytes", lambda path: read(path) + EDIT * (path.name == "bounds.py")
     )
     digest_program.cache_clear()
     assert digest_program("max-min") == policy
@@ -234,9 +288,9 @@ def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
 def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
     count = []
 
-    def read(*given: Any) -> Workload:
+    def read(*given: Any, **named: Any) -> Workload:
         count.append(given)
-        return read_workload(*given)
+        return read_workload(*given, **named)
 
     monkeypatch.setattr(tasks_module, "read_workload", read)
     for policy in ("fifo", "srtf", "max-min"):
@@ -327,7 +381,7 @@ def test_cases_without_a_figure_count_in_no_ratio():
     rows = [row("x", 1.0), row("y", math.nan), row("y", 3.0, trace="b")]
     y = sum_up(rows, references=["x"])[1]
     assert (y.cases, y.ratios["avg_jct_s"]) == (2, None)
-    assert ratios_of(rows, "avg_jct_s", ["x"]) == {"x": [1.0], "y": []}
+    assert ratios_of(rows, "avg_jct_s", references=["x"]) == {"x": [1.0], "y": []}
 
 
 def test_lines_are_told_apart_by_what_is_asked_for():

@@ -1,9 +1,9 @@
-"""What a change costs when nobody says otherwise, and when somebody does."""
+"""The cost of a change by default, and with explicit costs."""
 
 import pytest
 
-from dlpapers.reproducing.sidecar_constants import FROZEN
-from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
+from dlpapers.reproducing.sidecar.constants import FROZEN
+from dlsim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
 
 
 @pytest.mark.parametrize("gpus", [1, 3, 64])

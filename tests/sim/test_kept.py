@@ -15,7 +15,8 @@ import pytest
 
 from dlcore import policies
 from dlcore.model import Node
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.savings import draw, with_checkpoint
 from dlsim.results.records import Happening, Record

@@ -1,4 +1,4 @@
-"""What policies are let know: the truth stays, and what is measured is paid for."""
+"""The knowledge of policies: the truth stays, and measurements are paid for."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from dlcore.model import GpuDemand, Job, JobId, Mechanism, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim import knowing
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 
@@ -54,7 +55,7 @@ def test_marginal_utility_is_believed_in_every_shape_and_the_truth_stays():
 
 def test_mini_epochs_are_paid_for_by_every_job_before_it_trains_and_by_no_restart():
     workload = make_workload()
-    prices = knowing.price_mini_epochs(workload, COSTS, Mechanism.IN_PLACE)
+    prices = knowing.price_mini_epochs(workload, COSTS, mechanism=Mechanism.IN_PLACE)
     assert prices == {KIND: pytest.approx(3 * 30.0 + 2 * 30.0 / 1.8 + 10.0)}
     setting = Setting(nodes=build_packed([Machines(1, 4, "V100")]), costs=COSTS)
     (free,) = World(workload, setting, policies.make("fifo")).play().jobs

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from dlcore.contract import Policy
-from dlcore.policies.fifo import Fifo
-from dlcore.policies.fjf import Fjf
-from dlcore.policies.srsf import Srsf
-from dlcore.policies.srtf import Srtf
-from dlcore.policies.tiresias import Tiresias
+from dlcore.policies.baselines.fifo import Fifo
+from dlcore.policies.baselines.fjf import Fjf
+from dlcore.policies.baselines.srsf import Srsf
+from dlcore.policies.baselines.srtf import Srtf
+from dlcore.policies.papers.tiresias import Tiresias
 from dlcore.profiles import Costs
 from dlsim.clusters import build_counted, fill_nodes
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads
 from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, simulate
@@ -42,7 +42,7 @@ NAMES = [
     for path in sorted(TRACES.glob(f"{pattern}.gz"))
 ]
 MOST_JOBS = 400
-"""Of a longer trace only the first so many are replayed at every change."""
+"""Of a longer trace only this number of jobs, the first ones, is replayed at every change."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Pictures: the same bytes for the same runs, true to the series, and drawable whatever happened."""
+"""Pictures: the same bytes for the same runs, true to the series, and drawable after every run."""
 
 import random
 import zlib
@@ -13,10 +13,11 @@ from matplotlib.lines import Line2D
 
 from dlcore import policies
 from dlcore.model import NodeName
-from dlsim.engine.world import Outage
-from dlsim.results import plots
+from dlsim.engine.settings import Outage
+from dlsim.results import axes, bar_charts, plots
+from dlsim.results.bar_charts import Bar
 from dlsim.results.looks import LOOKS
-from dlsim.results.plots import Bar, Run
+from dlsim.results.plots import Run
 from dlsim.results.records import Record
 from tests.sim.worlds import Scripted, make_traced, play
 
@@ -105,7 +106,7 @@ def test_changes_count_what_was_added_and_taken():
 
 def test_bars_show_theirs_ours_and_how_far_ours_vary():
     bars = [Bar("one", 45.0, 47.0, 3.0), Bar("two", 34.0, 30.0)]
-    (axes,) = plots.draw_bars(bars, quantity="reduction (%)").axes
+    (axes,) = bar_charts.draw_bars(bars, quantity="reduction (%)").axes
     heights = {
         str(container.get_label()): [patch.get_height() for patch in container.patches]
         for container in axes.containers
@@ -117,7 +118,7 @@ def test_bars_show_theirs_ours_and_how_far_ours_vary():
     assert axes.get_ylabel() == "reduction (%)"
 
 
-# --- whatever happened --------------------------------------------------------------------
+# --- unusual runs ---------------------------------------------------------------------------
 
 
 def test_runs_in_which_nothing_ended_can_be_drawn():
@@ -154,15 +155,15 @@ def make_steps(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_short_series_is_drawn_as_it_is():
     time, value = make_steps(500)
-    levels = plots.thin(time, value)
+    levels = axes.thin(time, value)
     assert (levels.time == time).all()
     assert (levels.mean == value).all()
 
 
 def test_a_thinned_series_has_the_same_integral_and_extremes():
     time, value = make_steps(80_000)
-    levels = plots.thin(time, value)
-    assert len(levels.time) == plots.STRETCHES + 1
+    levels = axes.thin(time, value)
+    assert len(levels.time) == axes.STRETCHES + 1
     whole = float((value[:-1] * np.diff(time)).sum())
     assert (levels.mean[:-1] * np.diff(levels.time)).sum() == pytest.approx(whole)
     assert levels.low.min() == value[:-1].min()
@@ -174,7 +175,7 @@ def test_a_thinned_series_has_the_same_integral_and_extremes():
 def test_a_stretch_in_which_nothing_changes_keeps_its_level():
     time = np.concatenate((np.linspace(0.0, 1.0, 5000), [1000.0]))
     value = np.concatenate((np.tile([1.0, 2.0], 2500), [0.0]))
-    levels = plots.thin(time, value)
+    levels = axes.thin(time, value)
     assert levels.mean[5:-1] == pytest.approx(2.0)
     assert (levels.low[5:-1] == 2.0).all()
 
@@ -206,7 +207,7 @@ def test_a_picture_for_a_column_is_as_wide_as_one_and_its_panels_are_below_each_
         assert figure.get_figwidth() == column.width, name
         assert {place_of(axes).colspan.start for axes in figure.axes} == {0}, name
     ratios = {"average JCT": {"fifo": [1.0], "srtf": [0.8]}, "makespan": {"fifo": [1.0]}}
-    figure = plots.draw_ratios(ratios, reference="fifo", look=column)
+    figure = bar_charts.draw_ratios(ratios, reference="fifo", look=column)
     assert len({place_of(axes).rowspan.start for axes in figure.axes}) == 2
     assert figure.axes[0].title.get_fontsize() < plots.STYLE["axes.titlesize"]
 

@@ -141,7 +141,7 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "behind", "told"), WRONG.values(), ids=WRONG)
 def test_a_wrong_file_is_refused_with_what_to_write(write, changes, behind, told):
     path = write(OWN, *changes)
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - what is told is asserted
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is asserted below
         policyfile.read(path + behind)
     assert told in str(error.value)
 

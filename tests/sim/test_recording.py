@@ -5,7 +5,7 @@ import pytest
 from dlcore.model import Mechanism, NodeName
 from dlcore.recording.record import Decided, Ended, Given, Gpu, Phase, Progress, Stage, Submitted
 from dlcore.recording.sums import sum_gpu_seconds
-from dlsim.engine.world import Outage, Setting
+from dlsim.engine.settings import Outage, Setting
 from dlsim.simulating import Contestant, simulate
 from tests.sim.worlds import COSTS, TWO_NODES, make_short, make_traced, make_workload
 

@@ -45,7 +45,9 @@ def test_what_searches_for_minutes_is_played_on_two_workloads_unless_all_is_want
     published, slow = pollux.read_published(), Entry("sia", "pollux")
     chosen = {
         is_whole: [
-            p for p in published if pollux.plays(slow, p, published, "pollux", is_whole=is_whole)
+            p
+            for p in published
+            if pollux.plays(slow, p, published=published, world="pollux", is_whole=is_whole)
         ]
         for is_whole in (False, True)
     }
@@ -55,7 +57,11 @@ def test_what_searches_for_minutes_is_played_on_two_workloads_unless_all_is_want
 
 def test_the_world_of_sia_is_played_on_one_workload_of_each_load():
     published, quick = pollux.read_published(), Entry("srsf", "pollux")
-    chosen = [p for p in published if pollux.plays(quick, p, published, "sia", is_whole=False)]
+    chosen = [
+        p
+        for p in published
+        if pollux.plays(quick, p, published=published, world="sia", is_whole=False)
+    ]
     assert [place.load for place in chosen] == ["0.5", "1.0", "1.5", "2.0"]
 
 

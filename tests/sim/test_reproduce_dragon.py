@@ -45,22 +45,22 @@ def test_the_workload_is_table_1():
 def test_beside_their_parameter_server_workers_are_as_fast_as_figure_2_says():
     for model in (INCEPTION, RESNET, ALEXNET):
         for workers, images in enumerate(model.images_per_s, start=1):
-            assert 64 * steps_per_s(model, workers, 0) == pytest.approx(images)
+            assert 64 * steps_per_s(model, workers, remote=0) == pytest.approx(images)
     assert images_per_s(RESNET, 8) > images_per_s(RESNET, 4)
 
 
 def test_a_worker_away_from_its_parameter_server_waits_for_the_network():
-    step_s = 1.0 / steps_per_s(ALEXNET, 1, 1)
+    step_s = 1.0 / steps_per_s(ALEXNET, 1, remote=1)
     assert step_s == pytest.approx(64 / 38.09 + 244.0 / 125.0)
 
 
 def test_the_default_scheduler_puts_parameter_servers_where_fewest_workers_are():
     # One worker has its server on the other of two nodes; two of four have it beside them.
-    assert count_remote(1, 1, 2, spread=True) == 1
-    assert count_remote(4, 2, 2, spread=True) == 2
-    assert count_remote(3, 2, 2, spread=True) == 2
-    assert count_remote(4, 1, 2, spread=False) == 0
-    assert count_remote(3, 2, 2, spread=False) == 1
+    assert count_remote(1, 1, of_nodes=2, spread=True) == 1
+    assert count_remote(4, 2, of_nodes=2, spread=True) == 2
+    assert count_remote(3, 2, of_nodes=2, spread=True) == 2
+    assert count_remote(4, 1, of_nodes=2, spread=False) == 0
+    assert count_remote(3, 2, of_nodes=2, spread=False) == 1
 
 
 def test_a_restart_takes_what_the_paper_measured():
@@ -68,9 +68,11 @@ def test_a_restart_takes_what_the_paper_measured():
 
 
 def test_dragon_takes_less_than_locality_and_locality_less_than_kubeflow(testbed):
-    assert reduce_elapsed(testbed, "dragon", "kubeflow") == pytest.approx(65.0, rel=1 / 3)
-    assert reduce_elapsed(testbed, "locality", "kubeflow") == pytest.approx(60.0, rel=1 / 3)
-    assert reduce_elapsed(testbed, "dragon", "locality") > 0.0
+    assert reduce_elapsed(testbed, "dragon", baseline="kubeflow") == pytest.approx(65.0, rel=1 / 3)
+    assert reduce_elapsed(testbed, "locality", baseline="kubeflow") == pytest.approx(
+        60.0, rel=1 / 3
+    )
+    assert reduce_elapsed(testbed, "dragon", baseline="locality") > 0.0
 
 
 def test_dragon_uses_more_of_the_gpus_than_both(testbed):
@@ -120,11 +122,11 @@ def test_arrivals_are_as_dense_as_the_intensity_says_and_the_jobs_the_same():
 @pytest.mark.parametrize("intensity", [0.5, 3.0])
 def test_dragon_is_ahead_at_every_intensity(intensity):
     found = play_simulated(intensity)
-    assert reduce_elapsed(found, "dragon", "locality") > 0.0
-    assert reduce_elapsed(found, "dragon", "kubeflow") > 50.0
+    assert reduce_elapsed(found, "dragon", baseline="locality") > 0.0
+    assert reduce_elapsed(found, "dragon", baseline="kubeflow") > 50.0
 
 
 def test_without_a_slow_network_there_is_less_to_gain(testbed):
     beside = play_testbed(Assumptions(spreads_servers=False))
-    saved = [reduce_elapsed(each, "dragon", "kubeflow") for each in (beside, testbed)]
+    saved = [reduce_elapsed(each, "dragon", baseline="kubeflow") for each in (beside, testbed)]
     assert saved[0] < saved[1]

@@ -35,7 +35,7 @@ def test_a_job_alone_takes_the_mean_of_what_both_schedulers_made_of_it():
 
 
 def test_the_example_of_the_thesis_locks_in_nine_of_ten_draws_and_never_with_gangs():
-    workload = make_workload(2, 100.0, (LEAST_PODS,))
+    workload = make_workload(2, 100.0, pods=(LEAST_PODS,))
     locked = {
         name: fmean(play(workload, EXAMPLE, policy, seed).deadlocks for seed in range(100))
         for name, policy in SCHEDULERS.items()

@@ -15,17 +15,10 @@ import pytest
 
 from dlcore.model import Direction
 from dlcore.profiles import JobType
-from dlpapers.reproducing import sidecar, sidecar_fitting, sidecar_pictures
-from dlpapers.reproducing.sidecar_case import PAPER, compare, play_case
-from dlpapers.reproducing.sidecar_constants import FROZEN
-from dlpapers.reproducing.sidecar_runs import (
-    APPROACHES,
-    Outcomes,
-    play,
-    play_seeds,
-    sum_up,
-)
-from dlpapers.reproducing.sidecar_types import (
+from dlpapers.reproducing.sidecar import evaluation, fitting, pictures
+from dlpapers.reproducing.sidecar.case import PAPER, compare, play_case
+from dlpapers.reproducing.sidecar.constants import FROZEN
+from dlpapers.reproducing.sidecar.job_types import (
     COUNTS,
     JOB_SET_ONE,
     JOB_SET_TWO,
@@ -33,7 +26,14 @@ from dlpapers.reproducing.sidecar_types import (
     Rule,
     make_profile,
 )
-from dlpapers.reproducing.sidecar_workloads import (
+from dlpapers.reproducing.sidecar.runs import (
+    APPROACHES,
+    Outcomes,
+    play,
+    play_seeds,
+    sum_up,
+)
+from dlpapers.reproducing.sidecar.workloads import (
     PLANS,
     WINDOW_S,
     make_learning,
@@ -70,9 +70,9 @@ def test_no_more_than_ten_constants_were_needed():
 
 
 def test_the_frozen_constants_are_those_that_the_fit_finds():
-    values = sidecar_fitting.fit()
-    assert np.abs(sidecar_fitting.measure_errors(values)).max() < 0.04
-    assert sidecar_fitting.make_constants(np.round(values)) == FROZEN
+    values = fitting.fit()
+    assert np.abs(fitting.measure_errors(values)).max() < 0.04
+    assert fitting.make_constants(np.round(values)) == FROZEN
 
 
 # --- the types of job ---------------------------------------------------------------------
@@ -205,8 +205,8 @@ def test_every_job_completes_and_loses_time_only_where_it_is_reshaped():
 def test_a_run_is_the_same_under_another_hash_seed():
     code = (
         "import dataclasses, json\n"
-        "from dlpapers.reproducing.sidecar_runs import play, sum_up\n"
-        "from dlpapers.reproducing.sidecar_workloads import PLANS\n"
+        "from dlpapers.reproducing.sidecar.runs import play, sum_up\n"
+        "from dlpapers.reproducing.sidecar.workloads import PLANS\n"
         "print(json.dumps(dataclasses.asdict(sum_up(play(PLANS[1], 'sidecar', 4)))))\n"
     )
 
@@ -251,8 +251,8 @@ def test_sidecar_loses_less_than_a_tenth_to_reshaping_and_less_than_termination(
 
 @pytest.mark.slow
 def test_the_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
-    monkeypatch.setattr(sidecar, "play_seeds", lambda plans, watch: runs)
-    reproduction = sidecar.reproduce(None)
+    monkeypatch.setattr(evaluation, "play_seeds", lambda plans, watch: runs)
+    reproduction = evaluation.reproduce(None)
     found = {(row.item, row.quantity, row.unit): row for row in reproduction.rows}
     assert len(found) == len(reproduction.rows)
     for approach, times in PAPER.items():
@@ -271,10 +271,10 @@ def test_the_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
 @pytest.mark.slow
 def test_every_picture_can_be_drawn_and_comes_out_the_same_again(runs):
     case = play_case(FROZEN)
-    figures = sidecar_pictures.draw_all(case, runs)
+    figures = pictures.draw_all(case, runs)
     assert len(figures) == 10
     drawn = {name: plots.render(figure, "svg") for name, figure in figures.items()}
-    again = plots.render(sidecar_pictures.draw_case(case), "svg")
+    again = plots.render(pictures.draw_case(case), "svg")
     assert again == drawn["sidecar-fig03-case-study"]
 
 

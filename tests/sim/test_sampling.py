@@ -52,7 +52,7 @@ def test_the_load_is_gpu_time_over_what_the_cluster_has_while_jobs_come():
 
 def test_times_are_stretched_to_the_load_that_is_wanted():
     for load in (0.5, 1.5):
-        stretched = set_load(TRACE, CLUSTER, load)
+        stretched = set_load(TRACE, CLUSTER, load=load)
         assert measure_load(stretched, CLUSTER) == pytest.approx(load)
         factor = times_of(stretched)[1] / times_of(TRACE)[1]
         assert times_of(stretched) == pytest.approx([factor * time for time in times_of(TRACE)])
@@ -68,7 +68,7 @@ def test_jobs_that_come_all_at_once_have_no_load():
     batch = make_workload(make_traced("a"), make_traced("b"))
     assert measure_load(batch, CLUSTER) is None
     with pytest.raises(BadInput, match="leave --load out"):
-        set_load(batch, CLUSTER, 0.9)
+        set_load(batch, CLUSTER, load=0.9)
 
 
 def test_a_window_is_cut_before_its_load_is_set():

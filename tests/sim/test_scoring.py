@@ -8,7 +8,7 @@ import pytest
 from dlcore import policies
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs
-from dlsim.engine.world import Outage
+from dlsim.engine.settings import Outage
 from dlsim.results.records import JobRecord, Record, Sums
 from dlsim.results.scoring import (
     Score,
@@ -140,7 +140,7 @@ def test_the_queue_is_as_long_as_jobs_wait():
 def test_the_blocking_index_is_waiting_over_remaining_time_with_one_gpu():
     jobs = (make_traced("a", options=(1, 4)), make_traced("b", options=(1, 4), iterations=500.0))
     record = play(jobs, policies.make("fifo"), costs=FREE)
-    # Over 250 s the index of b rises from 0 to 250 / 500; then nobody waits for 125 s.
+    # Over 250 s the index of b rises from 0 to 250 / 500; then no job waits for 125 s.
     assert score_of(record).blocking_index == pytest.approx(0.25 * 250 / 375)
 
 

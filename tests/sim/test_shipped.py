@@ -7,18 +7,14 @@ from statistics import median
 
 import pytest
 
+from dlcore.predicting.growths import SPREAD_EXPONENT, USUAL_TIME
 from dlcore.predicting.interpolating import (
     Point,
     fit_iteration_time,
     points_by_type,
     type_ratio_alone,
 )
-from dlcore.predicting.relating import (
-    SPREAD_EXPONENT,
-    TYPE_SPEED,
-    USUAL_TIME,
-    Atlas,
-)
+from dlcore.predicting.relating import TYPE_SPEED, Atlas
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.errors import BadInput
 from dlsim.inputs.shipped import (

@@ -32,7 +32,7 @@ def make_row(mode: str, epochs: int, *, slower: float = 1.0) -> str:
 
 
 def seconds_of(*parts: tuple[int, int, float]) -> float:
-    """Add up so many epochs at a batch size and its speed."""
+    """Add up the seconds of epochs, each part at its batch size and speed."""
     return sum(epochs * 50_000 / batch / speed for epochs, batch, speed in parts)
 
 

@@ -1,4 +1,4 @@
-"""Traces are read as they are, and whatever is wrong with one is told in one line."""
+"""Traces are read as they are, and a fault in one is reported in one line."""
 
 import gzip
 from pathlib import Path

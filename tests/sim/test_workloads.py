@@ -32,7 +32,7 @@ def read(path: Path | str, **changes) -> Workload:
 
 
 def predict(workload: Workload, traced: TracedJob, *shape) -> float:
-    """What the world and the policies take for the speed."""
+    """Return the speed that the world and the policies assume."""
     predictor = Predictor(
         profiles=workload.truths, costs=Costs(), mechanism=Mechanism.IN_PLACE, cluster=CLUSTER
     )

@@ -1,4 +1,4 @@
-"""What the simulated world makes of decisions: what they cost, what fails, what is never lost."""
+"""The effects of decisions in the simulated world: costs, failures, and work that is never lost."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,7 +12,8 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Node, NodeName
 from dlcore.profiles import Costs
-from dlsim.engine.world import PATIENCE, Outage
+from dlsim.engine.settings import Outage
+from dlsim.engine.world import PATIENCE
 from dlsim.results.records import Happening, Record
 from tests.sim.worlds import (
     COSTS,
@@ -332,7 +333,7 @@ def test_a_job_that_begins_to_train_is_a_reason_to_decide():
 
 @dataclass(frozen=True)
 class Restless:
-    """Asks to be woken without end, and never gives anybody anything."""
+    """Asks to be woken without end, and never gives any job a GPU."""
 
     name: ClassVar[str] = "restless"
     paper: ClassVar[str] = "none"
@@ -421,7 +422,7 @@ def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, co
 
 
 def _holding(record: Record) -> set[str]:
-    """Who has GPUs at the end, by the log."""
+    """Return the jobs that have GPUs at the end, by the log."""
     holding: set[str] = set()
     for entry in record.log:
         if entry.what is Happening.GRANTED:

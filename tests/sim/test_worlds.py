@@ -14,8 +14,9 @@ from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim import worlds
 from dlsim.clusters import build_packed
 from dlsim.comparing.tasks import Task
-from dlsim.engine.rounds import Growth, next_round
-from dlsim.engine.world import Setting, World
+from dlsim.engine.controlling.rounds import Growth, next_round
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.inputs.traces import Kind, read_trace
 from dlsim.jobs import workloads
 from dlsim.scenarios import Scenario, build_setting, read_workload
@@ -142,9 +143,9 @@ def test_ncf_is_not_distributed_in_the_world_of_pollux():
 def test_rigid_jobs_keep_the_number_of_gpus_that_they_ask_for():
     nodes = build_packed(WORLDS["pollux"].machines)
     workload = make_workload(make_traced("a", options=(6,)), make_traced("b", options=(1, 6)))
-    kept = worlds.adapt(WORLDS["pollux"], workload, nodes, rigid=True)
+    kept = worlds.adapt(WORLDS["pollux"], workload, nodes=nodes, rigid=True)
     assert [each.job.gpus for each in kept.jobs] == [each.job.gpus for each in workload.jobs]
-    packed = worlds.adapt(WORLDS["pollux"], workload, nodes, rigid=False)
+    packed = worlds.adapt(WORLDS["pollux"], workload, nodes=nodes, rigid=False)
     assert [each.job.gpus.requested for each in packed.jobs] == [6, 1]
     assert packed.notes == ("world pollux: 1 requests were rounded down, see --world",)
 
@@ -162,7 +163,7 @@ def test_sia_divides_the_speeds_of_a_model_and_charges_it_by_its_name():
         truths={JobType(m): make_profile(m) for m in ("cifar10", "gpt")},
         known={JobType("cifar10"): make_profile("cifar10")},
     )
-    adapted = worlds.adapt(WORLDS["sia"], workload, (Node.of("n", 4, "T4"),), rigid=False)
+    adapted = worlds.adapt(WORLDS["sia"], workload, nodes=(Node.of("n", 4, "T4"),), rigid=False)
     slower, other = (adapted.truths[JobType(m)] for m in ("cifar10", "gpt"))
     assert slower.speeds[Shape(1, 1, "T4")].iterations_per_s == 5.0
     assert other.speeds[Shape(1, 1, "T4")].iterations_per_s == 9.0

@@ -26,7 +26,8 @@ from dlcore.model import (
     Training,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.engine.world import Outage, Setting, World
+from dlsim.engine.settings import Outage, Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Happening, Record
 from dlwire.messages import Shape
@@ -135,7 +136,7 @@ class Scripted:
 
 
 def make_share(wish: int | Mapping[str, int]) -> Share:
-    # A reason for which a job may lose GPUs although nobody gets them.
+    # A reason for which a job may lose GPUs although no other job gets them.
     cause = Cause(CauseCode.FASTER_WITH_FEWER)
     if isinstance(wish, int):
         return Share(wish, cause)
@@ -146,15 +147,15 @@ def make_share(wish: int | Mapping[str, int]) -> Share:
 class Watched(World):
     """A world that is held to what must be true of any, after every instant."""
 
-    def _note_levels(self) -> None:
-        super()._note_levels()
+    def _follow_instant(self) -> None:
+        super()._follow_instant()
         holders = self._coordinator._holders
-        held = [ref for run in self._runs.values() for ref in run.holds]
+        held = [ref for run in self._books.runs.values() for ref in run.holds]
         assert len(held) == len(set(held)), "no GPU has two masters"
-        assert {ref: run for run in self._runs.values() for ref in run.holds} == holders
-        assert all(ref.node in self._alive for ref in held), "nobody holds what is lost"
-        assert self.record.used.value == len(held)
-        for run in self._runs.values():
+        assert {ref: run for run in self._books.runs.values() for ref in run.holds} == holders
+        assert all(ref.node in self._nodes._alive for ref in held), "no job holds a lost GPU"
+        assert self._books.journal.record.used.value == len(held)
+        for run in self._books.runs.values():
             if run.works:
                 assert run.serving is not None
                 assert set(run.serving.refs()) <= run.holds, "a process has all its GPUs"
@@ -189,7 +190,7 @@ def times_of(record: Record, what: Happening, job: str) -> list[float]:
 
 
 def trained_by(record: Record) -> dict[str, float]:
-    """What the jobs trained by the log alone: so many seconds with so many GPUs."""
+    """Return the GPU-seconds that each job trained, by the log alone."""
     done: dict[str, float] = {}
     since: dict[str, tuple[float, int]] = {}
     for entry in record.log:

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-LIMIT_S = 90
+LIMIT_S = 240
+LOOK_MS, LOST_S = 1000, 10.0
 
 FLAGS = (
     "--headless",
@@ -29,8 +31,10 @@ LISTENS = "DevTools listening on "
 class Page:
     """One page, and what its console has said."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, browser: int) -> None:
+        """``browser`` is the process of the browser, whose children are the page's."""
         self._socket = socket
+        self.browser = browser
         self._asked = 0
         self._session: str | None = None
         self.complaints: list[str] = []
@@ -70,8 +74,17 @@ class Page:
 
     async def until(self, condition: str) -> None:
         """Wait until an expression is true; it is looked at before each picture."""
-        looked = f"const look = () => {condition} ? done() : requestAnimationFrame(look); look();"
-        await self.evaluate(f"new Promise((done) => {{ {looked} }})")
+        looked = (
+            f"const look = () => {condition} ? done(true) : requestAnimationFrame(look); look();"
+        )
+        asked = f"new Promise((done) => {{ setTimeout(done, {LOOK_MS}, false); {looked} }})"
+        end = time.monotonic() + LIMIT_S
+        is_true = False
+        while not is_true:
+            assert time.monotonic() < end, f"waited in vain for {condition}"
+            # A page that is loaded again takes the question with it, and it has no answer then.
+            with contextlib.suppress(TimeoutError):
+                is_true = await asyncio.wait_for(self.evaluate(asked), LOST_S)
 
     async def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
@@ -80,9 +93,14 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             await self.mouse(kind, x, y, button="left", buttons=1, clickCount=1)
 
-    async def press(self, key: str, *, shift: bool = False) -> None:
+    async def press(self, key: str, *, shift: bool = False, code: int = 0, text: str = "") -> None:
+        """Press a key; what the browser itself does with one needs its code, and some a text."""
+        more: dict[str, Any] = {"windowsVirtualKeyCode": code} if code else {}
         for kind in ("keyDown", "keyUp"):
-            await self.ask("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift)
+            written = {"text": text} if text and kind == "keyDown" else {}
+            await self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift, **more, **written
+            )
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +116,7 @@ async def opened(chromium: str, address: str, profile: Path) -> AsyncIterator[Pa
                 aiohttp.ClientSession() as session,
                 session.ws_connect(browsers, max_msg_size=0) as socket,
             ):
-                page = Page(socket)
+                page = Page(socket, browser.pid)
                 await page.open(address)
                 yield page
         finally:

@@ -1,4 +1,4 @@
-"""What is embedded in a page."""
+"""The data that is embedded in a page."""
 
 import json
 from typing import Any

@@ -3,20 +3,21 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import aiohttp
 
 from dlcore.recording.record import Record
+from dlweb.games import Game, Games
 from dlweb.guarding import BEARER, Guard
 from dlweb.serving import Server, SourceError, listen, serve
 from tests.web.records import hostile_record
 
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test
 
-LIMIT_S = 60
+LIMIT_S = 240
 
 QUESTION = {"job": "<i>b</i>", "most": 1, "policy": "fifo"}
 
@@ -55,6 +56,7 @@ class Told:
         self.asked = 0
         self.jobs: list[Any] = []
         self.nodes: list[Any] = []
+        self.withheld = ""
 
     def list_jobs(self) -> list[Any]:
         self.asked += 1
@@ -70,10 +72,11 @@ class Told:
         self.asked += 1
         return self.nodes
 
-    def suppose(self, question: object) -> Any:
+    def pose(self, question: object) -> Game:
+        """Pose a game of a program that tells what it is given."""
         if question != QUESTION:
             raise SourceError(f"it is {question!r}", status=400)
-        return FUTURES
+        return Game(("json.tool",), json.dumps(FUTURES).encode(), remedy="")
 
     def go_on(self, seconds: float) -> None:
         """Let time pass in which nothing happens."""
@@ -114,7 +117,7 @@ class Asking:
 
 
 class Answer:
-    """What came back."""
+    """A response of the server."""
 
     def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
         self.status = status
@@ -128,15 +131,19 @@ class Answer:
 
 @contextlib.asynccontextmanager
 async def served(
-    source: Any, *, loopback: bool = True, name: str = "", every_s: float = 0.0
+    source: Any,
+    *,
+    loopback: bool = True,
+    names: Collection[str] = (),
+    every_s: float = 0.0,
+    games: Games | None = None,
 ) -> AsyncIterator[Asking]:
     """Serve a source on a free port of the loopback."""
     with listen("127.0.0.1", 0) as door:
         ended = asyncio.Event()
-        server = Server(
-            source, Guard(TOKEN, loopback=loopback, name=name), every_s=every_s, present_s=every_s
-        )
-        running = asyncio.create_task(serve(server.application(), door, until=ended.wait))
+        server = Server(source, every_s=every_s, present_s=every_s, games=games)
+        application = server.application(Guard(TOKEN, loopback=loopback, names=names))
+        running = asyncio.create_task(serve(application, door, until=ended.wait))
         timeout = aiohttp.ClientTimeout(LIMIT_S)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:

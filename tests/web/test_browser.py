@@ -82,6 +82,10 @@ def test_lanes_tell_the_decision_of_what_is_clicked_and_move_by_wheel_drag_and_k
             left, top, width = await page.evaluate(f"[{box}.left, {box}.top, {box}.width]")
             # The gutter is 132 wide, and the time of the record is 100 s.
             x = left + 132 + (width - 132) * 0.3
+            await page.mouse("mouseMoved", x, top + 24 + 30)
+            title = "document.querySelector('canvas').title"
+            await page.until(f"{title} !== ''")
+            assert (await page.evaluate(title)).endswith(" on node-2, GPU 1")
             await page.click(x, top + 24 + 30)
             await page.until("document.querySelector('.told h2') !== null")
             text = await page.evaluate(TEXT)
@@ -96,7 +100,7 @@ def test_lanes_tell_the_decision_of_what_is_clicked_and_move_by_wheel_drag_and_k
             await page.mouse("mouseWheel", x, top + 50, deltaX=0, deltaY=-400)
             await page.until("location.hash.includes('from=')")
             begin, end = await sight()
-            # What is below the pointer stays there.
+            # The time below the pointer stays there.
             assert 0 < begin < 30 < end < 100
             assert (30 - begin) / (end - begin) == pytest.approx(0.3, abs=0.01)
 

@@ -16,7 +16,7 @@ MOST_COMPRESSED_BYTES = 60_000
 
 
 class Elements(HTMLParser):
-    """What a browser makes of the text: elements with their attributes and text."""
+    """The elements that a browser makes of the text, with their attributes and text."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class Elements(HTMLParser):
         self.found.append([tag, dict(attrs), ""])
 
     def handle_endtag(self, tag):
-        # What follows is the text of no element that a test looks at.
+        # The following text belongs to no element that a test looks at.
         self.found.append(["", {}, ""])
 
     def handle_data(self, data):

@@ -1,10 +1,13 @@
 """The live page in a real browser: its token, what is new, and a server that goes away."""
 
 import asyncio
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from dlweb.games import Game
 from dlweb.serving import SourceError
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT
@@ -37,7 +40,7 @@ def test_the_token_leaves_the_address_and_the_page_shows_what_is_new(tmp_path):
             await page.evaluate(LOOK)
             await page.until(f"{TEXT}.includes('Of 600 GPU-s')")
 
-            # What is wrong is told beside what is known.
+            # The page shows the fault in addition to the known facts.
             source.problem = SourceError("<b>no dljob up</b> answers; start one")
             await page.until(f"({LOOK}, {TEXT}.includes('<b>no dljob up</b> answers'))")
             assert "Of 600 GPU-s" in await page.evaluate(TEXT)
@@ -101,6 +104,43 @@ NODES = [
         ],
     }
 ]
+
+
+def test_of_much_that_the_record_lacks_the_first_is_shown_and_the_rest_is_a_click_away(tmp_path):
+    source = Told()
+    missing = tuple(f"of job-{number} the beginning is not known" for number in range(60))
+    source.record = replace(source.record, header=replace(source.record.header, missing=missing))
+    visible = "[...document.querySelectorAll('p.missing')].map((each) => each.checkVisibility())"
+
+    async def look():
+        async with (
+            served(source) as ask,
+            opened(CHROMIUM, f"{ask.address}#token={TOKEN}", tmp_path / "profile") as page,
+        ):
+            await page.until("document.querySelector('details') !== null")
+            assert "Not complete for 58 more reasons" in await page.evaluate(TEXT)
+            assert (await page.evaluate(visible)).count(True) == 2
+            await page.evaluate("document.querySelector('summary').click()")
+            await page.until(f"{visible}.every(Boolean)")
+            assert page.complaints == []
+
+    asyncio.run(look())
+
+
+def test_nodes_are_in_the_order_in_which_people_count(tmp_path):
+    source = Told()
+    source.nodes = [{**NODES[0], "name": name} for name in ("node-1", "node-10", "node-2")]
+
+    async def look():
+        async with (
+            served(source) as ask,
+            opened(CHROMIUM, f"{ask.address}#token={TOKEN}&view=now", tmp_path / "profile") as page,
+        ):
+            await page.until("document.querySelectorAll('.node').length === 3")
+            names = "[...document.querySelectorAll('.node')].map((node) => node.ariaLabel)"
+            assert await page.evaluate(names) == ["node-1", "node-2", "node-10"]
+
+    asyncio.run(look())
 
 
 def test_now_is_a_map_of_gpus_and_the_queue(tmp_path):
@@ -178,9 +218,52 @@ def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(tmp_path)
             assert "If policy fifo decides, <i>b</i> has at most 1 GPUs, by fifo" in text
             assert "10 s earlier" in text
             assert "never ends" in text
+            assert "1 of 2 jobs end earlier, 1 later, 0 at the same time" in text
             assert "1 GPU is out of use." in text
             assert await page.evaluate("document.querySelectorAll('.future rect').length") == 5
             assert await page.evaluate("document.querySelectorAll('i:not(.key)').length") == 0
+            assert page.complaints == []
+
+    asyncio.run(look())
+
+
+def make_future(ends):
+    jobs = [
+        {"job": f"job-{number}", "gpus": 1, "endsInSeconds": end, "spans": [0.0, end, 1]}
+        for number, end in enumerate(ends)
+    ]
+    return {"policy": "foresight", "jobs": jobs}
+
+
+def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(tmp_path):
+    ends = [100.0] * 400
+    others = [*ends[:-2], 70.0, 150.0]
+    futures = {"notes": [], "futures": [make_future(ends), make_future(others)]}
+
+    class Many(Told):
+        def pose(self, question):
+            return Game(("json.tool",), json.dumps(futures).encode(), remedy="")
+
+    async def look():
+        async with (
+            served(Many()) as ask,
+            opened(
+                CHROMIUM, f"{ask.address}#token={TOKEN}&view=whatif", tmp_path / "profile"
+            ) as page,
+        ):
+            await page.until("document.querySelectorAll('select').length === 4")
+            await page.evaluate("document.querySelector('form button').click()")
+            await page.until("document.querySelectorAll('.future').length === 2")
+            names = await page.evaluate(
+                "[...document.querySelectorAll('.future')].map((future) =>"
+                " [...future.querySelectorAll('span')].map((span) => span.textContent))"
+            )
+            assert [len(each) for each in names] == [16, 16]
+            assert [each[:3] for each in names] == [["job-399", "job-398", "job-0"]] * 2
+            text = await page.evaluate(TEXT)
+            assert "Of 400 jobs, the 16 whose ends differ most are drawn." in text
+            assert "1 of 400 jobs end earlier, 1 later, 398 at the same time." in text
+            assert await page.evaluate("document.querySelectorAll('tbody tr').length") == 300
             assert page.complaints == []
 
     asyncio.run(look())

@@ -15,7 +15,7 @@ def job(name, *, ahead=None, namespace=None, priority=0, phase="Queued", gives_t
 
 def test_jobs_that_wait_are_in_the_order_of_their_turns():
     jobs = [
-        job("last", ahead=2, unknownBecause="nobody says"),
+        job("last", ahead=2, unknownBecause="no reason is known"),
         job("runs", phase="Running"),
         job("next", ahead=0, priority=5, expectedStart="2026-01-31T08:00:00Z"),
         {"metadata": {"name": "new"}},
@@ -30,7 +30,21 @@ def test_jobs_that_wait_are_in_the_order_of_their_turns():
         "expectedStart": "2026-01-31T08:00:00Z",
         "makesRoom": [],
     }
-    assert (second["job"], second["unknownBecause"]) == ("last", "nobody says")
+    assert (second["job"], second["unknownBecause"]) == ("last", "no reason is known")
+
+
+def test_a_job_that_waits_is_in_the_queue_before_its_turn_is_known():
+    jobs = [
+        job("late"),
+        job("urgent", priority=9),
+        job("later"),
+        job("first", ahead=0),
+        job("starts", phase="Initialized"),
+    ]
+    queue = make_queue(jobs)
+    assert [item["job"] for item in queue] == ["first", "urgent", "late", "later"]
+    assert "ahead" not in queue[1]
+    assert "turn is not written yet" in queue[1]["unknownBecause"]
 
 
 def test_jobs_that_give_up_gpus_now_make_room_for_the_job_that_they_name():

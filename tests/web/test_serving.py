@@ -1,4 +1,7 @@
-"""The live page's server, without a browser: who is answered, what is told, and how often the source is asked."""
+"""
+The live page's server, without a browser: which requests are answered, and how often the source is
+asked.
+"""
 
 import asyncio
 import threading
@@ -8,7 +11,7 @@ import pytest
 from dlcore.recording.record import decode, encode
 from dlweb.document import policy
 from dlweb.page_data import make_page_data
-from dlweb.serving import SourceError
+from dlweb.serving import MOST_EXPLAINED, SourceError
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -121,7 +124,7 @@ def test_where_other_machines_reach_it_its_address_and_its_name_are_right():
             assert (await ask("api/v1/page", Host=host)).status == 200
         assert (await ask("api/v1/page", Host="gpu-8.lan")).status == 403
 
-    run(look, loopback=False, name="gpu-7.lan")
+    run(look, loopback=False, names=("gpu-7.lan",))
 
 
 def test_the_page_is_told_what_the_file_would_have():
@@ -148,7 +151,7 @@ def test_the_record_is_told_as_its_file_has_it():
             (await ask("api/v1/record?since=1050")).text.splitlines(keepends=True), "answer"
         )
         assert part.header.since == 1050
-        # What was before tells how things were then.
+        # The lines before that time show the state of that time.
         assert 0 < len(part.lines) < len(hostile_record().lines)
         for wrong in ("x", "-1", "nan", "inf", ""):
             answer = await ask(f"api/v1/record?since={wrong}")
@@ -217,10 +220,10 @@ def test_one_question_is_answered_at_a_time():
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow(Told):
-        def suppose(self, question):
+        def pose(self, question):
             begun.set()
             assert may_end.wait(LIMIT_S)
-            return super().suppose(question)
+            return super().pose(question)
 
     async def look(ask):
         first = asyncio.create_task(ask.post("api/v1/what-if", QUESTION))
@@ -241,11 +244,28 @@ def test_one_question_is_answered_at_a_time():
 def test_a_question_is_json():
     async def look(ask):
         assert (await ask.post("api/v1/what-if", {})).json == {"error": "it is {}"}
-        assert (await ask("api/v1/what-if")).status == 405
         assert (await ask.send("api/v1/what-if", b"{")).json == {"error": "the question is no JSON"}
+        # Nested deeper than a reader follows, and bytes that are no text.
+        for wrong in (b"[" * 60_000, b'"\xff"', b"\x80"):
+            refused = await ask.send("api/v1/what-if", wrong)
+            assert (refused.status, refused.json["error"]) == (400, "the question is no JSON")
         assert (await ask.send("api/v1/what-if", b" " * 100_000)).status == 413
 
     run(look)
+
+
+def test_viewers_who_get_no_futures_are_told_why_and_nothing_is_posed():
+    source = Told()
+
+    async def look(ask):
+        assert (await ask("api/v1/what-if")).json == {"allowed": True, "reason": ""}
+        source.withheld = "you may not; ask an administrator"
+        told = await ask("api/v1/what-if")
+        assert told.json == {"allowed": False, "reason": source.withheld}
+        refused = await ask.post("api/v1/what-if", QUESTION)
+        assert (refused.status, refused.json) == (403, {"error": source.withheld})
+
+    run(look, source)
 
 
 def test_jobs_the_queue_and_gpus_are_told_as_the_command_does():
@@ -262,5 +282,36 @@ def test_jobs_the_queue_and_gpus_are_told_as_the_command_does():
         assert (await ask("api/v1/jobs/a")).json["message"] == "waits"
         missing = await ask("api/v1/jobs/team/b")
         assert (missing.status, missing.json) == (404, {"error": "team/b: there is no such job"})
+
+    run(look, source)
+
+
+def test_many_questions_about_jobs_take_few_threads():
+    class Slow(Told):
+        def __init__(self):
+            super().__init__()
+            self.counting = threading.Lock()
+            self.now = self.most = 0
+            self.full = threading.Event()
+
+        def explain(self, name):
+            with self.counting:
+                self.now += 1
+                self.most = max(self.most, self.now)
+                if self.now == MOST_EXPLAINED:
+                    self.full.set()
+            assert self.full.wait(LIMIT_S)
+            # Long enough for one more to come in, if it may.
+            threading.Event().wait(0.05)
+            with self.counting:
+                self.now -= 1
+            return {"name": name}
+
+    source = Slow()
+
+    async def look(ask):
+        answers = await asyncio.gather(*(ask("api/v1/jobs/a") for _ in range(12)))
+        assert {answer.status for answer in answers} == {200}
+        assert source.most == MOST_EXPLAINED
 
     run(look, source)

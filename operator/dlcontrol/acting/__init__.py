@@ -1,1 +1,1 @@
-"""What is done about a decision: recorded first, then commands to SideCars and requests for pods."""
+"""Carries out decisions: records them first, then commands SideCars and asks for pods."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dlcontrol.acting.applying import Hands
-from dlcontrol.judging.distrusting import Distrust
+from dlcontrol.judging.trust.distrusting import Distrust
 from dlcontrol.situation.ports import (
     Entry,
     Pod,
@@ -39,7 +39,7 @@ class Seating:
         self.changed = []
         self._seats = {
             job: {
-                booking.node: self._seat(PodKey(job, booking.node), booking, pods)
+                booking.node: self._seat(PodKey(job, booking.node), booking, pods=pods)
                 for booking in entry.status.pods
             }
             for job, entry in entries.items()
@@ -47,12 +47,12 @@ class Seating:
         }
         return self._seats
 
-    def _seat(self, key: PodKey, booking: Booking, pods: Pods) -> Seat:
+    def _seat(self, key: PodKey, booking: Booking, *, pods: Pods) -> Seat:
         pod = pods.get(key) or Pod(key, PodPhase.LOST, reason="NotObserved")
         contact = self._hands.contact(key)
         refusal = self._hands.refusal(key.job, booking)
         if refusal and pod.phase is PodPhase.PENDING:
-            # What a quota or an admission rule does not let through waits for somebody to act.
+            # A pod that a quota or an admission rule refuses waits until a person acts.
             pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
         lie = self._distrust.find(key.job, booking, pod)
         untrusted = lie.sentence if lie is not None else ""

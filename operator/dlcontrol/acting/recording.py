@@ -1,11 +1,11 @@
 """
-What was recorded, by whom, and what need not be recorded yet.
+The recorded statuses, the controller that wrote each, and the progress that need not be recorded yet.
 
-Two things are remembered between looks. How far jobs are changes all the time and costs a write
-each time it is recorded; so it is kept here until something that matters is recorded with it, or
-its GPU-seconds are counted. And what was recorded last: a decision that is not ours was made by
-somebody else who leads by now (law 2), and then nothing more may be done here, not even what
-needs no record.
+It remembers two things between cycles. The progress of jobs changes all the time, and each record
+of it costs a write; so it stays here until a change that matters is recorded with it, or its
+GPU-seconds are counted. The other is the last record: if it holds a decision that is not ours,
+another controller leads (law 2), and then this one may do nothing more, not even steps that need no
+record.
 """
 
 from collections.abc import Container, Mapping
@@ -59,9 +59,9 @@ class Records:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._ours: dict[JobId, tuple[_Mark, ...]] = {}
-        """What may be recorded, as far as we are concerned."""
+        """The statuses that the record may contain if only we have written it."""
         self._recorded: dict[JobId, Status] | None = None
-        """What was recorded at the latest look; unknown before the first."""
+        """The statuses of the latest read; unknown before the first one."""
         self._unwritten: dict[JobId, _Farther] = {}
         """Jobs that are farther than recorded."""
 
@@ -83,6 +83,7 @@ class Records:
 
     def _insist_on_leading(self, job: JobId, status: Status, *, begins: bool) -> None:
         mark = _Mark.of(status)
+        # The first read takes over what a former controller recorded.
         if not begins and mark not in self._ours.get(job, (_Mark(0, 0),)):
             raise Fenced(f"another controller has decided about job {job}")
         self._ours[job] = (mark,)
@@ -91,6 +92,8 @@ class Records:
         """Record what differs from what is recorded, as far as it matters; ``offered`` in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
+        # Made again from this scene: what is written now needs no overlay, and if the write fails,
+        # the next cycle judges the progress again from what SideCars say.
         before, self._unwritten = self._unwritten, {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status

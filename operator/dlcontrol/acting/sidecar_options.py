@@ -1,7 +1,7 @@
 """
 A job, as the command line of its SideCar: the same on every platform.
 
-What is not of the job but of the place (doors, certificates, the log) is added by the platform.
+The platform adds the options of the place (doors, certificates, the log).
 """
 
 import json
@@ -40,19 +40,24 @@ def with_folder(job: Job, folder: str) -> Job:
     )
 
 
-def sidecar_options(job: Job) -> tuple[str, ...]:
-    """Everything that the SideCar has to know of the job, but for what it runs."""
+def sidecar_options(job: Job, memory_folder: str = "") -> tuple[str, ...]:
+    """
+    Everything that the SideCar has to know of the job, but for what it runs.
+
+    ``memory_folder`` is where the platform lets it hold checkpoints in memory; empty where it cannot.
+    """
     options = [
         f"--framework={job.framework.value}",
         f"--processes={job.processes}",
         f"--gpu-ids={job.gpus.ids}",
         f"--grace-seconds={job.checkpoint.grace_seconds:g}",
         *_checkpoint(job.checkpoint),
+        *_memory(job.checkpoint, memory_folder),
         *_progress(job.progress),
     ]
     if job.preload:
         options.append(f"--preload={','.join(job.preload)}")
-        # The SideCar sees all GPUs of the machine, and the job may never have so many.
+        # The SideCar sees all GPUs of the machine, and the job may never have that many.
         options.append(f"--most-spares={max(job.gpus.options)}")
     return tuple(options)
 
@@ -74,6 +79,12 @@ def _checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"--checkpoint-seconds={checkpoint.timeout_seconds:g}"
     if checkpoint.confirm_log:
         yield f"--checkpoint-log={checkpoint.confirm_log}"
+
+
+def _memory(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
+    if checkpoint.memory_mebibytes and folder:
+        yield f"--checkpoint-memory={checkpoint.memory_mebibytes}"
+        yield f"--checkpoint-memory-path={folder}"
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[str]:

@@ -9,7 +9,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turns:
-    """Lets so many be at work at a time; once it is cut short, nobody any more who has had to wait."""
+    """Runs a limited number of tasks at a time; after :meth:`cut`, tasks that are still queued do
+    not start."""
 
     def __init__(self, most: int, is_cut: Callable[[], bool]) -> None:
         self._free = asyncio.Semaphore(max(1, most))
@@ -20,7 +21,7 @@ class Turns:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[bool]:
         """Wait for a turn, and tell whether it is given."""
-        # Those that come first are let in whatever is the matter, so that it always goes on.
+        # The first tasks start in any case, so that there is always progress.
         has_to_wait = self._free.locked()
         async with self._free:
             is_given = not (has_to_wait and self._is_cut())
@@ -52,8 +53,9 @@ class Trailing(Generic[K]):
             raise self._failure
 
     async def wait_until_few(self, most: int = 0) -> None:
-        """Wait until no more than so many are under way; raises what one of them has failed with."""
+        """Wait until at most this number of tasks is under way; raises what one of them has failed with."""
         try:
+            # One caller at a time: a second would replace the event for which the first waits.
             while self._failure is None and len(self._tasks) > most:
                 # Another each time, for it belongs to the event loop that it was waited for in.
                 self._one_has_ended = asyncio.Event()
@@ -72,7 +74,7 @@ class Trailing(Generic[K]):
 
     def _note_end(self, key: K, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
-        # Also of those after the first, or asyncio complains that nobody has asked.
+        # Read the outcome of all tasks, or asyncio logs that an exception was never retrieved.
         failure = None if task.cancelled() else task.exception()
         self._failure = self._failure or failure
         self._one_has_ended.set()

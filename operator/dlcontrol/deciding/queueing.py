@@ -25,9 +25,9 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.problems import listed
 
 MOST_DECISIONS: Final = 200
-"""So many decisions ahead at most; a start beyond is too far away to be foretold."""
+"""The most decisions that are played ahead; a start beyond is too far away to be foretold."""
 LONGEST_S: Final = 2.0
-"""The scheduler is played on for so long at most by :func:`foresee_in_time`."""
+"""The longest time for which :func:`foresee_in_time` plays the scheduler ahead."""
 MOST_NAMED: Final = 3
 SOON_S: Final = 1e-3
 
@@ -122,13 +122,17 @@ class _Play:
                 case Wait():
                     states[step.job] = replace(state, waiting=step.cause)
                 case Stop():
-                    states[step.job] = _placed(state, None, predictor, now)
+                    states[step.job] = _placed(state, None, predictor=predictor, now=now)
                 case Start():
-                    states[step.job] = _placed(state, step.placement, predictor, now, step.gang)
+                    states[step.job] = _placed(
+                        state, step.placement, predictor=predictor, now=now, gang=step.gang
+                    )
                     self._note_start(step.job, now)
                 case Reshape() | Move():
-                    states[step.job] = _placed(state, step.new, predictor, now, step.gang)
-        self.snapshot = _with_states(snapshot, states.values(), plan.policy_state)
+                    states[step.job] = _placed(
+                        state, step.new, predictor=predictor, now=now, gang=step.gang
+                    )
+        self.snapshot = _with_states(snapshot, states.values(), policy_state=plan.policy_state)
 
     def _note_start(self, job: JobId, now: float) -> None:
         if job in self.missing:
@@ -161,17 +165,20 @@ class _Play:
         snapshot, remaining = self.snapshot, self._remaining()
         passed = then - snapshot.now
         running = [
-            _advanced(state, remaining[state.id], passed, then)
+            _advanced(state, remaining[state.id], passed=passed, now=then)
             for state in snapshot.running
             if remaining[state.id] > passed + 1e-9
         ]
         self.snapshot = replace(
-            _with_states(snapshot, (*running, *snapshot.pending), snapshot.policy_state), now=then
+            _with_states(
+                snapshot, (*running, *snapshot.pending), policy_state=snapshot.policy_state
+            ),
+            now=then,
         )
 
 
 def _placed(
-    state: JobState, placement: Placement | None, predictor: Predictor, now: float, gang: int = 0
+    state: JobState, placement: Placement | None, *, predictor: Predictor, now: float, gang: int = 0
 ) -> JobState:
     """Show a job with other GPUs, as fast as it is believed to be there."""
     done = state.iterations_at(now)
@@ -195,8 +202,8 @@ def _placed(
     )
 
 
-def _advanced(state: JobState, remaining: float, passed: float, now: float) -> JobState:
-    """Show a job after so many seconds, of which it has spent the same share of what it needs."""
+def _advanced(state: JobState, remaining: float, *, passed: float, now: float) -> JobState:
+    """Return a job as it will be after ``passed`` seconds; its remaining work shrinks by the same share."""
     if not math.isfinite(remaining):
         return replace(
             state, iterations_done=state.iterations_at(now), observed_at=now, adjusting=False
@@ -207,7 +214,9 @@ def _advanced(state: JobState, remaining: float, passed: float, now: float) -> J
     return replace(state, iterations_done=done, observed_at=now, adjusting=False)
 
 
-def _with_states(snapshot: Snapshot, states: Iterable[JobState], policy_state: object) -> Snapshot:
+def _with_states(
+    snapshot: Snapshot, states: Iterable[JobState], *, policy_state: object
+) -> Snapshot:
     ordered = sorted(states, key=lambda state: state.order)
     return replace(
         snapshot,

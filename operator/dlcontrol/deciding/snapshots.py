@@ -1,9 +1,9 @@
 """
 From a scene to the snapshot that a decision is made from, and from a plan back to statuses.
 
-The brain knows jobs, nodes and what was decided. Which SideCar has said what, and what is still
-physically held, is none of its business, with one exception: a GPU that somebody may hold who
-cannot be asked is marked as unavailable here, with the reason.
+The brain knows jobs, nodes and decisions. It does not see the reports of SideCars, or which GPUs
+are still physically held, with one exception: this module marks a GPU as unavailable, with the
+reason, if a pod may hold it whose SideCar does not answer.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +14,7 @@ from dlcontrol.gpus.marking import marked
 from dlcontrol.judging.checkpoints import keeps_first, risked_from, unsaved_from
 from dlcontrol.judging.progress import is_changing, total_iterations
 from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
+from dlcontrol.situation.process_sets import find_undisturbed
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.scene import SILENT_S, Scene, Seat
 from dlcontrol.situation.status import Condition, ConditionType, Status
@@ -40,7 +41,7 @@ from dlcore.profiles import Costs, JobType, Profile
 from dlcore.queues import Queue
 
 REPORT_S = 30.0
-"""An iteration that is so much later than it should be is not taken for done before it is told."""
+"""An iteration that is late by more than this counts as done only once it is reported."""
 
 
 def take_snapshot(
@@ -62,15 +63,15 @@ def take_snapshot(
     beyond: dict[str, int] = {}
     """How many GPUs they have in each namespace."""
     for job, entry in scene.entries.items():
-        # What was recorded of a job holds as long as nothing else can be.
+        # The record of a job holds as long as no newer one can be written.
         if not is_schedulable(scene, entry) and job not in asides.unwritable.jobs:
             if entry.may_come_back:
-                # Nobody else can have them, so that they are used.
+                # No other job can have them, so they count as used.
                 _count(beyond, job, len(entry.status.leftover))
             continue
         state = None
         if not entry.problem and job not in asides.jobs:
-            state = asides.attempt(job, _state_of, scene, entry, forecasts or {})
+            state = asides.attempt(job, _state_of, scene, entry, forecasts=forecasts or {})
         if state is not None:
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:
@@ -103,7 +104,7 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
         return False
     if status.placement is not None:
         return True
-    # As long as nobody can prove that nothing of it is left, it could not begin anywhere.
+    # The job cannot begin anywhere until it is proven that no process of it is left.
     seats = scene.seats_of(entry.job.id).values()
     return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in seats)
 
@@ -128,11 +129,11 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
     trains = status.phase is Phase.RUNNING and status.speed > 0
     at = scene.now
     if trains and status.iterated_at:
-        # What hangs keeps its speed, and would soon be taken for nearly done.
+        # A hanging job keeps its speed, and would soon count as nearly done.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
     predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
-    # What is counted already may be later than the iteration; then it is counted back.
+    # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
         job=entry.job,
@@ -167,7 +168,7 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
     )
 
 
-# --- GPUs that nobody can be given --------------------------------------------------------
+# --- GPUs that no job can get --------------------------------------------------------
 
 
 def find_unproven(scene: Scene) -> dict[GpuRef, str]:
@@ -191,7 +192,7 @@ def _answers(scene: Scene, seat: Seat) -> bool:
         return False
     if seat.contact.reachable:
         return True
-    # What was lost with its node, and is back, may go on with what it had.
+    # A pod that was lost with its node, and is back, may go on with its GPUs.
     is_decided = scene.entries[seat.key.job].status.placement is not None
     return (is_decided or seat.is_known) and scene.now - seat.contact.since < SILENT_S
 
@@ -200,7 +201,7 @@ def _answers(scene: Scene, seat: Seat) -> bool:
 
 
 def statuses_of(
-    plan: Plan, snapshot: Snapshot, scene: Scene, policy: Policy
+    plan: Plan, snapshot: Snapshot, *, scene: Scene, policy: Policy
 ) -> dict[JobId, Status]:
     """Say what each step of the plan makes of the status of its job."""
     sentences = explaining.sentences_for(snapshot, plan.steps, plan.worths)
@@ -208,9 +209,9 @@ def statuses_of(
     states = _select(snapshot, {step.job for step in plan.steps})
     statuses: dict[JobId, Status] = {}
     for step in plan.steps:
-        status = _after(step, scene, sentences[step.job])
+        status = _after(step, scene, sentence=sentences[step.job])
         told = assumptions.of(states[step.job]) if step.job in states else ()
-        informed = _informed(status, told, policy)
+        informed = _informed(status, told, policy=policy)
         statuses[step.job] = status.with_condition(informed, scene.now) if informed else status
     return statuses
 
@@ -221,8 +222,8 @@ def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobSt
     return running | snapshot.queue.select(jobs)
 
 
-def _informed(status: Status, assumptions: Sequence[str], policy: Policy) -> Condition | None:
-    """What is assumed of a job; that nothing is any more is said only of a job of which something was."""
+def _informed(status: Status, assumptions: Sequence[str], *, policy: Policy) -> Condition | None:
+    """Return the condition about assumptions; one without assumptions is only for a job that had some before."""
     if assumptions:
         return Condition(
             ConditionType.INFORMED, status=False, reason="Assumed", message=". ".join(assumptions)
@@ -233,7 +234,7 @@ def _informed(status: Status, assumptions: Sequence[str], policy: Policy) -> Con
     return Condition(ConditionType.INFORMED, status=True, reason="Known", message=known)
 
 
-def _after(step: Step, scene: Scene, sentence: str) -> Status:
+def _after(step: Step, scene: Scene, *, sentence: str) -> Status:
     status, now = scene.entries[step.job].status, scene.now
     match step:
         case Wait():
@@ -274,7 +275,7 @@ def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Stat
         phase=lifecycle.advance(status.phase, event),
         started_at=status.started_at if status.started_at is not None else now,
     )
-    start = scene.undisturbed(step.job) if scene.mechanism is Mechanism.IN_PLACE else None
+    start = find_undisturbed(scene, step.job) if scene.mechanism is Mechanism.IN_PLACE else None
     batch_size = status.batch_size or scene.entries[step.job].job.training.batch_size
     if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
         return replace(status, reshapes=status.reshapes + was_running)

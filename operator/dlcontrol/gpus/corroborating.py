@@ -1,11 +1,11 @@
 """
-Whose word is enough to take a GPU out of service.
+Which reports are enough to take a GPU out of service.
 
-A SideCar sees all GPUs of its node and says what it likes. So what a job says counts for the GPUs that
-it holds, and only while it leaves others on their node. Of any other GPU, or of all of a node, a second
-witness has to say so as well: the SideCar of the job that holds it, or the node itself. Until then the GPU is
-*suspected*: people are told, it stays in service, the suspicion expires, and the next controller never
-hears of it.
+A SideCar sees all GPUs of its node and says what it likes. So what a job says counts for the GPUs that it
+holds, and only while it leaves others on their node. Of any other GPU, or of all of a node, a second
+witness has to say so as well: the SideCar of the job that holds it, or the node itself. Until then the GPU
+is *suspected*: an Event reports it, the GPU stays in service, the suspicion expires, and the next
+controller never hears of it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,14 +15,14 @@ from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId
 
 SUSPECTED_S: Final = 600.0
-"""For so long the word of one job waits for that of a second one."""
+"""The time for which a report of one job waits for that of a second one."""
 
 Accusations = Mapping[GpuRef, Collection[JobId]]
 """Which jobs say that something is wrong with a GPU."""
 
 
 class Suspicions:
-    """What single jobs have said against GPUs lately; one for the life of a controller."""
+    """Recent reports of single jobs against GPUs; one object for the life of a controller."""
 
     def __init__(self) -> None:
         self._said: dict[GpuRef, dict[JobId, float]] = {}
@@ -44,20 +44,22 @@ class Suspicions:
             said = self._said.setdefault(ref, {})
             said.update(dict.fromkeys(jobs, scene.now + SUSPECTED_S))
         held = _held(scene)
-        sure = {ref for ref in accused if self._is_sure(scene, ref, held)}
+        sure = {ref for ref in accused if self._is_sure(scene, ref, held=held)}
         alone = {
             ref: next(iter(self._said[ref]))
             for ref in accused
             if ref not in sure and len(self._said[ref]) == 1
         }
         own = {ref for ref, job in alone.items() if ref in held.get(job, ())}
-        # Of each node something stays, whatever one job says.
-        own -= {ref for ref in own if _is_all_of_its_node(scene, ref, own, alone)}
+        # A single job cannot take all GPUs of a node out of service.
+        own -= {ref for ref in own if _is_all_of_its_node(scene, ref, own=own, alone=alone)}
         for ref in own:
             self._alone[alone[ref]] = self._alone.get(alone[ref], frozenset()) | {ref}
         return frozenset(sure | own)
 
-    def _is_sure(self, scene: Scene, ref: GpuRef, held: Mapping[JobId, frozenset[GpuRef]]) -> bool:
+    def _is_sure(
+        self, scene: Scene, ref: GpuRef, *, held: Mapping[JobId, frozenset[GpuRef]]
+    ) -> bool:
         """Whether there are two witnesses, one of which holds it: jobs that agree to lie harm themselves."""
         if scene.machine(ref.node).ails:
             return True
@@ -87,7 +89,7 @@ class Suspicions:
                     yield ref, job
 
     def settle(self, ref: GpuRef) -> None:
-        """What was said against it counts no more: it was believed, or a person says otherwise."""
+        """Drop the reports against a GPU: they were believed, or a person says otherwise."""
         self._said.pop(ref, None)
 
     def _expire(self, now: float) -> None:
@@ -110,7 +112,7 @@ def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:
 
 
 def _is_all_of_its_node(
-    scene: Scene, ref: GpuRef, own: Collection[GpuRef], alone: Mapping[GpuRef, JobId]
+    scene: Scene, ref: GpuRef, *, own: Collection[GpuRef], alone: Mapping[GpuRef, JobId]
 ) -> bool:
     """Whether nothing of its node would be left by the word of the one job that accuses this GPU."""
     node = scene.nodes.get(ref.node)

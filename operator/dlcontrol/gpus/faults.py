@@ -1,10 +1,10 @@
 """
-GPUs with broken hardware, as SideCars report them: nobody new is given such a one.
+GPUs with broken hardware, as SideCars report them: no job is newly given such a GPU.
 
-It is remembered whatever becomes of the SideCar that reported it, until somebody gives the GPU back
-by hand, or it is another one by now, or its machine has started anew. What was reported until then is
-pardoned for good, and only what is reported beyond that counts again. :meth:`Health.write` and
-:meth:`Health.restore` hand it on to the controller that comes next, where somebody keeps it.
+The fault outlives the SideCar that reported it, until a person reinstates the GPU
+by hand, or it is another one by now, or its machine has rebooted. Reports until then are
+pardoned for good, and only later reports count again. :meth:`Health.write` and
+:meth:`Health.restore` hand it on to the next controller, where the platform keeps it.
 """
 
 import logging
@@ -38,12 +38,12 @@ HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
         120: "GSP error",
     }
 )
-"""What the driver reports when the device is at fault. Most others are bugs of a user's program."""
+"""The errors of the driver for which the device is at fault. Most others are bugs of a user's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is said against a GPU."""
+    """The reported faults of a GPU."""
 
     xids: frozenset[tuple[str, int]] = frozenset()
     """Each with the SideCar that saw it; to a later one the same error is a new one."""
@@ -83,7 +83,7 @@ class _Device(NamedTuple):
         return cls(ref, uuid, scene.machine(ref.node).boot)
 
     def find(self, scene: Scene) -> GpuRef | None:
-        """Say where it is; none if it is there no more, or its machine has started anew since."""
+        """Say where it is; none if it is gone, or its machine has rebooted since."""
         node = scene.nodes.get(self.ref.node)
         if node is None:
             return self.ref  # It may come back as it was.
@@ -107,7 +107,7 @@ def _still_there(reports: _Reports, scene: Scene) -> _Reports:
 
 
 class Returns:
-    """Which nodes somebody has taken out by hand and given back, which says that all of it is well."""
+    """Which nodes a person has cordoned and uncordoned, which says that all their GPUs are well."""
 
     def __init__(self) -> None:
         self._cordoned: frozenset[NodeName] = frozenset()
@@ -122,7 +122,7 @@ class Returns:
 
 
 class Pardons:
-    """Which GPUs somebody has given back by hand: a node shows a new word for each time."""
+    """Which GPUs a person has reinstated: a node shows a new word for each time."""
 
     def __init__(self) -> None:
         self.seen: dict[GpuRef, str] | None = None
@@ -149,14 +149,14 @@ class Health:
         self._faults: _Reports = {}
         self._pardons: _Reports = {}
         self._reports: dict[GpuRef, _Report] = {}
-        """What is reported now."""
+        """The current reports."""
         self._devices: dict[GpuRef, _Device] = {}
         """Of which devices that is said."""
         self._returns = Returns()
         self._given_back = Pardons()
         self._suspicions = Suspicions()
         self._suspected: list[tuple[GpuRef, JobId]] = []
-        """Which GPUs are suspected by whom, to be told."""
+        """Which GPUs are suspected by which nodes, for reports."""
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
@@ -195,7 +195,7 @@ class Health:
         for ref in self._suspicions.overtaken(scene, said):
             for device in [device for device in self._faults if device.ref == ref]:
                 del self._faults[device]
-        believed = self._suspicions.weigh(scene, _uncontradicted(said, testimonies, scene))
+        believed = self._suspicions.weigh(scene, _uncontradicted(said, testimonies, scene=scene))
         for ref, job in self._suspicions.news(believed):
             log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
             self._suspected.append((ref, job))
@@ -232,11 +232,11 @@ class Health:
                 yield job, News("GpuBroken", message, warning=True)
 
     def forgive(self, ref: GpuRef) -> bool:
-        """Somebody says that it is well again; tells whether it was known as broken."""
+        """Reinstate a GPU; return whether it was known as broken."""
         self._suspicions.settle(ref)
         broken = [device for device in self._faults if device.ref == ref]
         for device in broken:
-            # Who reported it may not have been heard of yet by this controller.
+            # This controller may not have heard yet from the SideCar that reported it.
             was = self._faults.pop(device)
             self._pardons[device] = was.joined(self._pardons.get(device, _Report()))
         if ref in self._reports:
@@ -298,7 +298,7 @@ def _testimonies(scene: Scene) -> dict[GpuRef, dict[JobId, _Report]]:
         for gpu in state.gpus:
             codes = HARDWARE_XIDS.keys() & gpu.xid_errors
             report = _Report(frozenset((state.incarnation, x) for x in codes), gpu.ecc_errors)
-            ref = scene.find_gpu(node, gpu) if report != _Report() else None
+            ref = scene.gpu_names.find_seen(node, gpu) if report != _Report() else None
             if ref is not None:
                 by_job = said.setdefault(ref, {})
                 by_job[job] = by_job.get(job, _Report()).joined(report)
@@ -308,12 +308,13 @@ def _testimonies(scene: Scene) -> dict[GpuRef, dict[JobId, _Report]]:
 def _uncontradicted(
     said: Mapping[GpuRef, Mapping[JobId, _Report]],
     testimonies: Mapping[GpuRef, Mapping[JobId, _Report]],
+    *,
     scene: Scene,
 ) -> dict[GpuRef, list[JobId]]:
     """
     Leave out what another job's SideCar on the node contradicts.
 
-    The driver counts memory errors for all, so whoever sees the GPU sees the same number of them.
+    The driver counts memory errors per GPU, so every container that sees the GPU sees the same number.
     """
     seen = _seen_without_errors(scene, testimonies)
     return {
@@ -332,7 +333,7 @@ def _seen_without_errors(
     seen: dict[GpuRef, set[JobId]] = {}
     for job, node, state in _iter_states(scene):
         for gpu in state.gpus if node in nodes else ():
-            ref = scene.find_gpu(node, gpu)
+            ref = scene.gpu_names.find_seen(node, gpu)
             if ref is not None and ref in testimonies and not gpu.ecc_errors:
                 seen.setdefault(ref, set()).add(job)
     return seen

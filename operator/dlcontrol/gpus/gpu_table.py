@@ -13,10 +13,10 @@ from dlstore.tables import GpuRow, GpuState
 
 def gpu_rows(scene: Scene, cluster: Cluster) -> tuple[GpuRow, ...]:
     """List them by node and number; ``cluster`` is that of the snapshot made from this scene."""
-    return tuple(_row(scene, node, gpu) for node in cluster.nodes for gpu in node.gpus)
+    return tuple(_row(scene, node, gpu=gpu) for node in cluster.nodes for gpu in node.gpus)
 
 
-def _row(scene: Scene, node: Node, gpu: Gpu) -> GpuRow:
+def _row(scene: Scene, node: Node, *, gpu: Gpu) -> GpuRow:
     ref = GpuRef(node.name, gpu.index)
     claimant = scene.claims.get(ref)
     holder = _holder(scene, ref, claimant)
@@ -37,7 +37,7 @@ def _row(scene: Scene, node: Node, gpu: Gpu) -> GpuRow:
 
 
 def _holder(scene: Scene, ref: GpuRef, claimant: JobId | None) -> JobId | None:
-    """Who may hold it; of several, not the one for whom it was decided but who must release it."""
+    """Return the job that may hold the GPU; of several, the one that must release it, not its next owner."""
     holders = scene.holders.get(ref, ())
     return next((job for job in holders if job != claimant), next(iter(holders), None))
 

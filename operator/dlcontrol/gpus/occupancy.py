@@ -1,7 +1,7 @@
 """
-GPUs that programs of others use, although no job of ours has them: nobody is given such a one.
+GPUs that other programs use although no job has them: the controller gives them to no job.
 
-A SideCar finds out right before a start (:mod:`dlsidecar.observing.emptiness`) and starts nothing. The GPU is out
+A SideCar finds out right before a start (:mod:`dlsidecar.observing.gpus.emptiness`) and starts nothing. The GPU is out
 of service from then on until it is seen empty by a SideCar on its node, by any. Where no SideCar sees it
 any more, it is offered again after a while: the next start looks for itself.
 """
@@ -23,7 +23,7 @@ REFUSALS = frozenset({NOT_EMPTY, "GPUsNotResolved"})
 say which GPU was meant."""
 
 SETTLE_S = 10.0
-"""What other SideCars of the node say counts after this time, in which each of them has looked again."""
+"""Reports of the node's other SideCars count after this time, in which each of them has looked again."""
 RETRY_S = 60.0
 """After this time a GPU is offered again that no SideCar sees."""
 
@@ -60,7 +60,7 @@ class Occupancy:
         }
         for which in heard.keys() - self._heard:
             seat, problem = heard[which]
-            for ref in _named_by(scene, seat, problem):
+            for ref in _named_by(scene, seat, problem=problem):
                 self._used[ref] = _Finding(_sentence(problem), scene.now)
         self._heard = frozenset(heard)
         self._tell(before)
@@ -85,7 +85,7 @@ class Occupancy:
 
 
 def find_refusal(seat: Seat) -> Problem | None:
-    """Why a SideCar would not start on the GPUs that it was told, through no fault of the job."""
+    """Why a SideCar refuses to start on the GPUs of its command, through no fault of the job."""
     state = seat.state
     if state is None or state.phase is not Phase.FAILED:
         return None
@@ -104,13 +104,13 @@ def _iter_refusals(scene: Scene) -> Iterator[tuple[Seat, Problem]]:
                 yield seat, problem
 
 
-def _named_by(scene: Scene, seat: Seat, problem: Problem) -> Iterator[GpuRef]:
-    """Which GPUs a refusal is about: those that the job was told, and no others."""
+def _named_by(scene: Scene, seat: Seat, *, problem: Problem) -> Iterator[GpuRef]:
+    """Which GPUs a refusal is about: only those of the job's command."""
     state = seat.state
     if state is None or not isinstance(state.target, Run):
         return
     for name in set(problem.gpus).intersection(state.target.gpus):
-        ref = scene.find_named(seat.key.node, name, state)
+        ref = scene.gpu_names.find_named(seat.key.node, name, state=state)
         if ref is not None:
             yield ref
 
@@ -120,7 +120,7 @@ def _iter_views(scene: Scene, ref: GpuRef) -> Iterator[bool]:
     for seats in scene.seats.values():
         seat = seats.get(ref.node)
         for gpu in _gpus_of(seat) if seat is not None else ():
-            if not gpu.lost_because and scene.find_gpu(ref.node, gpu) == ref:
+            if not gpu.lost_because and scene.gpu_names.find_seen(ref.node, gpu) == ref:
                 yield gpu.busy_unassigned
 
 

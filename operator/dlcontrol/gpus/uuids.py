@@ -1,11 +1,11 @@
 """
 Which UUIDs the GPUs of a node have, where its platform does not tell: as SideCars report them.
 
-Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the
-first SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID
-for as long as the node has that GPU: when a GPU dies, NVML and CUDA count those behind it anew, and a job
-that is decided to be on number 3 stays on the same device all the same. :meth:`Identities.restore` hands
-the numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
+Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the first
+SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID for as
+long as the node has that GPU: when a GPU dies, NVML and CUDA renumber those behind it, and a job that is
+decided to be on number 3 stays on the same device all the same. :meth:`Identities.restore` hands the
+numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
 """
 
 import logging
@@ -21,8 +21,8 @@ from dlwire.messages import State
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final = JobId("")
-"""The witness of what is not known from a job that is there."""
+NO_JOB: Final = JobId("")
+"""The witness of UUIDs that no present job has reported."""
 
 Names = tuple[str, ...]
 """The UUIDs of a node, as one SideCar counts its GPUs; empty of one that tells none."""
@@ -31,24 +31,24 @@ Numbers = Mapping[int, str]
 
 
 class Identities:
-    """What GPUs are called, as far as this controller has heard."""
+    """The UUIDs of GPUs, as far as this controller has heard."""
 
     def __init__(self) -> None:
         self._numbers: dict[NodeName, Numbers] = {}
         self._fewer: dict[NodeName, Names] = {}
-        """What a SideCar counted that saw fewer GPUs than its node is said to have."""
+        """The UUIDs from a SideCar that saw fewer GPUs than its node is said to have."""
         self._named: dict[NodeName, tuple[Node, Node]] = {}
-        """The nodes that were seen last, each with what was made of it."""
+        """The latest nodes, each with its copy that has UUIDs."""
         self._told: dict[PodKey, tuple[State, Names]] = {}
-        """What SideCars said last, and what that tells."""
+        """The latest states of SideCars, with the UUIDs in them."""
         self._witnesses: dict[NodeName, set[JobId]] = {}
-        """The jobs whose SideCars have said what is known of a node."""
+        """The jobs whose SideCars have reported the known UUIDs of a node."""
 
     def restore(self, numbers: Mapping[NodeName, Numbers]) -> None:
-        """Know what the former controller knew, until SideCars tell something else."""
+        """Take over the UUIDs of the former controller, until SideCars report others."""
         self._numbers = dict(numbers)
-        # It heard of each from a job; that it was two cannot be known.
-        self._witnesses = {node: {NOBODY} for node in numbers}
+        # It learnt each from a job; whether from two is unknown.
+        self._witnesses = {node: {NO_JOB} for node in numbers}
 
     def look(self, scene: Scene) -> None:
         """Learn what SideCars report."""
@@ -65,7 +65,7 @@ class Identities:
         for node, names in self._fewer.items():
             # Its platform knows by now as well that the node has lost GPUs.
             if node in scene.nodes and len(scene.nodes[node].gpus) == len(names):
-                told.setdefault(node, {})[NOBODY] = names
+                told.setdefault(node, {})[NO_JOB] = names
         for node, by_job in told.items():
             self._learn(node, by_job)
             if len(self._numbers[node]) == len(self._fewer.get(node, ())):

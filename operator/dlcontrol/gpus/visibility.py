@@ -1,11 +1,11 @@
 """
 GPUs that a container cannot use, although its node is said to have them.
 
-A device that vanishes from a container (as when systemd reloads its units on the machine, and with
-them the rules on who may open which device) comes back only with a new container. So it is given to
-nobody as long as the container that lost it is there, and may be tried once more after that. One
-that a new container does not see from its beginning is out of service until some container sees it
-again, or until somebody takes its node out and gives it back.
+A device that vanishes from a container (as when systemd reloads its units on the machine, and with them the
+rules on which process may open which device) comes back only with a new container. So no job gets it as
+long as the container that lost it exists, and one may try it after that. A GPU that a new container does
+not see from its beginning is out of service until some container sees it again, or until an administrator
+takes its node out and gives it back.
 """
 
 import logging
@@ -37,7 +37,7 @@ class _Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a container sees of its node."""
+    """A container's view of its node."""
 
     name: _Name
     state: State
@@ -71,13 +71,13 @@ class Vanishing:
         self._suspicions = Suspicions()
         self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
-        """What is lost to containers that are there."""
+        """The GPUs that existing containers have lost."""
         self._returns = Returns()
         self._pardons = Pardons()
 
     @property
     def absent(self) -> Mapping[GpuRef, str]:
-        """What new containers did not see, and why."""
+        """The GPUs that new containers did not see, and why."""
         return {ref: absence.why for ref, absence in self._absences.items()}
 
     def look(self, scene: Scene) -> None:
@@ -103,7 +103,7 @@ class Vanishing:
             for ref in view.seen:
                 self._lost.pop(ref, None)
                 absence = self._absences.get(ref)
-                # What an older container has open says nothing of what a new one gets.
+                # The open devices of an older container do not show which ones a new container gets.
                 if absence is not None and view.since >= absence.since:
                     del self._absences[ref]
         self._tell(before)
@@ -120,7 +120,7 @@ class Vanishing:
         believed = self._suspicions.weigh(scene, accused)
         for ref, job in self._suspicions.news(believed):
             log.warning(
-                "GPU %s is missing by the word of job %s alone, and stays in service", ref, job
+                "GPU %s is missing according to job %s alone, and stays in service", ref, job
             )
         return believed
 
@@ -137,7 +137,7 @@ class Vanishing:
         return replace(scene, nodes=nodes)
 
     def forgive(self, ref: GpuRef) -> bool:
-        """Somebody says that it is there again; tells whether it was not."""
+        """Note that a container sees the GPU again; return whether it was missing."""
         self._suspicions.settle(ref)
         return self._absences.pop(ref, None) is not None
 
@@ -170,7 +170,7 @@ def seen_in(scene: Scene, seat: Seat) -> frozenset[GpuRef]:
     """Which GPUs of its node a container sees, and can use."""
     state = seat.state
     gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
-    found = (scene.find_gpu(seat.key.node, gpu) for gpu in gpus)
+    found = (scene.gpu_names.find_seen(seat.key.node, gpu) for gpu in gpus)
     return frozenset(ref for ref in found if ref is not None)
 
 
@@ -195,19 +195,19 @@ def missing_in(scene: Scene, seat: Seat) -> Mapping[GpuRef, str]:
         return dict.fromkeys(refs.values(), complaints[NOT_VISIBLE])
     missing: dict[GpuRef, str] = {}
     for gpu in state.gpus:
-        ref = scene.find_gpu(node.name, gpu)
+        ref = scene.gpu_names.find_seen(node.name, gpu)
         if gpu.lost_because and ref is not None:
             missing[ref] = gpu.lost_because
     told = {gpu.uuid for gpu in state.gpus}
     for known in node.gpus if state.gpus else ():
         if known.uuid and known.uuid not in told:
             missing[refs[known.index]] = "the driver does not list it"
-    missing.update(_named_in_vain(state, refs, complaints))
+    missing.update(_named_in_vain(state, refs, complaints=complaints))
     return missing
 
 
 def _named_in_vain(
-    state: State, refs: Mapping[int, GpuRef], complaints: Mapping[str, str]
+    state: State, refs: Mapping[int, GpuRef], *, complaints: Mapping[str, str]
 ) -> Mapping[GpuRef, str]:
     """Find GPUs on which processes were to run, and of which the driver knows nothing."""
     if UNKNOWN not in complaints or not isinstance(state.target, Run):

@@ -19,6 +19,7 @@ from dlcontrol.situation.status import (
     Trust,
 )
 from dlcore.model import Checkpoint, Job, Phase
+from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Saving, State
 from dlwire.savings import goes_on_after_saving
 
@@ -37,14 +38,15 @@ _UNTRIED = (
     " is part of the price of a change"
 )
 _WELL_KNOWN_TRIALS = 2
-"""So many failures in a row count, where a checkpoint was confirmed before."""
+"""The number of failures in a row that count, where a checkpoint was confirmed before."""
 _PAUSE_S = 600.0
-"""After so long a change may try again a checkpoint that was confirmed before; then twice as long."""
+"""The time after which a change may try again a checkpoint that was confirmed before; then twice as
+long."""
 _LONGEST_PAUSE_S = 86400.0
 _LOSABLE = 0.25
 """A start that does more of the work again shows that its checkpoint does not work."""
 _LOOK_S = 10.0
-"""What was trained so long before a checkpoint was heard of may not be in it."""
+"""A checkpoint may lack the work of this time before the controller heard of it."""
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
@@ -64,7 +66,7 @@ def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
 
 
 def counts(job: Job, status: Status, now: float) -> bool:
-    """Whether a change of GPUs loses nothing, as far as can be told, or may try whether it does."""
+    """Whether a change of GPUs loses nothing, as far as DLJob knows, or may test whether it does."""
     checkpoint = job.checkpoint
     if not is_declared(checkpoint):
         return False
@@ -79,8 +81,8 @@ def counts(job: Job, status: Status, now: float) -> bool:
 
 def _pause_after(status: Status) -> float:
     """For how long a job keeps its GPUs whose checkpoint was confirmed once and fails now."""
-    doublings = min(max(0, status.trials - _WELL_KNOWN_TRIALS), 30)
-    return min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0**doublings)
+    counted = status.trials - _WELL_KNOWN_TRIALS + 1
+    return wait_after(counted, first_seconds=_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
 def unsaved_from(job: Job, status: Status, now: float) -> float | None:
@@ -106,13 +108,13 @@ def keeps_first(job: Job, status: Status, now: float) -> bool:
 
 
 def notice_for(job: Job) -> str:
-    """Say to who submits a job that nothing will be saved of it, where that matters."""
+    """Tell the user that submits a job that nothing will be saved of it, where that matters."""
     if is_declared(job.checkpoint) or len(job.gpus.options) < 2:
         return ""
     return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
 
 
-def follow_saving(status: Status, seats: Iterable[Seat], now: float) -> Status:
+def follow_saving(status: Status, seats: Iterable[Seat], *, now: float) -> Status:
     """
     Take over how the latest checkpoint went, in every phase of the job.
 
@@ -128,7 +130,7 @@ def _generation_of_change(state: State) -> int:
     return state.change.generation if state.change is not None else 0
 
 
-def tell_of_saving(job: Job, status: Status, now: float) -> Status:
+def tell_of_saving(job: Job, status: Status, *, now: float) -> Status:
     """Say whether checkpoints can be counted on."""
     return status.with_condition(_condition(job, status), now)
 
@@ -172,17 +174,17 @@ def forgive(status: Status) -> Status:
     """Its user has resumed it, and so has had the chance to mend what failed: it is untried again."""
     if status.trust is not Trust.FAILED:
         return status
-    # What SideCars say yet of how it ended before that is no news.
+    # Later reports of SideCars about ends before that are no news.
     judged = max(status.judged, status.stop_generation)
     fresh = replace(status, trust=Trust.UNTRIED, judged=judged, trials=0, failed_at=0.0)
     return replace(fresh, saved=0, saved_at=0.0, ends=False)
 
 
-def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status:
+def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status:
     """A start reports its first iteration: what it does again was lost with the start before."""
     lost = status.iteration - iteration
     if is_declared(job.checkpoint):
-        status = _weigh(status, iteration, now)
+        status = _weigh(status, iteration, now=now)
     if lost <= 0:
         return status
     seconds = lost / status.pace if status.pace > 0 else 0.0
@@ -190,7 +192,7 @@ def note_loss(status: Status, job: Job, iteration: int, *, now: float) -> Status
     return replace(status, lost_iterations=lost_so_far, lost_seconds=status.lost_seconds + seconds)
 
 
-def _weigh(status: Status, iteration: int, now: float) -> Status:
+def _weigh(status: Status, iteration: int, *, now: float) -> Status:
     """See what the first iteration of a start tells of the checkpoint that it began with."""
     if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
         # Zero trials say that no request failed: what was confirmed was not gone on from.

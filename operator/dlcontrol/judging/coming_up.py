@@ -2,8 +2,8 @@
 Jobs whose pods are coming up, of which there may be thousands at once.
 
 Until something of such a job changes there is nothing to be said of it, and nothing to be done for it,
-unless it takes too long. So it is looked at again only then, and every few seconds in any case: what depends
-on how many others there are (how often GPU time is counted) may come so much later.
+unless it takes too long. So the loop looks at it again only then, and every few seconds in any case: work whose
+frequency depends on the number of jobs (counting GPU time) may be late by that much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ from dlcontrol.situation.scene import Scene, Seat
 from dlcore.model import JobId, Mechanism
 
 LONGEST_S: Final = 10.0
-"""After so long it is looked at again whatever is known of it."""
+"""After this time the judge looks at a pod again even without news."""
 
 NODES_REFUSE: Final = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
 """Why a pod does not come up where it is, so that it is tried elsewhere soon."""
 
 
 def is_coming_up(scene: Scene, entry: Entry) -> bool:
-    """Whether all pods that the job needs were asked for by us, and none can be told anything yet."""
+    """Whether all pods that the job needs were asked for by us, and none can take commands yet."""
     placement, seats = entry.status.placement, scene.seats_of(entry.job.id)
     if placement is None or scene.mechanism is not Mechanism.IN_PLACE:
         return False
@@ -46,7 +46,7 @@ def patience_with(pod: Pod, rules: Rules) -> float:
 
 
 def quiet_seconds(scene: Scene, rules: Rules) -> float:
-    """For how long nothing is said of a pod that is not up, while nobody says why."""
+    """How long a pod may not be up before DLJob reports it, if no reason is known."""
     return rules.quiet_seconds * max(1.0, scene.starting / 100)
 
 
@@ -56,7 +56,7 @@ class _Known(NamedTuple):
     forecast: float | None
     until: float
     quiet_since: float | None
-    """Since when nobody says why it is not up, if that is still to be told."""
+    """Since when the pod is not up without a known reason, if DLJob has not reported it yet."""
 
 
 class Coming:
@@ -66,7 +66,7 @@ class Coming:
         self._known: dict[JobId, _Known] = {}
 
     def is_as_it_was(
-        self, scene: Scene, entry: Entry, rules: Rules, forecast: float | None
+        self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None
     ) -> bool:
         """Whether there is still nothing to be said."""
         known = self._known.get(entry.job.id)
@@ -97,7 +97,7 @@ class Coming:
             seat.pod.reason for seat in seats
         ):
             since = None  # All that can be said is.
-        dates = _dates(scene, entry, rules, seats)
+        dates = _dates(scene, entry, rules=rules, seats=seats)
         self._known[entry.job.id] = _Known(entry, seats, forecast, min(dates), since)
 
     def keep(self, entries: Mapping[JobId, Entry]) -> None:
@@ -106,7 +106,7 @@ class Coming:
             del self._known[gone]
 
 
-def _dates(scene: Scene, entry: Entry, rules: Rules, seats: tuple[Seat, ...]) -> Iterator[float]:
+def _dates(scene: Scene, entry: Entry, *, rules: Rules, seats: tuple[Seat, ...]) -> Iterator[float]:
     """When something may have to be said of it, although nothing of it has changed."""
     status, limit = entry.status, entry.job.limits.active_deadline_seconds
     yield scene.now + LONGEST_S

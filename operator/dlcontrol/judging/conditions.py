@@ -1,6 +1,6 @@
 """
-What the pods of a job wait for and what its SideCars complain of, put before its user: as
-conditions, with the remedies.
+Conditions, with remedies, that show a user what the pods of a job wait for and which problems its
+SideCars report.
 """
 
 from collections.abc import Iterable
@@ -12,19 +12,19 @@ from dlcontrol.situation.scene import Seat
 from dlcontrol.situation.status import Condition, ConditionType, Status
 
 TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
-"""What is reported as the reason of a new start, and by the condition for progress."""
+"""Problems that are reported elsewhere: as the reason of a new start, or by the condition for progress."""
 
 NOT_STARTED = "NotStarted"
-"""The reason of a pod that is not up while nobody says why."""
+"""The reason of a pod that is not up if no other reason is known."""
 
 UNTRUSTED = "SideCarUntrusted"
 """The reason of a job whose SideCar says what cannot be."""
 
 MOST = 4
-"""So many at once are named; a reason and a message have to be short."""
+"""The most problems that a condition names; a reason and a message have to be short."""
 
 
-def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Status:
+def tell_of_troubles(status: Status, seats: Iterable[Seat], *, now: float) -> Status:
     """Say what they complain of when that is something else than before, and when it is over."""
     states = [seat.state for seat in seats if seat.state is not None]
     told = status.condition(ConditionType.TROUBLED)
@@ -35,7 +35,7 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], now: float) -> Statu
         if problem.name not in TOLD_OTHERWISE
     }
     if not states or (not found and told is None):
-        return status  # Nobody complains, or what was said last is all that is known.
+        return status  # There is no problem, or the last message still holds.
     # The wording may change at each look, and is no news.
     reason = ",".join(sorted(found)[:MOST]) or "Solved"
     if told is not None and told.reason == reason:
@@ -56,11 +56,11 @@ def say_untrusted(seats: Iterable[Seat]) -> str:
     )
 
 
-def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float) -> Status:
+def tell_of_pods(status: Status, seats: Iterable[Seat], *, now: float, quiet: float) -> Status:
     """
     Say whether all its pods are up; if not, what the platform says about it.
 
-    If it says nothing, that is told as well after so many seconds.
+    If it gives no reason, the condition says that after this number of seconds.
     """
     if status.placement is None:
         return status
@@ -72,7 +72,7 @@ def tell_of_pods(status: Status, seats: Iterable[Seat], now: float, quiet: float
         )
         return status.with_condition(condition, now)
     unheard = [seat for seat in needed if seat is not None and not _is_heard(seat, now - quiet)]
-    found = (_why_not_up(seat, now - quiet, status.booked_at) for seat in unheard)
+    found = (_why_not_up(seat, now - quiet, booked_at=status.booked_at) for seat in unheard)
     reason, message = next(filter(None, found), ("", ""))
     told = status.condition(ConditionType.INITIALIZED)
     is_known = told is not None and not told.status and told.reason == reason
@@ -90,7 +90,7 @@ def _is_heard(seat: Seat, patient_until: float) -> bool:
     return seat.state is not None and not is_silent
 
 
-def _why_not_up(seat: Seat, patient_until: float, booked_at: float) -> tuple[str, str] | None:
+def _why_not_up(seat: Seat, patient_until: float, *, booked_at: float) -> tuple[str, str] | None:
     pod, node = seat.pod, seat.key.node
     if pod.phase is PodPhase.UP:
         problem = seat.contact.problem

@@ -21,7 +21,7 @@ KILLED = frozenset({"OutOfMemory"})
 
 
 UNMATCHED = "ProgressNotMatched"
-"""What a SideCar complains of when the job's expression has matched no line."""
+"""The problem that a SideCar reports when the job's expression has matched no line."""
 ENDED_EARLY = "EndedEarly"
 NEARLY = 0.9
 """A training that reported once only has done all if it had done this share by then: how many
@@ -35,7 +35,7 @@ class Ending(NamedTuple):
     message: str
 
 
-def describe_end(job: Job, status: Status, seats: Sequence[Seat]) -> Ending:
+def describe_end(job: Job, status: Status, *, seats: Sequence[Seat]) -> Ending:
     """Say whether it did what was asked for; ``status`` has heard its last report."""
     total = job.training.iterations
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)

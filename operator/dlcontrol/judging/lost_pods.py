@@ -1,6 +1,6 @@
 """
-Why a job has lost a part of itself, as far as its pods tell: one of them has ended, or the container
-of one was started again, so that the processes in the others would wait for ever.
+Why a job has lost a part of itself, according to its pods: one of them has ended, or the container
+of one has restarted, so that the processes in the others would wait for ever.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from dlcore.model import Placement
 
 
 class Loss(NamedTuple):
-    """What is to be said of it, and what follows."""
+    """The reason of a loss, for people, and its consequences."""
 
     reason: str = "Restarted"
     what: str = "a container of it was restarted"
@@ -22,7 +22,7 @@ class Loss(NamedTuple):
 
 
 def explain_loss(
-    scene: Scene, seats: Iterable[Seat], placement: Placement, generation: int
+    scene: Scene, seats: Iterable[Seat], *, placement: Placement, generation: int
 ) -> Loss:
     """Say why the latest start of a job, of this generation (0: nothing is left of it), is not whole."""
     lost = [
@@ -32,7 +32,7 @@ def explain_loss(
     ]
     lost.sort(key=lambda seat: (not seat.pod.fault, not seat.has_ended, not seat.pod.reason))
     if not lost or not lost[0].pod.reason:
-        return Loss(keeps=all(_may_return(scene, seat, placement) for seat in lost))
+        return Loss(keeps=all(_may_return(scene, seat, placement=placement) for seat in lost))
     first = lost[0].pod
     # That a container failed is no news beside that it was started again.
     reason = first.reason if first.fault or lost[0].has_ended else Loss().reason
@@ -40,16 +40,16 @@ def explain_loss(
         reason,
         first.message or f"its pod on {first.key.node} is gone ({first.reason})",
         fault=first.fault,
-        keeps=all(_may_return(scene, seat, placement) for seat in lost),
+        keeps=all(_may_return(scene, seat, placement=placement) for seat in lost),
     )
 
 
 def _is_lost(seat: Seat, generation: int) -> bool:
-    """Whether it had a part in the start, and has none any more; nobody told a fresh one anything."""
+    """Whether the pod took part in the start and no longer does; a fresh pod has got no command."""
     return seat.has_ended or (not seat.fresh and seat.start < generation)
 
 
-def _may_return(scene: Scene, seat: Seat, placement: Placement) -> bool:
+def _may_return(scene: Scene, seat: Seat, *, placement: Placement) -> bool:
     """Whether the job can have a new pod there at once."""
     if not seat.has_ended:
         return True

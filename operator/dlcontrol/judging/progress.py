@@ -19,14 +19,15 @@ from dlwire.messages import Progress
 COUNT_EVERY_S = 30.0
 """GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
 COUNTS_PER_S = 2.0
-"""So many jobs are counted a second on the average, where there are so many that each comes more seldom."""
+"""The number of jobs that are counted each second on the average, where there are so many that each comes
+more seldom."""
 
 FIRST_STEP_S = 120.0
-"""After so long without a word a start counts as training: some training reports seldom."""
+"""The time without news after which a start counts as training: some training reports seldom."""
 
 
 def count_every(jobs: int) -> float:
-    """How often a job is counted where so many hold GPUs."""
+    """How often a job is counted where this number of jobs holds GPUs."""
     return max(COUNT_EVERY_S, jobs / COUNTS_PER_S)
 
 
@@ -40,24 +41,26 @@ def counted(status: Status, now: float, *, is_held: bool, every: float = COUNT_E
 
 
 def total_iterations(job: Job, forecast: float | None) -> float:
-    """How many iterations the job needs in all, as far as anybody knows; 0 if nobody does."""
+    """Return how many iterations the job needs in total; 0 if that is not known."""
     return forecast if forecast is not None else float(job.training.iterations or 0)
 
 
 def follow_progress(
-    status: Status, job: Job, started: Sequence[Seat], now: float, forecast: float | None
+    status: Status, job: Job, *, started: Sequence[Seat], now: float, forecast: float | None
 ) -> Status:
     """Take over what the latest start of its processes says; the leader speaks for all."""
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
-        if _is_first_word(status, progress, start := max(seat.start for seat in started)):
-            # What it does once more, the start before has lost.
-            status = replace(note_loss(status, job, progress.iteration, now=now), heard=start)
+        if _is_first_word(status, progress, start=(start := max(seat.start for seat in started))):
+            # The work that this start repeats is the loss of the start before.
+            status = replace(
+                note_loss(status, job, iteration=progress.iteration, now=now), heard=start
+            )
         if progress.iteration not in (0, status.iteration):
             figures |= {"iteration": progress.iteration, "iterated_at": now}
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
-        metric, reached = _follow_metric(status, job.training.target, progress)
+        metric, reached = _follow_metric(status, job.training.target, progress=progress)
         figures |= {"speed": speed, "metric": metric, "reached": reached}
         figures["pace"] = speed or status.pace
     if all(getattr(status, name) == value for name, value in figures.items()):
@@ -65,7 +68,7 @@ def follow_progress(
     return replace(status, **figures)  # type: ignore[arg-type]
 
 
-def _is_first_word(status: Status, progress: Progress, start: int) -> bool:
+def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
     """Whether this start of its processes had told of no iteration before."""
     return start != status.heard and progress.begun and bool(progress.iteration)
 
@@ -76,7 +79,9 @@ def _progress_of(started: Sequence[Seat]) -> Progress | None:
     return leader.progress if leader is not None else None
 
 
-def count_change(status: Status, started: Sequence[Seat], resumption: Resumption | None) -> Status:
+def count_change(
+    status: Status, started: Sequence[Seat], *, resumption: Resumption | None
+) -> Status:
     """Add what a change of its GPUs has cost, when what was started for it has taken a step."""
     progress = _progress_of(started)
     if progress is None or not progress.begun:
@@ -84,7 +89,8 @@ def count_change(status: Status, started: Sequence[Seat], resumption: Resumption
     if status.phase is not Phase.RUNNING or status.paused_at is None:
         return status
     seconds = status.reshape_seconds
-    # Without it, another controller has led meanwhile, and nobody knows how long it took.
+    # Without a resumption, another controller led in between, and the duration of the pause is
+    # unknown.
     if resumption is not None and resumption.generation == status.generation:
         seconds += max(resumption.at - status.paused_at, resumption.lost_seconds)
     return replace(status, reshape_seconds=seconds, paused_at=None)
@@ -108,7 +114,7 @@ def idle_seconds(status: Status, job: Job, started: Sequence[Seat], now: float) 
 
 
 def _follow_metric(
-    status: Status, target: Target | None, progress: Progress
+    status: Status, target: Target | None, *, progress: Progress
 ) -> tuple[float | None, int]:
     metric = progress.metrics.get(target.metric) if target is not None else None
     if metric is None or target is None or metric == status.metric:
@@ -122,14 +128,14 @@ def _is_reached(target: Target, metric: float) -> bool:
     return metric <= target.value
 
 
-def tell_of_stall(status: Status, started: Sequence[Seat], now: float) -> Status:
+def tell_of_stall(status: Status, started: Sequence[Seat], *, now: float) -> Status:
     """Say in a condition whether its iterations advance, as soon as they did not."""
     progress = _progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
     if progress is None or (told.status if told is not None else True) is not progress.stalled:
         return status
     if not progress.stalled and not progress.begun:
-        return status  # It was started anew, and has taken no step yet.
+        return status  # It has restarted, and has taken no step yet.
     condition = Condition(
         ConditionType.PROGRESSING,
         status=not progress.stalled,

@@ -1,10 +1,10 @@
 """
 Trials of checkpoints: before the first change of a job, and without a stop.
 
-A job that can save itself and go on is told to do so once as soon as it has taken a step
+A job that can save itself and go on gets the command to do so once as soon as it has taken a step
 (:func:`find_due`). Its SideCars say how that went, and :func:`follow_trial` makes of it whether the
-checkpoint counts. Until one is confirmed the job keeps its GPUs (:mod:`dlcontrol.judging.checkpoints`). A trial that
-was not confirmed is made again, later each time, because it costs no start.
+checkpoint counts. Until one is confirmed the job keeps its GPUs (:mod:`dlcontrol.judging.checkpoints`). A
+trial that was not confirmed is made again, later each time, because it costs no start.
 
 Trials are numbered over the life of a job. Which number is due follows from the record of the last one
 that was judged, so that another controller asks for the same one, and a SideCar that has made it already
@@ -24,13 +24,14 @@ from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene, Seat
 from dlcontrol.situation.status import Status, Trust
 from dlcore.model import Job, Phase
+from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, Saving, State, Trial
 
 HANGS = "TrainingHangs"
-"""What a SideCar complains of when a training has stood still for long."""
+"""The problem that a SideCar reports when a training has stood still for long."""
 _FIRST_PAUSE_S = 60.0
-"""After so long a trial that failed is made again; then after twice as long."""
+"""The time after which a failed trial is repeated; then after twice as long."""
 _LONGEST_PAUSE_S = 86400.0
 
 
@@ -47,8 +48,8 @@ def find_due(scene: Scene, entry: Entry) -> int:
 
 
 def pause_after(status: Status) -> float:
-    """How many seconds pass before a trial is made again after so many failures in a row."""
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(status.trials - 1, 30))
+    """How many seconds pass before a trial is repeated after this number of failures in a row."""
+    return wait_after(status.trials, first_seconds=_FIRST_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
 def find_asked(job: Job, started: Iterable[Seat]) -> list[Seat]:
@@ -65,7 +66,7 @@ def _leads(seat: Seat) -> bool:
 
 
 def follow_trial(
-    status: Status, job: Job, started: Sequence[Seat], now: float
+    status: Status, job: Job, *, started: Sequence[Seat], now: float
 ) -> tuple[Status, tuple[News, ...]]:
     """Take over whether the checkpoint can be tried, and how the trial that was due went."""
     if not is_asked(job.checkpoint):
@@ -77,7 +78,7 @@ def follow_trial(
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
     if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
         return status, ()
-    return _judge(status, trials, now)
+    return _judge(status, trials, now=now)
 
 
 def _note_triable(status: Status, *, triable: bool) -> Status:
@@ -92,7 +93,9 @@ def _outcome(state: State, status: Status) -> Trial | None:
     return trial
 
 
-def _judge(status: Status, trials: Sequence[Trial], now: float) -> tuple[Status, tuple[News, ...]]:
+def _judge(
+    status: Status, trials: Sequence[Trial], *, now: float
+) -> tuple[Status, tuple[News, ...]]:
     status = replace(status, tried=max(trial.number for trial in trials))
     failed = next((trial for trial in trials if trial.saving is not Saving.CONFIRMED), None)
     if failed is None:
@@ -129,7 +132,7 @@ def find_frozen(started: Iterable[Seat]) -> str:
 
 def _stands_still(state: State) -> bool:
     trial = state.trial
-    # One that failed may have asked nobody, so that it is not why a training stands still.
+    # A trial that failed may not have reached the training, so it is not the reason of a stall.
     if trial is None or trial.saving not in (Saving.CONFIRMED, Saving.TIMED_OUT):
         return False
     if trial.went_on or not state.progress.begun:

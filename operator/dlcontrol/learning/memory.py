@@ -1,8 +1,9 @@
 """
 The controller's memory: profiles in front of the store, forecasts, and the history.
 
-The loop and the SideCars' words come in here. What is learnt counts at once; it reaches the store,
-by a :class:`~dlstore.notebook.notebook.Notebook`, when that is there. Nobody waits for it.
+The loop and the SideCars report here. New observations count at once; a
+:class:`~dlstore.notebook.notebook.Notebook` writes them to the store when that is available, and no
+caller waits for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +24,16 @@ from dlcore.predicting import fitting
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import AccuracyPoint, JobType, Observation, Profile
 from dlcore.recording.expecting import expect
+from dlstore.history import HistoryEntry
 from dlstore.notebook.notebook import Notebook
-from dlstore.tables import HistoryEntry, JobRow
+from dlstore.tables import JobRow
 from dlwire.messages import State
 
 SHOW_SECONDS = 5.0
 """The tables follow the truth so closely; each time may cost a write."""
 
 CLOSE_SECONDS = 3.0
-"""So long the store may take for what it does not have yet."""
+"""The time that the store gets at the end to write what it does not have yet."""
 
 
 class Remembrance:
@@ -46,10 +48,10 @@ class Remembrance:
         self._forecasts: dict[JobId, Forecast] = {}
         self._shown_at = 0.0
         self._changes: dict[JobId, HistoryEntry] = {}
-        """The latest change of each job, until it is known what it has cost."""
+        """The latest change of each job, with what is known of its cost."""
         self._resumptions: dict[JobId, Resumption] = {}
         self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
-        """What was shown of jobs, as they were then."""
+        """The rows that were shown of jobs, with the jobs as they were then."""
         self._own_types: set[JobType] = set()
         """Types of one job of which something was learnt."""
 
@@ -69,10 +71,12 @@ class Remembrance:
         self.notebook.add_timeline(self._recorder.hear(entry, key, state, now))
         if lesson.resumed is not None:
             self.notebook.add_timeline(self._recorder.resume(entry, lesson.resumed))
+            known = self._resumptions.get(key.job)
             self._resumptions[key.job] = lesson.resumed
+            is_first = known is None or known.generation != lesson.resumed.generation
             change = self._changes.get(key.job)
-            if change is not None and change.old is None:
-                # Nothing of it trained before, so that nobody else counts what its start has cost.
+            if is_first and change is not None and change.old is None:
+                # No process of the job trained before, so no reshape counts the cost of its start.
                 self.note_cost(key.job, lesson.resumed.generation, lesson.resumed.lost_seconds)
 
     def _learn(self, kind: JobType, observations: Sequence[Observation]) -> None:
@@ -96,14 +100,15 @@ class Remembrance:
         return self._resumptions
 
     def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        """Keep for how long a change has kept a job from training."""
+        """Add a part of what a change has cost a job; the parts become known one after the other."""
         change = self._changes.get(job)
         if change is not None and change.generation == generation:
-            del self._changes[job]
-            self.notebook.record((replace(change, cost_seconds=seconds),))
+            known = change.cost_seconds or 0.0
+            self._changes[job] = replace(change, cost_seconds=known + seconds)
+            self.notebook.record((self._changes[job],))
 
     def look(self, scene: Scene) -> None:
-        """Learn from how pods are, predict anew where learning goes on, forget who is over."""
+        """Learn from the state of pods, renew predictions, and forget jobs that have ended."""
         for kind, seen in self._pods.look(scene):
             self._learn(kind, (seen,))
         self._forget_own_types(scene)
@@ -147,7 +152,7 @@ class Remembrance:
         self.notebook.keep_policy_state(policy, state)
 
     def policy_state(self, policy: str) -> object:
-        """What the policy remembered before this controller began."""
+        """Return the policy's memory from before this controller began."""
         return self.notebook.policy_state(policy)
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
@@ -159,6 +164,8 @@ class Remembrance:
             kind=kind,
             sentence=news.message,
             epoch=self._epoch,
+            # A decision at the same time is made with what has happened before it.
+            place=-1,
             warning=news.warning,
         )
         self.notebook.record((entry,))

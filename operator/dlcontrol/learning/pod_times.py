@@ -1,9 +1,9 @@
 """
-How long pods take to start and to end: what scenes teach besides what SideCars say.
+Measures how long pods take to start and to end; only scenes show that, not the reports of SideCars.
 
-A start is timed from when the pod was asked for until its SideCar is spoken to and warm; an end,
-from when it was told to leave and has nothing left to release until it is proven to be gone. Only
-pods that this controller has seen from the beginning are counted.
+A start lasts from the request for the pod until its SideCar answers and is warm; an end
+lasts from the time when the pod has its command to leave and has released everything until its end is proven. Only
+pods that this controller has seen from the beginning count.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from dlcore.profiles import CostSeen, CostTerm, JobType
 
 @dataclass(slots=True)
 class _Life:
-    """What is remembered of a pod from one scene to the next."""
+    """The memory about a pod from one scene to the next."""
 
     asked_at: float | None
     """Unknown where it was there before us, and once it is ready."""
@@ -40,12 +40,12 @@ class PodLessons:
                 name = job, seat.booking
                 known = self._lives.get(name)
                 life = lives[name] = known or _Life(entry.status.booked_at if seat.fresh else None)
-                for term, seconds in _look_at(scene, seat, life):
+                for term, seconds in _look_at(scene, seat, life=life):
                     yield entry.job.type, CostSeen(term, seconds, gpus)
         self._lives = lives
 
 
-def _look_at(scene: Scene, seat: Seat, life: _Life) -> Iterator[tuple[CostTerm, float]]:
+def _look_at(scene: Scene, seat: Seat, *, life: _Life) -> Iterator[tuple[CostTerm, float]]:
     if life.asked_at is not None and _is_ready(scene, seat):
         yield CostTerm.POD_INITIALIZATION, scene.now - life.asked_at
         life.asked_at = None

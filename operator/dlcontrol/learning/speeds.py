@@ -1,9 +1,9 @@
 """
-What the words of SideCars teach about types of jobs: observations for profiles.
+Turns the reports of SideCars into observations for the profiles of types of jobs.
 
-Fed with every state that is heard, at the time it is heard. Mere progress is told late, but with
-for how long no iteration was reported; so the time of the latest one is known, and when the first
-one began follows from how fast they came. A speed is taken once for each sample of a stretch in
+It gets every state, at the time when the controller hears it. SideCars report mere progress late, but with
+the time since the latest iteration. So the time of the latest iteration is known, and the start of the first
+one follows from their speed. A speed is taken once for each sample of a stretch in
 which nothing changed, from its second one on, because caches and clocks are cold after a start. It
 is the SideCar's own figure: that has seen every step when it came, where here words come late when
 the machine or the network is busy. A cost is measured once for each change. Everything is robust
@@ -29,21 +29,21 @@ from dlcore.profiles import (
 from dlwire.messages import Change, Phase, Saving, State
 
 SAMPLE_S = 10.0
-"""A speed is measured over so long at least."""
+"""The shortest time over which a speed is measured."""
 
 FEWEST_STEPS = 10
-"""And over so many iterations."""
+"""The fewest iterations over which a speed is measured."""
 
 MOST_POINTS = 512
-"""So many points of a job's own learning curve are kept."""
+"""The number of points that are kept of a job's own learning curve."""
 
 
 MOST_CHANGES = 1000
-"""So many changes of a job are remembered, whatever its SideCars say."""
+"""How many changes of a job are remembered at most."""
 
 
 class _Sample(NamedTuple):
-    """So many iterations were done when this time came."""
+    """The number of iterations that were done at a time."""
 
     at: float
     iteration: int
@@ -55,11 +55,11 @@ class _Stretch:
 
     generation: int
     ordered_at: float
-    """When they were told to start."""
+    """When the controller sent the command to start."""
     found_iteration: int
     """How many iterations were done before, as far as is known."""
     first: _Sample | None = None
-    """What was reported first of this start."""
+    """The first report of this start."""
     is_timed: bool = False
     """Whether it is known how long its start took, or never will be."""
     sample: _Sample = _Sample(0.0, 0)
@@ -70,27 +70,27 @@ class _Stretch:
         if self.first is None or latest.iteration <= self.first.iteration:
             return None
         seconds_each = (latest.at - self.first.at) / (latest.iteration - self.first.iteration)
-        # After a crash it may go on from further back: then the first to be told was the first.
+        # After a crash it may go on from further back: then the first reported iteration was the first one.
         before = max(1, self.first.iteration - self.found_iteration)
         if before * seconds_each > 2.0 * (self.first.at - self.ordered_at):
-            # There was no time for so many: it has found a checkpoint that we knew nothing of.
+            # The time was too short for them: it has found a checkpoint that we did not know of.
             before = 1
         return max(self.ordered_at, self.first.at - before * seconds_each)
 
 
 @dataclass(slots=True)
 class _Pupil:
-    """What is remembered of a job between two states."""
+    """The memory about a job between two states."""
 
     stretch: _Stretch | None = None
     iteration: int = 0
-    """The latest that was told."""
+    """The latest report."""
     points: list[AccuracyPoint] = field(default_factory=list)
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
 
 class Lesson(NamedTuple):
-    """What one state has taught."""
+    """The results from one state."""
 
     observations: tuple[Observation, ...] = ()
     resumed: Resumption | None = None
@@ -118,9 +118,9 @@ class Lessons:
         pupil = self._pupils.setdefault(key.job, _Pupil())
         observations = [*_costs(pupil, entry, state)]
         resumed = None
-        if _speaks_for_all(entry, key, state):
-            observations += _accuracy(pupil, entry, state)
-            stretch = _stretch_of(pupil, state, now)
+        if _speaks_for_all(entry, key, state=state):
+            observations += _accuracy(pupil, entry, state=state)
+            stretch = _stretch_of(pupil, state, now=now)
             if state.phase is Phase.RUNNING:
                 is_news = stretch.first is None and not stretch.is_timed
                 observations += self._progress(stretch, entry, state, now)
@@ -177,7 +177,7 @@ def sort_by_type(
     return {kind._replace(batch_size=batch): speeds, kind: others}
 
 
-def _speaks_for_all(entry: Entry, key: PodKey, state: State) -> bool:
+def _speaks_for_all(entry: Entry, key: PodKey, *, state: State) -> bool:
     """Whether it is the leader, and speaks of what was decided last."""
     placement = entry.status.placement
     if placement is None or key.node != placement.nodes[0]:
@@ -185,7 +185,7 @@ def _speaks_for_all(entry: Entry, key: PodKey, state: State) -> bool:
     return state.held_generation == entry.status.run_generation
 
 
-def _stretch_of(pupil: _Pupil, state: State, now: float) -> _Stretch:
+def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
     """The present start of the processes; a new one when it is first heard of."""
     stretch = pupil.stretch
     if stretch is None or stretch.generation != state.held_generation:
@@ -195,13 +195,13 @@ def _stretch_of(pupil: _Pupil, state: State, now: float) -> _Stretch:
             state.held_generation,
             ordered_at=now - took,
             found_iteration=max(pupil.iteration, state.progress.iteration),
-            # It has been training already: whoever led before us has seen its start.
+            # The job trains already, and the former controller has seen its start.
             is_timed=has_started and state.progress.iterations_per_second > 0,
         )
     return stretch
 
 
-def _accuracy(pupil: _Pupil, entry: Entry, state: State) -> Iterator[Observation]:
+def _accuracy(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observation]:
     target = entry.job.training.target
     metric = state.progress.metrics.get(target.metric) if target is not None else None
     iteration = float(state.progress.iteration)

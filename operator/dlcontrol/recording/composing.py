@@ -5,17 +5,20 @@ Asked by ``dljob record``. It asks the store and takes its time, so it is not fo
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
 from dlcontrol.recording.recorder import standing_rows
 from dlcontrol.reporting.events import event_name
+from dlcontrol.situation import status_documents
 from dlcontrol.situation.ports import Entry
+from dlcore.documents import jobfile
 from dlcore.recording.record import Decided, Given, Happened, Header, Line, Record, decode_line
 from dlcore.recording.sums import cut
+from dlstore.history import HistoryEntry
 from dlstore.store import USUAL_BOUNDS
-from dlstore.tables import HistoryEntry
 from dlstore.timeline import TimelineRow
 from dlwire.kinds import Wrong
 
@@ -54,17 +57,28 @@ class Kept:
         if len(self.timeline) >= bounds.moments or len(self.history) >= bounds.entries:
             yield (
                 f"the store keeps the latest {bounds.moments:,} rows and {bounds.entries:,} entries of"
-                " the history; of what was before there is nothing"
+                " the history; older ones are gone"
             )
 
 
-def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
+Decode = Callable[[str], Line]
+
+
+def make_memory() -> Decode:
+    """Return a reader of rows that remembers what it has read, for a record that is read again and again."""
+    bounds = USUAL_BOUNDS
+    return lru_cache(bounds.moments + bounds.samples + bounds.entries)(decode_line)
+
+
+def compose(
+    kept: Kept, entries: Iterable[Entry], header: Header, *, decode: Decode = decode_line
+) -> Record:
     """Put a record together; ``entries`` are the present jobs."""
     rows = {row.id: row for row in kept.timeline}
     # A job may live longer than the store keeps its rows.
     for row in standing_rows(entries):
         rows.setdefault(row.id, row)
-    lines, unreadable = _read(rows.values())
+    lines, unreadable = _read(rows.values(), decode)
     lines += map(_line_of, kept.history)
     lines += _missing_allocations(lines)
     missing = (*header.missing, *kept.losses)
@@ -74,13 +88,24 @@ def compose(kept: Kept, entries: Iterable[Entry], header: Header) -> Record:
     return Record.of(replace(header, missing=missing), cut(ordered, header.since))
 
 
-def _read(rows: Iterable[TimelineRow]) -> tuple[list[Line], int]:
+def read_entries(documents: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+    """Read the present jobs, of which a store may have forgotten how they began."""
+    for order, document in enumerate(documents):
+        try:
+            job = jobfile.parse(document, require_template=True)
+        except jobfile.JobFileError:
+            # The record has what the store knows of it.
+            continue
+        yield Entry(job, order, status_documents.read_status(document.get("status") or {}))
+
+
+def _read(rows: Iterable[TimelineRow], decode: Decode) -> tuple[list[Line], int]:
     """Read rows; unreadable ones are left out and counted."""
     lines: list[Line] = []
     unreadable = 0
     for row in rows:
         try:
-            lines.append(decode_line(row.line))
+            lines.append(decode(row.line))
         except Wrong as wrong:
             unreadable += 1
             log.warning("a row of the timeline cannot be read: %s: %s", row.id, wrong)

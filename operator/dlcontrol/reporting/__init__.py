@@ -1,1 +1,1 @@
-"""What people and programs read: reasons, events, metrics, tables and previews."""
+"""Output for people and programs: reasons, events, metrics, tables and previews."""

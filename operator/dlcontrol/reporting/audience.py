@@ -1,5 +1,5 @@
 """
-Whom the loop tells what it sees and decides, and asks what they know. It waits for none of them.
+The parts that the loop tells what it sees and decides, and asks what they know. It waits for none of them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from dlcore.profiles import JobType, Profile
 
 
 class Memory(Protocol):
-    """What outlives a job: profiles and the history. Never waits, whatever becomes of the store."""
+    """Keeps profiles and the history, which outlive a job. It never waits for the store."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """All that is known of types of jobs; another object whenever something was learnt."""
@@ -37,7 +37,7 @@ class Memory(Protocol):
         """Keep what a policy remembers from one decision to the next."""
 
     def policy_state(self, policy: str) -> object:
-        """What the policy remembered before this controller began; ``None`` if nothing is known."""
+        """Return the policy's memory from before this controller began; ``None`` if there is none."""
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
@@ -47,10 +47,10 @@ class Memory(Protocol):
 
 
 class Gauge(Protocol):
-    """Whoever counts and times, for the metrics."""
+    """The part that counts and times, for the metrics."""
 
     def cycle(self, seconds: float, *, decided: bool) -> None:
-        """A cycle of the loop took so long."""
+        """Count a cycle of the loop, with its duration."""
 
     def show(self, scene: Scene) -> None:
         """The world is like this now."""
@@ -59,4 +59,4 @@ class Gauge(Protocol):
         """A plan was refused."""
 
     def reshaped(self, seconds: float, mechanism: str) -> None:
-        """A change of GPUs kept a job from training for so long."""
+        """Count a change of GPUs, with the time for which the job did not train."""

@@ -1,15 +1,15 @@
 """
-Decisions as news: what people are told, as Events, when GPUs are given, changed, taken or refused.
+Decisions as news: the Events for people when GPUs are given, changed, taken or refused.
 
-What is told of a step is the sentence that its status has. A job that waits is told so when the kind
-of its reason changes, and not each time that the numbers in it do: else a thousand jobs in the queue
-would be a thousand Events for each job that ends.
+The text of a step's Event is the message of the job's status. A waiting job gets an Event when the kind
+of its reason changes, and not each time that the numbers in it do: otherwise a thousand jobs in the queue
+would cause a thousand Events for each job that ends.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dlcontrol.at_once import do_all
 from dlcontrol.situation.ports import Fenced, Platform
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 HOPELESS_CODES = frozenset({CauseCode.TOO_LARGE, CauseCode.CHECKPOINT_ELSEWHERE})
 HOPELESS = frozenset({*(code.value for code in HOPELESS_CODES), "PolicyFailed"})
-"""Reasons to wait that do not pass by themselves; somebody has to do something."""
+"""Reasons to wait that do not pass by themselves, because a person has to act."""
 
 _NAMES: Mapping[type[Step], str] = {
     Start: "Scheduled",
@@ -36,12 +36,12 @@ _NAMES_BY_KIND = {kind.__name__.lower(): name for kind, name in _NAMES.items()} 
 
 
 def event_name(kind: str) -> str:
-    """Say under which name people were told what the history keeps as of this kind."""
+    """Return the reason of the Event for a kind of history entry."""
     return _NAMES_BY_KIND.get(kind, kind[:1].upper() + kind[1:])
 
 
 def news_of_decision(
-    before: Scene, statuses: Mapping[JobId, Status], plan: Plan | None
+    before: Scene, statuses: Mapping[JobId, Status], *, plan: Plan | None
 ) -> Iterator[tuple[JobId, News]]:
     """Say of each job what was decided about it; there is no plan where the policy failed."""
     steps = {step.job: step for step in plan.steps} if plan is not None else {}
@@ -50,10 +50,10 @@ def news_of_decision(
         if step is not None and not isinstance(step, Wait):
             yield job, News(_NAMES[type(step)], status.message)
         else:
-            yield from _news_of_wait(job, before.entries[job].status, status)
+            yield from _news_of_wait(job, before.entries[job].status, after=status)
 
 
-def _news_of_wait(job: JobId, before: Status, after: Status) -> Iterator[tuple[JobId, News]]:
+def _news_of_wait(job: JobId, before: Status, *, after: Status) -> Iterator[tuple[JobId, News]]:
     old, new = (each.condition(ConditionType.SCHEDULED) for each in (before, after))
     if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
         return
@@ -80,14 +80,15 @@ async def tell_all(platform: Platform, all_news: Iterable[tuple[JobId, News]]) -
     told: dict[JobId, list[News]] = {}
     for job, news in all_news:
         told.setdefault(job, []).append(news)
-    await asyncio.gather(*(_tell_of(platform, job, news) for job, news in told.items()))
+    await do_all(_tell_of(platform, job, all_news=news) for job, news in told.items())
 
 
-async def _tell_of(platform: Platform, job: JobId, all_news: Sequence[News]) -> None:
+async def _tell_of(platform: Platform, job: JobId, *, all_news: Sequence[News]) -> None:
     for news in all_news:
         try:
             await platform.tell(job, news.reason, news.message, warning=news.warning)
         except Fenced:
             raise
         except Exception:
+            # Events are for people, so that scheduling never fails for want of one.
             log.exception("cannot write the Event of job %s: %s", job, news.message)

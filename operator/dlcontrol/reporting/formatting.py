@@ -12,23 +12,23 @@ NOTHING: Final = "-"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration with two units at most, and no finer than anybody needs, as kubectl does."""
+    """Write a duration with at most two units and no needless precision, as kubectl does."""
     whole = max(0, round(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     for limit, text in (
         (120, f"{whole}s"),
-        (600, _two(minutes, "m", whole % 60, "s")),
+        (600, _two(minutes, "m", small=whole % 60, part="s")),
         (3 * 3600, f"{minutes}m"),
-        (8 * 3600, _two(hours, "h", minutes % 60, "m")),
+        (8 * 3600, _two(hours, "h", small=minutes % 60, part="m")),
         (48 * 3600, f"{hours}h"),
-        (8 * 86400, _two(days, "d", hours % 24, "h")),
+        (8 * 86400, _two(days, "d", small=hours % 24, part="h")),
     ):
         if whole < limit:
             return text
     return f"{days}d"
 
 
-def _two(large: int, unit: str, small: int, part: str) -> str:
+def _two(large: int, unit: str, *, small: int, part: str) -> str:
     return f"{large}{unit}{small}{part}" if small else f"{large}{unit}"
 
 
@@ -42,7 +42,7 @@ def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> s
     if is_completed:
         return "100%"
     if fraction is not None:
-        # What is not completed is not told to be.
+        # Never round a job that is not completed up to 100 %.
         return f"{min(99.9, 100 * fraction):.3g}%"
     return f"{iteration} it" if iteration else NOTHING
 
@@ -51,7 +51,7 @@ def did_all(status: Mapping[str, Any]) -> bool:
     """
     Whether a job, by the document of its status, has completed all that it was asked for.
 
-    Of one that never reported an iteration although a number was asked for nobody knows it.
+    For a job that had to do a number of iterations and reported none, the share is unknown.
     """
     if status.get("phase") != "Completed":
         return False

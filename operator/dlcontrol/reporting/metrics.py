@@ -1,7 +1,7 @@
 """
-What Prometheus may know of a controller.
+The metrics of a controller, for Prometheus.
 
-Fed by the loop and by the client of the SideCars; each controller has a registry of its own, so that
+The loop and the client of the SideCars feed them; each controller has a registry of its own, so that
 several can live in one process.
 """
 
@@ -29,7 +29,7 @@ class Metrics:
         self._ask_store: Callable[[], NotebookState] | None = None
         """None before anything is kept: a replica that waits to lead has no store."""
         self._unread: Scene | None = None
-        """What was shown last and by nobody read yet."""
+        """The last world, until a scrape reads it."""
         self._cycles = Histogram(
             "dljob_cycle_seconds",
             "Time of a cycle of the loop",
@@ -82,22 +82,11 @@ class Metrics:
         """Ask this for the state of the store whenever metrics are read, and a former one no longer."""
         is_first, self._ask_store = self._ask_store is None, state
         if is_first:
-            self._show_store()
+            _add_store_gauges(self._registry, self._store_state)
 
-    def _show_store(self) -> None:
-        def ask() -> NotebookState:
-            assert self._ask_store is not None
-            return self._ask_store()
-
-        self._gauge("dljob_store_connected", "Whether the store is available").set_function(
-            lambda: float(ask().connected)
-        )
-        self._gauge("dljob_store_waiting", "Writes that wait for the store").set_function(
-            lambda: float(ask().waiting)
-        )
-        self._gauge("dljob_store_dropped", "Writes dropped because too many waited").set_function(
-            lambda: float(sum(ask().dropped))
-        )
+    def _store_state(self) -> NotebookState:
+        assert self._ask_store is not None
+        return self._ask_store()
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self._registry)
@@ -112,7 +101,7 @@ class Metrics:
     # --- from the loop
 
     def cycle(self, seconds: float, *, decided: bool) -> None:
-        """A cycle of the loop took so long."""
+        """Count a cycle of the loop, with its duration."""
         self._cycles.labels("yes" if decided else "no").observe(seconds)
 
     def broken_law(self, error: BrokenLaw) -> None:
@@ -120,7 +109,7 @@ class Metrics:
         self._refused.labels(error.law.value).inc()
 
     def reshaped(self, seconds: float, mechanism: str) -> None:
-        """A change of GPUs kept a job from training for so long."""
+        """Count a change of GPUs, with the time for which the job did not train."""
         self._reshape.labels(mechanism).observe(seconds)
 
     def predicted(self, error: float) -> None:
@@ -128,7 +117,7 @@ class Metrics:
         self._error.observe(abs(error))
 
     def show(self, scene: Scene) -> None:
-        """The world is like this now; thousands of gauges are set only when somebody reads them."""
+        """Remember the world; the thousands of gauges are set only when a scrape reads them."""
         self._unread = scene
 
     def _read(self, scene: Scene) -> None:
@@ -168,7 +157,7 @@ class Metrics:
         self._polls.inc()
 
     def told(self, seconds: float) -> None:
-        """A declaration was answered, so long after it was sent."""
+        """Count an answered declaration, with the time from sending it to the answer."""
         self._told.observe(seconds)
 
     def failed(self) -> None:
@@ -185,3 +174,18 @@ def _count_sidecars(scene: Scene) -> dict[str, int]:
             else:
                 counts["answers" if seat.contact.reachable else "silent"] += 1
     return counts
+
+
+def _add_store_gauges(registry: CollectorRegistry, state: Callable[[], NotebookState]) -> None:
+    """Add what is asked of the store whenever metrics are read."""
+    gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+        ("dljob_store_connected", "Whether the store is available", lambda: state().connected),
+        ("dljob_store_waiting", "Writes that wait for the store", lambda: state().waiting),
+        (
+            "dljob_store_dropped",
+            "Writes dropped because too many waited",
+            lambda: sum(state().dropped),
+        ),
+    )
+    for name, text, ask in gauges:
+        Gauge(name, text, registry=registry).set_function(ask)

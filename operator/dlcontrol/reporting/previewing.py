@@ -1,8 +1,8 @@
 """
-What would be decided now if these jobs were here too, and at whose expense: ``submit --dry-run``.
+The decision that would follow if these jobs were submitted now, and the jobs that would lose by it: ``submit --dry-run``.
 
-The very decision of the loop is made twice, without them and with them, and told by what differs.
-Nothing is recorded, and nobody is told anything.
+It makes the loop's own decision twice, without the jobs and with them, and reports the differences.
+It records nothing and sends nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from dlcore.predicting.predictor import Estimate, Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What would become of a job."""
+    """The effect on one job."""
 
     job: JobId
     step: Step | None
@@ -30,7 +30,7 @@ class Effect:
     is_new: bool
     """Whether it is one of those that are asked about."""
     seconds_before: float | None = None
-    """Until it has ended without them; ``None`` where nobody can tell."""
+    """In how many seconds it ends without them; ``None`` where that is unknown."""
     seconds_after: float | None = None
     speed: Estimate | None = None
     """Of a job that would start: how fast it is believed to be."""
@@ -59,11 +59,11 @@ def preview(before: Snapshot, after: Snapshot, policy: Policy) -> tuple[Effect, 
     new = set(_states(after)) - set(_states(before))
     without = cycle.schedule(before, policy)
     with_them = cycle.schedule(after, policy)
-    return tuple(_iter_effects(new, (before, without), (after, with_them)))
+    return tuple(_iter_effects(new, (before, without), after=(after, with_them)))
 
 
 def _iter_effects(
-    new: set[JobId], before: tuple[Snapshot, Plan], after: tuple[Snapshot, Plan]
+    new: set[JobId], before: tuple[Snapshot, Plan], *, after: tuple[Snapshot, Plan]
 ) -> Iterator[Effect]:
     """Yield what differs between the two plans, the newcomers first."""
     old_steps = {step.job: step for step in before[1].steps}
@@ -83,14 +83,15 @@ def _iter_effects(
             step=step,
             sentence=sentences.get(job) or f"stays as it is; without them: {former[job]}",
             is_new=job in new,
-            seconds_before=_ends(predictor, state, old, after[0].now),
-            seconds_after=_ends(predictor, state, step, after[0].now),
+            seconds_before=_ends(predictor, state, step=old, now=after[0].now),
+            seconds_after=_ends(predictor, state, step=step, now=after[0].now),
             speed=_speed(predictor, state, step),
         )
 
 
 def _is_same(old: Step | None, new: Step | None) -> bool:
-    """Whether the job is no worse or better off: as many GPUs there, for whoever's sake."""
+    """Whether the change makes no difference to the job: it keeps as many GPUs on the same
+    nodes."""
     if isinstance(old, Wait) or isinstance(new, Wait) or old is None or new is None:
         return old == new
     before, after = _outcome(old), _outcome(new)
@@ -110,7 +111,7 @@ def _states(snapshot: Snapshot) -> Mapping[JobId, JobState]:
 
 
 def _ends(
-    predictor: Predictor, state: JobState | None, step: Step | None, now: float
+    predictor: Predictor, state: JobState | None, *, step: Step | None, now: float
 ) -> float | None:
     """In how many seconds the job will have ended if this is done to it."""
     if state is None or state.iterations_total == float("inf"):

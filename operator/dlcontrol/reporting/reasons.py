@@ -1,37 +1,50 @@
 """
 One sentence for every job in every state, with the numbers of this moment: ``dljob why``.
 
-What a job's status says was true when it was decided. Here it is told anew, from the scene that the
-loop saw last and the snapshot that follows from it: what is free by now, who is to release
-something and when, which SideCar has not answered yet. Nothing is decided by it.
+The message in a job's status was true at the time of the decision. This module explains the job's state again, from
+the scene that the loop saw last and the snapshot that follows from it: which GPUs are free already, which job is to
+release some and when, which SideCar has not answered yet. It decides nothing.
 """
 
 from collections.abc import Iterator, Sequence
 
-from dlcontrol.acting.coordinating import is_ready
+from dlcontrol.acting.job_in_scene import is_ready
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.scene import Scene, Seat
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.assuming import Assumptions
 from dlcore.contract import Policy
 from dlcore.explaining import sentences
-from dlcore.explaining.sentences import duration
-from dlcore.model import Cause, CauseCode, GpuRef, JobId, JobState, Phase, Placement, Snapshot
+from dlcore.explaining.comparing import Worths
+from dlcore.explaining.phrases import duration
+from dlcore.model import (
+    Cause,
+    CauseCode,
+    GpuRef,
+    JobId,
+    JobState,
+    NodeName,
+    Phase,
+    Placement,
+    Snapshot,
+)
 from dlcore.predicting.predictor import Predictor, Span
+from dlcore.predicting.spans import span_remaining
+from dlwire.messages import Stop
 
 _UNDECIDED = "was submitted just now, and nothing is decided about it yet"
 
 
 class Outlook:
-    """What can be told about jobs at one instant."""
+    """The explanations of all jobs at one instant."""
 
     def __init__(
         self,
         scene: Scene,
         snapshot: Snapshot,
-        policy: Policy | None = None,
         *,
-        worths: sentences.Worths = sentences.UNSAID,
+        policy: Policy | None = None,
+        worths: Worths = sentences.UNSAID,
     ) -> None:
         self._scene = scene
         self._snapshot = snapshot
@@ -41,13 +54,13 @@ class Outlook:
         self._predictor = Predictor.of(snapshot)
 
     def remaining(self, job: JobId) -> Span | None:
-        """In how many seconds the job will have ended if nothing changes; ``None``: nobody knows."""
+        """In how many seconds the job ends if nothing changes; ``None`` if that is unknown."""
         state = self._states.get(job)
         if state is None or state.placement is None or state.iterations_total == float("inf"):
             return None
         if state.gang > state.placement.gpus:
             return None  # Half a gang does not train.
-        span = self._predictor.remaining_span(state, self._snapshot.now)
+        span = span_remaining(self._predictor, state, now=self._snapshot.now)
         return None if span.expected == float("inf") else span
 
     def sentence(self, entry: Entry) -> str:
@@ -151,12 +164,21 @@ class Outlook:
             yield f"it waits for {holder} to release {_named(refs)}"
 
     def _iter_unready(self, entry: Entry, placement: Placement) -> Iterator[str]:
-        scene = self._scene
-        for node, seat in scene.seats_of(entry.job.id).items():
-            if _runs_former(seat, entry.status.run_generation):
-                yield f"its former processes on {node} are saving and ending"
-            elif node in placement.nodes and not seat.is_warm(scene.warm_seconds, scene.now):
-                yield f"its interpreters on {node} are getting ready{_warmth(seat)}"
+        scene, seats = self._scene, self._scene.seats_of(entry.job.id)
+        former = [n for n, seat in seats.items() if _runs_former(seat, entry.status.run_generation)]
+        if any(isinstance(seats[node].told, Stop) for node in former):
+            yield from map(_ending, former)
+        for node in placement.nodes:
+            seat = seats.get(node)
+            if seat is None or not seat.is_warming_up(scene.warm_seconds, scene.now):
+                continue
+            what = f"its interpreters on {node} are getting ready{_warmth(seat)}"
+            left = scene.warm_seconds - (scene.now - seat.contact.first_seen)
+            if former:
+                yield f"it trains on as before while {what}, for {left:.0f} s at most"
+            else:
+                yield f"{what}; it starts without them in {left:.0f} s at most"
+        yield from map(_ending, former)
         if not is_ready(scene, entry.job.id):
             yield "its pods are getting ready"
 
@@ -168,6 +190,10 @@ def _aside(entry: Entry) -> Condition | None:
 
 def _find(entry: Entry, kind: ConditionType) -> Condition | None:
     return next((each for each in entry.status.conditions if each.type is kind), None)
+
+
+def _ending(node: NodeName) -> str:
+    return f"its former processes on {node} are saving and ending"
 
 
 def _runs_former(seat: Seat, generation: int) -> bool:

@@ -1,9 +1,9 @@
 """
-What a look at everything has found and decided, until people are told and it is kept for later.
+The findings and decisions of a cycle, until they are reported to people and kept for the history.
 
-Nothing is told before it is recorded. Where that fails half-way, some of it is recorded all the same:
-to the next look nothing about those jobs is new any more, so what there was to tell of them is told
-then. What was not recorded is found, decided and told anew.
+The loop reports nothing before it is recorded. If a cycle fails half-way, a part of it is recorded all the
+same. The next cycle finds nothing new about those jobs, so it reports what the failed one had left to report.
+A change that was not recorded is found, decided and reported again.
 """
 
 import logging
@@ -28,12 +28,12 @@ Told = Sequence[tuple[JobId, News]]
 
 
 class Decision(NamedTuple):
-    """What was decided; there is no plan where the policy failed."""
+    """The decision of a cycle; there is no plan where the policy failed."""
 
     statuses: Mapping[JobId, Status]
     plan: Plan | None = None
     snapshot: Snapshot | None = None
-    """What the plan was made from."""
+    """The input of the plan."""
 
 
 class Pause(NamedTuple):
@@ -48,7 +48,7 @@ def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tu
     for job, verdict in verdicts.items():
         old = before.entries[job].status
         new = verdict.status
-        # What it does once more is as much a cost of the change as the time that it stood still.
+        # Repeated work is a cost of the change just as the pause is.
         seconds = new.reshape_seconds - old.reshape_seconds + new.lost_seconds - old.lost_seconds
         if seconds > 0:
             yield job, Pause(old.generation, seconds)
@@ -62,16 +62,16 @@ class Outcome:
     entries: Mapping[JobId, Entry]
     """All jobs as they are to be recorded."""
     seen: Told = ()
-    """What is so whatever is recorded, such as that a GPU is broken."""
+    """Facts that do not depend on the status, such as that a GPU is broken."""
     happened: Told = ()
-    """What has become of jobs."""
+    """News of what happened to jobs."""
     decided: Told = ()
-    """What people are told besides; the history has it from the decision."""
+    """Further news for people; the history has them from the decision."""
     decision: Decision | None = None
     pauses: Mapping[JobId, Pause] = field(default_factory=dict)
 
     def recorded_in(self, scene: Scene) -> "Outcome":
-        """Leave out whatever was to be told of jobs that were not recorded so."""
+        """Drop the reports about jobs whose status was not recorded."""
 
         def is_recorded(job: JobId) -> bool:
             entry = scene.entries.get(job)
@@ -97,7 +97,7 @@ class Outcomes:
     """Tells each of them once; one for the life of a controller."""
 
     def __init__(
-        self, platform: Platform, memory: Memory, gauge: Gauge, mechanism: Mechanism
+        self, platform: Platform, memory: Memory, *, gauge: Gauge, mechanism: Mechanism
     ) -> None:
         self._platform = platform
         self._memory = memory
@@ -107,6 +107,7 @@ class Outcomes:
 
     def note(self, outcome: Outcome) -> None:
         """Have something to tell, as soon as it is recorded."""
+        # catch_up() has emptied this earlier in the same cycle, so that nothing untold is lost.
         self._untold = outcome
 
     async def catch_up(self, scene: Scene) -> None:
@@ -117,22 +118,25 @@ class Outcomes:
 
     async def tell(self) -> None:
         """Tell what is recorded now."""
+        # Taken first: if the Events are cancelled half-way, no pause counts twice.
         outcome, self._untold = self._untold, None
         if outcome is None:
             return
         for job, pause in outcome.pauses.items():
             self._gauge.reshaped(pause.seconds, self._mechanism.value)
-            remember(self._memory.note_cost, job, pause.generation, pause.seconds)
+            remember(self._memory.note_cost, job, pause.generation, seconds=pause.seconds)
         for job, each in (*outcome.happened, *outcome.seen):
-            remember(self._memory.note_news, job, each, outcome.at)
+            remember(self._memory.note_news, job, each, now=outcome.at)
         await events.tell_all(self._platform, (*outcome.happened, *outcome.seen, *outcome.decided))
         decision = outcome.decision
         if decision is not None and decision.plan is not None and decision.snapshot is not None:
-            remember(self._memory.note, decision.plan, decision.snapshot, decision.statuses)
+            remember(
+                self._memory.note, decision.plan, decision.snapshot, statuses=decision.statuses
+            )
 
 
 def remember(keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
-    """What is learnt and kept for later is no reason to stop scheduling (law 7)."""
+    """Keep something for later, and only log a failure: scheduling goes on without the store (law 7)."""
     try:
         keep(*args, **named)
     except Exception:

@@ -1,16 +1,16 @@
 """
-What is known of one SideCar, put together from answers that may overtake each other.
+The controller's knowledge of one SideCar, put together from answers that may overtake each other.
 
-Called by :mod:`dlcontrol.sidecars.following`, which does the asking; nothing here waits or speaks. What comes
-out is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to what was known before:
+:mod:`dlcontrol.sidecars.following` asks the SideCar and calls this module, which does no I/O. The result
+is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to an earlier state:
 
-- Within one incarnation the version says which of two states is the later one. What changes without
-  a new version (ages, the use of GPUs) is taken over only from an answer to a question that was
-  asked after the present state had been heard.
+- Within one incarnation the version says which of two states is the later one. Values that change
+  without a new version (ages, the use of GPUs) count only from an answer to a request that was sent
+  after the present state had arrived.
 - Incarnations are random and say nothing about their order, but one begins only after the other has
-  ended. So whoever answers a question that was asked after the present incarnation had been heard,
-  is either that one or a later one. An answer to an earlier question may be from before, and asking
-  once more tells.
+  ended. So the answer to a request that was sent after the first answer of the present incarnation
+  comes from that incarnation or a later one. An answer to an earlier request may come from a former
+  one, and another request tells.
 
 And it never forgets what may be on its way to the SideCar: to declare something newer does not call
 back what was sent before, which may arrive, and be accepted, first.
@@ -21,7 +21,7 @@ from enum import Enum
 from typing import NewType
 
 from dlcontrol.situation.scene import Contact, Doubt
-from dlwire.messages import Refusal, Refused, Run, State, Target
+from dlwire.messages import Refusal, Refused, Run, State, Stop, Target
 
 Ticket = NewType("Ticket", int)
 """When something happened, in the order of this contact: a question asked, or an answer heard."""
@@ -35,14 +35,14 @@ FINAL = frozenset(
         Refused.LEAVING,
     }
 )
-"""What is refused so will not be accepted later either."""
+"""Refusals that are final: the SideCar will not accept the same command later either."""
 
 EXPECTED = frozenset({Refused.OTHER_INCARNATION, Refused.LEAVING})
-"""Nobody has done anything wrong: the SideCar is another one by now, or will be."""
+"""A harmless refusal: the SideCar is in a new incarnation, or soon will be."""
 
 
 class Heard(Enum):
-    """What an answer told us."""
+    """The news in an answer."""
 
     NOTHING = "nothing"
     """It is the state that is known already, or an earlier one."""
@@ -50,11 +50,11 @@ class Heard(Enum):
     MATERIAL = "material"
     """More than progress is new."""
     UNCLEAR = "unclear"
-    """Another incarnation, and nobody can say which of the two is the later one: ask again."""
+    """An answer of another incarnation, which may be earlier or later: ask again."""
 
 
 class Acquaintance:
-    """A SideCar as we know it. Times are those of whoever calls."""
+    """Collects what the controller knows about one SideCar. Times are those of the caller's clock."""
 
     def __init__(self, now: float) -> None:
         self.contact = Contact(since=now)
@@ -88,7 +88,7 @@ class Acquaintance:
         """
         Take in that no answer came, or none that is believed.
 
-        Its certificate stays over until it answers, whatever comes between.
+        Its certificate counts as expired until the next answer.
         """
         self._silence = why
         is_outdated = is_outdated or self.contact.outdated
@@ -120,7 +120,7 @@ class Acquaintance:
         return Heard.PROGRESS if self._essence == before else Heard.MATERIAL
 
     def _meet(self, state: State, now: float) -> None:
-        """A new incarnation: whatever was on its way was not meant for it."""
+        """A new incarnation: commands that were on their way were not meant for it."""
         self.contact = replace(self.contact, first_seen=now, declared=None, overtaken=())
         self._was_sent = False
         self._objection = ""
@@ -145,7 +145,7 @@ class Acquaintance:
             doubt=None,
         )
 
-    # --- what it is told
+    # --- commands
 
     def declare(self, target: Target) -> bool:
         """
@@ -188,7 +188,7 @@ class Acquaintance:
         return self.contact.declared is target and state is not None and state.target != target
 
     def refuse(self, target: Target, refusal: Refusal, now: float) -> None:
-        """Take in that it does not accept what it was told."""
+        """Note that it does not accept its command."""
         if self.contact.declared is target:
             if refusal.error not in EXPECTED:
                 self._objection = f"it refuses {target.term}: {shown(refusal)}"
@@ -202,3 +202,14 @@ def shown(refusal: Refusal) -> str:
     where = f" at {refusal.path}" if refusal.path else ""
     remedy = f"; {refusal.remedy}" if refusal.remedy else ""
     return f"{refusal.error.value}{where}: {refusal.message}{remedy}"
+
+
+def was_leaving(contact: Contact) -> bool:
+    """Whether the SideCar was about to end, so that its silence is no surprise."""
+    state, told = contact.state, contact.declared
+    return state is not None and (state.leaving or (isinstance(told, Stop) and told.leave))
+
+
+def find_aspects(contact: Contact) -> tuple[object, ...]:
+    """Return the parts of a contact, apart from the state, whose change is news at once."""
+    return contact.reachable, contact.problem, contact.declared, contact.doubt

@@ -8,23 +8,26 @@ other says what shall be, until it is accepted. They use connections of their ow
 declaration never waits for news. Both come back after each failure, later each time, and the
 success of one ends the pause of the other.
 
-What an answer means is in :mod:`dlcontrol.sidecars.contacts`, how one is had in :mod:`dlcontrol.sidecars.dialing`.
+:mod:`dlcontrol.sidecars.contacts` reads the answers, :mod:`dlcontrol.sidecars.dialing` sends the requests.
 """
 
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
+from dlcontrol.sidecars.budgets import Budget
 from dlcontrol.sidecars.contacts import (
+    FINAL,
     Acquaintance,
     Heard,
     Ticket,
+    find_aspects,
     shown,
+    was_leaving,
 )
 from dlcontrol.sidecars.dialing import (
     Credentials,
@@ -34,15 +37,18 @@ from dlcontrol.sidecars.dialing import (
     Unreachable,
 )
 from dlcontrol.sidecars.plausible import plausible
+from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.ports import Address, PodKey
 from dlcontrol.situation.scene import NO_CONTACT, Contact, Doubt
-from dlwire.kinds import LARGEST_WHOLE
-from dlwire.messages import Refusal, Refused, State, Stop, Target
+from dlcore.primitives.backoff import wait_after
+from dlwire.messages import Refusal, Refused, State, Target
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""So many are asked or told at the same time what is answered at once."""
+"""The number of short requests, those that SideCars answer at once, that may run at the same time."""
+STAMP_S = 3.0
+"""How long a SideCar that obeys a former leader is not asked for news, unless its new command comes before."""
 
 
 class Doubted(Exception):
@@ -51,53 +57,6 @@ class Doubted(Exception):
     def __init__(self, doubt: Doubt) -> None:
         super().__init__(f"it is not believed: {doubt.sentence}")
         self.doubt = doubt
-
-
-class Meter(Protocol):
-    """Whoever counts, for the metrics."""
-
-    def polled(self) -> None:
-        """A SideCar was asked for news."""
-
-    def told(self, seconds: float) -> None:
-        """A declaration was answered, so long after it was sent."""
-
-    def failed(self) -> None:
-        """A request had no answer; the SideCar is dialled again."""
-
-
-class NoMeter:
-    """Counts nothing."""
-
-    def polled(self) -> None:
-        """See :class:`Meter`."""
-
-    def told(self, seconds: float) -> None:
-        """See :class:`Meter`."""
-
-    def failed(self) -> None:
-        """See :class:`Meter`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Whom the SideCars tell, and where time and chance come from."""
-
-    heard: Callable[[PodKey, bool], None]
-    """Another contact than before; true if that is more than progress."""
-    epoch: int = LARGEST_WHOLE
-    """
-    In which we lead. What a SideCar says that obeys a later one is no news but a doubt.
-
-    A container is a witness, and must not end a controller: who leads is asked where that is recorded.
-    """
-    installation: str = ""
-    """The id of the installation of DLJob that commands; nothing says it if it is empty."""
-    meter: Meter = NoMeter()
-    clock: Callable[[], float] = time.time
-    """What the times in a contact are told by."""
-    chance: Callable[[], float] = random.random
-    """From 0 to below 1."""
 
 
 class SideCars:
@@ -130,27 +89,28 @@ class SideCars:
         if present is not None and present.address == address:
             return
         self.forget(key)
-        line = Line(address, self._settings, self._credentials)
+        line = Line(address, self._settings, credentials=self._credentials)
         self._followers[key] = _Follower(
-            key, address, line, self._settings, self._around, crowd=self._crowd
+            key, address, line=line, settings=self._settings, around=self._around, crowd=self._crowd
         )
 
     def forget(self, key: PodKey) -> None:
-        """Do not speak to it any more; nothing is told of it from now on."""
+        """Close the connection; this SideCar has no more news from now on."""
         follower = self._followers.pop(key, None)
         if follower is None:
             return
         follower.cancel()
         ending = asyncio.get_running_loop().create_task(follower.end())
+        # The event loop refers to its tasks weakly. The set keeps them, and close() waits for them.
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
     def declare(self, key: PodKey, target: Target) -> None:
         """
-        Tell it this until it is accepted or refused for good; what was told before is given up.
+        Send this target until the SideCar accepts it or refuses it for good, in place of the former target.
 
-        The same once more changes nothing, and neither does what is older than what was declared
-        already, or meant for another start of the container.
+        A repeat changes nothing, and neither does a target that is older than the last declared
+        one, or meant for another start of the container.
         """
         self._followers[key].declare(replace(target, installation=self._around.installation))
 
@@ -169,10 +129,10 @@ class SideCars:
 
 class _Crowd:
     """
-    What all SideCars of a controller share: its time.
+    Limits how many SideCars a controller talks to at the same time.
 
-    Thousands that are dialled at once would all be too late: each handshake would wait for all the others
-    until its limit was over, and be begun again. Those that do not answer have turns of their own, so that
+    If it dialled thousands at once, all would be too late: each handshake would wait for all the others
+    until its limit was over, and start again. SideCars that do not answer have turns of their own, so that
     they keep no others waiting.
     """
 
@@ -194,10 +154,10 @@ class _Follower:
         self,
         key: PodKey,
         address: Address,
+        *,
         line: Line,
         settings: DialSettings,
         around: Surroundings,
-        *,
         crowd: _Crowd,
     ) -> None:
         """Speak to one of a crowd."""
@@ -209,13 +169,7 @@ class _Follower:
         self._settings = settings
         self._around = around
         self._loop = asyncio.get_running_loop()
-        self._polls = Allowance(settings.polls_per_second, settings.polls_at_once)
-        self._changes = Allowance(settings.changes_per_second, settings.changes_at_once)
-        self._bytes = Allowance(settings.bytes_per_second, settings.bytes_at_once)
-        self._received = 0
-        """How many bytes were counted."""
-        self._owed = 0.0
-        """How long to wait before it is asked again, because of what it has said."""
+        self._budget = Budget(settings)
         self._is_crowded = False
         self._stir = asyncio.Event()
         """Set for an instant, when it can be reached again."""
@@ -223,9 +177,18 @@ class _Follower:
         """How often in a row it was asked in vain."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._telling: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
+        """Set when a command was sent, in vain or not."""
+        self._refused: tuple[Target, float] | None = None
+        """The command that it refused for good last, and until when that command is not repeated."""
         self._listening = self._begin(self._listen())
 
     def declare(self, target: Target) -> None:
+        if self._refused is not None and target == self._refused[0]:
+            # The loop declares it at each cycle, and each refusal wakes the loop.
+            if self._loop.time() < self._refused[1]:
+                return
+            self._refused = None
         before = self.known.contact
         is_due = self.known.declare(target)
         if self.known.contact is not before and self._telling is not None:
@@ -254,8 +217,7 @@ class _Follower:
 
     async def _listen(self) -> None:
         while True:
-            owed, self._owed = self._owed, 0.0
-            await asyncio.sleep(max(self._polls.take(self._loop.time()), owed))
+            await asyncio.sleep(self._budget.take_poll(self._loop.time()))
             try:
                 pause = await self._try_to_listen()
             except Exception:
@@ -292,9 +254,24 @@ class _Follower:
             state = await self._line.read_state(contact.state, wait=wait, progress=progress)
         self._insist_on_truth(state)
         self._hear(state, asked)
+        if not waits and state.target is not None and state.epoch < self._around.epoch:
+            await self._leave_to_command()
+
+    async def _leave_to_command(self) -> None:
+        """
+        Leave the connection to the command with which a new leader takes over what the SideCar does.
+
+        The next question would hold the connection until there is news, so that the command would need another one.
+        Where thousands are taken over, handshakes are what takes the time.
+        """
+        # No task ran since _hear() woke the loop, so this cannot erase the sign of its command.
+        self._told.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STAMP_S):
+                await self._told.wait()
 
     def _take_refusal(self, refusal: Refusal) -> None:
-        # Others wait for its news already, more than it allows. Who does not wait is answered.
+        # As many clients as it allows wait for its news already. It answers requests that do not wait.
         self._is_crowded = refusal.error is Refused.TOO_MANY
         if not self._is_crowded:
             self._lose(Unreachable(f"it does not answer us: {shown(refusal)}"))
@@ -340,6 +317,8 @@ class _Follower:
             self._around.meter.told(self._loop.time() - began)
             self._insist_on_truth(error.refusal)
             raise
+        finally:
+            self._told.set()
         self._around.meter.told(self._loop.time() - began)
         return state, sent
 
@@ -347,9 +326,11 @@ class _Follower:
         log.info("%s refuses %s: %s", self._key, target.term, shown(refusal))
         before = self.known.contact
         self.known.refuse(target, refusal, self._around.clock())
+        if refusal.error in FINAL:
+            self._refused = (target, self._loop.time() + self._settings.refused_pause_seconds)
         self._tell_others(before, Heard.NOTHING)
         if refusal.error is Refused.OTHER_INCARNATION:
-            # Whoever we wait for news from is gone, and may never say so.
+            # The incarnation whose news we wait for is gone, and may never say so.
             self._ask_again()
 
     # --- what becomes of it
@@ -368,13 +349,8 @@ class _Follower:
         self._tell_others(before, heard)
 
     def _pay(self, *, is_change: bool) -> None:
-        """Count what its answer costs, so that one that floods is asked more seldom."""
-        now, more = self._loop.time(), self._line.received - self._received
-        self._received += more
-        owed = self._bytes.take(now, more) if more else 0.0
-        if is_change:
-            owed = max(owed, self._changes.take(now))
-        self._owed = max(self._owed, owed)
+        received = self._line.received
+        self._budget.pay(self._loop.time(), received=received, is_change=is_change)
 
     def _lose(self, error: "Unreachable | Doubted") -> None:
         self._pay(is_change=False)
@@ -390,17 +366,18 @@ class _Follower:
         now = self.known.contact
         if now.reachable and not before.reachable:
             log.info("the SideCar of %s answers", self._key)
+            # set() releases all present waiters, so that clear() only lets later pauses last.
             self._stir.set()
             self._stir.clear()
         elif before.reachable and not now.reachable:
-            word = "has ended" if _was_leaving(before) else "is silent"
+            word = "has ended" if was_leaving(before) else "is silent"
             log.info("the SideCar of %s %s: %s", self._key, word, now.problem)
-        is_material = heard is Heard.MATERIAL or _aspects(now) != _aspects(before)
+        is_material = heard is Heard.MATERIAL or find_aspects(now) != find_aspects(before)
         if is_material or heard is Heard.PROGRESS:
             self._around.heard(self._key, is_material)
 
     def _ask_again(self) -> None:
-        """Ask for news anew, whatever was waited for."""
+        """Send a new request for news, in place of the one that waits."""
         self._listening.cancel()
         self._listening = self._begin(self._listen())
 
@@ -408,37 +385,16 @@ class _Follower:
 
     def _pause_after(self, failures: int) -> float:
         shortest = self._settings.shortest_pause_seconds
-        longest = min(self._settings.longest_pause_seconds, shortest * 2.0 ** min(failures, 30))
+        longest = wait_after(
+            failures + 1,
+            first_seconds=shortest,
+            longest_seconds=self._settings.longest_pause_seconds,
+        )
+        # Chance keeps SideCars apart that failed together, as those of one node do.
         return shortest + self._around.chance() * (longest - shortest)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait so long, or until it can be reached again."""
+        """Wait for this time, or until the SideCar can be reached again."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
-
-
-def _was_leaving(contact: Contact) -> bool:
-    """Whether it was about to end, so that it is no surprise that nobody answers any more."""
-    state, told = contact.state, contact.declared
-    return state is not None and (state.leaving or (isinstance(told, Stop) and told.leave))
-
-
-def _aspects(contact: Contact) -> tuple[object, ...]:
-    """What of a contact is news at once, besides the state."""
-    return contact.reachable, contact.problem, contact.declared, contact.doubt
-
-
-class Allowance:
-    """So many at once, and so many a second over a longer time."""
-
-    def __init__(self, per_second: float, at_once: int) -> None:
-        self._each = 1.0 / per_second
-        self._ahead = self._each * at_once
-        self._spent = float("-inf")
-        """When all that was taken would have been given, one by one."""
-
-    def take(self, now: float, count: float = 1.0) -> float:
-        """Take one, or so many; returns how long to wait for it."""
-        self._spent = max(self._spent, now - self._ahead) + self._each * count
-        return max(0.0, self._spent - now)

@@ -1,8 +1,8 @@
 """
-What a SideCar may say of figures: within what a training can be, so that no figure of one job's spoils others'.
+Bounds for the figures that SideCars report, so that an impossible figure of one job does not spoil the profiles of others.
 
-The wire bounds each number so that it can be written and read. Here they are held to what a training
-can reach. A speed beyond that is not known; a time beyond that is the longest that counts.
+The wire bounds each number so that it can be written and read. This module bounds them by what a training
+can reach. A speed beyond that counts as unknown; a time beyond that counts as the longest possible one.
 """
 
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""What is known at one instant: jobs, their status, pods and nodes, and what is asked of a platform."""
+"""The situation at one instant: jobs, their status, pods and nodes, and the interface to a platform."""

@@ -1,14 +1,15 @@
 """
 The clock by which controllers decide: it goes on evenly, however the clock of the machine is set.
 
-The loop judges SideCars, pods and trainings by how long something lasts. If somebody or NTP sets the clock
-of the machine back by an hour, a pod that came up a minute ago would not be up for another hour; set forward,
-a training would have stood still for an hour. So a controller reads the clock of the machine once, at its
-start, and adds what the kernel counts since the boot, which nobody can set. That the clock was set is
-reported, because times that people read are by the clock of the start from then on.
+The loop judges SideCars, pods and trainings by how long something lasts. If a person or NTP sets
+the clock of the machine back by an hour, a pod that came up a minute ago would not be up for
+another hour; set forward, a training would have stood still for an hour. So a controller reads the
+clock of the machine once, at its start, and adds the time since boot, which cannot be set. It
+reports that the clock was set, because from then on the times that people read are by the clock of
+the start.
 
-What is recorded outlives a controller. A platform that finds the clock set between two controllers moves
-the recorded times by as much (:func:`moved`), so that what was ten seconds ago still is.
+Records outlive a controller. A platform that finds that the clock was set between two controllers moves
+the recorded times by as much (:func:`moved`), so that an event of ten seconds ago stays ten seconds old.
 """
 
 import asyncio
@@ -61,6 +62,7 @@ class SteadyClock:
         step = differs - self._told
         if abs(step) < LEAST_STEP_S:
             return 0.0
+        # Not after a small step: several of them add up to one that is reported.
         self._told = differs
         return step
 
@@ -68,6 +70,7 @@ class SteadyClock:
 async def report_steps(clock: SteadyClock, report: Callable[[str], None]) -> None:
     """Report that the clock of the machine was set, soon after each time, until cancelled."""
     while True:
+        # asyncio waits by a clock that cannot be set, so that a step does not change this pause.
         await asyncio.sleep(LOOK_S)
         if step := clock.step():
             report(describe_step(step))
@@ -115,12 +118,12 @@ class Stamp(NamedTuple):
 
     def is_before(self, other: "Stamp") -> bool:
         """Whether that was earlier in the same life of the machine."""
-        # What was written was rounded.
+        # Written times are rounded.
         return self.boot == other.boot and self.since_boot <= other.since_boot + 0.1
 
 
 class Reading(NamedTuple):
-    """What the clock of a controller said, and when that was in the life of the machine."""
+    """A reading of the controller's clock, with its time in the life of the machine."""
 
     stamp: Stamp
     at: float
@@ -130,7 +133,7 @@ class Reading(NamedTuple):
         return cls(Stamp.now(), clock())
 
 
-def find_step(before: Reading, now: Reading, latest: float) -> float:
+def find_step(before: Reading, now: Reading, *, latest: float) -> float:
     """
     Find by how many seconds the clock was set between two controllers.
 
@@ -145,6 +148,7 @@ def find_step(before: Reading, now: Reading, latest: float) -> float:
 
 def latest_of(status: Status) -> float:
     """Return the latest time in a status at which something happened."""
+    # A retry is planned, so its time lies ahead of the clock.
     return max(getattr(status, name) or 0.0 for name in _TIMES if name != "retry_at")
 
 

@@ -10,18 +10,18 @@ MOST_RESTARTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """What a pod was told by this controller."""
+    """A command that this controller has sent to a pod."""
 
     target: Target
     """The latest."""
     at: float
-    """When it was told that first."""
+    """When the controller first sent it."""
     gpus: frozenset[str] = frozenset()
     """All GPUs that it was ever told to use."""
     is_exact: bool = True
     """Whether the target is our own word, and not what we found there under our epoch."""
     restarts: tuple[float, ...] = ()
-    """When it was told so as another start of its container, lately."""
+    """When the controller last sent it to another start of the container."""
     start: str = ""
     """Which start of the container that was by the platform's word, which counts more than its own."""
 

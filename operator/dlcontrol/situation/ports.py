@@ -1,9 +1,9 @@
 """
-What the controller asks of the place where jobs, nodes and pods live.
+The interface between the controller and a platform, the place where jobs, nodes and pods live.
 
-There are two such places: one machine (``dllocal``) and Kubernetes (``dloperator``). Both keep the
-jobs and what was decided about them (:mod:`dlcontrol.situation.status`), and both start and end *pods*: a
-SideCar on one node, which waits to be told what to run. The controller does the rest by speaking
+There are two platforms: one machine (``dllocal``) and Kubernetes (``dloperator``). Both keep the
+jobs and the decisions about them (:mod:`dlcontrol.situation.status`), and both start and end *pods*: a
+SideCar on one node, which waits for the command that says what to run. The controller does the rest by speaking
 to the SideCars.
 """
 
@@ -39,20 +39,20 @@ class Address(NamedTuple):
     host: str = ""
     port: int = 0
     name: str = ""
-    """What its certificate must say."""
+    """The name that its certificate must have."""
     owner: int | None = None
     """At a Unix socket, the only user whose SideCar is believed; ``None`` where there is one user."""
 
 
 class PodPhase(StrEnum):
-    """What the platform can say of a pod."""
+    """The phase of a pod as the platform knows it."""
 
     PENDING = "Pending"
     """It was asked for, and its SideCar cannot be spoken to yet."""
     UP = "Up"
     """Its SideCar can be spoken to, or could a moment ago."""
     LOST = "Lost"
-    """Nobody knows what goes on there; whatever it had is not proven to be free."""
+    """The node does not report; the GPUs that the pod had are not proven to be free."""
     ENDED = "Ended"
     """Proven: no process of it is left, and none will be started."""
 
@@ -72,11 +72,11 @@ class Pod:
     fault: bool = False
     """Whether the reason is the job's own, so that the same would happen again (out of memory)."""
     stuck: bool = False
-    """Whether it does not come up until somebody does something about the reason."""
+    """Whether the pod does not come up until a person removes the reason."""
     unwelcome: bool = False
     """Whether it has ended because its node would not have it any longer."""
     vanished: bool = False
-    """Whether nobody would start its container again, nor tell of its end, because it is known no more."""
+    """Whether its object is gone, so that its container is not started again and its end is not reported."""
     start: str = ""
     """Which start of its container this is, by the platform's own word, where it knows that. Another one
     is a proof that the processes of the former one have ended or are ended by it."""
@@ -113,14 +113,14 @@ class Entry:
 
 
 class Machine(NamedTuple):
-    """What a platform knows of a node besides its GPUs."""
+    """Facts about a node that do not concern its GPUs."""
 
     boot: str = ""
-    """Which start of it this is, where that is known."""
+    """The id of its current boot, where that is known."""
     pardons: Mapping[int, str] = MappingProxyType({})
-    """The GPUs that somebody has given back by hand, by number: another word each time."""
+    """The GPUs that a person has reinstated, by number, with a word that is new each time."""
     ails: str = ""
-    """Why the node itself, or what watches it, says that its GPUs are not well; empty if it does not."""
+    """Why the node, or a monitor of it, reports its GPUs as unhealthy; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,15 @@ class Observation:
     entries: Mapping[JobId, Entry]
     nodes: tuple[Node, ...]
     pods: Mapping[PodKey, Pod] = field(default_factory=dict)
-    """Of every booking, and none besides."""
+    """Of every booking, and of nothing else."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
-    """What pods of a job need of a node besides GPUs, where that is known."""
+    """The needs of a job's pods in addition to GPUs, where they are known."""
     machines: Mapping[NodeName, Machine] = field(default_factory=dict)
-    """What is known of nodes besides, where anything is."""
+    """Further facts about nodes, where there are any."""
 
 
 class PodOrder(NamedTuple):
-    """What is asked for when a pod is launched."""
+    """The request to launch a pod."""
 
     entry: Entry
     booking: Booking
@@ -146,18 +146,18 @@ class PodOrder(NamedTuple):
 
 MOST_JUMP: Final = 10_000
 """
-So many epochs or generations may what is recorded be behind what SideCars and jobs tell of. Each start of a
-controller takes one. Without a limit a single writer could use up all that there are.
+The record may be behind the epochs or generations that SideCars and jobs report by at most this number. Each
+start of a controller takes one. Without a limit a single writer could use up all numbers.
 """
 
 
 class Fenced(Exception):
-    """Somebody else leads by now: nothing more may be decided or commanded here."""
+    """Another controller leads by now: nothing more may be decided or commanded here."""
 
 
 class Behind(Exception):
     """
-    What this controller knows is not what was decided last, although nobody else leads.
+    This controller does not know the latest decision, although no other one leads.
 
     SideCars obey a later epoch than ours after a restore from a backup, and another program than a controller
     may write a decision. The controller goes on in a later epoch, in which it reads everything again.
@@ -209,16 +209,16 @@ class Platform(Protocol):
         """
         Let there be this pod, if there is none yet.
 
-        A controller asks again for what its predecessor booked and may have asked for. What is not
-        booked any more when this is done must not be left: nobody would ever end it.
+        A controller asks again for a pod that its predecessor booked and may have asked for. If the pod is no
+        longer booked when this is done, it must not stay, because nothing would ever end it.
         """
 
     async def remove(self, key: PodKey, *, because: str) -> None:
         """
-        End this pod whatever it does, because its SideCar does not answer or cannot be started.
+        End this pod even if its processes run, because its SideCar does not answer or cannot start.
 
         In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation. That holds for
-        one that was never made as well: whoever booked it may have died before, and it is not
+        one that was never made as well: the controller that booked it may have died before, and it is not
         :attr:`~dlcontrol.situation.status.Status.used`.
         """
 
@@ -229,7 +229,7 @@ class Platform(Protocol):
         """Where the other pods of the job reach this one."""
 
     def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
-        """The first of so many ports in a row that this generation may use; another each time."""
+        """The first of this number of ports in a row that this generation may use; another each time."""
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
         """Let people know what happened to a job (an Event)."""

@@ -36,10 +36,10 @@ class Asides:
 
     def __init__(self) -> None:
         self._faults: dict[JobId, str] = {}
-        """What went wrong since it was written last."""
+        """The faults since the last write."""
         self._broken: dict[JobId, _Verdict] = {}
         self._told: dict[JobId, str] | None = None
-        """Whose condition says it; unknown before the first look, and after one that failed."""
+        """The jobs with this condition; unknown before the first cycle, and after one that failed."""
         self.unwritable = Unwritable()
 
     @property
@@ -71,7 +71,7 @@ class Asides:
         self._broken[entry.job.id] = _Verdict(entry.spec_generation, message)
 
     def doubt(self) -> None:
-        """Nobody knows what was recorded of what was to be said last."""
+        """The last write may have failed half-way, so the record is unknown."""
         self._told = None
 
     def readmit(self, scene: Scene) -> None:

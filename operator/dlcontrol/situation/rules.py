@@ -1,5 +1,5 @@
 """
-What is said of a job when it is judged (:mod:`dlcontrol.judging.judging`), and by which rules.
+The results of judging a job (:mod:`dlcontrol.judging.judging`), and the rules for it.
 """
 
 from dataclasses import dataclass
@@ -10,33 +10,34 @@ from dlcontrol.situation.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How much is borne with, and for how long. Seconds."""
+    """How many failures DLJob tolerates, and for how long. Times are in seconds."""
 
     retry_seconds: float = 10.0
-    """Before the first new attempt after a crash; each further one waits twice as long."""
+    """The pause before the first new attempt after a crash; each further attempt waits twice as
+    long."""
     longest_retry_seconds: float = 300.0
-    """But no attempt waits longer than that."""
+    """The longest pause before a new attempt."""
     keep_seconds: float = 20.0
-    """A job that is tried again within that time keeps its GPUs meanwhile."""
+    """A job whose next attempt begins within this time keeps its GPUs until then."""
     lost_seconds: float = 60.0
-    """For how long a SideCar may be silent before its pod is ended."""
+    """How long a SideCar may be silent before DLJob ends its pod."""
     obey_seconds: float = 300.0
-    """For how long a SideCar that answers may leave undone what it was told, beyond the time that the
-    job's checkpoint and its grace take, before its pod is ended."""
+    """How long a SideCar that answers may leave a command undone before DLJob ends its pod, in
+    addition to the time that the job's checkpoint and grace period take."""
     initialize_seconds: float = 900.0
-    """For how long the pods of a job may take to come up before it gives its GPUs back."""
+    """How long the pods of a job may take to come up before the job gives its GPUs back."""
     stuck_seconds: float = 60.0
-    """The same for pods that wait for somebody to act: an image or a Secret is missing."""
+    """The same for pods that only a person can help, because an image or a Secret is missing."""
     unscheduled_seconds: float = 20.0
-    """The same for pods that the scheduler of Kubernetes does not let on their node; it is tried
-    elsewhere at once."""
+    """The same for pods that kube-scheduler does not bind to their node; DLJob tries another node
+    at once."""
     most_setbacks: int = 10
-    """A job whose pods were stuck so often in a row fails."""
+    """A job fails when its pods were stuck this many times in a row."""
     quiet_seconds: float = 5.0
-    """After so long it is told that a pod is not up, also where nobody says why. Where many pods start
-    at once it takes as much longer as there are hundreds of them."""
+    """After this time DLJob reports that a pod is not up, even if no reason is known. It waits this
+    long once more for each hundred pods that start at the same time."""
     steady_seconds: float = 120.0
-    """A job that has run for so long is not said to have had setbacks in a row."""
+    """A job that has run for this long has no setbacks in a row any more."""
 
 
 USUAL_RULES = Rules()
@@ -46,17 +47,17 @@ class Resumption(NamedTuple):
     """A job has taken its first step after a start of its processes."""
 
     generation: int
-    """Of its status: which decision has come true."""
+    """The generation of the status: which decision has taken effect."""
     lost_seconds: float
-    """For how long it did not train: saving, stopping, starting, and the first step. Where the pod
-    is another one, what came before is not in it."""
+    """How long the job did not train: saving, stopping, starting, and the first step. In a new pod,
+    the time before its start is left out."""
     at: float
     """When the step was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something worth an Event."""
+    """A change that people should see as an Event."""
 
     reason: str
     message: str
@@ -65,16 +66,16 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a job."""
+    """The result of judging a job."""
 
     status: Status
     news: tuple[News, ...] = ()
 
 
 class Learnt(NamedTuple):
-    """What was learnt of a job, besides what is seen of it now."""
+    """The controller's knowledge about a job from earlier cycles."""
 
     forecast: float | None = None
-    """How many iterations it is expected to need, if it has a target."""
+    """The predicted number of iterations until the job reaches its target, if it has one."""
     resumption: Resumption | None = None
-    """The first step of its latest start, once it was taken."""
+    """The first step of the latest start, once the job has taken it."""

@@ -2,17 +2,18 @@
 Everything that is known at one instant, put side by side: what was decided about each job, what
 the platform says of its pods, and what their SideCars said last.
 
-And what follows from it about GPUs (:meth:`Scene.may_hold`): which ones a job *may* hold. Until a
-SideCar has accepted the epoch of this controller, a command of a former one may still be on its
-way to it; until then it may hold whatever was ever decided for it there and not seen released.
-From then on only we can make it hold anything, so what it says is exact, even if it is silent now.
+It also says which GPUs a job *may* hold (:meth:`Scene.may_hold`). Until a SideCar has accepted the
+epoch of this controller, a command of a former one may still be on its way to it; until then it may
+hold every GPU that a decision gave it there and that is not proven to be released. From then on it
+obeys only this controller, so its last report is exact, even if it is silent now.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from dlcontrol.situation.gpu_names import GpuNames
 from dlcontrol.situation.ports import (
     Entry,
     Machine,
@@ -21,17 +22,17 @@ from dlcontrol.situation.ports import (
     PodPhase,
 )
 from dlcontrol.situation.status import Booking, Status
-from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName, Placement
+from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlcore.placement.needs import Needs
-from dlwire.messages import Gpu, Run, State, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Run, State, Stop, Target
 
 SILENT_S = 10.0
-"""A SideCar that was silent for so long is not counted on to release anything soon."""
+"""The controller does not expect a SideCar that is silent for this long to release GPUs soon."""
 
 
 class Doubt(NamedTuple):
-    """What a SideCar says that is not taken in, because only another controller could have made it so."""
+    """A report of a SideCar that the controller does not accept, because only another controller could have caused it."""
 
     epoch: int
     installation: str = ""
@@ -47,24 +48,24 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """What the controller knows of a SideCar by speaking to it."""
+    """The controller's knowledge of a SideCar from talking to it."""
 
     state: State | None = None
-    """What it said last."""
+    """Its last answer."""
     reachable: bool = False
     since: float = 0.0
-    """Since when it is reachable, or not."""
+    """The time since which it is reachable, or not."""
     first_seen: float = 0.0
     """When this incarnation was first spoken to."""
     declared: Target | None = None
-    """What it was told last, by this controller and in this incarnation."""
+    """The last command, of this controller and to this incarnation."""
     overtaken: tuple[Run, ...] = ()
-    """What it was told before that, and may still be on its way: to say something newer does not
-    call back what was said."""
+    """The command before that, which may still be on its way: to say something newer does not call back
+    what was said."""
     problem: str = ""
     """Why it cannot be spoken to, or what it does not accept and why."""
     outdated: bool = False
-    """It is there, and cannot be spoken to because its certificate is over."""
+    """It listens, and cannot be reached because its certificate is over."""
     doubt: Doubt | None = None
     """Why what it says now is not taken in; ``state`` is what it said before."""
 
@@ -106,11 +107,12 @@ class Seat:
     asked: bool = False
     """Whether this controller has asked for the pod; its predecessor may not have come so far."""
     fresh: bool = False
-    """Whether this controller booked it and has told it nothing to run: nobody else can have."""
+    """Whether this controller booked the pod and has sent it no command to run, as no other
+    controller can have."""
     untrusted: str = ""
     """Why nothing that its SideCar says counts any more; its pod is ended, and only that is a proof."""
     claimed: frozenset[str] = frozenset()
-    """GPUs that an untrusted one may hold besides what is recorded, by its own names for them."""
+    """GPUs that an untrusted one may hold beyond the record, by its own names for them."""
 
     @property
     def state(self) -> State | None:
@@ -126,7 +128,7 @@ class Seat:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was heard of since it can be reached, or nobody has told it anything yet."""
+        """Whether the SideCar has answered since its pod is up, or has got no command yet."""
         return self.state is not None or self.fresh
 
     def is_stamped(self, epoch: int) -> bool:
@@ -152,7 +154,7 @@ class Seat:
 
     @cached_property
     def told(self) -> Target | None:
-        """The newest that it was told, whether it has heard of it or not."""
+        """The newest generation of its commands, whether it has got it or not."""
         declared, state = self.contact.declared, self.state
         if state is None:
             return None
@@ -162,12 +164,12 @@ class Seat:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it has not answered yet to what it was told."""
+        """Whether its answer to the last command is still outstanding."""
         return self.state is not None and self.told is not self.state.target
 
     @cached_property
     def is_leaving(self) -> bool:
-        """Whether its SideCar has been told to end, and will take no more orders."""
+        """Whether its SideCar has to end, and takes no more commands."""
         told = self.told
         if self.has_ended or (isinstance(told, Stop) and told.leave):
             return True
@@ -183,7 +185,7 @@ class Seat:
         return self.state.held_generation if self.state is not None else 0
 
     def has_begun(self, generation: int) -> bool:
-        """Whether it runs this generation or did so last, and was told nothing newer."""
+        """Whether it runs this generation or did so last, and has got no newer command."""
         state = self.state
         return (
             state is not None and state.generation == generation and isinstance(state.target, Run)
@@ -200,33 +202,26 @@ class Seat:
         warmth = self.state.warmth
         return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
 
+    def is_warming_up(self, deadline_s: float, now: float) -> bool:
+        """Whether a start in it waits for its spare interpreters."""
+        return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What the SideCars of a job were told to run by this controller, as parts of one whole."""
+    """The commands to run that this controller has sent to the SideCars of a job, as parts of one whole."""
 
     generation: int
     runs: Mapping[NodeName, Run]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Processes that were started together, all of which live, and of which nothing else is asked."""
-
-    generation: int
-    gpus: frozenset[GpuRef]
-    batch_size: int
-    is_running: bool
-    """Whether all of them have become the user's program."""
-
-    def adopted_by(self, status: Status, held: frozenset[GpuRef]) -> Status:
-        """Let the job, that was just given what they have, go on with them; ``held`` is all it may hold."""
-        return replace(status, adopted=self.generation, leftover=held.difference(self.gpus))
-
-
 @dataclass(frozen=True)
 class Scene:
-    """All of it."""
+    """
+    All of it.
+
+    It is long because each method answers a question about the same instant, and some share the answers.
+    """
 
     now: float
     epoch: int
@@ -237,23 +232,27 @@ class Scene:
     warm_seconds: float = 30.0
     """For how long a newcomer's spare interpreters are waited for."""
     lost_seconds: float = 60.0
-    """For how long a SideCar may be silent before its pod is ended."""
+    """How long a SideCar may be silent before the controller ends its pod."""
     obey_seconds: float = 300.0
-    """For how long one that answers may leave undone what it was told, beyond its checkpoint and grace."""
+    """For how long a SideCar that answers may leave a command undone, beyond its checkpoint and grace."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
-    """What pods of a job need of a node besides GPUs, where that is known."""
+    """The needs of a job's pods in addition to GPUs, where they are known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
-    """What this controller told jobs to run."""
+    """The starts of jobs that this controller has commanded."""
     machines: Mapping[NodeName, Machine] = field(default_factory=dict)
-    """What is known of nodes besides their GPUs."""
+    """Facts about nodes that do not concern their GPUs."""
 
     def seats_of(self, job: JobId) -> Mapping[NodeName, Seat]:
         """The pods of a job, by their nodes."""
         return self.seats.get(job, {})
 
     def machine(self, node: NodeName) -> Machine:
-        """What is known of a node besides its GPUs."""
+        """Return the facts about a node that do not concern its GPUs."""
         return self.machines.get(node, _UNKNOWN)
+
+    @cached_property
+    def gpu_names(self) -> GpuNames:
+        return GpuNames(self.nodes)
 
     @cached_property
     def holding(self) -> int:
@@ -281,7 +280,7 @@ class Scene:
 
     @cached_property
     def claims(self) -> Mapping[GpuRef, JobId]:
-        """Whom every GPU is decided for."""
+        """The job to which the latest decision gives each GPU."""
         claims: dict[GpuRef, JobId] = {}
         for job, entry in self.entries.items():
             if entry.status.placement is not None:
@@ -302,7 +301,8 @@ class Scene:
 
     @cached_property
     def holders(self) -> Mapping[GpuRef, tuple[JobId, ...]]:
-        """Who may hold each GPU. Several may where not all is known; then it is nobody's to give."""
+        """Which jobs may hold each GPU. Where not all is known these may be several, and then no
+        job can get it."""
         holders: dict[GpuRef, tuple[JobId, ...]] = {}
         for job, seats in self.seats.items():
             for ref in frozenset().union(*map(self._occupies, seats.values())):
@@ -310,11 +310,11 @@ class Scene:
         return holders
 
     def _occupies(self, seat: Seat) -> frozenset[GpuRef]:
-        """Which GPUs nobody else can be given because of this pod."""
+        """Which GPUs no other job can get because of this pod."""
         held = self.may_hold(seat)
         if self.mechanism is Mechanism.RECREATE and not seat.has_ended:
             # They were granted to its container, which has them until it is gone.
-            return held | self._everything(seat)
+            return held | self.recorded_for(seat)
         return held
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
@@ -326,19 +326,19 @@ class Scene:
         if seat.has_ended:
             return frozenset()
         if seat.state is None:
-            more = self.refs_of(seat, seat.claimed)
-            return more if seat.fresh else more | self._everything(seat)
+            more = self.gpu_names.find_all(seat.key.node, seat.claimed, state=seat.contact.state)
+            return more if seat.fresh else more | self.recorded_for(seat)
         named = set(seat.state.held)
         for run in seat.contact.coming:
             # It waits for the end of what is held, and then takes these without asking again.
             named.update(run.gpus)
-        numbers = {self._number(seat.key.node, name, seat.state) for name in named}
-        known = frozenset(GpuRef(seat.key.node, n) for n in numbers if n is not None)
-        if None in numbers:
+        found = {self.gpu_names.find_named(seat.key.node, name, state=seat.state) for name in named}
+        known = frozenset(ref for ref in found if ref is not None)
+        if None in found:
             # It is one of those whose names are not known, or is there no more.
-            return known | self._everything(seat) | self._unnamed(seat.key.node)
+            return known | self.recorded_for(seat) | self.gpu_names.unnamed(seat.key.node)
         is_exact = seat.fresh or seat.is_stamped(self.epoch)
-        return known if is_exact else known | self._everything(seat)
+        return known if is_exact else known | self.recorded_for(seat)
 
     def is_awaited(self, seat: Seat) -> bool:
         """Whether it is back, and about to say what there is of the job."""
@@ -346,44 +346,13 @@ class Scene:
         return is_back and self.now - seat.contact.since < SILENT_S
 
     def latest_start(self, job: JobId) -> list[Seat]:
-        """The pods in which the job's processes were started last, whatever became of them."""
+        """The pods in which the job's processes last started, also those that have ended."""
         present = [seat for seat in self.seats_of(job).values() if not seat.has_ended]
         latest = max((seat.start for seat in present), default=0)
         return [seat for seat in present if 0 < latest == seat.start]
 
-    def undisturbed(self, job: JobId) -> Start | None:
-        """The present start of the job's processes, if it is whole and may go on as it is."""
-        living = [seat for seat in self.seats_of(job).values() if seat.is_living]
-        runs: list[Run] = []
-        for seat in living:
-            state = seat.state
-            if state is None or not isinstance(state.target, Run) or seat.is_waited_for:
-                return None
-            is_whole = state.phase in _WHOLE and state.held_generation == state.generation
-            if not is_whole or seat.contact.coming or not seat.is_stamped(self.epoch):
-                return None
-            runs.append(state.target)
-        if not runs or len({run.generation for run in runs}) > 1 or len(runs) < len(runs[0].peers):
-            return None
-        if runs[0].generation <= self.entries[job].status.broken:
-            return None
-        gpus = frozenset().union(*map(self.may_hold, living))
-        is_running = all(seat.phase is SideCarPhase.RUNNING for seat in living)
-        return Start(runs[0].generation, gpus, runs[0].batch_size, is_running)
-
-    def placement_of(self, start: Start) -> Placement | None:
-        """Where these processes train, as a decision would say it; none if a node of it is not there."""
-        numbers: dict[NodeName, list[int]] = {}
-        for ref in start.gpus:
-            numbers.setdefault(ref.node, []).append(ref.number)
-        nodes = [self.nodes.get(name) for name in numbers]
-        kinds = {node.gpu_type for node in nodes if node is not None}
-        if None in nodes or len(kinds) != 1:
-            return None
-        return Placement.of(numbers, kinds.pop())
-
-    def _everything(self, seat: Seat) -> frozenset[GpuRef]:
-        """All that was decided for it on this node, and never seen released."""
+    def recorded_for(self, seat: Seat) -> frozenset[GpuRef]:
+        """All GPUs that were decided for its job on its node, and never seen released."""
         entry = self.entries.get(seat.key.job)
         if entry is None:
             return frozenset()
@@ -393,61 +362,5 @@ class Scene:
             ref for ref in (*decided, *entry.status.leftover) if ref.node == seat.key.node
         )
 
-    def recorded_for(self, seat: Seat) -> frozenset[GpuRef]:
-        """All GPUs that were decided for its job on its node, and never seen released."""
-        return self._everything(seat)
-
-    def refs_of(self, seat: Seat, names: Iterable[str]) -> frozenset[GpuRef]:
-        """Which GPUs of its node these names mean; a name that means none is left out."""
-        state = seat.contact.state
-        if state is None:
-            return frozenset()
-        found = (self.find_named(seat.key.node, name, state) for name in names)
-        return frozenset(ref for ref in found if ref is not None)
-
-    def find_gpu(self, node: NodeName, seen: Gpu) -> GpuRef | None:
-        """Which GPU of the node it is that a SideCar there speaks of."""
-        for gpu in self.nodes[node].gpus if node in self.nodes else ():
-            # A container may number them otherwise, so that only what has no name goes by number.
-            if gpu.uuid == seen.uuid if gpu.uuid else gpu.index == seen.index:
-                return GpuRef(node, gpu.index)
-        return None
-
-    def find_named(self, node: NodeName, name: str, state: State) -> GpuRef | None:
-        """Which GPU of the node it is that a SideCar there names; ``state`` is what it said last."""
-        number = self._number(node, name, state)
-        return None if number is None else GpuRef(node, number)
-
-    def _number(self, node: NodeName, name: str, state: State) -> int | None:
-        """The number of a GPU that a SideCar names by UUID, or by index as its own NVML counts."""
-        if not name.isdigit():
-            return self._numbers.get((node, name))
-        index = int(name)
-        uuid = next((gpu.uuid for gpu in state.gpus if gpu.index == index), "")
-        if not uuid or (node, index) in self._nameless:
-            return index
-        return self._numbers.get((node, uuid))
-
-    def _unnamed(self, node: NodeName) -> frozenset[GpuRef]:
-        """The GPUs of a node whose UUIDs are not known."""
-        gpus = self.nodes[node].gpus if node in self.nodes else ()
-        return frozenset(GpuRef(node, gpu.index) for gpu in gpus if not gpu.uuid)
-
-    @cached_property
-    def _nameless(self) -> frozenset[tuple[NodeName, int]]:
-        return frozenset(
-            (node.name, gpu.index)
-            for node in self.nodes.values()
-            for gpu in node.gpus
-            if not gpu.uuid
-        )
-
-    @cached_property
-    def _numbers(self) -> Mapping[tuple[NodeName, str], int]:
-        return {
-            (node.name, gpu.uuid): gpu.index for node in self.nodes.values() for gpu in node.gpus
-        }
-
 
 _UNKNOWN = Machine()
-_WHOLE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING})

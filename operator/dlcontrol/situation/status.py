@@ -1,8 +1,8 @@
 """
-What is recorded about a job: the status of a DLJob, on every platform.
+The record about a job: the status of a DLJob, on every platform.
 
-One writer writes it, the controller's loop, and always before it does what it says (law 4). A
-controller that starts finds here what was decided, and in the SideCars what is held.
+One writer writes it, the controller's loop, and always before it acts on it (law 4). A
+controller that starts reads the decisions from here, and the held GPUs from the SideCars.
 
 Three fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
 to have ended. ``leftover`` are GPUs of former decisions that the job was not yet seen to have
@@ -26,11 +26,11 @@ class Booking(NamedTuple):
     serial: int = 0
     """Counts the pods of the job, so that a new one on the same node is known from the old one."""
     shaped: int = 0
-    """What :attr:`Status.shaped` was when it was asked for."""
+    """The value of :attr:`Status.shaped` when the pod was asked for."""
 
 
 class ConditionType(StrEnum):
-    """What may be true of a job besides its phase."""
+    """Facts about a job in addition to its phase."""
 
     SCHEDULED = "Scheduled"
     """GPUs are decided for it; if not, the reason says why it waits."""
@@ -77,13 +77,17 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Everything that is recorded about a job. Times are seconds since the epoch."""
+    """
+    Everything that is recorded about a job. Times are seconds since the epoch.
+
+    Its fields are not nested as in the document: docs/decisions/0013-status-is-flat.md says why.
+    """
 
     phase: Phase = Phase.SUBMITTED
     generation: int = 0
     """Counts the decisions about its GPUs, and the new attempts after crashes."""
     placement: Placement | None = None
-    """What was decided for it."""
+    """The GPUs that were decided for it."""
     adopted: int = 0
     """A start of its processes, made for an earlier decision, that has exactly what is decided now,
     because a newer decision took back what was never begun; 0: it needs a start of its own."""
@@ -128,7 +132,7 @@ class Status:
     iterated_at: float = 0.0
     """When the iteration was seen to be that."""
     iterations_total: float = 0.0
-    """How many it needs, as far as can be told; 0 while nobody knows."""
+    """How many iterations the job needs; 0 while that is unknown."""
     service: float = 0.0
     """GPU-seconds held so far."""
     counted_at: float = 0.0
@@ -171,7 +175,7 @@ class Status:
     failures: int = 0
     """How often its processes failed."""
     restarts: int = 0
-    """How often it was started anew for a reason that was not its own."""
+    """How often it restarted for a reason outside of it."""
     setbacks: int = 0
     """How often in a row it could not be started, or not for long, for such a reason."""
     reshapes: int = 0
@@ -193,12 +197,12 @@ class Status:
 
     @property
     def stop_generation(self) -> int:
-        """What SideCars are told with "stop": the end of the generation before."""
+        """The number of a command to stop: the end of the generation before."""
         return 2 * self.generation
 
     @property
     def run_generation(self) -> int:
-        """What SideCars are told with "run". Each is one start of all processes of the job."""
+        """The number of a command to run. Each is one start of all processes of the job."""
         return self.adopted or 2 * self.generation + 1
 
     def says_the_same_as(self, other: "Status") -> bool:
@@ -225,7 +229,8 @@ class Status:
         batch_size: int | None = None,
         cause: Cause | None = None,
     ) -> "Status":
-        """Record a decision: whatever it gives up is leftover until it is seen to be released."""
+        """Record a decision: the GPUs that the job gives up are leftover until their release is
+        proven."""
         old = self.placement.refs() if self.placement is not None else ()
         new = placement.refs() if placement is not None else ()
         held_for = now - max(self.counted_at, self.decided_at)
@@ -256,7 +261,7 @@ class Status:
         return replace(self, pods=tuple(pods), booked=booked, booked_at=now)
 
     def with_used(self, nodes: Iterable[NodeName]) -> "Status":
-        """Note that the pods on these nodes are there, and may be told to run from now on."""
+        """Note that the pods on these nodes are up, and can get commands to run from now on."""
         there = set(nodes)
         used = self.used | {pod.serial for pod in self.pods if pod.node in there}
         return replace(self, used=used) if used != self.used else self

@@ -1,9 +1,9 @@
 """
 A :class:`~dlcontrol.situation.status.Status` as the ``status`` of a DLJob document, and back.
 
-What people and programs read with ``get -o json`` is what the controller itself reads at its next
-start, on one machine as on Kubernetes. Times are RFC 3339 in UTC. What is derived (the ETA, how much is
-done) is written for readers, and left alone when read back.
+People and programs read with ``get -o json`` the same document that the controller itself reads at its next
+start, on one machine as on Kubernetes. Times are RFC 3339 in UTC. Derived fields (the ETA, the share that is
+done) are written for readers, and ignored when read back.
 """
 
 import math
@@ -142,7 +142,7 @@ _CHECKPOINT = {
     "lost_iterations": "lostIterations",
     "lost_seconds": "lostSeconds",
 }
-"""What is kept of checkpoints and of work that was lost, and how a document calls it."""
+"""The fields about checkpoints and lost work, with their names in a document."""
 
 
 def _checkpoint(status: Status) -> Json:
@@ -216,7 +216,7 @@ def _cause(cause: Cause | None) -> Json | None:
 
 _CODES = frozenset(code.value for code in CauseCode)
 _TYPES = frozenset(kind.value for kind in ConditionType)
-"""What another version of ours, or another writer, has written besides these is left alone."""
+"""Codes and types that are not among these come from another version of DLJob or another writer, and are ignored."""
 
 
 def _read_cause(document: Mapping[str, Any] | None) -> Cause | None:
@@ -269,9 +269,9 @@ def write_time(seconds: float | None) -> str | None:
 
 
 def read_time(text: str | None) -> float | None:
-    """Read what :func:`write_time` wrote. What looks like a time and is none counts as not written."""
+    """Read a time of :func:`write_time`. An invalid time counts as absent."""
     try:
         return datetime.fromisoformat(text).timestamp() if text else None
     except (ValueError, OverflowError):
-        # A schema can hold the form of a time, and not that a month has so many days.
+        # A schema can hold the form of a time, and not the number of days of a month.
         return None

@@ -1,10 +1,11 @@
 """
 The user's regular expressions, looked into and never compiled.
 
-To compile one can take seconds: a set such as ``[!-\\U0010ffff]`` costs time for each character in it, and
-an expression of 1,000 characters can hold a hundred of them. To parse one takes less than a hundredth of a
-second. So whoever decides about jobs parses them here, bounds what compiling them will cost, and leaves
-the compiling to the helper of the SideCar, a process of its own whose processor time is limited.
+Compiling one can take seconds: a set such as ``[!-\\U0010ffff]`` costs time for each character in
+it, and an expression of 1,000 characters can hold a hundred of them. Parsing one takes less than a
+hundredth of a second. So this module parses expressions for the controller and bounds the cost of
+compiling them; the helper of the SideCar compiles them, in a process of its own whose processor
+time is limited.
 """
 
 import re
@@ -71,7 +72,7 @@ def _insist_on_width(direction: int, pattern: Any) -> None:
 
 
 def _iter_patterns(argument: Any) -> Iterator[Any]:
-    """Yield the patterns inside what belongs to a code, which is a tuple or a list of whatever kind."""
+    """Yield the patterns inside what belongs to a code, which is a tuple or a list of any kind."""
     parts = [argument]
     while parts:
         part = parts.pop()

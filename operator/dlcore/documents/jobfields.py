@@ -5,31 +5,32 @@ Read from top to bottom it is the reference of the job file. :mod:`dlcore.docume
 by it on all platforms, and the custom resource of Kubernetes is generated from it, descriptions
 included, so that ``kubectl explain`` says what stands here. The pods are in
 :mod:`dlcore.documents.podfields`, the document around the spec in :mod:`dlcore.documents.jobschema`, and conditions
-over several fields in :mod:`dlcore.documents.jobrules`.
+over several fields in :mod:`dlcore.documents.rules.jobrules`.
 
-To add a field: one entry here, one field in :mod:`dlcore.model`, one line each way in
-:mod:`dlcore.documents.jobfile`. Write descriptions that somebody can learn from.
+To add a field: one entry here, one field in :mod:`dlcore.model.jobs`, one line each way in
+:mod:`dlcore.documents.jobfile`. A user learns the fields from their descriptions.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from dlcore.documents import expressions, jobforms, jobrules
-from dlcore.documents.records import Many, Record
-from dlcore.documents.schemas import (
+from dlcore.documents import jobforms
+from dlcore.documents.checkpointfields import CHECKPOINT
+from dlcore.documents.jobforms import PATH_LENGTH, YEAR
+from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.schemas import (
     Flag,
     Node,
     Number,
     Text,
 )
+from dlcore.documents.progressfields import PROGRESS
+from dlcore.documents.rules import jobrules
 from dlcore.model import Framework
 
 MAX_GPUS: Final = 16_384
 MAX_OPTIONS: Final = 64
-DAY: Final = 86_400
-YEAR: Final = 366 * DAY
 
-_PATH_LENGTH: Final = 1024
 
 # --- gpus ---------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ GPUS: Final = Record(
         ),
         "ids": Text(
             description=(
-                "What CUDA_VISIBLE_DEVICES names: the index of a GPU in PCI bus order, or its UUID."
+                "The names in CUDA_VISIBLE_DEVICES: the index of a GPU in PCI bus order, or its UUID."
             ),
             max_length=8,
             choices=("index", "uuid"),
@@ -114,8 +115,8 @@ GPUS: Final = Record(
 TRAINING: Final = Record(
     description=(
         "How long the job trains: a number of epochs or iterations, or until a target is reached,"
-        " whose time is predicted from the curve so far. With both, the first of them counts. Or"
-        " until its program ends, where its length is not known."
+        " whose time is predicted from the curve so far. With both, the first of them counts. Or,"
+        " if the length is not known, until the program ends."
     ),
     required=True,
     remedy="say how long the job trains, such as training: {iterations: 10000}",
@@ -140,13 +141,13 @@ TRAINING: Final = Record(
         "untilExit": Flag(
             description=(
                 "Whether the length of the training is not known, and it is done when its program"
-                " ends with exit status 0. Policies suppose a length then; a known one is better."
+                " ends with exit status 0. Policies then assume a length; a known one is better."
             ),
             default=False,
         ),
         "batchSize": Number(
             description=(
-                "The global batch size, over all GPUs. It stays the same whatever their number,"
+                "The global batch size, over all GPUs. It stays the same on any number of GPUs,"
                 " unless batch.elastic allows otherwise."
             ),
             minimum=1,
@@ -171,7 +172,7 @@ TRAINING: Final = Record(
                     maximum=10**9,
                 ),
                 "patience": Number(
-                    description="How often in a row it must be reached, to be no accident.",
+                    description="How many reports in a row must reach it, so that it is no accident.",
                     minimum=1,
                     maximum=1000,
                     default=1,
@@ -202,10 +203,10 @@ TRAINING: Final = Record(
 
 PROFILE: Final = Record(
     description=(
-        "What the job shares with jobs before it, so that their speeds and curves are known to it:"
-        " with training.batchSize it is the key of the profile store."
+        "The properties that the job shares with earlier jobs, so that their speeds and curves count"
+        " for it: with training.batchSize they are the key of the profile store."
     ),
-    fixed_because="what has been measured of the job is filed under it",
+    fixed_because="DLJob stores under it what it has measured of the job",
     fields={
         "model": Text(
             description="The model that is trained, such as resnet18.",
@@ -222,64 +223,6 @@ PROFILE: Final = Record(
     },
 )
 
-PROGRESS: Final = Record(
-    description=(
-        "Where the progress of the training is read: exactly one of log, file and http. Training"
-        " code need not change if it prints its steps already."
-    ),
-    fixed_because="the SideCar in the running container was started with it",
-    rules=jobrules.PROGRESS_RULES,
-    fields={
-        "log": Text(
-            description=(
-                "A regular expression of Python, searched in each line that the training prints."
-                " Its named group iteration (or epoch, or sample or token, see samplesPerIteration)"
-                " tells the progress; other named groups are metrics."
-            ),
-            max_length=expressions.LONGEST,
-            check=jobforms.cannot_compile,
-        ),
-        "file": Text(
-            description=(
-                "A file to which the training appends one JSON object a line, with iteration (or"
-                " epoch) and any metrics."
-            ),
-            max_length=_PATH_LENGTH,
-            form=jobforms.FOLDER,
-        ),
-        "http": Flag(
-            description="Whether the training posts its progress to the SideCar over local HTTP.",
-            default=False,
-        ),
-        "samplesPerIteration": Number(
-            description=(
-                "How many samples, or tokens, count as one iteration: the training tells them as"
-                " sample or token in log, file or http, and its own steps do not count. For a batch"
-                " per process, with which steps are larger on more GPUs."
-            ),
-            minimum=1,
-            maximum=2**53,
-        ),
-        "stallSeconds": Number(
-            description="After this number of seconds without progress the job is reported as"
-            " stalled.",
-            whole=False,
-            minimum=1,
-            maximum=30 * DAY,
-            default=600,
-        ),
-        "restartSeconds": Number(
-            description=(
-                "After this number of seconds without progress the training is ended, unsaved"
-                " because it hangs, and started again from its last checkpoint. That counts as a"
-                " crash; backoffLimit says how many are allowed. If left out, it is only reported."
-            ),
-            whole=False,
-            minimum=1,
-            maximum=30 * DAY,
-        ),
-    },
-)
 
 # --- where it runs on one machine ----------------------------------------------------------
 
@@ -315,7 +258,7 @@ CONTAINER: Final = Record(
             unique=True,
             items=Text(
                 description="The path of a folder.",
-                max_length=_PATH_LENGTH,
+                max_length=PATH_LENGTH,
                 form=jobforms.MOUNTED,
             ),
         ),
@@ -324,156 +267,6 @@ CONTAINER: Final = Record(
 
 # --- checkpoint ---------------------------------------------------------------------------
 
-CHECKPOINT_SIGNS: Final = (
-    "auto",
-    "settled",
-    "rename",
-    "marker",
-    "huggingface",
-    "accelerate",
-    "dcp",
-    "lightning",
-    "keras",
-    "tensorflow",
-    "deepspeed",
-    "megatron",
-)
-
-CHECKPOINT: Final = Record(
-    description=(
-        "How the training saves itself before its process is stopped. One of signal, command and"
-        " http asks for it; SIGTERM, the grace period and SIGKILL follow. With none of them"
-        " SIGTERM itself is the request."
-    ),
-    fixed_because="the SideCar in the running container was started with it",
-    default={},
-    rules=jobrules.CHECKPOINT_RULES,
-    fields={
-        "signal": Text(
-            description="The signal that asks for a checkpoint, such as SIGUSR1.",
-            max_length=16,
-            check=jobforms.not_a_signal,
-            form=jobforms.SIGNAL,
-        ),
-        "command": Many(
-            description="A command, run in the training container, that makes a checkpoint.",
-            remedy='write a list of its words, such as ["python", "save.py"]',
-            min_items=1,
-            max_items=64,
-            items=Text(description="A word of the command.", min_length=0, max_length=4096),
-        ),
-        "http": Text(
-            description=(
-                "A path that is requested by POST from the training process; a port may stand"
-                " before it."
-            ),
-            max_length=_PATH_LENGTH,
-            form=jobforms.URL_PATH,
-        ),
-        "to": Text(
-            description="The processes that are asked: that of rank 0, or all of them.",
-            max_length=8,
-            choices=("leader", "all"),
-            default="leader",
-        ),
-        "confirm": Text(
-            description=(
-                "How DLJob sees that it is written: a new checkpoint under path, a line in the log"
-                " that confirmLog finds, or the exit of the process."
-            ),
-            max_length=8,
-            choices=("file", "log", "exit"),
-            default="exit",
-        ),
-        "confirmLog": Text(
-            description=(
-                "With confirm: log, the regular expression of Python that finds the confirming"
-                " line."
-            ),
-            max_length=expressions.LONGEST,
-            check=jobforms.cannot_compile,
-        ),
-        "path": Text(
-            description=(
-                "The folder that checkpoints are written to, as the training sees it."
-                " $(DLJOB_CHECKPOINT_DIR) stands for the job's own: on one machine it is made and removed"
-                " with the job; on a cluster the env of the trainer's container says where it is."
-            ),
-            max_length=_PATH_LENGTH,
-            form=jobforms.FOLDER,
-        ),
-        "files": Text(
-            description=(
-                "Which files or folders below path are one checkpoint each, as a pattern: checkpoint-*,"
-                " *.pt, logs/**/*.ckpt. If left out, a framework's own names, or all of path together."
-                " Logs beside them never count."
-            ),
-            max_length=_PATH_LENGTH,
-            form=jobforms.PATTERN,
-        ),
-        "complete": Text(
-            description=(
-                "How DLJob sees that a checkpoint is complete: by the marks of a framework"
-                " (huggingface, accelerate, dcp, lightning, keras, tensorflow, deepspeed,"
-                " megatron), by a file that is written last (marker), by its name (rename), or"
-                " because its files have not changed for long enough (settled). auto takes the"
-                " marks that it recognises, else settled."
-            ),
-            max_length=16,
-            choices=CHECKPOINT_SIGNS,
-            default="auto",
-        ),
-        "marker": Text(
-            description=(
-                "With complete: marker, the name of the file that is written last, into the folder of"
-                " the checkpoint or into path, and that holds at least one byte. If left out,"
-                " .dljob-complete."
-            ),
-            max_length=128,
-            form=jobforms.FILE_NAME,
-        ),
-        "settleSeconds": Number(
-            description=(
-                "The number of seconds without a change after which an unmarked checkpoint counts"
-                " as complete. If left out, it follows from the job's former checkpoints, with 2"
-                " for the first."
-            ),
-            whole=False,
-            minimum=0,
-            maximum=DAY,
-        ),
-        "shared": Flag(
-            description=(
-                "Whether path is the same folder on every node. If not, the job never moves to"
-                " another node once it has trained."
-            ),
-            default=False,
-        ),
-        "trusted": Flag(
-            description=(
-                "Whether the job loses nothing when it is stopped, although no checkpoint of it was"
-                " confirmed, as training that saves each step by itself. A job without a checkpoint"
-                " that works keeps the GPUs it starts with."
-            ),
-            default=False,
-        ),
-        "timeoutSeconds": Number(
-            description="After this number of seconds a checkpoint is given up and the process"
-            " stopped.",
-            whole=False,
-            minimum=0,
-            maximum=DAY,
-            default=60,
-        ),
-        "graceSeconds": Number(
-            description="The number of seconds between SIGTERM and SIGKILL.",
-            whole=False,
-            minimum=0,
-            maximum=3600,
-            default=10,
-        ),
-    },
-)
 
 # --- all of them, in the order in which people write them ---------------------------------
 
@@ -487,7 +280,7 @@ FIELDS: Final[Mapping[str, Node]] = {
         max_length=16,
         choices=tuple(framework.value for framework in Framework),
         default=Framework.NONE.value,
-        fixed_because="the running processes were told of each other in its way",
+        fixed_because="the running processes have found each other by its rules",
     ),
     "processes": Text(
         description=(
@@ -517,7 +310,7 @@ FIELDS: Final[Mapping[str, Node]] = {
                     " Its folder is the first of PATH, and the virtual or conda environment around"
                     " it is active."
                 ),
-                max_length=_PATH_LENGTH,
+                max_length=PATH_LENGTH,
                 form=jobforms.PROGRAM,
             ),
             "variables": Many(
@@ -585,12 +378,12 @@ FIELDS: Final[Mapping[str, Node]] = {
         default=False,
     ),
     "ttlSecondsAfterFinished": Number(
-        description="After this number of seconds a finished job is removed; never if left out.",
+        description="After this number of seconds DLJob removes a finished job; never if left out.",
         minimum=0,
         maximum=YEAR,
     ),
     "activeDeadlineSeconds": Number(
-        description="This number of seconds after its first GPUs the job is stopped as failed.",
+        description="This number of seconds after its first GPUs DLJob stops the job as failed.",
         minimum=1,
         maximum=YEAR,
     ),

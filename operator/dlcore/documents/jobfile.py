@@ -2,8 +2,8 @@
 A DLJob document to a :class:`~dlcore.model.Job`, and back.
 
 Every platform comes through here: the operator with what Kubernetes sent, the one-machine platform
-and the simulator with what they read from YAML. What a document may hold says the one schema,
-:mod:`dlcore.documents.jobschema`; this module only walks between it and the model. A wrong document is
+and the simulator with what they read from YAML. The one schema, :mod:`dlcore.documents.jobschema`, says what a
+document may contain; this module only walks between it and the model. A wrong document is
 refused with everything that is wrong with it, not with the first thing.
 """
 
@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from dlcore.documents.jobnames import full_name
-from dlcore.documents.jobrules import options_of
 from dlcore.documents.jobschema import (
     API_VERSION,
     FIXED_FIELDS,
@@ -22,7 +21,15 @@ from dlcore.documents.jobschema import (
     SIMULATED,
     SUBMIT_AT,
 )
-from dlcore.documents.launchers import default_processes, problem_of, processes_of
+from dlcore.documents.jobwriting import (
+    Fields,
+    default_max_nodes,
+    plainest,
+    rendered_spec,
+    without_none,
+)
+from dlcore.documents.launchers import problem_of, processes_of
+from dlcore.documents.rules.jobrules import options_of
 from dlcore.model import (
     BatchRange,
     Checkpoint,
@@ -50,8 +57,6 @@ from dlcore.problems import (
 )
 from dlcore.profiles import JobType
 
-Fields = Mapping[str, Any]
-
 
 class Difference(NamedTuple):
     """A field that has another value; ``None``: it is not there."""
@@ -73,12 +78,12 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     the job must bring its pods, as it must wherever it is run for real; there it is of a type of
     its own if it does not say which, for what it does there can be observed.
     """
-    # A document that nobody can walk through is refused before anybody tries.
+    # Refuse a document that is too large or contains itself before reading it.
     problem = too_large(document) or _not_a_document(document)
     if problem is not None:
         raise JobFileError((problem,), source)
     schema = RUNNABLE if require_template else SIMULATED
-    # The status is ours: whatever stands there, it is no fault of the user's.
+    # DLJob writes the status, so its content is no mistake of the user.
     given = {key: value for key, value in plain(document).items() if key != "status"}
     completed = schema.completed(given)
     problems = tuple(islice(schema.problems(completed, ""), MAX_PROBLEMS))
@@ -96,17 +101,17 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
 def render(job: Job) -> dict[str, Any]:
     """Write a job as the shortest document that :func:`parse` turns into it again."""
     namespace, _, name = job.id.rpartition("/")
-    submit_at = {SUBMIT_AT: str(_plainest(job.submitted_at))} if job.submitted_at else None
+    submit_at = {SUBMIT_AT: str(plainest(job.submitted_at))} if job.submitted_at else None
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": _given(
+        "metadata": without_none(
             name=name,
             namespace=namespace,
             labels=dict(job.labels),
             annotations=submit_at,
         ),
-        "spec": _rendered_spec(job),
+        "spec": rendered_spec(job),
     }
     return dict(SIMULATED.without_defaults(document))
 
@@ -126,7 +131,7 @@ def change_problems(old: Job, new: Job) -> list[Problem]:
             each.path,
             each.new,
             f"it cannot change while the job runs, because {because}",
-            "change it back, or cancel the job and submit it anew",
+            "change it back, or cancel the job and submit it again",
         )
         for name, because in FIXED_FIELDS.items()
         for each in _differences(before.get(name), after.get(name), f"spec.{name}")
@@ -135,7 +140,7 @@ def change_problems(old: Job, new: Job) -> list[Problem]:
 
 def spec_differences(old: Job, new: Job) -> list[Difference]:
     """Say in which fields of the spec two jobs differ, whether their defaults are written or not."""
-    return list(_differences(_rendered_spec(old), _rendered_spec(new), "spec"))
+    return list(_differences(rendered_spec(old), rendered_spec(new), "spec"))
 
 
 # --- from a checked document to a job -----------------------------------------------------
@@ -202,14 +207,9 @@ def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
         requested=gpus.get("requested", options[-1]),
         types=tuple(gpus.get("types", ())),
         mixed=gpus["mixed"],
-        max_nodes=gpus.get("maxNodes", _default_max_nodes(framework)),
+        max_nodes=gpus.get("maxNodes", default_max_nodes(framework)),
         ids=gpus["ids"],
     )
-
-
-def _default_max_nodes(framework: Framework) -> int | None:
-    # Nothing would tell the processes on one node of those on another.
-    return 1 if framework is Framework.NONE else None
 
 
 def _training(training: Fields) -> Training:
@@ -261,6 +261,12 @@ def _optional_number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
+def _mebibytes(amount: str | None) -> int:
+    if amount is None:
+        return 0
+    return int(amount[:-2]) << (10 if amount.endswith("Gi") else 0)
+
+
 def _checkpoint(checkpoint: Fields) -> Checkpoint:
     return Checkpoint(
         signal=checkpoint.get("signal", ""),
@@ -273,6 +279,7 @@ def _checkpoint(checkpoint: Fields) -> Checkpoint:
         files=checkpoint.get("files", ""),
         complete=checkpoint["complete"],
         marker=checkpoint.get("marker", ""),
+        memory_mebibytes=_mebibytes(checkpoint.get("memory")),
         settle_seconds=_optional_number(checkpoint.get("settleSeconds")),
         shared=checkpoint["shared"],
         trusted=checkpoint["trusted"],
@@ -296,133 +303,11 @@ def _role(auxiliary: Fields) -> Role:
 # --- from a job to a document -------------------------------------------------------------
 
 
-def _given(**fields: object) -> dict[str, Any]:
-    """Keep the fields that say anything. What is zero or false has that for its default."""
-    return {name: value for name, value in fields.items() if value or value == 0}
-
-
-def _plainest(number: float) -> int | float:
-    """Write 60 rather than 60.0, as people do."""
-    return int(number) if number.is_integer() else number
-
-
-def _optional_plainest(number: float | None) -> int | float | None:
-    return None if number is None else _plainest(number)
-
-
-def _rendered_spec(job: Job) -> Fields:
-    return _given(
-        gpus=_rendered_gpus(job),
-        framework=job.framework.value,
-        processes=_rendered_processes(job),
-        training=_rendered_training(job.training),
-        profile=_rendered_type(job.type),
-        progress=_rendered_progress(job.progress),
-        checkpoint=_rendered_checkpoint(job.checkpoint),
-        environment=_rendered_environment(job),
-        warmStart=_given(preload=list(job.preload)),
-        batch=_given(elastic=job.batch.elastic or None, max=job.batch.maximum or None),
-        priority=job.priority,
-        suspend=job.suspend,
-        ttlSecondsAfterFinished=job.limits.ttl_seconds_after_finished,
-        activeDeadlineSeconds=job.limits.active_deadline_seconds,
-        backoffLimit=job.limits.backoff_limit,
-        auxiliaries=[
-            _given(name=role.name, replicas=role.replicas, template=plain(role.template))
-            for role in job.roles
-        ],
-        template=plain(job.template),
-    )
-
-
-def _rendered_environment(job: Job) -> Fields:
-    given = _given(python=job.python)
-    if job.container is not None:
-        box = job.container
-        written = _given(image=box.image, engine=box.engine, folders=list(box.folders))
-        given["container"] = written
-    # An empty list says something: none but the necessary.
-    return given if job.variables is None else {**given, "variables": list(job.variables)}
-
-
-def _rendered_processes(job: Job) -> str | None:
-    spec = {"framework": job.framework.value, "template": job.template}
-    return None if job.processes == default_processes(spec) else job.processes
-
-
-def _rendered_type(kind: JobType) -> Fields:
-    return {} if kind.is_of_one_job else _given(model=kind.model, dataset=kind.dataset)
-
-
-def _rendered_gpus(job: Job) -> Fields:
-    gpus = job.gpus
-    options = list(gpus.options)
-    # Three or more in a row are more readable as a range, and there may be too many for a list.
-    is_range = len(options) > 2 and options == list(range(options[0], options[-1] + 1))
-    counts = {"min": options[0], "max": options[-1]} if is_range else {"options": options}
-    return counts | _given(
-        requested=None if gpus.requested == options[-1] else gpus.requested,
-        types=list(gpus.types),
-        mixed=gpus.mixed,
-        maxNodes=None if gpus.max_nodes == _default_max_nodes(job.framework) else gpus.max_nodes,
-        ids=gpus.ids,
-    )
-
-
-def _rendered_training(training: Training) -> Fields:
-    target = training.target
-    return _given(
-        iterations=training.iterations if training.epochs is None else None,
-        epochs=training.epochs,
-        iterationsPerEpoch=training.iterations_per_epoch,
-        untilExit=training.until_exit or None,
-        batchSize=training.batch_size or None,
-        target=target
-        and _given(
-            metric=target.metric,
-            value=_plainest(target.value),
-            patience=target.patience,
-            direction=target.direction.value,
-        ),
-        mayEndEarly=training.may_end_early,
-    )
-
-
-def _rendered_progress(progress: Progress) -> Fields:
-    sources = _given(log=progress.log, file=progress.file, http=progress.http or None)
-    return sources and {
-        **sources,
-        **_given(samplesPerIteration=progress.samples_per_iteration),
-        "stallSeconds": _plainest(progress.stall_seconds),
-        **_given(restartSeconds=_optional_plainest(progress.restart_seconds)),
-    }
-
-
-def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
-    return _given(
-        signal=checkpoint.signal,
-        command=list(checkpoint.command),
-        http=checkpoint.http,
-        to=checkpoint.to,
-        confirm=checkpoint.confirm,
-        confirmLog=checkpoint.confirm_log,
-        path=checkpoint.path,
-        files=checkpoint.files,
-        complete=checkpoint.complete,
-        marker=checkpoint.marker,
-        settleSeconds=_optional_plainest(checkpoint.settle_seconds),
-        shared=checkpoint.shared,
-        trusted=checkpoint.trusted,
-        timeoutSeconds=_plainest(checkpoint.timeout_seconds),
-        graceSeconds=_plainest(checkpoint.grace_seconds),
-    )
-
-
 # --- from one job to another --------------------------------------------------------------
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
-    """Yield what differs, as deep inside as it can be told."""
+    """Yield the differences, as deep inside as possible."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in {**old, **new}:
             yield from _differences(old.get(name), new.get(name), join(path, name))

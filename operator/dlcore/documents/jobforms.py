@@ -1,15 +1,18 @@
 """
-What the strings of a DLJob look like: names of Kubernetes, paths, signals, regular expressions.
+The forms of the strings of a DLJob: names of Kubernetes, paths, signals, regular expressions.
 
-Used by the fields of :mod:`dlcore.documents.jobfields`. What a pattern can say is a :class:`Form`, which
-Kubernetes checks too; what it cannot is a function that complains.
+The fields of :mod:`dlcore.documents.jobfields` use them. A rule that a pattern can express is a :class:`Form`, which
+Kubernetes checks too; any other is a function that complains.
 """
 
 import re
 from typing import Final
 
 from dlcore.documents import expressions
-from dlcore.documents.schemas import Complaint, Form
+from dlcore.documents.language.schemas import (
+    Complaint,
+    Form,
+)
 from dlcore.problems import nearest, shown
 
 # Signals that a process can handle, by the names of Linux.
@@ -89,6 +92,11 @@ PATTERN: Final = Form(
     "is not a pattern of names below a folder",
     lambda _: "give one such as checkpoint-* or *.pt, without / at its ends and without ..",
 )
+MEMORY: Final = Form(
+    r"[1-9][0-9]{0,5}(Mi|Gi)",
+    "is no amount of memory",
+    lambda _: "give a number with Mi or Gi, such as 4Gi",
+)
 FILE_NAME: Final = Form(
     r"[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*",
     "is not a name of a file",
@@ -119,7 +127,7 @@ SECONDS: Final = Form(
 def cannot_compile(text: str) -> Complaint | None:
     """Complain about a regular expression that Python cannot compile, or not in a bounded time."""
     if len(text) > expressions.LONGEST:
-        return None  # What is said of the length of any text says more.
+        return None  # The complaint about the length of a text says more.
     try:
         expressions.find_groups(text)
     except expressions.WrongExpression as error:
@@ -153,3 +161,12 @@ def not_a_signal(text: str) -> Complaint | None:
     guess = full if full in SIGNALS else nearest(full, SIGNALS)
     remedy = f"did you mean {guess}?" if guess else "write it like SIGUSR1"
     return Complaint(wrong, remedy)
+
+
+DAY: Final = 86_400
+
+
+YEAR: Final = 366 * DAY
+
+
+PATH_LENGTH: Final = 1024

@@ -10,10 +10,11 @@ no use. The fields themselves are in :mod:`dlcore.documents.jobfields` and :mod:
 import json
 from typing import Final
 
-from dlcore.documents import jobforms, jobrules, podfields
+from dlcore.documents import jobforms, podfields
 from dlcore.documents.jobfields import FIELDS
-from dlcore.documents.records import Record
-from dlcore.documents.schemas import Foreign, Json, Text
+from dlcore.documents.language.records import Record
+from dlcore.documents.language.schemas import Foreign, Json, Text
+from dlcore.documents.rules import jobrules
 from dlcore.model import Phase
 from dlcore.problems import listed
 
@@ -116,7 +117,7 @@ def build(*, runs: bool) -> Record:
                 choices=(API_VERSION,),
             ),
             "kind": Text(
-                description="What the document is.",
+                description="The kind of the document.",
                 required=True,
                 remedy=f"write kind: {KIND}",
                 max_length=16,
@@ -170,7 +171,7 @@ def _validation_of_changes() -> Json:
 
     It is one rule, and says at first where there is nothing to compare, because the API server asks it
     at every write: with a rule for each field, that was a third of what it costs to write a status.
-    Who writes a status, which counts its writes, cannot write the spec with it.
+    A write of the status, which has a counter of its own, cannot change the spec.
     """
     active = [phase.value for phase in (Phase.INITIALIZED, Phase.RUNNING, Phase.ADJUSTING)]
     is_written = (
@@ -200,5 +201,5 @@ def _why_fixed(field: str) -> str:
     """Write the sentence as a string of the Common Expression Language, which are those of JSON."""
     return json.dumps(
         f"{field} cannot change while the job runs, because {FIXED_FIELDS[field]};"
-        " change it back, or cancel the job and submit it anew"
+        " change it back, or cancel the job and submit it again"
     )

@@ -1,7 +1,7 @@
 """
 How many processes a job starts on each node, where its file does not say it.
 
-:mod:`dlcore.documents.jobfile` asks when it reads a job, the rules of :mod:`dlcore.documents.jobrules` when they check
+:mod:`dlcore.documents.jobfile` asks when it reads a job, the rules of :mod:`dlcore.documents.rules.jobrules` when they check
 one, and the command when it shows the specification of one that it has not read itself.
 
 A launcher, such as torchrun, starts the processes of a node by itself. Started once for each GPU, each
@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.problems import Problem
 
 PER_GPU: Final = "perGpu"
@@ -77,7 +77,7 @@ RUNNERS: Final = tuple(
 )
 """The same, of two words: they run a command in an environment."""
 STARTING: Final = frozenset({*LAUNCHERS, *OTHER_NAMES, *SHELLS, *PREFIXES})
-"""What can be the command behind those, besides Python."""
+"""The commands other than Python that may follow those."""
 PYTHON_TAKES_A_VALUE: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 SHELL_WORDS: Final = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 """Words of a shell that a command may follow."""

@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dlcore.documents import jobforms, podrules
-from dlcore.documents.records import Many, Record, Words
-from dlcore.documents.schemas import (
+from dlcore.documents import jobforms
+from dlcore.documents.language.records import Many, Record, Words
+from dlcore.documents.language.schemas import (
     Flag,
     Node,
     Number,
     Quantity,
     Text,
 )
+from dlcore.documents.rules import podrules
 
 _COMMAND = Many(
     description=(
@@ -30,14 +31,14 @@ _COMMAND = Many(
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
 _ARGS = Many(
-    description="What is appended to the command.",
+    description="The words that are appended to the command.",
     remedy='write a list of words, such as ["--lr", "0.1"]',
     max_items=4096,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
 # Open records and no maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
 _RESOURCES = Record(
-    description="What the container needs besides GPUs, as in any pod.",
+    description="The needs of the container in addition to GPUs, as in any pod.",
     open=True,
     fields={
         part: Record(
@@ -45,13 +46,13 @@ _RESOURCES = Record(
             open=True,
             fields={
                 "nvidia.com/gpu": Quantity(
-                    description="Not to be used: spec.gpus says how many GPUs the job gets."
+                    description="Leave it out, because spec.gpus says how many GPUs the job gets."
                 )
             },
         )
         for part, description in (
             ("limits", "The most that the container may use."),
-            ("requests", "What is set aside for the container."),
+            ("requests", "The amounts that Kubernetes reserves for the container."),
         )
     },
 )
@@ -82,10 +83,12 @@ _NAME = Text(
 )
 _PROBES: Final[dict[str, Node]] = {
     "livenessProbe": Record(
-        description="Not on the trainer: it would be killed at each change of its GPUs.", open=True
+        description="Not on the trainer, which Kubernetes would kill at each change of its GPUs.",
+        open=True,
     ),
     "startupProbe": Record(
-        description="Not on the trainer: it would be killed at each change of its GPUs.", open=True
+        description="Not on the trainer, which Kubernetes would kill at each change of its GPUs.",
+        open=True,
     ),
 }
 _ANY_CONTAINER = Record(
@@ -112,7 +115,7 @@ _TRAINING_CONTAINER = Record(
 
 
 def labels(description: str) -> Words:
-    """Build the schema of labels, of whatever they are."""
+    """Build the schema of the labels of any object."""
     return Words(
         description=description,
         keys=jobforms.LABEL_KEY,
@@ -140,8 +143,8 @@ def annotations(
     )
 
 
-# What DLJob adds labels to itself, and so has to be a map; of the pods beside the training nobody else
-# asks Kubernetes beforehand.
+# DLJob adds labels here itself, so it has to be a map; no dry run checks the pods beside the
+# training beforehand.
 _METADATA = Record(
     description="Labels and annotations of the pods.",
     open=True,
@@ -186,10 +189,10 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
             ),
             "hostPID": Flag(description="Not for the training, whose SideCar must be process 1."),
             "hostNetwork": Flag(
-                description="Not for the training, whose pods need ports and addresses of their own."
+                description="For the training only where the operator has ports for it (pods.hostPorts)."
             ),
             "nodeName": Text(
-                description="Not to be used: DLJob chooses the nodes.", max_length=253
+                description="Leave it out, because DLJob chooses the nodes.", max_length=253
             ),
         },
     )

@@ -2,8 +2,8 @@
 A profile document to a :class:`~dlcore.profiles.Profile`, and back.
 
 The profile stores keep profiles in this form, and ``dljob profiles export`` writes it for people,
-one alone or several in a ``ProfileList``. What a document may hold is said here once, as data; a
-wrong one is refused with everything that is wrong with it. Reading what was written gives the same
+one alone or several in a ``ProfileList``. This module states the schema of a document once, as data; a
+wrong document is refused with everything that is wrong with it. Reading a written profile gives the same
 knowledge, to the last bit of every number.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from dlcore.documents import jobforms
 from dlcore.documents.jobschema import API_VERSION
-from dlcore.documents.records import Many, Record
-from dlcore.documents.schemas import Number, Text
+from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.schemas import Number, Text
 from dlcore.problems import Problem, WrongDocument, kind_of, plain, too_large
 from dlcore.profiles import (
     FASTEST,
@@ -37,7 +37,7 @@ KIND: Final = "Profile"
 LIST_KIND: Final = "ProfileList"
 
 MOST_PROFILES: Final = 10_000
-"""So many may stand in one list."""
+"""The most items of one list."""
 
 _MOST_VALUES: Final = 5_000_000
 
@@ -51,18 +51,18 @@ class ProfileFileError(WrongDocument):
 # --- what a document may hold -------------------------------------------------------------
 
 _SPEED: Final = Number(
-    description="How many iterations were done in a second.",
+    description="The number of iterations per second.",
     required=True,
     whole=False,
     minimum=SLOWEST,
     maximum=int(FASTEST),
 )
 _SECONDS: Final = Number(
-    description="So many seconds.", whole=False, minimum=0, maximum=int(LONGEST_COST_S)
+    description="A time in seconds.", whole=False, minimum=0, maximum=int(LONGEST_COST_S)
 )
 
 _TYPE: Final = Record(
-    description="What jobs have in common that share the profile.",
+    description="The properties that jobs with this profile share.",
     required=True,
     remedy="say of which jobs it is: type: {model: resnet18, dataset: imagenet, batchSize: 256}",
     fields={
@@ -102,7 +102,7 @@ _SPEEDS: Final = Many(
             ),
             "iterationsPerSecond": _SPEED,
             "weight": Number(
-                description="How many observations stand behind it.",
+                description="How many observations it is based on.",
                 default=1,
                 whole=False,
                 minimum=0,
@@ -131,14 +131,14 @@ _ACCURACY: Final = Many(
         description="A point of the learning curve.",
         fields={
             "iteration": Number(
-                description="After so many iterations.",
+                description="The number of iterations.",
                 required=True,
                 whole=False,
                 minimum=0,
                 maximum=1e18,
             ),
             "value": Number(
-                description="the metric was this.",
+                description="The value of the metric after these iterations.",
                 required=True,
                 whole=False,
                 minimum=-1e100,
@@ -149,22 +149,22 @@ _ACCURACY: Final = Many(
 )
 
 _PROFILE: Final = Record(
-    description="What is known of one type of job.",
+    description="The measurements of one type of job.",
     fields={
         "apiVersion": Text(description="The version.", required=True, choices=(API_VERSION,)),
-        "kind": Text(description="What it is.", required=True, choices=(KIND,)),
+        "kind": Text(description="The kind of the document.", required=True, choices=(KIND,)),
         "type": _TYPE,
         "speeds": _SPEEDS,
         "accuracy": _ACCURACY,
         "costs": Record(
-            description="What starting and stopping costs it, in seconds; left out: not measured.",
+            description="Its costs of starting and stopping, in seconds; left out: not measured.",
             fields={camel(each.name): _SECONDS for each in fields(Costs)},
         ),
         "costSamples": Record(
             description="The latest observations of each cost, the oldest first.",
             fields={
                 camel(term.value): Many(
-                    description="So many seconds each.", max_items=RECENT, items=_SECONDS
+                    description="Times in seconds.", max_items=RECENT, items=_SECONDS
                 )
                 for term in CostTerm
             },
@@ -176,7 +176,7 @@ _LIST: Final = Record(
     description="Several profiles.",
     fields={
         "apiVersion": Text(description="The version.", required=True, choices=(API_VERSION,)),
-        "kind": Text(description="What it is.", required=True, choices=(LIST_KIND,)),
+        "kind": Text(description="The kind of the document.", required=True, choices=(LIST_KIND,)),
         "items": Many(
             description="The profiles.", required=True, max_items=MOST_PROFILES, items=_PROFILE
         ),
@@ -223,23 +223,23 @@ def _not_a_document(document: object) -> Problem | None:
 
 
 def _repetitions(document: Document, path: str) -> Iterator[Problem]:
-    """Yield what stands in a sound document twice, where the second would undo the first."""
+    """Yield entries that a document has twice, where the second would undo the first."""
     for index, item in enumerate(document.get("items", ())):
         yield from _repetitions(item, f"{path}items[{index}].")
     shapes = [_shape(each) for each in document.get("speeds", ())]
     for index in _indices_of_twins(shapes):
-        again = f"the speed of {shapes[index]} stands in the list twice"
+        again = f"the speed of {shapes[index]} is in the list twice"
         yield Problem(f"{path}speeds[{index}]", None, again, "remove one of them")
     iterations = [each["iteration"] for each in document.get("accuracy", ())]
     for index in _indices_of_twins(iterations):
-        again = f"iteration {iterations[index]} stands in the list twice"
+        again = f"iteration {iterations[index]} is in the list twice"
         yield Problem(f"{path}accuracy[{index}]", None, again, "remove one of them")
 
 
 def _repeated_types(items: Iterable[Document]) -> Iterator[Problem]:
     types = [_type(item["type"]) for item in items]
     for index in _indices_of_twins(types):
-        again = f"{types[index]} stands in the list twice"
+        again = f"{types[index]} is in the list twice"
         yield Problem(f"items[{index}].type", None, again, "remove one of them")
 
 
@@ -297,8 +297,8 @@ def render(profile: Profile) -> Document:
     """
     Write a profile as the document that :func:`parse` turns into it again.
 
-    A :class:`ProfileFileError` says what of it no document can hold, so that nobody keeps what
-    nobody can read.
+    A :class:`ProfileFileError` says which part no document can hold, so that every written profile
+    can be read again.
     """
     document = _without_empty(
         {

@@ -1,8 +1,8 @@
 """
 The sentence that says why no node takes a job's pods, with what is lacking and where most of it is.
 
-As everything in :mod:`dlcore.explaining.sentences`, it is looked up when somebody asks, and nothing is decided
-by it.
+As everything in :mod:`dlcore.explaining.sentences`, it is computed on request, and no decision
+depends on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from dlcore.placement.needs import Needs
 Amount = Callable[[Node], Amounts | None]
 
 SHOWN = 3
-"""So many nodes or reasons are named, and the others counted."""
+"""The number of nodes or reasons that a sentence names; it counts the others."""
 
 
 def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) -> str:
     """
-    Say why so many GPUs are on no nodes that take its pods now; or, ``alone``, ever could.
+    Say why no nodes with ``gpus`` GPUs take its pods now; or, ``alone``, ever could.
 
-    What other pods ask counts in the first case, and is as good as gone in the second.
+    Requests of other pods count in the first case, and not in the second.
     """
     needs = state.needs
     nodes = snapshot.cluster.nodes
@@ -70,7 +70,7 @@ def _barred(needs: Needs) -> str:
     told = [f"{count} {why}" for why, count in reasons[:SHOWN]]
     if len(reasons) > SHOWN:
         told.append(f"{sum(count for _, count in reasons[SHOWN:])} for other reasons")
-    return "; ".join(told) or "nobody says why"
+    return "; ".join(told) or "no reason is known"
 
 
 def _beside(needs: Needs) -> str:

@@ -1,14 +1,14 @@
 """
 How much of its namespace's limit each job may use, so that no policy has to think of limits.
 
-Called by :func:`dlcore.cycle.schedule` before the policy is asked and after it has answered. Before,
-every job of a limited namespace is shown to the policy with those of its numbers of GPUs only that
-its allotment lets it have. Allotments add up to the limit, so whatever newcomers are given and
-whoever grows, it is kept. A job that has more than its allotment may keep it, until another job of
-its namespace is really given what it lacks: then it shrinks, but is never stopped.
+Called by :func:`dlcore.cycle.schedule` before the policy is asked and after it has answered.
+Before, the policy sees every job of a limited namespace with only those numbers of GPUs that its
+allotment permits. Allotments add up to the limit, so every decision of the policy keeps the limit.
+A job that has more than its allotment may keep it until another job of its namespace actually gets
+the GPUs that it lacks: then the first job shrinks, but is never stopped.
 
 An allotment is the least that a job can run on, for those that have GPUs first and then for
-newcomers by priority and arrival, as far as the limit goes. What is left goes to those that have
+newcomers by priority and arrival, as far as the limit goes. The rest goes to those that have
 more already, and then to all, evenly.
 """
 
@@ -27,7 +27,7 @@ _PRIORITY = Cause(CauseCode.PRIORITY_NOT_ALLOWED)
 
 @dataclass(frozen=True, slots=True)
 class Allotted:
-    """What the policy may be shown, and what was allotted to whom."""
+    """The jobs as the policy may see them, and the allotment of each."""
 
     running: tuple[JobState, ...]
     pending: Queue[JobState]
@@ -152,7 +152,8 @@ def keep_within(decision: Decision, allotted: Allotted, limits: NamespaceLimits)
     """
     Let those shrink that have more than is allotted to them, where their namespace has too many.
 
-    Whoever is to grow, because his spec does not allow what he has, loses all if that is not enough.
+    A job that has to grow, because its spec does not allow its present number, loses all GPUs if
+    that is not enough.
     """
     excess = _find_excess(decision.shares, limits)
     if not excess:

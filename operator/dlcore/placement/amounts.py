@@ -29,7 +29,7 @@ _UNITS: Final = {
 
 
 LARGEST: Final = (2**63 - 1) * WHOLE
-"""Kubernetes takes whatever is more for this."""
+"""Kubernetes takes the larger of the two."""
 _LONGEST: Final = 128
 _MOST_POWERS: Final = 2 * _LONGEST
 """A number of no more digits than that, with so large an exponent, is beyond every bound."""
@@ -40,7 +40,7 @@ _FORM: Final = re.compile(
 
 
 class NoAmount(ValueError):
-    """What stands there is no amount."""
+    """The text is no amount."""
 
 
 def read_amount(text: str | float) -> int:
@@ -86,7 +86,7 @@ def requests_of(spec: Json) -> dict[str, int]:
             staying = asked
         alone = _larger(alone, asked)
     needed = _larger(total((together, staying)), alone)
-    # What is said for the pod as a whole counts for more than what its containers say.
+    # Requests for the pod as a whole win over those of its containers.
     needed |= read_amounts((spec.get("resources") or {}).get("requests"))
     needed = total((needed, read_amounts(spec.get("overhead"))))
     needed[PODS] = WHOLE

@@ -1,14 +1,12 @@
 """
-The free GPUs of a cluster, by count, and where a job would fit.
+Where a job would fit among the free GPUs of a cluster.
 
 Policies ask :class:`Room` what would fit before they promise it, and :mod:`dlcore.placement.placing` where
 to put what they promised. Three rules: the fewest nodes; the smallest gaps that suffice, so that
 the largest are left for others; types are never mixed unless the job allows it.
 """
 
-import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,8 +16,12 @@ from dlcore.model import (
     NodeName,
     Placement,
 )
+from dlcore.placement.counting import has_whole_nodes, name_type
+from dlcore.placement.gaps import Gaps
+from dlcore.placement.largest import acceptable_types
 from dlcore.placement.needs import Needs
-from dlcore.placement.pod_room import PodRoom, find_taking
+from dlcore.placement.pod_room import PodRoom
+from dlcore.placement.spreading import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +33,19 @@ class Fit:
 
 
 class Room:
-    """
-    The free GPUs of a cluster, by count.
+    """The free GPUs of a cluster, by count, and the room for pods beside them."""
 
-    Nodes are kept in buckets by how many GPUs they have free, so that the best fit is found
-    without looking at every node.
-    """
-
-    __slots__ = ("_buckets", "_vain", "cluster", "free", "nodes", "pod_room")
+    __slots__ = ("_vain", "cluster", "free", "gaps", "nodes", "pod_room")
 
     def __init__(self, cluster: Cluster, taken: Iterable[Placement] = ()) -> None:
         self.cluster = cluster
+        self.gaps = Gaps(cluster, taken)
         self.pod_room = PodRoom(cluster)
+        # At hand without a call, because policies look at them for every job.
+        self.nodes: Mapping[NodeName, int] = self.gaps.nodes
+        self.free: Mapping[str, int] = self.gaps.free
         self._vain: set[tuple[Needs, int, tuple[str, ...]]] = set()
-        """What was looked for in vain since anything was given back."""
-        self.nodes: dict[NodeName, int] = {
-            name: len(usable) for name, usable in cluster.usable.items()
-        }
-        for placement in taken:
-            # Spelt out, for this runs over every running job.
-            for node, gpus in placement.slices:
-                good = len(gpus) if node in cluster.whole else _count_good(cluster, node, gpus)
-                self.nodes[node] -= good
-        self.free: dict[str, int] = dict.fromkeys(cluster.types, 0)
-        """How many GPUs of each type are free."""
-        self._buckets: dict[str, list[dict[NodeName, None]]] = {
-            kind: [{} for _ in range(cluster.largest_node[kind] + 1)] for kind in cluster.types
-        }
-        for name, count in self.nodes.items():
-            kind = cluster.by_name[name].gpu_type
-            # Never below nothing, should two jobs be seen with one GPU: checking will tell.
-            left = self.nodes[name] = max(0, count)
-            self.free[kind] += left
-            self._buckets[kind][left][name] = None
+        """The searches that have failed since GPUs were last given back."""
 
     @property
     def total(self) -> int:
@@ -73,63 +55,40 @@ class Room:
     def take(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
         """Count these as given away, with room for new pods of the job that has them."""
         for node, count in nodes.items():
-            self._shift(node, -count)
+            self.gaps.shift(node, -count)
         if state is not None:
             self.pod_room.take(nodes, state)
 
     def give(self, nodes: Mapping[NodeName, int], state: JobState | None = None) -> None:
         """Count these as free again, and the room that was taken for new pods of the job."""
         for node, count in nodes.items():
-            self._shift(node, count)
+            self.gaps.shift(node, count)
         self._vain.clear()
         if state is not None:
             self.pod_room.give(nodes, state)
 
     def takes_pod(self, state: JobState, node: NodeName) -> bool:
-        """Whether a pod of the job could be on this node, whatever GPUs there are."""
+        """Whether a pod of the job could run on this node, regardless of its GPUs."""
         return self.pod_room.takes(state, node)
 
     def has(self, nodes: Mapping[NodeName, int]) -> bool:
-        """Tell whether so many are free on each of these nodes."""
+        """Tell whether each of these nodes has its number of free GPUs."""
         return all(self.nodes.get(node, -1) >= count for node, count in nodes.items())
 
-    def _shift(self, node: NodeName, by: int) -> None:
-        kind = self.cluster.by_name[node].gpu_type
-        old = self.nodes[node]
-        buckets = self._buckets[kind]
-        if not 0 <= old + by < len(buckets):
-            raise ValueError(f"{node} cannot have {old + by} GPUs free")
-        del buckets[old][node]
-        buckets[old + by][node] = None
-        self.nodes[node] = old + by
-        self.free[kind] += by
-
     def lacks_room_for_pod(self, state: JobState, gpus: int) -> bool:
-        """Whether so many GPUs are together on nodes that do not take a pod of the job."""
+        """Whether a node has ``gpus`` free GPUs but does not take a pod of the job."""
         return state.needs is not None and any(
             count >= gpus and not self.takes_pod(state, node) for node, count in self.nodes.items()
         )
 
     def find_node(self, state: JobState, gpu_type: str, gpus: int) -> NodeName | None:
         """The node of that type that takes the job with the smallest gap of at least ``gpus``."""
-        buckets = self._buckets.get(gpu_type, ())
-        return self._find_in(buckets[gpus:], state)
+        return self.gaps.find(gpu_type, gpus, takers=self.pod_room.takers(state))
 
     def find_emptiest(self, state: JobState, gpu_type: str, gpus: int) -> NodeName | None:
         """The node of that type that takes the job with the largest gap of at least ``gpus``."""
-        buckets = self._buckets.get(gpu_type, ())
-        return self._find_in(reversed(buckets[gpus:]), state)
-
-    def _find_in(
-        self, buckets: Iterable[Mapping[NodeName, None]], state: JobState
-    ) -> NodeName | None:
         takers = self.pod_room.takers(state)
-        for bucket in buckets:
-            there = bucket if takers is None else (node for node in bucket if node in takers)
-            found = next(iter(there), None)
-            if found is not None:
-                return found
-        return None
+        return self.gaps.find(gpu_type, gpus, takers=takers, emptiest=True)
 
     def find(self, state: JobState, gpus: int, gpu_type: str | None = None) -> Fit | None:
         """
@@ -175,68 +134,11 @@ class Room:
         kinds: tuple[str, ...],
         beside: Mapping[NodeName, int] = MappingProxyType({}),
     ) -> dict[NodeName, int] | None:
-        """
-        Find ``gpus`` GPUs on the fewest nodes, beside those that the job has already.
-
-        The fullest gaps are taken first, which needs the fewest nodes; the last is a best fit.
-        """
+        """Find ``gpus`` GPUs on the fewest nodes, beside those that the job has already."""
         if sum(self.free.get(kind, 0) for kind in kinds) < gpus:
             return None
-        if state.job.gpus.whole_nodes:
-            return self._spread_whole(state, gpus, kinds, beside)
-        largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
-        chosen: dict[NodeName, int] = {}
-        left = gpus
-        for node, count in self.iter_gaps(state, kinds, range(largest, 0, -1), beside):
-            if left <= count:
-                break
-            chosen[node] = count
-            left -= count
-        beyond = {**beside, **chosen}
-        last = next(self.iter_gaps(state, kinds, range(left, largest + 1), beyond), None)
-        if last is None:
-            return None
-        chosen[last[0]] = left
-        limit = state.job.gpus.max_nodes
-        if limit is not None and len(beside) + len(chosen) > limit:
-            return None
-        return chosen
-
-    def _spread_whole(
-        self,
-        state: JobState,
-        gpus: int,
-        kinds: tuple[str, ...],
-        beside: Mapping[NodeName, int],
-    ) -> dict[NodeName, int] | None:
-        """Find the same for a job that must have every GPU of each of several nodes."""
-        limit = state.job.gpus.max_nodes
-        if not has_whole_nodes(beside, self.cluster):
-            return None
-        chosen: dict[NodeName, int] = {}
-        largest = max(self.cluster.largest_node.get(kind, 0) for kind in kinds)
-        for node, count in self.iter_gaps(state, kinds, range(largest, 0, -1), beside):
-            if gpus == 0 or (limit is not None and len(beside) + len(chosen) == limit):
-                break
-            if count <= gpus and count == len(self.cluster.usable[node]):
-                chosen[node] = count
-                gpus -= count
-        return chosen if gpus == 0 else None
-
-    def iter_gaps(
-        self,
-        state: JobState,
-        kinds: tuple[str, ...],
-        counts: Iterable[int],
-        but: Mapping[NodeName, int] = MappingProxyType({}),
-    ) -> Iterator[tuple[NodeName, int]]:
-        """The nodes that take the job with so many free GPUs, in the order of these counts."""
-        takers = self.pod_room.takers(state)
-        for count, kind in itertools.product(counts, kinds):
-            buckets = self._buckets.get(kind, ())
-            for node in buckets[count] if count < len(buckets) else ():
-                if node not in but and (takers is None or node in takers):
-                    yield node, count
+        takers, demand = self.pod_room.takers(state), state.job.gpus
+        return spread(self.gaps, demand, gpus=gpus, kinds=kinds, takers=takers, beside=beside)
 
     def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
         """A checkpoint that only some nodes can read binds the job to these."""
@@ -274,154 +176,8 @@ def _take_fewest(
 
 
 def may_share_as(state: JobState, nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
-    """Whether the job may have just so many GPUs on these nodes, as far as sharing nodes goes."""
+    """Whether the job may have exactly these GPUs on these nodes, as far as sharing nodes goes."""
     return not state.job.gpus.whole_nodes or len(nodes) == 1 or has_whole_nodes(nodes, cluster)
-
-
-def has_whole_nodes(nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
-    """Whether these are all the GPUs of each node that may be given away."""
-    return all(count >= len(cluster.usable.get(node, ())) for node, count in nodes.items())
-
-
-def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
-    """
-    How many GPUs on each node would be free if the placement were given up.
-
-    Fewer than it has where a job goes on with GPUs that nobody new would be given.
-    """
-    return {
-        node: len(gpus) if node in cluster.whole else _count_good(cluster, node, gpus)
-        for node, gpus in placement.slices
-    }
-
-
-def count_good(
-    placement: Placement, nodes: Mapping[NodeName, int], cluster: Cluster
-) -> dict[NodeName, int]:
-    """
-    Count, of the GPUs kept on each node, those that other jobs could be given.
-
-    A job may go on with GPUs that no other job would get; it gives those up first.
-    """
-    counts = dict(nodes)
-    if cluster.flawless:
-        return counts
-    good, whole = count_usable(placement, cluster), count_nodes(placement)
-    for node, count in nodes.items():
-        bad = whole.get(node, 0) - good.get(node, 0)
-        if bad:
-            counts[node] = max(min(count, good[node]), count - bad)
-    return counts
-
-
-def _count_good(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
-    return len(set(cluster.usable[node]).intersection(gpus))
-
-
-def order_good_first(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> tuple[int, ...]:
-    """A job's GPUs on a node in the order in which it keeps them: it gives up bad ones first."""
-    if node in cluster.whole:
-        return gpus
-    usable = set(cluster.usable.get(node, ()))
-    return tuple(sorted(gpus, key=lambda index: (index not in usable, index)))
-
-
-def name_type(cluster: Cluster, nodes: Iterable[NodeName]) -> str:
-    """The type of a placement on these nodes; several are joined by ``+``."""
-    return "+".join(sorted({cluster.by_name[node].gpu_type for node in nodes}))
-
-
-def acceptable_types(state: JobState, cluster: Cluster) -> tuple[str, ...]:
-    """The types of this cluster that the job can be given, those it likes best first."""
-    kinds = cluster.types
-    if state.job.gpus.types:
-        kinds = tuple(kind for kind in state.job.gpus.types if kind in cluster.totals)
-    sizes = _sizes_in_reach(state, cluster)
-    if sizes is not cluster.sizes:
-        kinds = tuple(kind for kind in kinds if kind in sizes)
-    return kinds
-
-
-def largest_possible(state: JobState, cluster: Cluster, gpu_type: str | None = None) -> int:
-    """The most GPUs, of a type or of any, that this job could have on this cluster, were it empty."""
-    return _most_of(state, _sizes_in_reach(state, cluster), cluster, gpu_type)
-
-
-def largest_at_present(state: JobState, cluster: Cluster) -> int:
-    """
-    The same were no GPU given away, on the nodes that have room for its pods now.
-
-    Of pods it counts those that are there, since new ones are made ready beside them.
-    """
-    needs = state.needs
-    if needs is None or state.placement is not None:
-        return largest_possible(state, cluster)
-    find = functools.partial(_sizes_with_room, state, needs, cluster)
-    if state.bound_to or state.pods_at:
-        return _most_of(state, find(), cluster, None)
-    return _most_of(state, _recall(cluster, needs, "room", find), cluster, None)
-
-
-Sizes = Mapping[str, Sequence[int]]
-"""How many GPUs may be given away on each node of a type, the largest first."""
-
-
-def _most_of(state: JobState, sizes: Sizes, cluster: Cluster, gpu_type: str | None) -> int:
-    demand = state.job.gpus
-    kinds = acceptable_types(state, cluster) if gpu_type is None else (gpu_type,)
-    groups: list[Sequence[int]] = [sizes.get(kind, ()) for kind in kinds]
-    if demand.mixed:
-        groups = [sorted((size for group in groups for size in group), reverse=True)]
-    return max((sum(group[: demand.max_nodes]) for group in groups), default=0)
-
-
-def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    taking = find_taking(needs, cluster).union(state.pods_at)
-    return _sizes_of(taking.intersection(state.bound_to) if state.bound_to else taking, cluster)
-
-
-def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
-    """Whether every node of the cluster would take the job if it were empty, as far as pods go."""
-    return _sizes_in_reach(state, cluster) is cluster.sizes
-
-
-def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
-    """The sizes of the nodes that the job may be on at all, were there no pods."""
-    needs = state.needs
-    if needs is None:
-        return _sizes_of(state.bound_to, cluster) if state.bound_to else cluster.sizes
-    find = functools.partial(_sizes_if_empty, state, needs, cluster)
-    return find() if state.bound_to else _recall(cluster, needs, "reach", find)
-
-
-def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    there = state.bound_to or tuple(cluster.by_name)
-    nodes = [cluster.by_name[name] for name in there if name in cluster.by_name]
-    taking = [node.name for node in nodes if needs.may_be_on(node.name, node.capacity)]
-    return cluster.sizes if len(taking) == len(cluster.nodes) else _sizes_of(taking, cluster)
-
-
-def _recall(cluster: Cluster, needs: Needs, what: str, find: Callable[[], Sizes]) -> Sizes:
-    """Find out what follows from the needs of thousands of jobs once for a cluster."""
-    known = cluster.memo.get((needs, what))
-    if known is None:
-        known = cluster.memo[needs, what] = find()
-    return known  # type: ignore[return-value]
-
-
-def _sizes_of(nodes: Iterable[str], cluster: Cluster) -> Sizes:
-    sizes: dict[str, list[int]] = {}
-    for node in nodes:
-        name = NodeName(node)
-        if name in cluster.by_name:
-            kind = cluster.by_name[name].gpu_type
-            sizes.setdefault(kind, []).append(len(cluster.usable[name]))
-    return {kind: sorted(each, reverse=True) for kind, each in sizes.items()}
-
-
-def count_nodes(placement: Placement) -> dict[NodeName, int]:
-    """How many GPUs the placement has on each node."""
-    return {node: len(gpus) for node, gpus in placement.slices}
 
 
 def grow(

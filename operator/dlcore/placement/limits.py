@@ -1,5 +1,5 @@
 """
-What the jobs of a namespace may have in all.
+The limits for all jobs of a namespace together.
 
 Kubernetes' own quotas cannot see GPUs that a container is given without asking its node for them,
 so the limit is kept where GPUs are decided about.
@@ -46,7 +46,7 @@ class NamespaceLimits:
         return self.max_priority.get(namespace, self.max_priority.get(ANY))
 
     def less(self, held: Mapping[str, int]) -> "NamespaceLimits":
-        """Return what is left where so many GPUs are held by jobs that nobody decides about."""
+        """Return what is left where jobs that are not scheduled hold this many GPUs."""
         left = {
             namespace: max(0, limit - gpus)
             for namespace, gpus in held.items()

@@ -1,9 +1,9 @@
 """
-What a pod of a job needs of a node besides GPUs: room for what it asks, and that it may be there.
+The needs of a job's pod on a node in addition to GPUs: room for its requests, and the permission to run there.
 
-A job has one pod on each node that it spans, whatever number of GPUs it has there, so that what a
-pod needs is the same on each. Whoever sees the cluster makes one object for all jobs that need the
-same: what follows from it is then found out once, for thousands that wait.
+A job has one pod on each node that it spans, for any number of GPUs there, so that each pod needs
+the same. The platform makes one object for all jobs with the same needs, so that the conclusions
+from it are computed once for thousands of waiting jobs.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,18 @@ from dlcore.placement.amounts import Amounts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """What every pod of a job asks, and where it may be at all. One object for all that are alike."""
+    """The requests of every pod of a job, and the nodes where it may run. One object for all that are alike."""
 
     amounts: tuple[tuple[str, int], ...] = ()
-    """By resource, in thousandths; what is not counted on a node is there without limit."""
+    """By resource, in thousandths; a resource that a node does not count is unlimited there."""
     nodes: frozenset[str] | None = None
     """The nodes that would take it if they had room; ``None``: any."""
     refusals: tuple[tuple[str, int], ...] = ()
     """Why the others would not, for people, and how many of them for that reason."""
 
     def fits(self, free: Amounts | None) -> bool:
-        """Whether there is enough of everything; of what nobody counts there always is."""
+        """Whether there is enough of every resource; a resource that is not counted always
+        suffices."""
         if free is not None:
             # Spelt out, for this is asked for each of hundreds of nodes.
             for name, amount in self.amounts:

@@ -1,5 +1,5 @@
 """
-Who gets which GPUs on which nodes.
+Chooses which job gets which GPUs on which nodes.
 
 Called by :func:`dlcore.cycle.schedule` with what the policy decided. A job keeps what it holds;
 else it goes where :mod:`dlcore.placement.free_gpus` finds room. Only here GPUs are chosen by their ids.
@@ -19,20 +19,13 @@ from dlcore.model import (
     NodeName,
     Placement,
 )
-from dlcore.placement.free_gpus import (
-    Room,
-    count_nodes,
-    count_usable,
-    grow,
-    may_share_as,
-    name_type,
-    order_good_first,
-)
+from dlcore.placement.counting import count_nodes, count_usable, name_type, order_good_first
+from dlcore.placement.free_gpus import Room, grow, may_share_as
 from dlcore.planning import Wanted
 
 
 class Placed(NamedTuple):
-    """What came of a policy's shares: only what is not as it was before."""
+    """The result of a policy's shares: only the differences from before."""
 
     wanted: dict[JobId, Wanted]
     """Newcomers and changed jobs, in the order in which GPUs were given."""
@@ -80,7 +73,7 @@ def place(
 
 
 def _keeps(state: JobState, share: Share) -> bool:
-    """Whether nothing changes for a running job. The usual case is told by its first line."""
+    """Whether nothing changes for a running job. The first line recognises the usual case."""
     placement = state.placement
     assert placement is not None
     if share.gpus != placement.shape.gpus:
@@ -95,7 +88,7 @@ def _keeps(state: JobState, share: Share) -> bool:
 
 def _find_vain_losses(states: Iterable[JobState], wanted: Mapping[JobId, Wanted]) -> set[JobId]:
     """
-    Find those who would lose GPUs to nobody, and shall keep what they have.
+    Find the jobs that would lose GPUs without a gain for another job, and so keep what they have.
 
     That happens when whom they were taken for found no place after all, and it may happen to any
     policy that thinks in numbers and leaves the places to us.
@@ -141,7 +134,7 @@ def _batch_of(state: JobState, share: Share) -> int | None:
 
 
 def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placement | None:
-    """What is left of the job's placement if it only keeps or shrinks; ``None`` if it needs more."""
+    """Return the job's placement if it only keeps or shrinks; ``None`` if it needs more."""
     placement = state.placement
     assert placement is not None
     if share.gpu_type is not None and share.gpu_type != placement.gpu_type:

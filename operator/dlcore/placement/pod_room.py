@@ -14,18 +14,18 @@ from dlcore.placement.needs import Needs
 
 
 class PodRoom:
-    """What is free for new pods, beside those that there are."""
+    """The free resources for new pods, beside the existing ones."""
 
     __slots__ = ("_cluster", "_left", "_taking")
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._left: dict[NodeName, Amounts] = {}
-        """What is left on the nodes that some were tried on."""
+        """The rest on the nodes where pods were tried."""
         self._taking: dict[Needs, set[NodeName]] = {}
 
     def takes(self, state: JobState, node: NodeName) -> bool:
-        """Whether a pod of the job could be on this node, or is there."""
+        """Whether a pod of the job could run on this node, or exists there."""
         needs = state.needs
         return needs is None or node in self._nodes_for(needs) or state.has_pod_on(node)
 
@@ -53,7 +53,7 @@ class PodRoom:
     def _iter_new(
         self, nodes: Iterable[NodeName], state: JobState
     ) -> Iterable[tuple[NodeName, Amounts]]:
-        # One that is there has what it asked for until it is proven to be gone.
+        # An existing pod has its requests until its end is proven.
         for node in nodes:
             free = self._free(node)
             if free is not None and not state.has_pod_on(node):

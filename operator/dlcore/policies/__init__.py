@@ -1,7 +1,13 @@
 """
 The policies by the names that users type.
 
-A policy of your own is one file with a class like the others, and one line in the list below.
+A policy of your own is one file with a class like the others, in the folder that says where it comes from, and one
+line in the list below:
+
+- :mod:`.foresight` is the default;
+- :mod:`.papers` has what papers describe;
+- :mod:`.baselines` has the simple rules that others are measured against;
+- :mod:`.common` is what several of them share, and no policy.
 """
 
 import dataclasses
@@ -11,33 +17,33 @@ from typing import Any
 from dlcore.contract import Policy
 from dlcore.options import read as read_option
 from dlcore.options import rules_of
-from dlcore.policies.adaptive import Adaptive
-from dlcore.policies.afs_l import AfsL
-from dlcore.policies.afs_p import AfsP
-from dlcore.policies.afs_s import AfsS
-from dlcore.policies.dragon import Dragon
-from dlcore.policies.fifo import Fifo
-from dlcore.policies.fjf import Fjf
+from dlcore.policies.baselines.fifo import Fifo
+from dlcore.policies.baselines.fjf import Fjf
+from dlcore.policies.baselines.hdf import HighestDensityFirst
+from dlcore.policies.baselines.kube_default import KubeDefault
+from dlcore.policies.baselines.kube_pods import KubePods
+from dlcore.policies.baselines.locality import Locality
+from dlcore.policies.baselines.max_min import MaxMin
+from dlcore.policies.baselines.srsf import Srsf
+from dlcore.policies.baselines.srtf import Srtf
 from dlcore.policies.foresight import Foresight
-from dlcore.policies.gang_fifo import GangFifo
-from dlcore.policies.hdf import HighestDensityFirst
-from dlcore.policies.hesrpt import Hesrpt
-from dlcore.policies.kube_default import KubeDefault
-from dlcore.policies.kube_pods import KubePods
-from dlcore.policies.locality import Locality
-from dlcore.policies.lyra import Lyra
-from dlcore.policies.max_min import MaxMin
-from dlcore.policies.ones import Ones
-from dlcore.policies.optimus import Optimus
-from dlcore.policies.optimus_periodic import OptimusPeriodic
-from dlcore.policies.sia import Sia
-from dlcore.policies.smartfill import SmartFill
-from dlcore.policies.srsf import Srsf
-from dlcore.policies.srsf_e import SrsfE
-from dlcore.policies.srtf import Srtf
-from dlcore.policies.srtf_e import SrtfE
-from dlcore.policies.themis import Themis
-from dlcore.policies.tiresias import Tiresias
+from dlcore.policies.papers.adaptive import Adaptive
+from dlcore.policies.papers.afs.afs_l import AfsL
+from dlcore.policies.papers.afs.afs_p import AfsP
+from dlcore.policies.papers.afs.afs_s import AfsS
+from dlcore.policies.papers.afs.srsf_e import SrsfE
+from dlcore.policies.papers.afs.srtf_e import SrtfE
+from dlcore.policies.papers.dragon import Dragon
+from dlcore.policies.papers.gang_fifo import GangFifo
+from dlcore.policies.papers.hesrpt import Hesrpt
+from dlcore.policies.papers.lyra import Lyra
+from dlcore.policies.papers.ones import Ones
+from dlcore.policies.papers.optimus import Optimus
+from dlcore.policies.papers.optimus_periodic import OptimusPeriodic
+from dlcore.policies.papers.sia import Sia
+from dlcore.policies.papers.smartfill import SmartFill
+from dlcore.policies.papers.themis import Themis
+from dlcore.policies.papers.tiresias import Tiresias
 from dlcore.problems import nearest
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {

@@ -24,5 +24,7 @@ class Kept(Generic[T]):
             if suits(known):
                 return known
         made = make()
-        self.latest[:] = [made, *self.latest[: self._most - 1]]
+        # A new list, because another thread may be searching the present one. Without a lock: of two threads
+        # that add at the same time one may be overwritten, and then its conclusions are drawn once more.
+        self.latest = [made, *self.latest[: self._most - 1]]
         return made

@@ -1,8 +1,8 @@
 """
 How many iterations a job needs whose user said only what it shall reach.
 
-Whoever builds a snapshot calls :func:`predict_iterations` with the points of the profile and those
-the job reported so far, and puts the answer into ``JobState.iterations_total``.
+The builder of a snapshot calls :func:`predict_iterations` with the points of the profile and those
+that the job has reported, and puts the answer into ``JobState.iterations_total``.
 
 The curves are those of Optimus: a loss that falls as ``1/(b0*k + b1) + b2``, and turned upside
 down an accuracy that rises as ``c - 1/(b0*k + b1)``. No b is negative. For a given limit (b2 or c)
@@ -34,15 +34,15 @@ MOST_POINTS = 200
 """More are thinned out: they would cost time and tell nothing new."""
 
 OFFLINE_WEIGHT = 4.0
-"""The points of the profile together weigh no more than so many of the job's own."""
+"""The points of the profile together weigh no more than this many points of the job itself."""
 
 LIMITS = 9
 """How many limits are tried at first, and then twice again around the best of them."""
 
 LUCK = 0.5
 """
-A noisy metric reaches a value before its mean does, because one good report is enough. So many
-times the usual miss of the curve counts as reached; less if it must be reached several times.
+A noisy metric reaches a value before its mean does, because one good report is enough. A value counts
+as reached within this many usual errors of the curve; within fewer if it must be reached several times.
 """
 
 
@@ -149,7 +149,7 @@ def _interval(points: Sequence[AccuracyPoint]) -> float:
 
 
 class _Sample(NamedTuple):
-    """What is fitted: numbers that fall and are not negative."""
+    """The numbers to fit: they fall and are not negative."""
 
     iterations: Floats
     values: Floats
@@ -162,7 +162,7 @@ class _Sample(NamedTuple):
     ) -> "_Sample":
         points = [*offline, *online]
         flip = _Flip.of(points, target)
-        # Outliers are told from their neighbours, which another run's points are not.
+        # Neighbours show which points are outliers, and the points of another run are no neighbours.
         values = np.concatenate(
             [_smooth(flip.apply([point.value for point in part])) for part in (offline, online)]
         )

@@ -1,8 +1,8 @@
 """
 How fast a type of job trains in a shape, as far as its own profile says.
 
-:mod:`dlcore.predicting.relating` calls this, and asks other profiles where this is not enough. What was
-measured is returned as it was measured, never smoothed: real scaling peaks, falls and is noisy.
+:mod:`dlcore.predicting.relating` calls this, and asks other profiles where this is not enough. Measured
+speeds are returned as they are, never smoothed: real scaling peaks, falls and is noisy.
 Between two measured counts of GPUs speed is taken as straight in log–log; beyond them the time of
 an iteration is fitted as ``t(g) = a/g + b + c*g`` with no negative term, a curve that can level
 off and fall but never grows faster than linearly.
@@ -61,7 +61,7 @@ def points_by_type(profile: Profile) -> Mapping[str, tuple[Point, ...]]:
 
 
 def estimate_alone(profile: Profile, shape: Shape) -> Estimate | None:
-    """What needs no other profile: a measured shape, or one between two on as many nodes."""
+    """Estimate a shape that needs no other profile: a measured one, or one between two on as many nodes."""
     points = points_by_type(profile).get(shape.gpu_type, ())
     lower = upper = None
     for point in points:

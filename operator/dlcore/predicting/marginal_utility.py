@@ -1,7 +1,7 @@
 """
 Coach's marginal utility: how fast a job trains with a number of workers, by a parabola fitted to a few.
 
-Lövenvald (Umeå University, 2021), section 4.2. It stands beside the prediction of our own
+Lövenvald (Umeå University, 2021), section 4.2. It exists beside our own prediction
 (:mod:`dlcore.predicting.interpolating`, :mod:`dlcore.predicting.relating`), for comparison: ``dljob simulate
 --predictor marginal-utility`` lets policies believe it, and ``benchmarks/prediction.py --speeds``
 holds both against measured speeds.

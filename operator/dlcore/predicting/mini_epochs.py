@@ -40,7 +40,7 @@ def count_gpus(options: Sequence[int]) -> tuple[int, ...]:
 def plan(
     options: Sequence[int], per_s: float, *, seconds: float = SECONDS
 ) -> tuple[MiniEpoch, ...]:
-    """What to run for a job that makes ``per_s`` iterations a second with its fewest GPUs."""
+    """Plan the mini-epochs of a job that makes ``per_s`` iterations a second with its fewest GPUs."""
     iterations = max(1, round(seconds * per_s))
     return tuple(MiniEpoch(gpus, iterations) for gpus in count_gpus(options) for _ in range(EACH))
 

@@ -2,7 +2,8 @@
 An exponential back-off for many things at once: each refusal doubles the wait of that thing.
 
 The time is an argument, so that simulated and real clocks share one code. Pods that the platform
-refuses and jobs whose status it refuses to store wait here.
+refuses and jobs whose status it refuses to store wait here. Code that counts its failures itself, because
+the count is stored with a job or ends with a loop, takes the doubling alone (:func:`wait_after`).
 """
 
 from collections.abc import Container, Hashable, Iterator
@@ -11,14 +12,22 @@ from typing import Final, Generic, TypeVar
 
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
+_MOST_DOUBLINGS: Final = 30
+"""A count that rises for months stays a number that a float can hold."""
 
 K = TypeVar("K", bound=Hashable)
+
+
+def wait_after(failures: int, *, first_seconds: float, longest_seconds: float) -> float:
+    """Return the wait after a number of failures in a row: each further failure doubles it."""
+    doublings = min(max(0, failures - 1), _MOST_DOUBLINGS)
+    return min(longest_seconds, first_seconds * 2.0**doublings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
     why: str
-    wait: float
+    times: int
     until: float
 
 
@@ -51,8 +60,9 @@ class Backoff(Generic[K]):
     def refuse(self, what: K, why: str, now: float) -> bool:
         """Remember a refusal and double the wait; return whether the reason is a new one."""
         before = self._refusals.get(what)
-        wait = min(2.0 * before.wait, self._longest) if before is not None else self._first
-        self._refusals[what] = _Refusal(why, wait, now + wait)
+        times = before.times + 1 if before is not None else 1
+        wait = wait_after(times, first_seconds=self._first, longest_seconds=self._longest)
+        self._refusals[what] = _Refusal(why, times, now + wait)
         return before is None or before.why != why
 
     def settle(self, what: K) -> None:

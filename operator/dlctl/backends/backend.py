@@ -1,5 +1,5 @@
 """
-What the verbs ask of the place where jobs run, whichever place that is.
+The interface between the verbs and the place where jobs run: a cluster or one machine.
 
 Jobs, nodes and all else travel as the documents that ``-o json`` prints, for they are what every
 place has in common. :mod:`dlctl.backends.local.local_backend` asks the ``dljob up`` of this machine, and
@@ -7,7 +7,7 @@ place has in common. :mod:`dlctl.backends.local.local_backend` asks the ``dljob 
 """
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class NotThere(BackendError):
 
 
 class Conflict(BackendError):
-    """Somebody else has changed it meanwhile, or its state does not allow it."""
+    """Another program has changed it in between, or its state does not allow it."""
 
 
 class JobList(NamedTuple):
@@ -64,11 +64,11 @@ class Created(NamedTuple):
 
     items: list[Json]
     notices: list[str]
-    """What of them has no effect there."""
+    """Notes about their fields that have no effect there."""
 
 
 class Plan(NamedTuple):
-    """What would be decided now."""
+    """The decision that would follow now."""
 
     effects: list[Json]
     notices: list[str]
@@ -77,12 +77,17 @@ class Plan(NamedTuple):
 
 
 class Keeping(enum.Enum):
-    """What becomes of the checkpoints in a job's own folder when the job is cancelled."""
+    """Whether the checkpoints in a job's own folder stay when the job is cancelled."""
 
     USUAL = ""
     """They are removed, but those of a Completed job are kept."""
     KEEP = "keepCheckpoints"
     REMOVE = "removeCheckpoints"
+
+
+def never() -> bool:
+    """Say that a log is followed until the job has ended."""
+    return False
 
 
 class LogQuery(NamedTuple):
@@ -95,6 +100,8 @@ class LogQuery(NamedTuple):
     follow: bool = False
     since: float | None = None
     """In how many seconds it was written; ``None``: at any time."""
+    is_over: Callable[[], bool] = never
+    """Asked from time to time while the log is followed, which ends once this holds."""
 
 
 class LogLine(NamedTuple):
@@ -113,7 +120,10 @@ class Backend(Protocol):
 
     @property
     def look_seconds(self) -> float:
-        """How often it may be looked at everything, so that nobody is bothered by it."""
+        """How often a verb may read everything without being a burden."""
+
+    def open_another(self) -> "Backend":
+        """Ask the same place by a connection of its own, such as from another thread."""
 
     def close(self) -> None:
         """Let go of what is open."""
@@ -176,5 +186,5 @@ class Backend(Protocol):
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
         """Yield what the training of a job wrote; if it is followed, until the job has ended."""
 
-    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+    def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         """Run a command where a job has its GPUs, and return its exit status."""

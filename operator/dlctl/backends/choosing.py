@@ -29,10 +29,11 @@ from click.shell_completion import CompletionItem
 from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Backend, BackendError
 from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.messages import say
 from dllocal.folders import SYSTEM_ROOT, Folders, default_root
 
 if TYPE_CHECKING:
-    from dlctl.backends.cluster.backend import ClusterBackend
+    from dlctl.backends.cluster.connecting import Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -47,7 +48,7 @@ SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What was said of the place that is meant."""
+    """The options that say which place is meant."""
 
     state: Path | None = None
     kubeconfig: str = ""
@@ -60,18 +61,48 @@ class Place:
         return bool(self.kubeconfig or self.context or self.namespace or self.everywhere)
 
 
-def choose(place: Place) -> Backend:
-    """Find the place that is meant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """
+    The place that is meant, decided once.
+
+    A program that asks for hours opens it for each question. Meanwhile a ``dljob up`` may come or go, and
+    another context may become the current one; no question or change may go to another place for that.
+    """
+
+    folders: Folders | None = None
+    """Of one machine."""
+    or_else: str = ""
+    """The end of the remedy where no ``dljob up`` answers."""
+    target: "Target | None" = None
+    """Of a cluster."""
+    everywhere: bool = False
+
+    def open(self, *, notice: Callable[[str], None] = say) -> Backend:
+        """Open the place; to be closed in the end. ``notice`` takes what a user should know of its answers."""
+        if self.target is None:
+            assert self.folders is not None
+            return LocalBackend(self.folders.socket, or_else=self.or_else)
+        from dlctl.backends.cluster.backend import ClusterBackend  # noqa: PLC0415 - see _find_cluster
+
+        return ClusterBackend(self.target.connect(), self.everywhere, notice=notice)
+
+
+def decide(place: Place) -> Chosen:
+    """Decide which place is meant."""
     if place.state is not None and place.names_cluster:
         raise click.UsageError(
             "--state is one machine, and --kubeconfig, --context, --namespace and"
             " --all-namespaces are a cluster; give one or the other"
         )
     if place.state is None and _is_cluster(place):
-        return _cluster(place)
-    return LocalBackend(
-        find_folders(place.state).socket, or_else="" if place.state else CLUSTER_REMEDY
-    )
+        return Chosen(target=_find_cluster(place), everywhere=place.everywhere)
+    return Chosen(folders=find_folders(place.state), or_else="" if place.state else CLUSTER_REMEDY)
+
+
+def choose(place: Place) -> Backend:
+    """Open the place that is meant."""
+    return decide(place).open()
 
 
 def _is_cluster(place: Place) -> bool:
@@ -120,14 +151,11 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def _cluster(place: Place) -> "ClusterBackend":
+def _find_cluster(place: Place) -> "Target":
     # It takes longer to load than all else, and who has one machine does not need it.
-    from dlctl.backends.cluster.backend import ClusterBackend  # noqa: PLC0415
-    from dlctl.backends.cluster.connecting import connect  # noqa: PLC0415
+    from dlctl.backends.cluster.connecting import find_target  # noqa: PLC0415
 
-    return ClusterBackend(
-        connect(place.kubeconfig, place.context, place.namespace), place.everywhere
-    )
+    return find_target(place.kubeconfig, place.context, place.namespace)
 
 
 @contextmanager
@@ -216,7 +244,7 @@ def place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
 
 
 def output_option(*formats: str, default: str = "") -> Callable[[Command], Command]:
-    """``-o`` with these formats; without it people are told as people like it."""
+    """``-o`` with these formats; without it the output is for people."""
     return click.option(
         "-o",
         "--output",
@@ -231,7 +259,7 @@ def complete_jobs(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Complete the names of jobs. Where nobody answers there is nothing to complete."""
+    """Complete the names of jobs. Without a server that answers there are none."""
     try:
         with opened(place_of(ctx.params)[0]) as backend:
             items, home = backend.list_jobs().items, backend.home
@@ -254,7 +282,7 @@ def name_argument(*, several: bool = False, required: bool = True) -> Callable[[
 
 
 RESOURCES = ("dljob.dljob.io/", "dljobs.dljob.io/")
-"""What ``get -o name`` and kubectl print before a name. No namespace has dots."""
+"""The prefixes that ``get -o name`` and kubectl print before a name. No namespace has dots."""
 
 
 def _read_names(

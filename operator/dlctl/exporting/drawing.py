@@ -74,15 +74,15 @@ class Drawing:
             arguments=drawn.arguments,
             ends=drawn.arrows,
         )
-        self._put(first, Event.BEGIN, opening)
-        self._put(last, Event.END, packets.event(last, track, Event.END))
+        self._put(first, Event.BEGIN, packet=opening)
+        self._put(last, Event.END, packet=packets.event(last, track, Event.END))
 
     def add_moment(
         self,
         track: int,
         at: float,
-        name: str,
         *,
+        name: str,
         category: str = "",
         arguments: Mapping[str, Argument],
         arrows: tuple[int, ...] = (),
@@ -98,16 +98,16 @@ class Drawing:
             arguments=arguments,
             starts=arrows,
         )
-        self._put(moment, Event.INSTANT, packet)
+        self._put(moment, Event.INSTANT, packet=packet)
 
     def count(self, track: int, at: float, value: float) -> None:
         """Draw the value of a counter from a moment on."""
         moment = self._ns(at)
-        self._put(moment, Event.COUNTER, packets.count(moment, track, value))
+        self._put(moment, Event.COUNTER, packet=packets.count(moment, track, value))
 
     def _ns(self, at: float) -> int:
         # States from before the begin hold at the begin.
         return round(max(0.0, at - self._base) * NS)
 
-    def _put(self, at: int, what: Event, packet: bytes) -> None:
+    def _put(self, at: int, what: Event, *, packet: bytes) -> None:
         self._events.append(_Written(at, _ORDER[what], packet))

@@ -46,7 +46,7 @@ def render(record: Record, form: Format) -> bytes:
     return "".join(encode(record)).encode()
 
 
-def write_file(path: Path, record: Record, form: Format | None = None) -> None:
+def write_file(path: Path, record: Record, *, form: Format | None = None) -> None:
     """Write a record to a file, whole or not at all."""
     writing.write_bytes(path, render(record, form or format_of(path)))
 

@@ -48,8 +48,8 @@ def export(record: Record) -> bytes:
         for line in record.lines
         if isinstance(line, Decided) and line.step != "wait"
     }
-    _Gpus(drawing, record, decisions).draw()
-    _draw_phases(drawing, record, decisions)
+    _Gpus(drawing, record, decisions=decisions).draw()
+    _draw_phases(drawing, record, decisions=decisions)
     _draw_moments(drawing, record)
     _draw_counters(drawing, record)
     return drawing.content(is_epoch=record.header.clock is Clock.EPOCH)
@@ -62,7 +62,7 @@ Decisions = Mapping[tuple[str, int], Decided]
 class _Gpus:
     """The tracks of GPUs."""
 
-    def __init__(self, drawing: Drawing, record: Record, decisions: Decisions) -> None:
+    def __init__(self, drawing: Drawing, record: Record, *, decisions: Decisions) -> None:
         self._drawing = drawing
         self._record = record
         self._decisions = decisions
@@ -145,7 +145,7 @@ class _Gpus:
         self._drawing.add_moment(
             self._track(ref),
             line.at,
-            f"makes room for {line.for_job}",
+            name=f"makes room for {line.for_job}",
             category=ROOM_CATEGORY,
             arguments={"job": line.job, "reason": line.sentence, "cause": line.cause},
             arrows=(self._arrows,),
@@ -173,7 +173,7 @@ def _reasons_of(decided: Decided) -> dict[str, Argument]:
     return arguments
 
 
-def _draw_phases(drawing: Drawing, record: Record, decisions: Decisions) -> None:
+def _draw_phases(drawing: Drawing, record: Record, *, decisions: Decisions) -> None:
     for stretch in list_stretches(record):
         decided = decisions.get((stretch.job, stretch.generation))
         arguments: dict[str, Argument] = {"generation": stretch.generation}
@@ -193,7 +193,9 @@ def _draw_moments(drawing: Drawing, record: Record) -> None:
         job, name, message = moment
         arguments = {"message": message} if message else {}
         # Below the job, because a moment within a phase would be drawn over it.
-        drawing.add_moment(drawing.track(JOBS, job, "events"), line.at, name, arguments=arguments)
+        drawing.add_moment(
+            drawing.track(JOBS, job, "events"), line.at, name=name, arguments=arguments
+        )
 
 
 def _moment(line: Line) -> tuple[str, str, str] | None:

@@ -1,1 +1,1 @@
-"""What is typed: arguments, units, job files, selections and changes."""
+"""Input from the command line: arguments, units, job files, selections and changes."""

@@ -1,8 +1,8 @@
 """
-What stands on the command line, turned into what the simulator takes.
+Turns words of the command line into values for the simulator.
 
-Used by the verbs as types of their options. Whatever is wrong with an option is told with the
-name of the option and what to write, and the exit status is 2.
+The verbs use them as types of their options. An error names the option and says what to write, and the exit
+status is 2.
 """
 
 import math
@@ -146,7 +146,7 @@ def read_formats(text: str) -> tuple[Format, ...]:
 
 @_option_type
 def read_groups(text: str) -> tuple[str, ...]:
-    """Read by what the lines of a comparison are told apart."""
+    """Read the fields that distinguish the lines of a comparison."""
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     for name in names:
         if name not in GROUPS:

@@ -1,5 +1,5 @@
 """
-Changes of a job that is there: read it, alter its document, write it, and once more if it was overtaken.
+Changes an existing job: read it, alter its document, write it, and try again after a conflict.
 
 ``suspend``, ``resume``, ``set``, ``apply`` and ``edit`` change jobs this way. Which fields may change is
 decided where the job is kept, so that every way to change a job has the same answer.
@@ -7,7 +7,7 @@ decided where the job is kept, so that every way to change a job has the same an
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dlcontrol.reporting.formatting import in_ranges
 from dlctl.backends.backend import (
@@ -24,6 +24,8 @@ ATTEMPTS = 5
 
 LONGEST_VALUE = 60
 
+T = TypeVar("T")
+
 
 class Change(NamedTuple):
     """The document of a job before and after."""
@@ -36,19 +38,28 @@ class Change(NamedTuple):
         return self.before is not self.after
 
 
-def change_job(backend: Backend, name: str, alter: Callable[[Json], Json]) -> Change:
+def change_job(backend: Backend, name: str, *, alter: Callable[[Json], Json]) -> Change:
     """
     Write what ``alter`` makes of the document of a job; where it returns it as it is, nothing is written.
 
     Raises :class:`~dlctl.backends.backend.BackendError` if the job has ended or does not take the change.
     """
+    return retry_overtaken(lambda: _try_to_change(backend, name, alter=alter))
+
+
+def retry_overtaken(attempt: Callable[[], T]) -> T:
+    """
+    Return what ``attempt`` does, which reads a job and writes it, or only tries to.
+
+    It is called again where another writer came between: the operator writes each job, above all a new one.
+    """
     for _ in range(ATTEMPTS - 1):
         with suppress(Conflict):
-            return _try_to_change(backend, name, alter)
-    return _try_to_change(backend, name, alter)
+            return attempt()
+    return attempt()
 
 
-def _try_to_change(backend: Backend, name: str, alter: Callable[[Json], Json]) -> Change:
+def _try_to_change(backend: Backend, name: str, *, alter: Callable[[Json], Json]) -> Change:
     document = backend.get_job(name)
     insist_on_living(JobView.of(document), name)
     altered = alter(document)

@@ -1,5 +1,5 @@
 """
-What a shell completes besides verbs, options and the names of jobs: files, policies and GPUs.
+Shell completion beyond verbs, options and the names of jobs: files, policies and GPUs.
 
 Where the place is away there is nothing to complete, and nothing is said.
 """

@@ -24,7 +24,7 @@ _LIST = re.compile(r"\d{1,6}(,\d{1,6})*")
 
 
 class Demand(NamedTuple):
-    """What the command line says of the numbers of GPUs."""
+    """The numbers of GPUs on the command line."""
 
     counts: Fields | None = None
     """``options``, or ``min`` and ``max``."""
@@ -46,7 +46,7 @@ class Demand(NamedTuple):
         return {"min": least, "max": self.most or least}
 
     def changed(self, gpus: Fields) -> Fields:
-        """Write ``spec.gpus`` of a job that is there, with what is said and all else as it was."""
+        """Write ``spec.gpus`` of an existing job, with the given options and all else as it was."""
         self._check_usage()
         counts = self.counts if self.counts is not None else self._narrowed(gpus)
         kept = {name: value for name, value in gpus.items() if name not in COUNTS}

@@ -1,7 +1,7 @@
 """
 A DLJob made of a command and of options: what ``dljob run`` submits instead of a file.
 
-What is not said gets a value that fits an ordinary training script: one GPU, a length that is not known
+Fields without an option get values that fit an ordinary training script: one GPU, a length that is not known
 beforehand, and progress that is read from the lines which most scripts print (``step 12``, ``iter: 12``, a bar
 of tqdm). Everything is checked afterwards like a file, by the same schema.
 """
@@ -17,7 +17,7 @@ from dlctl.inputs.demands import Demand
 USUAL_PROGRESS = (
     r"(?i)(?:\b(?:step|iteration|iter)\b[ :=#\[(]{1,3}|\| *(?=\d+/\d+ \[))(?P<iteration>\d+)"
 )
-"""What most training scripts print of their progress, and tqdm."""
+"""The progress lines of most training scripts, and of tqdm."""
 
 LONGEST_NAME = 40
 _NO_NAME = re.compile(r"[^a-z0-9]+")
@@ -25,7 +25,7 @@ _SCRIPT = re.compile(r"(.+)\.(?:py|sh|pyz)$")
 
 
 class Draft(NamedTuple):
-    """What the command line of ``dljob run`` says, option by option."""
+    """The command line of ``dljob run``, option by option."""
 
     words: tuple[str, ...]
     demand: Demand

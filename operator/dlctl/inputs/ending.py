@@ -20,7 +20,7 @@ def run_to_the_end(activity: Coroutine[Any, Any, T]) -> T:
     """
     Run this to its end, or until a signal asks to end; raises :class:`click.Abort` then.
 
-    A second signal changes nothing: whoever is impatient cannot keep it from tidying up.
+    A second signal changes nothing, so that the verb always tidies up.
     """
     return asyncio.run(_run(activity))
 
@@ -28,6 +28,8 @@ def run_to_the_end(activity: Coroutine[Any, Any, T]) -> T:
 async def _run(activity: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(activity)
     loop = asyncio.get_running_loop()
+    # These take the place of the handler of asyncio.run, by which a second
+    # Ctrl-C raises KeyboardInterrupt in the middle of the tidying up.
     for signum in SIGNALS:
         loop.add_signal_handler(signum, _interrupt, task)
     try:
@@ -37,6 +39,7 @@ async def _run(activity: Coroutine[Any, Any, T]) -> T:
 
 
 def _interrupt(task: "asyncio.Future[Any]") -> None:
+    # `cancelling` counts requests: a second cancellation would reach the `finally` of the activity.
     if isinstance(task, asyncio.Task) and not task.cancelling():
         say("ends the processes that it has started …")
         task.cancel()

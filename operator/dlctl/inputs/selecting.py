@@ -1,8 +1,8 @@
 """
 Which jobs a verb means: those that are named, those with certain labels, or all.
 
-The verbs that change or await several jobs use it. A user who types names means these jobs. What labels
-or ``--all`` select is looked up first, and a verb that changes them asks before it does.
+The verbs that change or await several jobs use it. A user who types names means these jobs. Jobs that labels
+or ``--all`` select are looked up first, and a verb that changes them asks before it does.
 """
 
 import sys
@@ -18,11 +18,11 @@ from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 
 MOST_NAMED = 10
-"""A question names so many jobs, and counts the others."""
+"""The number of jobs that a question names; it counts the others."""
 
 
 class Selection(NamedTuple):
-    """What the command line says of the jobs that are meant."""
+    """The selection of jobs on the command line."""
 
     names: tuple[str, ...]
     selector: str = ""

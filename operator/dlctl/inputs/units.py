@@ -14,7 +14,7 @@ from pathlib import Path
 # Two lines of the unit matter more than they look. KillMode: what trains is in the control group of the
 # service, and goes on when the service ends or is started again. Restart: one that was ended by
 # `systemctl stop` or `dljob down` stays ended.
-# The further lines are there because trainings inherit what the service may. OOMPolicy: one that is killed for
+# The further lines are needed because trainings inherit the limits of the service. OOMPolicy: one that is killed for
 # memory must not end the service. The limits are those of a server of trainings: many threads, many files, and
 # memory that a network card may use directly; by default systemd gives 15 % of the tasks and 1024 files.
 SERVICE = """\
@@ -99,5 +99,5 @@ def tell_ready() -> None:
         try:
             door.sendto(b"READY=1", path)
         except OSError:
-            # Whoever set the variable listens no longer; the server is ready all the same.
+            # The program that set the variable no longer listens; the server is ready all the same.
             return

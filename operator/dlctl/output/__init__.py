@@ -1,1 +1,1 @@
-"""What is shown: tables, frames, pictures, messages and documents."""
+"""Output: tables, frames, pictures, messages and documents."""

@@ -21,7 +21,7 @@ PATIENCE_S = 1.5
 """A replay that is done by then needs no bar."""
 
 PERIOD_S = 0.1
-"""How often the bar is told of progress at most: replays complete thousands of jobs a second."""
+"""The shortest time between two updates of the bar: replays complete thousands of jobs a second."""
 
 
 class Bar:
@@ -34,7 +34,7 @@ class Bar:
         self._told = 0.0
 
     def watch(self, label: str, done: int, total: int) -> None:
-        """Take note that so much of what bears this label is done."""
+        """Note how much of the work with this label is done."""
         now = time.monotonic()
         began = self._began.setdefault(label, now)
         if now - began < PATIENCE_S or (now - self._told < PERIOD_S and done < total):
@@ -48,7 +48,7 @@ class Bar:
 
 @contextmanager
 def progress_bar() -> Iterator[Bar | None]:
-    """A bar while a person watches, who sees standard error; ``None`` when nobody does."""
+    """A bar while a person watches standard error; else ``None``."""
     if not sys.stderr.isatty():
         yield None
         return

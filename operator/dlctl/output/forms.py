@@ -11,13 +11,13 @@ from dlctl.output.streams import harmless
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON. What is not a number, because it does not exist, becomes null."""
-    return json.dumps(_without_nan(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """Indented JSON. A number that does not exist (NaN) becomes null."""
+    return json.dumps(without_nan(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def to_json_line(value: Any) -> str:
     """JSON on one line, for those who read several one after the other."""
-    return json.dumps(_without_nan(value), allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(without_nan(value), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def to_yaml(value: Any) -> str:
@@ -31,11 +31,12 @@ def to_yaml(value: Any) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Return the data with null for each number that JSON does not have: NaN and the infinities."""
     if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
+        return {key: without_nan(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
+        return [without_nan(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

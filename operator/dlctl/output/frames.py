@@ -1,32 +1,28 @@
 """
-What ``dljob top`` shows: one picture of all GPUs and jobs, as lines of text.
+The frames of ``dljob top``: one picture of all GPUs and jobs, as lines of text.
 
-Pure: what is known and how large the window is go in, lines come out. Whatever does not fit is
-counted or named in the last line, so that nothing is lost silently.
+Pure: facts and the size of the window go in, lines come out. The last line counts or names what does not
+fit, so that nothing is lost silently.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.text import Text
 
+from dlcontrol.reporting import formatting
 from dlctl.backends.backend import Json
 from dlctl.output import texts
+from dlctl.output.gpu_map import Signs, draw_map, wrap
 from dlctl.output.jobviews import JobView, progress_of
 from dlctl.output.turns import show_turn
 
-SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")
-STRANGER = "?"
-
-FREE, TAKEN_OUT = "·", "×"
-
 BAR = 12
 LEAST_REASON = 16
-"""Narrower than that nothing can be told."""
+"""A reason in fewer columns than this would be unreadable."""
 
 _RANKS = {
     "Running": 0,
@@ -48,12 +44,12 @@ class Window(NamedTuple):
     height: int | None
     """``None``: as much as is needed."""
     skipped: int = 0
-    """So many jobs were scrolled over."""
+    """The number of jobs that the user has scrolled past."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known at one look."""
+    """The facts of one moment."""
 
     about: Json
     jobs: Sequence[JobView]
@@ -63,32 +59,10 @@ class Sight:
     """Why there is nothing newer."""
 
 
-@dataclass
-class Signs:
-    """Which letter and colour stand for which job. A job keeps its own for as long as it is there."""
-
-    known: dict[str, str] = field(default_factory=dict)
-
-    def learn(self, jobs: Iterable[JobView]) -> None:
-        """Give letters to newcomers, those of jobs that are over first."""
-        living = {job.name for job in jobs if not job.is_final}
-        for name in [name for name in self.known if name not in living]:
-            del self.known[name]
-        for job in jobs:
-            if job.name in living and job.name not in self.known:
-                free = (s for s in SYMBOLS if s not in self.known.values())
-                self.known[job.name] = next(free, STRANGER)
-
-    def show(self, job: str | None) -> Text:
-        symbol = self.known.get(job or "", STRANGER)
-        place = SYMBOLS.find(symbol)
-        return Text(symbol, style=f"bold {COLOURS[place % len(COLOURS)]}" if place >= 0 else "")
-
-
 class Frame:
     """Draws one picture."""
 
-    def __init__(self, sight: Sight, signs: Signs, window: Window) -> None:
+    def __init__(self, sight: Sight, signs: Signs, *, window: Window) -> None:
         self._sight = sight
         self._signs = signs
         self._window = window
@@ -126,7 +100,7 @@ class Frame:
         lines = self._title()
         if self._sight.problem:
             lines.append(Text(self._sight.problem, style="bold red"))
-        nodes = self._map()
+        nodes = draw_map(self._sight.nodes, self._signs, width=self._window.width)
         if self._window.height is not None:
             # Half of the window is for the jobs.
             most = max(1, self._window.height // 2 - len(lines) - 1)
@@ -161,39 +135,6 @@ class Frame:
             else:
                 lines.append(part)
         return lines
-
-    def _map(self) -> list[Text]:
-        """Draw the GPUs, as many nodes on a line as there is room for."""
-        cells = [self._node(node) for node in self._sight.nodes]
-        widest = max((cell.cell_len for cell in cells), default=0)
-        each_line = max(1, (self._window.width + 3) // (widest + 3))
-        lines = []
-        for start in range(0, len(cells), each_line):
-            line = Text()
-            for cell in cells[start : start + each_line]:
-                line.append_text(cell)
-                line.append(" " * (widest - cell.cell_len + 3))
-            line.rstrip()
-            lines.extend(_wrap(line, self._window.width))
-        return lines
-
-    def _node(self, node: Json) -> Text:
-        names = max(len(each["name"]) for each in self._sight.nodes)
-        cell = Text(f"{node['name']:<{names}} ")
-        for gpu in node["gpus"]:
-            cell.append(" ")
-            cell.append_text(self._gpu(gpu))
-        return cell
-
-    def _gpu(self, gpu: Json) -> Text:
-        if gpu["state"] == "free":
-            return Text(FREE, style="dim")
-        if gpu["state"] == "unavailable":
-            return Text(TAKEN_OUT, style="red")
-        sign = self._signs.show(gpu.get("job"))
-        if gpu["state"] == "in use":
-            sign.stylize("reverse")
-        return sign
 
     # --- the jobs
 
@@ -261,13 +202,13 @@ class Frame:
         if not told:
             return []
         if not is_window:
-            return list(_wrap(line, self._window.width))
+            return list(wrap(line, self._window.width))
         line.truncate(self._window.width, overflow="ellipsis")
         return [line]
 
 
 class _Left(NamedTuple):
-    """What of the jobs is not shown."""
+    """The jobs that are not shown."""
 
     above: int
     shown: int
@@ -284,7 +225,7 @@ def _counted(counts: Counter[str], thing: str) -> str:
 
 
 def _named(about: Json) -> list[str]:
-    """How it is decided, as far as whoever asks may know."""
+    """How the controller decides, as far as the user may see it."""
     return [about[name] for name in ("policy", "mechanism") if about.get(name)]
 
 
@@ -294,25 +235,15 @@ def _rank(job: JobView) -> int:
 
 def _bar(job: JobView) -> Text:
     """Draw how far a job is."""
-    fraction = 1.0 if job.phase == "Completed" else job.fraction
     told = progress_of(job)
+    # The last report of a job comes before its end, so that a job which did all may say 99 %.
+    fraction = 1.0 if formatting.did_all(job.status) else job.fraction
     if fraction is None:
         return Text(told)
     full = int(fraction * BAR)
     bar = Text("█" * full, style=texts.COLOURS.get(job.phase, ""))
     bar.append("░" * (BAR - full), style="dim")
     return bar.append(f" {told}", style="default")
-
-
-def _wrap(line: Text, width: int) -> list[Text]:
-    """Break a row of GPUs that is wider than the window."""
-    pieces = []
-    while line.cell_len > width:
-        cut = line.plain.rfind(" ", 1, width)
-        cut = cut if cut > 0 else width
-        first, line = line.divide([cut])
-        pieces.append(first)
-    return [*pieces, line]
 
 
 def _cells(cell: Text | str) -> int:

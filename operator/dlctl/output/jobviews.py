@@ -42,7 +42,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job, as people are told of it."""
+    """A job, as people see it."""
 
     name: str
     phase: str

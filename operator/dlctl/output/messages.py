@@ -1,4 +1,4 @@
-"""What the command tells its user besides its data: on standard error, one line at a time."""
+"""Messages of the command to its user, apart from its data: on standard error, one line at a time."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def say(line: str) -> None:
 
 
 MOST_LINES = 20
-"""Of what is wrong with documents so much is told; of the rest, how much it is."""
+"""The number of problems of documents that are printed; the rest is only counted."""
 
 
 def tell_lines(lines: Sequence[str], program: str | None = None) -> None:
@@ -27,6 +27,6 @@ def tell_lines(lines: Sequence[str], program: str | None = None) -> None:
 
 
 def complain(line: str) -> None:
-    """Tell the user what went wrong, as everything is told that went wrong."""
+    """Report an error to the user, in the same form as all errors."""
     program = click.get_current_context().find_root().info_name
     say(f"{program}: {line}")

@@ -15,7 +15,7 @@ from dlsim.results.looks import USUAL, Format
 
 
 def write_pictures(
-    folder: Path, figures: Mapping[str, Figure], forms: Sequence[Format] = USUAL
+    folder: Path, figures: Mapping[str, Figure], *, forms: Sequence[Format] = USUAL
 ) -> None:
     """Write all of them, each whole or not at all."""
     for name, figure in figures.items():

@@ -2,7 +2,7 @@
 How results look: tables for people, JSON and CSV for programs.
 
 The verbs make results and choose a printer; everything here returns text, so that nothing is
-printed before all of it is there.
+printed before all of it is complete.
 """
 
 import csv
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What times are shown in."""
+    """The unit of the shown times."""
 
     name: str
     seconds: float
@@ -83,7 +83,7 @@ def show_scores(
     """
     Show the figures of several policies in one of the :data:`FORMATS`, beside a bound if given.
 
-    What was assumed follows a table, and is the field ``assumed`` in JSON; CSV has no place for it.
+    The assumptions follow a table, and are the field ``assumed`` in JSON; CSV has no place for them.
     """
     if form in ("table", WIDE):
         return _tabulate(scores, bound, all_of_it=form == WIDE) + list_premises(premises)
@@ -138,13 +138,13 @@ def _tabulate(scores: Sequence[Score], bound: Bound | None, *, all_of_it: bool) 
     beside = () if bound is None else _columns_of(bound, unit)
     columns: Sequence[Column] = (first, *beside, *others)
     wide = Console(width=ENDLESS)
-    table = _make_table(scores, columns, unit)
+    table = _make_table(scores, columns, unit=unit)
     room = ENDLESS if all_of_it else find_width(ENDLESS)
     hidden: list[str] = []
     while len(columns) > 1 and wide.measure(table).maximum > room:
         hidden.insert(0, columns[-1].title)
         columns = columns[:-1]
-        table = _make_table(scores, columns, unit)
+        table = _make_table(scores, columns, unit=unit)
     text = render(table, piped_width=ENDLESS, all_of_it=all_of_it)
     return text + tell_hidden(hidden, room)
 
@@ -155,7 +155,7 @@ def tell_hidden(hidden: Sequence[str], width: int) -> str:
     return "".join(f"{line}\n" for line in [*lines, ""]) if lines else ""
 
 
-def _make_table(scores: Sequence[Score], columns: Sequence[Column], unit: Unit) -> Table:
+def _make_table(scores: Sequence[Score], columns: Sequence[Column], *, unit: Unit) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=_title(scores[0], unit))
     table.title_justify, table.title_style = "left", "bold"
     table.add_column("policy", no_wrap=True)
@@ -179,7 +179,7 @@ def choose_unit(times: Iterable[float]) -> Unit:
 
 
 def _columns_of(bound: Bound, unit: Unit) -> tuple[Column, ...]:
-    """What a bound adds to the table."""
+    """The columns that a bound adds to the table."""
 
     def ratio(score: Score) -> str:
         value = bound.ratio(score.avg_jct_s, score.jobs - score.unfinished)
@@ -220,7 +220,7 @@ def _choose_columns(unit: Unit, *, loses_work: bool) -> tuple[Column, ...]:
 def _show(value: float, digits: int, unit: str = "") -> str:
     if math.isnan(value):
         return "–"
-    # Nobody reads decimals behind thousands.
+    # Decimals of thousands are useless.
     return f"{value:,.{0 if abs(value) >= 10_000 else digits}f}{unit}"
 
 
@@ -248,7 +248,7 @@ def render(table: Table, *, piped_width: int = PIPED_WIDTH, all_of_it: bool = Fa
 def list_jobs(policy: str, record: Record, workload: Workload) -> list[dict[str, Any]]:
     """How it went for each job of a run, those that were dropped last."""
     traced = {each.job.id: each for each in workload.jobs}
-    rows = [_describe_job(policy, job, traced[job.job]) for job in record.jobs]
+    rows = [_describe_job(policy, job, traced=traced[job.job]) for job in record.jobs]
     empty = dict.fromkeys(rows[0] if rows else ())
     rows += [
         {**empty, "policy": policy, "job_id": job, "outcome": "dropped"} for job in record.dropped
@@ -256,7 +256,7 @@ def list_jobs(policy: str, record: Record, workload: Workload) -> list[dict[str,
     return rows
 
 
-def _describe_job(policy: str, job: JobRecord, traced: TracedJob) -> dict[str, Any]:
+def _describe_job(policy: str, job: JobRecord, *, traced: TracedJob) -> dict[str, Any]:
     done = job.completed_at is not None
     return {
         "policy": policy,

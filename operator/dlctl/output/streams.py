@@ -5,8 +5,8 @@ Standard output holds data and nothing else, so that programs can read it. A lib
 past Python, as the solver HiGHS does now and then under the policy ``sia``.
 
 Much of what is printed was written by trainings and in job files of others. So all of it passes
-:class:`HarmlessStream`, which lets through colours and nothing else that a terminal would obey. What draws
-on a screen of its own asks for the stream below it (:func:`raw`), and cleans what it shows itself.
+:class:`HarmlessStream`, which lets through colours and nothing else that a terminal would obey. A verb that draws
+on a screen of its own asks for the stream below it (:func:`raw`), and cleans its text itself.
 """
 
 import io
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from dlwire.kinds import HARMFUL
+from dlwire.harmless import HARMFUL
 
 _COLOUR = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[1-79]|49|9[0-7])(?:;(?=\d)|(?=m)))*m)")
 """Bold, dim, underlined, a colour of text, and an end of these; not black, hidden, or a background."""

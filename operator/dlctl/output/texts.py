@@ -1,5 +1,5 @@
 """
-Plain text as kubectl writes it: columns, durations, colours where somebody sees them.
+Plain text as kubectl writes it: columns, durations, and colours on a terminal.
 """
 
 import os
@@ -20,6 +20,7 @@ __all__ = [
     "age",
     "align",
     "duration",
+    "flow",
     "indent",
     "instant",
     "is_coloured",
@@ -52,7 +53,7 @@ COLOURS = {
 
 
 def is_coloured() -> bool:
-    """Whether what is printed goes to somebody who sees colours and has not forbidden them."""
+    """Whether the output goes to a terminal, and the user has not turned colours off."""
     stream = sys.stdout
     return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
 
@@ -93,7 +94,7 @@ def tabulate(
 
     Of the columns to ``hide``, least important first, as many are left out as need be, and a line
     below names them. Sentences in the last column are continued below themselves. A file or a
-    program gets all of it. What is printed will be moved to the right by ``inset``.
+    program gets all of it. The caller will indent the output by ``inset``.
     """
     width = room()
     hidden: list[str] = []
@@ -137,6 +138,26 @@ def _write(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
         lines.append(align((*row[:-1], parts[0] if parts else row[-1]), widths).rstrip())
         lines += [" " * before + part for part in parts[1:]]
     return lines
+
+
+def flow(text: str, *, first: str = "", rest: str = "") -> str:
+    """
+    Write a sentence in lines that fit the terminal, where there is one.
+
+    The first line begins with ``first``, the others with ``rest``. A file or a program gets one line.
+    """
+    width = room()
+    if width is None or width - len(rest) < LEAST_PROSE:
+        return f"{first}{text}\n"
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "".join(f"{line}\n" for line in lines) or f"{first}\n"
 
 
 def indent(text: str) -> str:

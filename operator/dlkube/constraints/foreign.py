@@ -2,16 +2,16 @@
 By which ways the pods of others reach GPUs, as far as their documents tell.
 
 Pure. A pod that has GPUs of Kubernetes says so: it requests them, or claims them by DRA. A pod that
-only sees them names NVIDIA's runtime class, a variable of NVIDIA's toolkit, or a CDI annotation. What no
-document tells is left to the SideCar, which looks before each start whether a GPU is empty: a
-privileged pod, a host path, and a process of the machine itself.
+only sees them names NVIDIA's runtime class, a variable of NVIDIA's toolkit, or a CDI annotation. No document shows
+a privileged pod that uses GPUs, a host path, or a process of the machine itself; for these the SideCar checks
+before each start whether a GPU is empty.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from dlcore.documents.podrules import is_gpu_resource
+from dlcore.documents.rules.podrules import is_gpu_resource
 from dlkube.constraints.usage import Name
 
 Json = Mapping[str, Any]
@@ -38,9 +38,9 @@ class Ways(NamedTuple):
     requested: str = ""
     """The resource by which it requests GPUs."""
     claims: tuple[Name, ...] = ()
-    """Its DRA claims, of whatever devices."""
+    """Its DRA claims, for devices of any kind."""
     seen_by: str = ""
-    """By what it asks to see GPUs that nobody counts."""
+    """The means by which it asks to see GPUs that no resource counts."""
     runtime_class: str = ""
 
     @property

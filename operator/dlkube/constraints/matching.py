@@ -1,9 +1,9 @@
 """
-Which nodes a pod may run on at all, whatever room they have: selectors, affinity, taints.
+Which nodes a pod may run on at all, regardless of their free room: selectors, affinity, taints.
 
 kube-scheduler checks this itself, and more; but only for one pod at a time, and tells only when that
-pod comes up. For a whole gang it has to be known before. What is not known here (volumes, affinity to
-other pods, ports) is learnt from the nodes that kube-scheduler passes; see ``deciding.note_refusals``.
+pod comes up. For a whole gang it has to be known before. The nodes that kube-scheduler passes show the constraints
+that are unknown here (volumes, affinity to other pods, ports); see ``deciding.note_refusals``.
 """
 
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def _compares(requirement: Requirement, value: str | None) -> bool:
     try:
         there, bound = int(value or ""), int(requirement.values[0])
     except (ValueError, IndexError, TypeError):
-        return False  # Such as null, where nobody has checked what a pod asks.
+        return False  # Such as null, where no schema has checked the pod.
     return there > bound if requirement.operator == "Gt" else there < bound
 
 

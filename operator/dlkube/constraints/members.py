@@ -24,7 +24,7 @@ class GangName(NamedTuple):
 
 
 class Requirement(NamedTuple):
-    """What a label of a node must be like, as in ``matchExpressions``."""
+    """A requirement on a label of a node, as in ``matchExpressions``."""
 
     key: str
     operator: str
@@ -48,7 +48,7 @@ class Toleration(NamedTuple):
 
 
 class Taint(NamedTuple):
-    """What keeps pods off a node."""
+    """A taint, which keeps pods off a node."""
 
     key: str
     value: str
@@ -57,7 +57,7 @@ class Taint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a pod needs of a node. Equal ones are interchangeable."""
+    """The needs of a pod on a node. Equal ones are interchangeable."""
 
     amounts: tuple[tuple[str, int], ...]
     selector: tuple[tuple[str, str], ...] = ()
@@ -93,7 +93,7 @@ class Member:
     gang: GangName
     role: str
     roles: tuple[tuple[str, int], ...]
-    """What its gang consists of at least: how many of each role."""
+    """The least size of its gang: how many pods of each role."""
     wants: Wants
     created: str
     priority: int = 0
@@ -135,9 +135,9 @@ class World:
 
     machines: Mapping[str, Machine]
     free: Mapping[str, Amounts]
-    """What bound pods leave of each node; what is held is not taken off here."""
+    """The resources of each node less those of its bound pods; reservations are not deducted here."""
     tenants: Mapping[str, frozenset[str]]
-    """Whose pods of training jobs are on each node."""
+    """The training jobs whose pods are on each node."""
     gangs: Mapping[GangName, tuple[Member, ...]]
 
 

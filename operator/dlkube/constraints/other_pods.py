@@ -1,7 +1,7 @@
 """
-What is remembered of what else is on the nodes: the pods of others, and who can reach which volume.
+Remembers the other users of the nodes: the pods of others, and the nodes that can reach each volume.
 
-:mod:`dloperator.nodes.other_pods` follows it; :mod:`dloperator.nodes.room` makes of it what is free for jobs.
+:mod:`dloperator.nodes.other_pods` fills it; :mod:`dloperator.nodes.room` computes from it the room for jobs.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,12 +20,14 @@ class Neighbourhood:
         self.pods = Occupancy()
         self.claims: dict[Name, str] = {}
         """The name of the volume of each claim; empty while it has none."""
+        self.bound: set[Name] = set()
+        """The claims whose volume Kubernetes has bound to them: kube-scheduler refuses their pods until then."""
         self.volumes: dict[str, tuple[Json, ...]] = {}
         """The terms of which a node has to fulfil one to reach a volume; of those that have such."""
         self.claimed: Collection[Name] = ()
         """The claims that pods of jobs have; what becomes of others is remembered and no news."""
         self.moved: set[Name] = set()
-        """Of these, those that can be reached from elsewhere since somebody looked."""
+        """Of these, those that were bound or that other nodes can reach since the last read."""
         self.reaching = Reaching()
         """By which other ways GPUs are reached."""
 
@@ -44,12 +46,14 @@ class Neighbourhood:
     # --- claims and volumes
 
     def show_claim(self, name: Name, document: Json | None) -> bool:
+        before = self.claims.get(name), name in self.bound
         if document is None:
-            is_new = self.claims.pop(name, None) is not None
+            self._forget_claim(name)
         else:
-            volume = (document.get("spec") or {}).get("volumeName") or ""
-            is_new = self.claims.get(name) != volume
-            self.claims[name] = volume
+            self.claims[name] = (document.get("spec") or {}).get("volumeName") or ""
+            is_bound = (document.get("status") or {}).get("phase") == "Bound"
+            (self.bound.add if is_bound else self.bound.discard)(name)
+        is_new = before != (self.claims.get(name), name in self.bound)
         return self._move([name] if is_new else ())
 
     def show_volume(self, name: Name, document: Json | None) -> bool:
@@ -64,8 +68,12 @@ class Neighbourhood:
     def keep_claims(self, there: Collection[Name]) -> bool:
         gone = self.claims.keys() - set(there)
         for name in gone:
-            del self.claims[name]
+            self._forget_claim(name)
         return self._move(gone)
+
+    def _forget_claim(self, name: Name) -> None:
+        self.claims.pop(name, None)
+        self.bound.discard(name)
 
     def keep_volumes(self, there: Collection[Name]) -> bool:
         gone = self.volumes.keys() - {name[1] for name in there}

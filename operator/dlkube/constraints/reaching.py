@@ -1,5 +1,5 @@
 """
-What Kubernetes knows of other ways to the GPUs of each node: pods of others, and DRA drivers.
+Other ways to the GPUs of each node that Kubernetes knows of: pods of others, and DRA drivers.
 
 A few words are kept of each pod that has a way, of each claim that was given GPUs, and of each slice
 of GPUs that a driver offers.

@@ -1,8 +1,8 @@
 """
 Documents of pods and nodes -> the values of gang scheduling. Pure.
 
-A pod is of a gang by its label ``dljob.io/gang``. What it says about that gang is read strictly: a
-gang that waits for a role that nobody will ever create waits for ever.
+The label ``dljob.io/gang`` makes a pod part of a gang. Its annotations about that gang are read strictly: a
+gang that names a role whose pods never come waits for ever.
 """
 
 import json
@@ -45,11 +45,11 @@ _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 
 class NotRight(ValueError):
-    """What a pod says of its gang cannot be followed; the message says what to write."""
+    """The statements of a pod about its gang are invalid; the message says what to write."""
 
 
 class Occupant(NamedTuple):
-    """What a pod takes of its node, as long as it runs."""
+    """The resources that a pod takes of its node, as long as it runs."""
 
     node: str
     amounts: Amounts

@@ -1,5 +1,5 @@
 """
-What pods ask of which node, added up.
+The requests of pods, added up by node.
 
 Of pods that are not ours nothing else is remembered: who shares a pool with thousands of pods of
 others keeps a name, a node and a few numbers of each, and the numbers are shared by those alike.
@@ -40,7 +40,7 @@ class Occupancy:
         self._totals: dict[str, Amounts] = {}
         self._alike: dict[tuple[tuple[str, int], ...], Amounts] = {}
         self.dirty: set[str] = set()
-        """The nodes on which something has changed since somebody looked."""
+        """The nodes on which something has changed since the last read."""
 
     def put(self, name: Name, lodgers: Iterable[Lodger]) -> bool:
         """Take in what a pod, or what is meant to be one, asks of nodes; tell whether that is new."""
@@ -71,7 +71,7 @@ class Occupancy:
         return bool(gone)
 
     def on(self, node: str) -> Amounts:
-        """What all pods on a node ask for together."""
+        """The requests of all pods on a node together."""
         return self._totals.get(node, {})
 
     def _share(self, amounts: Amounts) -> Amounts:

@@ -1,12 +1,12 @@
 """
-Who may see and change what at a server that several users share (``dljob up --system``).
+The rights of users at a server that several users share (``dljob up --system``).
 
-The kernel says who asks: the user and the groups of the process that has connected, never anything that
-it says itself. Each job belongs to the user who has submitted it. Of the jobs of others each user sees
+The kernel identifies the client: by the user and the groups of the process that has connected, never by anything that
+the client says itself. Each job belongs to the user who has submitted it. Of the jobs of others each user sees
 the name, the owner, the phase and the GPUs; all else, and every change, is its owner's and root's.
-What is not listed here as open to all is root's alone, also what is added later.
+Requests that are not listed here as open to all are root's alone, also those that are added later.
 
-Called by :mod:`dllocal.api.serving` around every request. A server of one user needs none of it, because
+:mod:`dllocal.api.serving` calls it around every request. A server of one user needs none of it, because
 no other user can open its socket.
 """
 
@@ -26,7 +26,7 @@ from dllocal.jobs.registry import Registry
 
 SO_PEERGROUPS = 59
 MOST_BYTES = 1024
-"""So much of an option of a socket Python can take: 256 groups."""
+"""The most bytes of a socket option that Python can read: 256 groups."""
 
 OPEN = frozenset(
     {
@@ -39,7 +39,7 @@ OPEN = frozenset(
         ("GET", "/v1/jobs/{name}"),
     }
 )
-"""What each user may ask; the answers leave out what is not theirs to see."""
+"""The requests that each user may make; the answers leave out everything that the user may not see."""
 
 OF_A_JOB = "/v1/jobs/{name}"
 
@@ -83,6 +83,7 @@ class Access:
         """Tell who asks. At a server of one user all jobs are that user's, also if root asks."""
         if not self._shared:
             return Submitter.of_this_process()
+        # A client that has hung up leaves no connection that the kernel could be asked about.
         transport = request.transport
         if transport is None:
             raise Refused(400, "the connection is gone")
@@ -126,6 +127,8 @@ class Access:
             return
         caller = self.caller(request)
         if path.startswith(OF_A_JOB):
+            # The handler may wait for a body after this check. A job that takes the name meanwhile
+            # has the same owner, because `claim` puts each job into the namespace of its submitter.
             job = JobId(request.match_info["name"])
             if not self._owns(caller, job):
                 raise Refused(403, self._refusal(job))

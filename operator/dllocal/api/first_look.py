@@ -23,6 +23,7 @@ POLL_S: Final = 0.05
 async def wait_for_scene(present: Present) -> tuple[Scene, Snapshot, Outlook]:
     """Return the present scene as soon as there is one; refuse the request where none comes."""
     end = time.monotonic() + PATIENCE_S
+    # Polled: the loop only sets an attribute, and this happens once in the life of a server.
     while (seen := present.see()) is None:
         if time.monotonic() > end:
             raise Refused(503, "the controller has not looked around yet; try again in a moment")

@@ -3,6 +3,8 @@ The machine itself, over HTTP: its GPUs, what happened, how the controller is se
 """
 
 import asyncio
+import contextlib
+import time
 
 from aiohttp import web
 
@@ -12,7 +14,7 @@ from dlcore.recording.record import encode
 from dllocal.api import showing
 from dllocal.api.access import Access
 from dllocal.api.first_look import wait_for_scene
-from dllocal.api.jobs_api import read_number, read_seconds
+from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
 from dllocal.api.refusals import Refused
 from dllocal.api.submissions import read_body
 from dllocal.backstage import Backstage, Present
@@ -59,7 +61,7 @@ class MachineApi:
 
     async def tell_events(self, request: web.Request) -> web.Response:
         """List what happened after event number ``since``, of one job or all; may wait for one."""
-        since = int(read_number(request, "since", 0.0))
+        since = int(read_number(request, "since", usual=0.0))
         seconds = read_seconds(request, 0.0)
         events, job = self._stage.events, request.query.get("job")
         name, may_see = JobId(job) if job else None, self._access.may_see(request)
@@ -67,13 +69,16 @@ class MachineApi:
             raise Refused(
                 403, f"{name} is not among your jobs; only its owner and root see its events"
             )
-        try:
-            async with asyncio.timeout(seconds):
-                # What happens to the jobs of others must not end the wait: it would tell that it happens.
-                while seconds and not any(may_see(each.job) for each in events.since(since, name)):
+        until = time.monotonic() + seconds
+        # Events of the jobs of others must not end the wait, because the end would reveal them.
+        while not any(may_see(each.job) for each in events.since(since, name)):
+            left = until - time.monotonic()
+            if left <= 0 or is_gone(request):
+                break
+            # Nothing is awaited between the look above and this, so that no event is missed.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(GONE_S, left)):
                     await events.wait()
-        except TimeoutError:
-            pass
         found = [event for event in events.since(since, name) if may_see(event.job)]
         items = [showing.event_document(event) for event in found]
         if name is not None and not since and not seconds:
@@ -92,22 +97,23 @@ class MachineApi:
 
     async def tell_record(self, request: web.Request) -> web.Response:
         """Tell what happened since a time, in seconds since the epoch, as the lines of a record."""
-        since = read_number(request, "since", 0.0)
+        since = read_number(request, "since", usual=0.0)
         try:
             record = await asyncio.to_thread(self._stage.record, since)
         except StoreError as error:
             raise Refused(503, f"the record cannot be read: {error}") from error
+        # Encoded in a thread as well, because a long record would hold up the loop.
         lines = await asyncio.to_thread(lambda: [*encode(record)])
         return web.json_response({"lines": lines})
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
-        """List every GPU: who has it since when, or why nobody may."""
+        """List every GPU: which job has it since when, or why no job may."""
         scene, snapshot, _ = await wait_for_scene(self._present)
         rows = gpu_table.gpu_rows(scene, snapshot.cluster)
         return web.json_response({"items": showing.node_documents(rows)})
 
     async def cordon(self, request: web.Request) -> web.Response:
-        """Give a GPU to nobody from now on. Who has it keeps it until its next change."""
+        """Take a GPU out of service. The job that has it keeps it until its next change."""
         node, gpu = await self._find(request)
         reason = (await read_body(request)).get("reason") or "cordoned by hand"
         if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
@@ -119,9 +125,12 @@ class MachineApi:
     async def uncordon(self, request: web.Request) -> web.Response:
         """Take that back, and no longer hold against the GPU what was reported of it so far."""
         node, gpu = await self._find(request)
-        was_broken = self._stage.forgive(GpuRef(node, gpu))
-        was = was_broken or (node, gpu) in self._stage.registry.cordons()
-        self._stage.registry.cordon(node, gpu, "")
+        registry = self._stage.registry
+        was_cordoned = (node, gpu) in registry.cordons()
+        # First, because the file may be locked: then all of this is tried again, and a GPU
+        # that is forgiven already would look as if nothing had been held against it.
+        registry.cordon(node, gpu, "")
+        was = self._stage.forgive(GpuRef(node, gpu)) or was_cordoned
         self._stage.wake()
         return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})
 

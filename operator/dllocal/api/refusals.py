@@ -1,5 +1,5 @@
 """
-What the server answers when it cannot do what it was asked: one form for everything.
+The answers of the server when it refuses a request: one form for everything.
 
 ``{"error": one line, "problems": [{"path", "value", "message", "remedy"}]}``. A problem of one of
 several documents also says of which, by its number in ``document``.
@@ -24,23 +24,23 @@ from dlstore.store import StoreError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
-"""So long a request waits for whoever has locked the list of jobs."""
+"""How long a request waits for the process that has locked the list of jobs."""
 RETRY_S = 0.1
 LONGEST_VALUE = 1000
-"""So much of a value that is wrong is sent back, in characters or bits."""
+"""The longest part of a wrong value that is sent back, in characters or bits."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Complaint(NamedTuple):
-    """What is wrong with one of the documents of a request."""
+    """A problem of one of the documents of a request."""
 
     problem: Problem
     document: int = 0
 
 
 class Refused(Exception):
-    """What was asked for is not done."""
+    """A request is refused."""
 
     def __init__(self, status: int, error: str, complaints: Sequence[Complaint] = ()) -> None:
         super().__init__(error)
@@ -56,7 +56,7 @@ class Refused(Exception):
         return cls(status, first + more, complaints)
 
     def answer(self) -> web.Response:
-        """Say it to whoever asked."""
+        """Answer the client."""
         return refuse(self.status, self.error, self.complaints)
 
 
@@ -88,7 +88,7 @@ def _shown(value: object) -> object:
 
 @web.middleware
 async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever goes wrong into an answer of the one form."""
+    """Turn every failure into an answer of the one form."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -115,7 +115,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return refuse(413, "the request is too large; submit fewer jobs at once")
     except (web.HTTPException, sqlite3.Error):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, the controller goes on
+    # A cancellation is no Exception, and passes: it ends the requests of a server that closes.
+    except Exception as error:  # noqa: BLE001 - the controller survives any failure of a request
         return _explain(error, request)
 
 

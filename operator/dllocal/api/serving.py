@@ -1,8 +1,8 @@
 """
-The door at which ``dljob up`` is spoken to: HTTP on a Unix socket that only its owner may open.
+The door of ``dljob up``: HTTP on a Unix socket that only its owner may open.
 
-JSON in and out, versioned (``/v1/…``). What there is stands in :mod:`dllocal.api.jobs_api` and
-:mod:`dllocal.api.machine_api`; ``docs/command.md`` tells it to those who want to speak to it by themselves.
+JSON in and out, versioned (``/v1/…``). :mod:`dllocal.api.jobs` and :mod:`dllocal.api.machine_api` answer the
+requests; ``docs/command.md`` describes them for other clients.
 """
 
 import asyncio
@@ -19,16 +19,20 @@ from aiohttp.typedefs import Middleware
 
 from dlcontrol.situation.ports import Fenced
 from dllocal.api.access import Access
-from dllocal.api.jobs_api import JobsApi
+from dllocal.api.jobs.changing import JobsChanging
+from dllocal.api.jobs.job_documents import JobDocuments
+from dllocal.api.jobs.reading import JobsReading
+from dllocal.api.jobs.turns import Turns
 from dllocal.api.machine_api import MachineApi
 from dllocal.api.refusals import speak_plainly
 from dllocal.backstage import Backstage, Present
 from dllocal.folders import StateError
 from dllocal.jobs.user_limits import Doorman
+from dlwire.endpoints import read_endpoint
 
 LARGEST_REQUEST = 16 << 20
 GOODBYE_S = 0.5
-"""So long who waits for news is let wait on when the door closes."""
+"""How long clients that wait for news may go on waiting when the door closes."""
 
 
 class Server:
@@ -45,8 +49,9 @@ class Server:
         self._most_connections = backstage.user_limits.most_connections
         present = Present(backstage)
         machine = MachineApi(backstage, present)
-        guard = Access(backstage.registry, shared=backstage.shared).guard
-        self._api = _runner((*JobsApi(backstage, present).routes(), *machine.routes()), guard)
+        access = Access(backstage.registry, shared=backstage.shared)
+        routes = (*_job_routes(backstage, present, access), *machine.routes())
+        self._api = _runner(routes, access.guard)
         self._metrics_at = metrics
         self._metrics = _runner((web.get("/metrics", machine.tell_metrics),))
         self._doorkeeping = Doorkeeping(shared=backstage.shared, group=group)
@@ -57,6 +62,7 @@ class Server:
             await self._open_metrics(self._metrics_at)
         await self._api.setup()
         door = _listen(self._path, self._doorkeeping)
+        # From here on the socket has its name, and `close` removes it also if the next step fails.
         self._is_open = True
         if not self._doorkeeping.shared:
             await web.SockSite(self._api, door).start()
@@ -67,13 +73,13 @@ class Server:
 
     async def _open_metrics(self, address: str) -> None:
         """Serve the metrics, and nothing else, where Prometheus reaches them."""
-        host, _, text = address.rpartition(":")
-        if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
-            remedy = "write [ADDRESS]:PORT, such as 127.0.0.1:9400"
-            raise StateError(f"serving.metrics: {address} is not an address with a port; {remedy}")
+        try:
+            host, port = read_endpoint(address, least_port=1)
+        except ValueError as error:
+            raise StateError(f"serving.metrics: {error}") from error
         await self._metrics.setup()
         try:
-            await web.TCPSite(self._metrics, host.strip("[]") or "127.0.0.1", int(text)).start()
+            await web.TCPSite(self._metrics, host or "127.0.0.1", port).start()
         except OSError as error:
             raise StateError(
                 f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
@@ -83,6 +89,7 @@ class Server:
     async def close(self) -> None:
         """Answer no longer, and leave no socket behind."""
         if self._door is not None:
+            # The runner knows only doors that it has made itself.
             self._door.close()
         await self._metrics.cleanup()
         await self._api.cleanup()
@@ -97,12 +104,12 @@ class Server:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, and not the sentence that asyncio makes of it."""
+    """Return the system's own words, and not the sentence that asyncio makes of them."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 class Doorkeeping(NamedTuple):
-    """Who may open a socket."""
+    """The users that may open a socket."""
 
     shared: bool = False
     group: int | None = None
@@ -116,6 +123,14 @@ class Doorkeeping(NamedTuple):
         else:
             os.chown(path, -1, self.group)
             path.chmod(0o660)
+
+
+def _job_routes(backstage: Backstage, present: Present, access: Access) -> list[web.RouteDef]:
+    waiting = Turns(present, backstage.policy)
+    documents = JobDocuments(backstage, present, access, waiting)
+    reading = JobsReading(backstage, present, access, documents=documents, waiting=waiting)
+    changing = JobsChanging(backstage, present, access, documents=documents)
+    return [*reading.routes(), *changing.routes()]
 
 
 def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunner:
@@ -135,9 +150,10 @@ def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunne
 
 def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
     """
-    Make the socket. Nobody sees it before it listens, and then only those who may.
+    Make the socket. It has its name only once it listens, and then only permitted users can open
+    it.
 
-    One that is there is left from a crash: who holds the lock of the folder is the only one here.
+    An existing one is left from a crash: the caller holds the lock of the folder, so no other server runs here.
     """
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     hidden = path.with_suffix(".new")
@@ -146,6 +162,8 @@ def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
         ours.bind(str(hidden))
         doorkeeping.apply(hidden)
         ours.listen(128)
+        # In one step, so that clients find a socket without
+        # a listener or the new one, and never none.
         hidden.rename(path)
     except OSError as error:
         ours.close()

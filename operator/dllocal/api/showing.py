@@ -1,5 +1,5 @@
 """
-What is served, as JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
+Turns the answers of the server into JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,13 @@ from dlcore.model import Phase, Placement
 from dlcore.planning import Step, Wait
 from dllocal import environments
 from dllocal.events import Happened
-from dlstore.tables import GpuRow, HistoryEntry, placement_document
+from dlstore.history import HistoryEntry
+from dlstore.tables import GpuRow, placement_document
 
 Json = dict[str, Any]
 
 RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
-"""What of the metadata is ours to write, whatever a user has handed in."""
+"""The fields of the metadata that the controller writes, over any values of the user."""
 
 
 def job_document(
@@ -44,14 +45,14 @@ def job_document(
         "generation": entry.spec_generation,
         "resourceVersion": version,
     }
-    # What it has used since it was counted last is counted here, too.
+    # The GPU time since the last count is added here, too.
     recorded = counted(entry.status, now, is_held=bool(entry.status.pods), every=0.0)
     remaining = None
     if outlook is not None and recorded.placement is not None:
         remaining = outlook.remaining(entry.job.id)
     status = write_status(recorded, remaining=remaining)
     if outlook is not None and (entry.cancelled or recorded.phase is Phase.SUSPENDED):
-        # What was said of it was how it came to this.
+        # The recorded message only says how the job came into this state.
         status["message"] = outlook.sentence(entry)
     status["environment"] = environments.shown(environment)
     if queue is not None and not (recorded.is_final or entry.cancelled):
@@ -153,7 +154,7 @@ def history_document(entry: HistoryEntry) -> Json:
 
 
 def effect_document(
-    effect: Effect, turn: Turn | None = None, now: float = 0.0, *, is_whole: bool = True
+    effect: Effect, turn: Turn | None = None, *, now: float = 0.0, is_whole: bool = True
 ) -> Json:
     """
     Show what would become of a job, and where it waits, when its turn is expected.

@@ -1,5 +1,5 @@
 """
-What a request brings: a document, several jobs, an environment. Bounded, and read where it disturbs nothing.
+Reads the body of a request: a document, several jobs, an environment. It is bounded, and read where it disturbs nothing.
 
 A request can hold millions of values. They are counted before anything is done with them, and jobs are
 read in another thread, so that the controller goes on meanwhile.
@@ -8,6 +8,7 @@ read in another thread, so that the controller goes on meanwhile.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from dlcore.model import Job
 from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
 from dllocal import environments
 from dllocal.api import showing
+from dllocal.api.file_threads import AllBusy, FileThreads
 from dllocal.api.refusals import Complaint, Refused
 from dllocal.api.showing import Json
 from dllocal.containers.trying import Trials
@@ -40,20 +42,36 @@ class Submission:
 
 @dataclass(slots=True)
 class Read:
-    """What documents were read as."""
+    """The results of reading documents."""
 
     good: list[tuple[int, Submission]] = field(default_factory=list)
     """With their numbers in the request."""
     complaints: list[Complaint] = field(default_factory=list)
 
 
-async def read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
+async def read(
+    documents: Sequence[Json],
+    origin: Origin,
+    trials: Trials,
+    *,
+    looks: bool,
+    threads: FileThreads,
+) -> Read:
     """
     Read documents that are to run here, in the environment that was recorded for them.
 
     ``looks`` says whether files that they name are looked at.
     """
-    return await asyncio.to_thread(_read, documents, origin, trials, looks=looks)
+    # The documents belong to this request alone; of what the thread uses, only `trials` is shared.
+    reading = partial(_read, documents, origin, trials, looks=looks)
+    try:
+        return await threads.run(reading)
+    except AllBusy as error:
+        raise Refused(
+            503,
+            "earlier submissions wait for files or containers that do not answer, and no more can be"
+            " checked meanwhile; look for a file system that hangs, or submit again later",
+        ) from error
 
 
 def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
@@ -76,7 +94,7 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
             result.complaints += [Complaint(problem, number) for problem in problems]
             result.good.append((number, Submission(job, as_written(document))))
         if len(result.complaints) >= MAX_PROBLEMS:
-            break  # Nothing of the request is taken in, and nobody reads more of them.
+            break  # The request is refused as a whole, so there is no need to read more of them.
     return result
 
 
@@ -137,6 +155,7 @@ async def read_body(request: web.Request) -> Json:
     if "Content-Encoding" in request.headers:
         raise Refused(415, "the request is compressed; send it as it is")
     try:
+        # aiohttp keeps the bytes, so that a handler which is called again reads the same body.
         body = await request.json()
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the request is not JSON ({error})") from error

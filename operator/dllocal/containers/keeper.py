@@ -40,7 +40,7 @@ EXIT_UNAVAILABLE = 69
 class Container:
     """The container of one pod, by its name and by the socket that its SideCar answers at."""
 
-    def __init__(self, engine: str, name: str, socket: str) -> None:
+    def __init__(self, engine: str, name: str, *, socket: str) -> None:
         self._engine = engine
         self._name = name
         self._socket = socket
@@ -152,7 +152,7 @@ def _say(text: str) -> None:
 def main() -> int:
     """Read ``run|prove ENGINE NAME --socket=PATH WORD ...``."""
     mode, engine, name, socket, *command = sys.argv[1:]
-    container = Container(engine, name, socket.removeprefix("--socket="))
+    container = Container(engine, name, socket=socket.removeprefix("--socket="))
     if mode == "run":
         return keep(container, command)
     container.remove()

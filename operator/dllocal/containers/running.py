@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dlcore.documents.jobfields import ENGINES
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Job
 from dllocal.containers import engines, sidecar_files
 from dllocal.containers.engines import Mounted, Wanted

@@ -65,7 +65,9 @@ def _digest(files: dict[str, bytes], script: bytes) -> str:
 
 def _make(folder: Path, files: dict[str, bytes], script: bytes) -> None:
     """Make it under another name first, so that no container ever sees half of it."""
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Of a server for all users too, whose umask closes what it makes: the engine of each user reads it.
+    folder.parent.chmod(0o755)
     part = Path(tempfile.mkdtemp(dir=folder.parent))
     with zipfile.ZipFile(part / ARCHIVE, "w") as archive:
         for name, content in files.items():

@@ -120,11 +120,14 @@ class Trials:
     def _try(self, job: Job, origin: Origin, until: float) -> Iterator[Problem]:
         container = running.wanted(job, origin, state=self._state, sees_gpus=self._sees_gpus)
         kind = (container.engine, container.image, container.user, container.mounts)
+        # The time before the trial, so that a slow one is believed no longer
+        # than a quick one. Several threads read requests: a lost entry costs
+        # one more trial, and single operations on a dict need no lock.
         now = self._clock()
         if now - self._good.get(kind, -REMEMBERED_SECONDS) < REMEMBERED_SECONDS:
             return
         try:
-            problem = _first_problem(container, _runner(origin.submitter), until - now)
+            problem = _first_problem(container, _runner(origin.submitter), seconds=until - now)
         except subprocess.TimeoutExpired:
             return
         if problem is not None:
@@ -162,7 +165,7 @@ def _unseen(job: Job, folder: str) -> Iterator[Problem]:
             yield Problem(field, path, what, remedy)
 
 
-def _first_problem(container: Wanted, run: Run, seconds: float) -> Problem | None:
+def _first_problem(container: Wanted, run: Run, *, seconds: float) -> Problem | None:
     """Try a container out, in the order in which a user would mend what is wrong."""
     client = dict(container.client)
     begun = time.monotonic()
@@ -174,6 +177,8 @@ def _first_problem(container: Wanted, run: Run, seconds: float) -> Problem | Non
         return Problem(f"{PATH}.image", container.image, what, remedy)
     if looked.returncode != 0:
         return _problem(container, looked.stderr)
+    # A random name, because trials of several requests run at
+    # once and the removal below must meet this container alone.
     name = f"dljob-trial-{os.urandom(6).hex()}"
     left = seconds - (time.monotonic() - begun)
     try:
@@ -220,6 +225,8 @@ def _runner(submitter: Submitter) -> Run:
         command: list[str], environment: Mapping[str, str], seconds: float
     ) -> "subprocess.CompletedProcess[str]":
         try:
+            # `user` and not `preexec_fn`: this is a thread of many, and Python code
+            # between fork and exec can wait for a lock that another thread held.
             return subprocess.run(  # noqa: S603 - composed by dllocal.containers.engines
                 command,
                 env=dict(environment),

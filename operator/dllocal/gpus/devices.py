@@ -1,7 +1,7 @@
 """
-The GPUs of this machine, as nodes: what NVML finds, or virtual ones.
+The GPUs of this machine, as nodes: those that NVML finds, or virtual ones.
 
-Virtual GPUs are numbers that jobs are told. They are right for trying things out, and wherever the
+Virtual GPUs are only numbers that jobs get. They are right for trying things out, and wherever the
 training paces itself; several virtual nodes make jobs over several containers real on one machine.
 
 Real ones are shared with others: each has a lock (:mod:`dllocal.gpus.gpu_locks`), and a GPU on which
@@ -21,10 +21,11 @@ from queue import SimpleQueue
 from types import MappingProxyType
 
 from dlcore.model import Gpu, Node, NodeName
+from dlcore.primitives.once_per_change import OncePerChange
 from dllocal.gpus.gpu_choices import choose, visible
 from dllocal.gpus.gpu_locks import FOLDER, GpuLock
 from dllocal.gpus.nvml import Device, Driver, Nvml
-from dllocal.gpus.occupancy import Ours, find_foreign
+from dllocal.gpus.occupancy import Ours, find_foreign, is_there
 from dlwire.occupancy import Usage
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ Nodes = Callable[[], tuple[Node, ...]]
 
 
 def virtual_node(gpus: int, name: str) -> Node:
-    """Pretend that this machine has so many GPUs."""
+    """Pretend that this machine has ``gpus`` GPUs."""
     return Node.of(name, gpus)
 
 
@@ -49,8 +50,8 @@ class RealGpus:
         self,
         driver: Driver,
         devices: Sequence[Device],
-        name: str,
         *,
+        name: str,
         others: Sequence[Device] = (),
         locks: Path = FOLDER,
         look_seconds: float = LOOK_S,
@@ -66,13 +67,15 @@ class RealGpus:
         self._locked: dict[str, str] = {}
         """Why a GPU is not ours to give, by UUID."""
         self._used: dict[str, str] = {}
-        """What of others uses a GPU, by UUID."""
+        """The foreign use of a GPU, by UUID."""
         self._told: dict[str, str] = {}
         """Which reasons the log has by now."""
+        self._unlisted: OncePerChange[str] = OncePerChange()
+        """Why our own processes could not be listed, so that this is logged once."""
         self.known = asyncio.Event()
         """Set when it is known for the first time what uses the GPUs, or that they do not answer."""
         self._unnamed: frozenset[str] = frozenset()
-        """GPUs of which memory was in use at the last look, and no process was named."""
+        """GPUs of which memory was in use at the last look, and no living process was named."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Show all GPUs; those that are out of service with the reason."""
@@ -85,7 +88,7 @@ class RealGpus:
         """
         Open what a SideCar is to inherit, so that the GPUs stay locked as long as it lives.
 
-        It is told only later which GPUs it has, and others from time to time, so that it is all of them.
+        It learns only later which GPUs it has, and gets others from time to time, so it locks all of them.
         """
         with ExitStack() as stack:
             descriptors = []
@@ -94,6 +97,8 @@ class RealGpus:
                 if descriptor is not None:
                     stack.callback(os.close, descriptor)
                     descriptors.append(descriptor)
+            # These locks belong to the open file, and not to this process as POSIX locks do:
+            # closing our copies afterwards takes nothing from the SideCar that has inherited them.
             yield tuple(descriptors)
 
     def hold(self, state: Path, in_use: Collection[int] = ()) -> None:
@@ -122,32 +127,55 @@ class RealGpus:
         readings = Readings(self._driver)
         try:
             while True:
-                self._take(await readings.next(PATIENCE_S), ours(), notify)
+                self._take(await readings.next(PATIENCE_S), ours, notify)
                 await asyncio.sleep(self._look_seconds)
         finally:
             readings.close()
 
     def _take(
-        self, usages: Mapping[str, Usage] | None, ours: Ours, notify: Callable[[], None]
+        self,
+        usages: Mapping[str, Usage] | None,
+        ours: Callable[[], Ours],
+        notify: Callable[[], None],
     ) -> None:
         before = self._told
+        # At each reading, because another server or its last job may have ended since.
         self._try_locks()
         if usages is not None:
-            self.judge(usages, ours)
+            self._judge_if_possible(usages, ours)
         self._told = {each.uuid: self._why_out(each) for each in self._devices}
         if self._told != before:
             self._tell(before)
             notify()
+        # Also without a reading: the first decision must not wait for a driver that hangs.
         self.known.set()
+
+    def _judge_if_possible(self, usages: Mapping[str, Usage], ours: Callable[[], Ours]) -> None:
+        try:
+            # `ours()` is evaluated after the reading has come: a SideCar
+            # that was started meanwhile would else count as foreign.
+            self.judge(usages, ours())
+        except OSError as error:
+            # Such as too many open files. Each GPU keeps its verdict until the next look.
+            if self._unlisted.note("processes", error):
+                log.warning(
+                    "GPUs keep their state, because the processes of jobs cannot be listed: %s",
+                    error,
+                )
+        else:
+            self._unlisted.settle("processes")
 
     def judge(self, usages: Mapping[str, Usage], ours: Ours) -> None:
         """Conclude from a reading which GPUs others use."""
         known = {device.uuid for device in self._devices}
         found = {u: why for u, why in find_foreign(usages, ours).items() if u in known}
-        unnamed = frozenset(uuid for uuid in found if not usages[uuid].processes)
+        unnamed = frozenset(
+            uuid for uuid in found if not any(map(is_there, usages[uuid].processes))
+        )
         # Memory of a process of ours that has just ended may be counted for a moment: asked twice.
         hasty = unnamed - self._unnamed - self._used.keys()
         self._unnamed = unnamed
+        # A GPU that did not answer keeps its verdict, because silence is no proof that it is free.
         unread = {u: why for u, why in self._used.items() if u not in usages}
         self._used = unread | {u: why for u, why in found.items() if u not in hasty}
 
@@ -166,7 +194,7 @@ class RealGpus:
             if why and why != former:
                 log.warning("GPU %s is out of service: %s", where, why)
             elif former and not why:
-                log.warning("GPU %s is back in service: nothing of others is on it", where)
+                log.warning("GPU %s is back in service: other programs have left it", where)
 
 
 class Readings:
@@ -182,15 +210,23 @@ class Readings:
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[asyncio.Future[Mapping[str, Usage] | None] | None] = SimpleQueue()
         self._open: asyncio.Future[Mapping[str, Usage] | None] | None = None
+        # Not `asyncio.to_thread`: its executor joins all threads at exit,
+        # so that a driver that hangs would keep the process from ending.
         threading.Thread(target=self._work, name="gpus", daemon=True).start()
 
     async def next(self, patience_seconds: float) -> Mapping[str, Usage] | None:
         """Return what the GPUs say now; ``None`` if there is no answer in time."""
+        # One call at a time: behind a call that hangs no further ones pile up. An
+        # answer that came after its caller had gone is dropped, because it is old.
         if self._open is None or self._open.done():
             self._open = self._loop.create_future()
             self._orders.put(self._open)
         with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self._open), patience_seconds)
+            # Not wait_for(), which swallows a cancellation that comes with the answer.
+            async with asyncio.timeout(patience_seconds):
+                # A time-out cancels what is waited for. Without the shield the call under way
+                # would count as done then, and the next one would queue behind it.
+                return await asyncio.shield(self._open)
         return None
 
     def close(self) -> None:
@@ -242,4 +278,4 @@ def find_gpus(
     seen = visible(environment, there) if chosen is None else choose(chosen, there)
     devices = there if seen is None else seen
     others = [device for device in there if device not in devices]
-    return RealGpus(driver, devices, name or socket.gethostname(), others=others)
+    return RealGpus(driver, devices, name=name or socket.gethostname(), others=others)

@@ -20,7 +20,7 @@ class WrongChoice(ValueError):
 
 
 def is_count(text: str) -> bool:
-    """Whether this is a plain number, which means so many virtual GPUs and no GPU by its number."""
+    """Whether this is a plain number, which means a count of virtual GPUs and no GPU by its number."""
     return text.isascii() and text.isdigit()
 
 

@@ -51,13 +51,7 @@ class GpuLock:
         """
         if self._users is None:
             return None
-        lent = self._open()
-        try:
-            _lock_byte(lent, self._place)
-        except OSError:
-            os.close(lent)
-            raise
-        return lent
+        return self._open_locked()
 
     def attempt(self) -> str:
         """Take the lock unless it is held; returns why that cannot be, or nothing."""
@@ -69,6 +63,9 @@ class GpuLock:
             return f"{error.filename or self._path} cannot be opened ({error.strerror})"
         try:
             self._users, why = self._take(owner)
+        except OSError as error:
+            # Such as too many open files. The next attempt may find fewer of them.
+            why = f"{error.filename or self._path} cannot be locked ({error.strerror})"
         finally:
             if self._users is None:
                 os.close(owner)
@@ -88,14 +85,22 @@ class GpuLock:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None, f"another dljob up has it ({_name_owner(owner)})"
-        except OSError as error:
-            return None, f"{self._path} cannot be locked ({error.strerror})"
-        if _is_locked(owner, 1, self._place - 1) or _is_locked(owner, self._place + 1, 0):
+        if _is_locked(owner, 1, length=self._place - 1) or _is_locked(
+            owner, self._place + 1, length=0
+        ):
             return None, "jobs of another dljob up, which has ended, still have it"
         # A file description of its own: the other lock must end with this server.
-        users = self._open()
-        _lock_byte(users, self._place)
-        return users, ""
+        return self._open_locked(), ""
+
+    def _open_locked(self) -> int:
+        """Open a file description of its own, with the lock of this state folder."""
+        opened = self._open()
+        try:
+            _lock_byte(opened, self._place)
+        except OSError:
+            os.close(opened)
+            raise
+        return opened
 
     def _open(self) -> int:
         flags = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -124,7 +129,7 @@ def _lock_byte(held: int, place: int) -> None:
     fcntl.fcntl(held, fcntl.F_OFD_SETLK, wanted)
 
 
-def _is_locked(held: int, start: int, length: int) -> bool:
+def _is_locked(held: int, start: int, *, length: int) -> bool:
     """Whether others have locked any byte from there on; a length of 0 reaches to the end."""
     if length < 0 or start > LAST_BYTE:
         return False

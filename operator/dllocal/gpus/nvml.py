@@ -1,8 +1,8 @@
 """
-What NVML says of the GPUs of this machine: which there are, and what uses them.
+Reads the GPUs of this machine by NVML: which exist, and which processes use them.
 
 ``dljob up`` schedules on these. :class:`Driver` is all that the rest of it asks, so that tests can
-answer in NVML's place. The SideCar has a reader of its own (:mod:`dlsidecar.observing.gpus`), because its
+answer in NVML's place. The SideCar has a reader of its own (:mod:`dlsidecar.observing.gpus.nvml`), because its
 code runs in other people's images.
 """
 

@@ -1,13 +1,13 @@
 """
 Which GPUs are used by processes that are none of our jobs'.
 
-What counts as use is judged in :mod:`dlwire.occupancy`, as SideCars judge it right before each start; here
-it is held against what belongs to this ``dljob up``. Called by :mod:`dllocal.gpus.devices` after each reading.
+:mod:`dlwire.occupancy` judges whether a GPU is in use, as SideCars judge it right before each start; this module
+takes out the use by this ``dljob up``. :mod:`dllocal.gpus.devices` calls it after each reading.
 """
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from dllocal.gpus.gpu_locks import describe_process
@@ -23,9 +23,21 @@ def parent_of(pid: int) -> int:
     return int(fields[1])
 
 
+def is_there(pid: int) -> bool:
+    """Whether a process exists, also where ``/proc`` hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        # It is another user's, or has a number from which nothing follows.
+        return True
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What belongs to this ``dljob up``."""
+    """The processes and GPUs of this ``dljob up``."""
 
     processes: Collection[int]
     """Its SideCars, from which all processes of its jobs descend."""
@@ -38,14 +50,20 @@ def find_foreign(
     ours: Ours,
     *,
     parents: Parents = parent_of,
+    exists: Callable[[int], bool] = is_there,
     describe: Callable[[int], str] = describe_process,
 ) -> dict[str, str]:
     """Say of each GPU that others use, by UUID, what uses it."""
-    is_ours = partial(is_below, roots=ours.processes, parents=parents)
+
+    def is_ours_or_gone(pid: int) -> bool:
+        # In this order: a process that ends before its parents are read has none any
+        # more, and may have been one of ours.
+        return is_below(pid, ours.processes, parents) or not exists(pid)
+
     reasons = {}
     for uuid, usage in usages.items():
-        why = find_users(usage, is_ours=is_ours, describe=describe)
-        if not why and not usage.processes and uuid not in ours.held:
+        why = find_users(usage, is_ours=is_ours_or_gone, describe=describe)
+        if not why and uuid not in ours.held and not any(map(exists, usage.processes)):
             # As in a container, where NVML does not name the processes of others.
             why = find_load(usage)
         if why:

@@ -1,8 +1,8 @@
 """
-Which jobs have changed since when, so that whoever watches is sent those and no others.
+Which jobs have changed since when, so that a watch gets those and no others.
 
-Versions count the changes of one epoch of the controller; what a watcher knows of a former epoch
-counts for nothing, and it is sent everything anew.
+Versions count the changes of one epoch of the controller. A watcher that knows a former epoch
+gets everything again.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dlcore.model import JobId
 
 MOST_REMOVED = 1000
-"""So many jobs that are gone are remembered; who was away for longer is sent everything anew."""
+"""The number of removed jobs that are remembered; a watcher that has missed more gets everything again."""
 
 
 class Changes:
@@ -31,6 +31,7 @@ class Changes:
         self.version += 1
         for job in jobs:
             self._changed[job] = self.version
+            # A namesake of a removed job: a watcher must not drop it again.
             self._removed.pop(job, None)
         self._tell()
 
@@ -60,11 +61,15 @@ class Changes:
         """Return when there is something newer, or the time is over."""
         try:
             async with asyncio.timeout(seconds):
+                # Nothing is awaited between the comparison and the registration
+                # as a waiter, so that no change gets lost in between.
                 while self.version <= version:
                     await self._news.wait()
         except TimeoutError:
             pass
 
     def _tell(self) -> None:
+        # A new event for those who wait next. An event that stays set would let `wait`
+        # return without a suspension, and its loop would block the whole server.
         self._news.set()
         self._news = asyncio.Event()

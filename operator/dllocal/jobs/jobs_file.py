@@ -11,20 +11,18 @@ written afresh from the file. Where neither can be trusted, no controller begins
 that jobs still have.
 """
 
-import hashlib
-import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dlcontrol.situation.clocks import Reading, Stamp
 from dlcontrol.situation.ports import Fenced
 from dllocal.folders import StateError
 from dllocal.jobs import journal
+from dllocal.jobs.jobs_schema import COLUMNS, STEPS
 from dllocal.jobs.journal import (
     Change,
     Found,
@@ -33,52 +31,18 @@ from dllocal.jobs.journal import (
     Row,
 )
 from dllocal.jobs.reserve import Reserve
+from dllocal.jobs.sealing import Key, Seal
 
 log = logging.getLogger(__name__)
 
 VERSION: Final = 3
 
 OPENING_S = 30.0
-"""So long may take what another controller writes last."""
+"""How long another controller may take for its last write."""
 LOCKED_S = 0.05
-"""So long is waited for another process that has locked the file. No longer, because nothing else is done
-meanwhile: what wants to write tries again."""
+"""How long to wait for another process that has locked the file. It is short, because the loop does nothing else
+meanwhile: the writer tries again later."""
 
-_SCHEMA = (
-    "CREATE TABLE leader (epoch INTEGER NOT NULL)",
-    "INSERT INTO leader VALUES (0)",
-    """
-    CREATE TABLE jobs (
-        name TEXT PRIMARY KEY,
-        "order" INTEGER NOT NULL,
-        document TEXT NOT NULL,
-        status TEXT NOT NULL,
-        cancelled INTEGER NOT NULL DEFAULT 0,
-        spec_generation INTEGER NOT NULL DEFAULT 1
-    )
-    """,
-    "CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu))",
-)
-_ORIGINS = ("CREATE TABLE origins (name TEXT PRIMARY KEY, origin TEXT NOT NULL)",)
-"""Whose jobs they are, and their environments: apart from the documents, which are shown."""
-_SEALED = (
-    "ALTER TABLE leader ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE leader ADD COLUMN boot TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE leader ADD COLUMN since_boot REAL NOT NULL DEFAULT 0",
-    "ALTER TABLE leader ADD COLUMN at REAL NOT NULL DEFAULT 0",
-    "ALTER TABLE leader ADD COLUMN seal TEXT NOT NULL DEFAULT ''",
-)
-_STEPS = (_SCHEMA, _ORIGINS, _SEALED)
-"""The statements that bring a file from each version of the schema to the next."""
-
-_COLUMNS = {
-    "order": 'UPDATE jobs SET "order" = ? WHERE name = ?',
-    "document": "UPDATE jobs SET document = ? WHERE name = ?",
-    "status": "UPDATE jobs SET status = ? WHERE name = ?",
-    "cancelled": "UPDATE jobs SET cancelled = ? WHERE name = ?",
-    "spec_generation": "UPDATE jobs SET spec_generation = ? WHERE name = ?",
-    "origin": "INSERT OR REPLACE INTO origins (origin, name) VALUES (?, ?)",
-}
 
 _NO_DAMAGE = ("BUSY", "LOCKED", "FULL", "READONLY", "CANTOPEN", "PERM", "AUTH", "NOMEM")
 """Errors of SQLite that say nothing about what is in the file."""
@@ -95,20 +59,20 @@ class Opened(NamedTuple):
     kept: Kept
     """As it was found, before this controller began."""
     mended: str
-    """What was damaged and is restored, in one line; empty if all was well."""
+    """The damage that was restored, in one line; empty if all was well."""
 
 
 class JobsFile:
     """The file and its journal, for the life of a controller."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, log_of_changes: Journal) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, *, log_of_changes: Journal) -> None:
         self.path = path
         self.epoch = 0
         self.reserve = Reserve(path)
         self._db = db
         self._journal = log_of_changes
         self._revision = 0
-        self._seal = _Seal()
+        self._seal = Seal()
         self._identity = _identity(path)
 
     @classmethod
@@ -169,14 +133,14 @@ class JobsFile:
     def begin(self, kept: Kept) -> None:
         """Write all of this as the first transaction of an epoch, in both."""
         self.epoch, self._revision = kept.epoch, kept.revision
-        self._seal = _Seal(kept.changes())
+        self._seal = Seal(kept.changes())
         seal = self._seal.text(kept.revision)
         for change in kept.changes()[:1]:
             _apply(self._db, change)
         self._db.execute("UPDATE leader SET revision = ?, seal = ?", (kept.revision, seal))
         self._journal.write_afresh(kept)
 
-    def _write(self, changes: list[Change]) -> dict["_Key", int]:
+    def _write(self, changes: list[Change]) -> dict["Key", int]:
         for change in changes:
             _apply(self._db, change)
         revision, parts = self._revision + 1, self._seal.prepare(changes)
@@ -201,6 +165,16 @@ class JobsFile:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
+    def still_leads(self) -> bool:
+        """Whether no other controller has begun; a file that cannot be read says nothing."""
+        try:
+            self.insist_on_leading()
+        except Fenced:
+            return False
+        except sqlite3.Error:
+            return True  # Each write looks once more, so that nothing is decided against another.
+        return True
+
     def insist_on_leading(self) -> None:
         """Raise :class:`Fenced` if another controller has begun."""
         with suppress(FileNotFoundError):
@@ -221,7 +195,7 @@ def _open(path: Path, reading: Reading, least_epoch: int) -> Opened:
         db, kept = _read(path, found)
     except _Damaged as error:
         if found.kept is None or not found.is_whole:
-            raise StateError(_hopeless(path, str(error), found)) from error
+            raise StateError(_hopeless(path, str(error), found=found)) from error
         mended = f"{path}: {error}; it was restored from its journal, and the damaged file is {_aside(path)}"
         _move_aside(path)
         db, kept = _make(path, found.kept)
@@ -230,7 +204,7 @@ def _open(path: Path, reading: Reading, least_epoch: int) -> Opened:
     elif found.damage:
         mended = f"{log_of_changes}: {found.damage}; it was written again from {path.name}"
     try:
-        file = JobsFile(path, db, Journal(log_of_changes))
+        file = JobsFile(path, db, log_of_changes=Journal(log_of_changes))
         epoch = max(kept.epoch, found.kept.epoch if found.kept else 0, least_epoch) + 1
         leader = journal.leader(epoch, reading)
         file.begin(kept.after(kept.revision + 1, [leader]))
@@ -279,7 +253,7 @@ def _read_checked(db: sqlite3.Connection, path: Path) -> Kept:
         raise _Damaged(f"is damaged ({' '.join(str(damage).split())})")
     try:
         kept = _load(db)
-        seal = _Seal(kept.changes()).text(kept.revision)
+        seal = Seal(kept.changes()).text(kept.revision)
     except (TypeError, ValueError) as error:
         raise _Damaged(f"is damaged ({error})") from error
     if was_sealed and db.execute("SELECT seal FROM leader").fetchone()[0] != seal:
@@ -310,7 +284,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> bool:
             f"{path}: was written by a newer dljob (version {version} of the file, this one knows"
             f" {VERSION}); use that one, or name another folder with --state"
         )
-    for step in _STEPS[max(0, version) :]:
+    for step in STEPS[max(0, version) :]:
         for statement in step:
             db.execute(statement)
     db.execute(f"PRAGMA user_version = {VERSION}")
@@ -325,7 +299,7 @@ def _make(path: Path, kept: Kept) -> tuple[sqlite3.Connection, Kept]:
     return db, kept
 
 
-def _hopeless(path: Path, why: str, found: Found) -> str:
+def _hopeless(path: Path, why: str, *, found: Found) -> str:
     journal_name = f"{path.name}.journal"
     other = (
         f"{journal_name} as well ({found.damage})" if found.exists else f"{journal_name} is gone"
@@ -341,7 +315,7 @@ def _aside(path: Path) -> str:
 
 
 def _move_aside(path: Path) -> None:
-    """Keep what is damaged, for who wants to know how; of each file the last one."""
+    """Keep the damaged file for inspection; of each file the last one."""
     for end in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             path.with_name(f"{path.name}{end}").replace(path.with_name(f"{path.name}.damaged{end}"))
@@ -394,10 +368,10 @@ def _replace_all(db: sqlite3.Connection, kept: Kept) -> None:
 def _apply(db: sqlite3.Connection, change: Change) -> None:
     match change["what"]:
         case "job":
-            _insert(db, change["name"], Row(*change["row"]))
+            _insert(db, change["name"], row=Row(*change["row"]))
         case "fields":
             for column, value in change["fields"].items():
-                db.execute(_COLUMNS[column], (value, change["name"]))
+                db.execute(COLUMNS[column], (value, change["name"]))
         case "gone":
             db.execute("DELETE FROM jobs WHERE name = ?", (change["name"],))
             db.execute("DELETE FROM origins WHERE name = ?", (change["name"],))
@@ -413,65 +387,11 @@ def _apply(db: sqlite3.Connection, change: Change) -> None:
             )
 
 
-def _insert(db: sqlite3.Connection, name: str, row: Row) -> None:
+def _insert(db: sqlite3.Connection, name: str, *, row: Row) -> None:
     db.execute(
         'INSERT INTO jobs (name, "order", document, status, cancelled, spec_generation)'
         " VALUES (?, ?, ?, ?, ?, ?)",
         (name, *row[:-1]),
     )
     if row.origin:
-        db.execute(_COLUMNS["origin"], (row.origin, name))
-
-
-class _Seal:
-    """A sum over everything that is kept, brought up to date by what changes."""
-
-    def __init__(self, changes: Iterable[Change] = ()) -> None:
-        self._parts: dict[_Key, int] = {}
-        self._sum = 0
-        self.accept(self.prepare(changes))
-
-    def prepare(self, changes: Iterable[Change]) -> dict["_Key", int]:
-        """Return which parts of the sum are others after these changes."""
-        parts: dict[_Key, int] = {}
-        for change in changes:
-            parts.update(_parts_of(change))
-        return parts
-
-    def text(self, revision: int, parts: Mapping["_Key", int] = MappingProxyType({})) -> str:
-        """Return the seal of a revision, as it is or with these parts."""
-        total = self._sum
-        for key, part in parts.items():
-            total ^= self._parts.get(key, 0) ^ part
-        return hashlib.sha256(f"{total:x} {revision}".encode()).hexdigest()[:32]
-
-    def accept(self, parts: Mapping["_Key", int]) -> None:
-        """Take them over, once they are committed."""
-        for key, part in parts.items():
-            self._sum ^= self._parts.pop(key, 0) ^ part
-            if part:
-                self._parts[key] = part
-
-
-_Key = tuple[str, str]
-
-
-def _parts_of(change: Change) -> Iterator[tuple[_Key, int]]:
-    match change["what"]:
-        case "job":
-            fields = Row(*change["row"])._asdict().items()
-            yield from (_part(change["name"], *each) for each in fields)
-        case "fields":
-            yield from (_part(change["name"], *each) for each in change["fields"].items())
-        case "gone":
-            yield from (((change["name"], column), 0) for column in Row._fields)
-        case "cordon":
-            key = "", f"{change['node']}/{change['gpu']}"
-            yield _part(*key, change["reason"]) if change["reason"] else (key, 0)
-        case "leader":
-            yield _part("", "leader", [change["epoch"], *change["reading"]])
-
-
-def _part(name: str, column: str, value: object) -> tuple[_Key, int]:
-    text = json.dumps([name, column, value])
-    return (name, column), int.from_bytes(hashlib.sha256(text.encode()).digest()[:16])
+        db.execute(COLUMNS["origin"], (row.origin, name))

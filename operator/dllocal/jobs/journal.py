@@ -37,7 +37,7 @@ class Row(NamedTuple):
     cancelled: int = 0
     spec_generation: int = 1
     origin: str = ""
-    """Whose job it is; empty in lists of before that was kept."""
+    """The submitter of the job; empty in lists of older versions."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Kept:
     """Counts the transactions."""
     epoch: int = 0
     reading: Reading = Reading(Stamp("", 0.0), 0.0)
-    """What the clock of the controller said when it began."""
+    """The reading of the controller's clock when it began."""
     rows: Mapping[str, Row] = field(default_factory=dict)
     cordons: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
@@ -100,12 +100,12 @@ def change_of(name: str, **fields: Any) -> Change:
 
 
 class Found(NamedTuple):
-    """What a journal says."""
+    """The contents of a journal."""
 
     kept: Kept | None = None
-    """What holds after its last whole line; none where not even the first is whole, or it is not there."""
+    """The list after its last whole line; none where not even the first is whole, or the file is missing."""
     damage: str = ""
-    """What is wrong with it."""
+    """Its damage, in words."""
     is_cut: bool = False
     """Whether its last line is not whole: a controller was killed at it, or the file was shortened."""
     exists: bool = True

@@ -1,7 +1,7 @@
 """
-The jobs of one machine and what was decided about them: the truth of this platform, in one file.
+The jobs of one machine and the decisions about them: the truth of this platform, in one file.
 
-What Kubernetes' API server is on a cluster. A record is on the disk when :meth:`Registry.record`
+It has the role of Kubernetes' API server on a cluster. A record is on the disk when :meth:`Registry.record`
 returns. The profile store is another file, because that may be lost or away without any harm.
 """
 
@@ -22,27 +22,22 @@ from dlcontrol.situation.clocks import (
     latest_of,
     moved,
 )
-from dlcontrol.situation.ports import Entry, Fenced
+from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
-from dlcontrol.situation.status_documents import read_status, write_status
 from dlcore.documents import jobfile
-from dlcore.model import GpuDemand, Job, JobId, Phase, Training
-from dllocal.environments import Origin, Submitter
+from dlcore.model import Job, JobId, Phase
+from dllocal.environments import Origin
 from dllocal.folders import StateError
-from dllocal.jobs.changes import Changes
 from dllocal.jobs.jobs_file import JobsFile
 from dllocal.jobs.journal import (
     Kept,
-    Row,
     change_of,
     cordon,
 )
-from dllocal.jobs.unlisted import LOST
+from dllocal.jobs.listed_jobs import CANCELLED, CANCELLED_KEEPING, ListedJobs
+from dllocal.jobs.rows import read_entry, write_lost_row, write_row, write_status_text
 
 log = logging.getLogger(__name__)
-
-_CANCELLED, _CANCELLED_KEEPING = 1, 2
-"""In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
 
 
 class Registry:
@@ -50,21 +45,12 @@ class Registry:
 
     def __init__(self, file: JobsFile, kept: Kept) -> None:
         self._file = file
-        self._entries: dict[JobId, Entry] = {
-            JobId(name): _entry(JobId(name), row, file.path) for name, row in kept.rows.items()
-        }
-        self._origins = {
-            JobId(name): _origin(name, row.origin, file.path)
-            for name, row in kept.rows.items()
-            if row.origin
-        }
-        self._cancelled = {JobId(name): row.cancelled for name, row in kept.rows.items()}
+        self._jobs = ListedJobs(kept.rows, file.path)
         self._cordons = dict(kept.cordons)
         self.was_there = kept.epoch > 0
         """Whether there was a list before this controller."""
-        self._next_order = 1 + max((e.order for e in self._entries.values()), default=-1)
-        self.changes = Changes(self._entries)
-        """For whoever watches."""
+        self.changes = self._jobs.changes
+        """For clients that watch."""
 
     @classmethod
     def open(
@@ -77,9 +63,11 @@ class Registry:
             log.warning("%s", opened.mended)
         try:
             registry = cls(opened.file, opened.kept)
-            registry._follow_clock(opened.kept.reading, reading)
-        except BaseException:
+            _follow_clock(registry, opened.kept.reading, now=reading)
+        except BaseException as error:
             opened.file.close()
+            if isinstance(error, sqlite3.Error):
+                raise StateError(f"{path}: {why_not_written(error)}") from error
             raise
         return registry
 
@@ -91,24 +79,14 @@ class Registry:
         """Under which this controller leads."""
         return self._file.epoch
 
-    def _follow_clock(self, before: Reading, now: Reading) -> None:
-        """Move what is recorded by as much as the clock of the machine was set between two controllers."""
-        if not before.at:
-            return
-        latest = max((latest_of(each.status) for each in self._entries.values()), default=0.0)
-        step = find_step(before, now, latest)
-        if step and self._entries:
-            log.warning("%s", describe_step_between(step))
-            self.record({job: moved(each.status, step) for job, each in self._entries.items()})
-
     @property
     def entries(self) -> Mapping[JobId, Entry]:
         """All jobs, in order of arrival. A new mapping whenever one has changed."""
-        return self._entries
+        return self._jobs.entries
 
     def origin(self, job: JobId) -> Origin:
-        """Whose job it is, and its environment. Of a job of before: its server's user, and a login's."""
-        return self._origins.get(job) or Origin.of(Submitter.of_this_process(), None)
+        """Return the submitter of a job, and its environment."""
+        return self._jobs.origin(job)
 
     # --- written by users
 
@@ -127,50 +105,27 @@ class Registry:
     ) -> tuple[Entry, ...]:
         """Take several jobs in, all or none. Those without an origin are this process's own."""
         kept = origin or Origin.here()
-        text = json.dumps(kept.written())
         entries = tuple(
-            Entry(
-                job=replace(jobfile.parse(document, require_template=True), submitted_at=now),
-                order=self._next_order + place,
-                status=Status(submitted_at=now),
-                document=document,
-                spec_generation=1,
-            )
+            _new_entry(document, now, order=self._jobs.next_order + place)
             for place, document in enumerate(documents)
         )
         self._file.commit(
-            {
-                "what": "job",
-                "name": each.job.id,
-                "row": [
-                    *(each.order, json.dumps(each.document), _status_text(each.status)),
-                    *(0, each.spec_generation, text),
-                ],
-            }
+            {"what": "job", "name": each.job.id, "row": list(write_row(each, kept))}
             for each in entries
         )
-        self._next_order += len(entries)
-        self._origins.update(dict.fromkeys([entry.job.id for entry in entries], kept))
-        self._cancelled.update(dict.fromkeys([entry.job.id for entry in entries], 0))
-        self._set(*entries)
+        self._jobs.add(*entries, origin=kept)
         return entries
 
     def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
         """Give a job another spec, which was checked to be a possible change of what it is now."""
-        # What was decided since the entry was read stays decided.
-        entry = self._entries[entry.job.id]
-        job = jobfile.parse(document, require_template=True)
-        changed = replace(
-            entry,
-            job=replace(job, submitted_at=entry.job.submitted_at),
-            document=document,
-            spec_generation=entry.spec_generation + 1,
-        )
-        generation = changed.spec_generation
-        self._file.commit(
-            [change_of(job.id, document=json.dumps(document), spec_generation=generation)]
-        )
-        self._set(changed)
+        # Decisions since the entry was read stay valid.
+        entry = self._jobs.entries[entry.job.id]
+        generation = entry.spec_generation + 1
+        job = _parse(document, submitted_at=entry.job.submitted_at)
+        changed = replace(entry, job=job, document=document, spec_generation=generation)
+        text = json.dumps(document)
+        self._file.commit([change_of(job.id, document=text, spec_generation=generation)])
+        self._jobs.put(changed)
         return changed
 
     def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
@@ -179,59 +134,41 @@ class Registry:
 
         A later request can still save the checkpoints, and no later one can give them up again.
         """
-        if self._entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
+        if self.entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
-        how = _CANCELLED_KEEPING if keep_checkpoints else _CANCELLED
+        how = CANCELLED_KEEPING if keep_checkpoints else CANCELLED
         self._file.insist([change_of(job, cancelled=how)])
-        self._cancelled[job] = how
-        self._set(replace(self._entries[job], cancelled=True))
+        self._jobs.cancel(job, how)
 
     def keeps_checkpoints(self, job: JobId) -> bool:
         """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
-        return self._cancelled.get(job, _CANCELLED) != _CANCELLED
+        return self._jobs.keeps_checkpoints(job)
 
     # --- written by the loop
 
     def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep what was decided; on the disk when this returns."""
         self._file.commit(
-            change_of(job, status=_status_text(status))
+            change_of(job, status=write_status_text(status))
             for job, status in statuses.items()
-            if job in self._entries
+            if job in self.entries
         )
-        entries = dict(self._entries)
-        for job, status in statuses.items():
-            if job in entries:
-                entries[job] = replace(entries[job], status=status)
-        self._entries = entries
-        self.changes.note(statuses.keys() & entries.keys())
+        self._jobs.put_statuses(statuses)
 
-    def adopt(self, job: JobId, status: Status, origin: Origin) -> None:
+    def adopt(self, job: JobId, status: Status, *, origin: Origin) -> None:
         """Take in a job whose pods live and which the list has lost, or pods that it has lost of a job."""
-        if job in self._entries:
+        if job in self.entries:
             self.record({job: status})
             return
-        namespace, _, own = job.rpartition("/")
-        metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
-        row = Row(
-            order=self._next_order,
-            document=json.dumps({"metadata": metadata, "lost": LOST}),
-            status=_status_text(status),
-            origin=json.dumps(origin.written()),
-        )
+        row = write_lost_row(job, status, order=self._jobs.next_order, origin=origin)
         self._file.commit([{"what": "job", "name": job, "row": list(row)}])
-        self._next_order += 1
-        self._origins[job], self._cancelled[job] = origin, row.cancelled
-        self._set(_entry(job, row, self._file.path))
+        self._jobs.add(read_entry(job, row, self._file.path), origin=origin)
 
     def forget(self, job: JobId) -> None:
         """Remove a job of which nothing is left."""
         self._file.insist([{"what": "gone", "name": job}])
         self._file.reserve.make()
-        self._origins.pop(job, None)
-        self._cancelled.pop(job, None)
-        self._entries = {name: entry for name, entry in self._entries.items() if name != job}
-        self.changes.note_removed(job)
+        self._jobs.remove(job)
 
     # --- GPUs that were taken out by hand
 
@@ -254,74 +191,33 @@ class Registry:
 
     def still_leads(self) -> bool:
         """Look into the file whether no other controller has begun; one that cannot be read says nothing."""
-        try:
-            self._file.insist_on_leading()
-        except Fenced:
-            return False
-        except sqlite3.Error:
-            return True  # Each write looks once more, so that nothing is decided against another.
-        return True
-
-    def _set(self, *entries: Entry) -> None:
-        self._entries = {**self._entries, **{entry.job.id: entry for entry in entries}}
-        self.changes.note([entry.job.id for entry in entries])
+        return self._file.still_leads()
 
 
-def _origin(name: str, text: str, path: Path) -> Origin:
-    try:
-        return Origin.read(json.loads(text))
-    except Exception as error:
-        # Without it the job could run as another user than its own.
-        raise StateError(
-            f"{path}: the owner of job {name} cannot be read ({error}); use the dljob that has"
-            " written it, or name another folder with --state"
-        ) from error
-
-
-def _entry(name: JobId, row: Row, path: Path) -> Entry:
-    try:
-        status = read_status(json.loads(row.status))
-    except Exception as error:
-        # Without it nobody knows what the job may hold.
-        raise StateError(
-            f"{path}: the recorded status of job {name} cannot be read ({error}); use the dljob"
-            " that has written it, or name another folder with --state"
-        ) from error
-    job, document, problem = _read_document(name, row.document)
+def _new_entry(document: Mapping[str, Any], now: float, *, order: int) -> Entry:
     return Entry(
-        job=replace(job, submitted_at=status.submitted_at),
-        order=row.order,
-        status=status,
+        job=_parse(document, submitted_at=now),
+        order=order,
+        status=Status(submitted_at=now),
         document=document,
-        cancelled=bool(row.cancelled),
-        problem=problem,
-        spec_generation=row.spec_generation,
+        spec_generation=1,
     )
 
 
-def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]:
-    """Read what a user has written; what cannot be read any more keeps nobody else from training."""
-    try:
-        document = json.loads(text)
-        if isinstance(document, dict) and document.get("lost"):
-            return _unread(name), {**document, "spec": {}}, str(document["lost"])
-        return jobfile.parse(document, require_template=True), document, ""
-    except jobfile.JobFileError as error:
-        why = error.lines()[0]
-    except ValueError as error:
-        why = str(error)
-    namespace, _, own = name.rpartition("/")
-    metadata = {"name": own, **({"namespace": namespace} if namespace else {})}
-    problem = f"its spec can no longer be read ({why}); cancel it, and submit it again"
-    return _unread(name), {"metadata": metadata, "spec": {}}, problem
+def _parse(document: Mapping[str, Any], *, submitted_at: float) -> Job:
+    job = jobfile.parse(document, require_template=True)
+    return replace(job, submitted_at=submitted_at)
 
 
-def _unread(name: JobId) -> Job:
-    return Job(id=name, gpus=GpuDemand(options=(1,), requested=1), training=Training())
-
-
-def _status_text(status: Status) -> str:
-    return json.dumps(write_status(status))
+def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:
+    """Move what is recorded by as much as the clock of the machine was set between two controllers."""
+    if not before.at:
+        return
+    latest = max((latest_of(each.status) for each in registry.entries.values()), default=0.0)
+    step = find_step(before, now, latest=latest)
+    if step and registry.entries:
+        log.warning("%s", describe_step_between(step))
+        registry.record({job: moved(each.status, step) for job, each in registry.entries.items()})
 
 
 def is_over(entry: Entry) -> bool:
@@ -338,5 +234,5 @@ def why_not_written(error: sqlite3.Error) -> str:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether somebody else has the file at the moment, and it may be tried again."""
+    """Whether another process has locked the file, so that a retry can succeed."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY

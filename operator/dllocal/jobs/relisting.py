@@ -6,8 +6,9 @@ Called by :mod:`dllocal.running` before anything is decided; :mod:`dllocal.jobs.
 
 import asyncio
 import logging
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dlcontrol.sidecars.dialing import (
     DialSettings,
@@ -16,31 +17,37 @@ from dlcontrol.sidecars.dialing import (
     Unreachable,
 )
 from dlcontrol.situation.ports import MOST_JUMP
-from dlcontrol.situation.status import Booking
-from dlcore.model import JobId, Node
+from dlcontrol.situation.status import Booking, Status
+from dlcore.model import JobId, Node, NodeName
 from dllocal.environments import Origin, Submitter
 from dllocal.events import Events
-from dllocal.folders import Folders
-from dllocal.jobs.registry import Registry
+from dllocal.folders import Folders, StateError
+from dllocal.jobs.registry import Registry, is_locked, why_not_written
+from dllocal.jobs.rows import is_lost
 from dllocal.jobs.unlisted import find_unlisted, narrowed, status_with
 from dllocal.pods.processes import Pods
+from dllocal.state_folder import note_epoch, read_epoch
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""So long a SideCar whose job the list had lost may take to say which GPUs it has."""
+"""How long a SideCar whose job the list had lost may take to report its GPUs."""
+MOST_ASKED = 32
+"""How many SideCars are asked at once."""
+LOCKED_S, LOCKED_STEP_S = 30.0, 0.2
+"""How long to wait for another process that has locked the list, and between two attempts."""
 
 
 class Relisting:
     """One for each start."""
 
-    def __init__(self, folders: Folders, clock: Callable[[], float], dialing: DialSettings) -> None:
+    def __init__(
+        self, folders: Folders, clock: Callable[[], float], *, dialing: DialSettings
+    ) -> None:
         self._folders = folders
         self._clock = clock
         self._dialing = dialing
-        self._lost: list[JobId] = []
-        """Jobs that the list had lost wholly."""
 
     def open_registry(self, lock: int, at_least: int = 0) -> Registry:
         """
@@ -54,52 +61,98 @@ class Relisting:
             # The clock counts further than any number of starts.
             registry.close()
             registry = Registry.open(path, clock=self._clock, least_epoch=int(time.time()))
-        self._folders.note_epoch(lock, registry.epoch)
+        # After the list has it. A controller that is killed in between has
+        # told this epoch to no SideCar, so that the older note still suffices.
+        note_epoch(lock, registry.epoch)
         return registry
 
     def _read_epoch(self, lock: int) -> int:
         """Return the epoch that the lock tells of; one that no controller can have reached does not count."""
-        epoch = self._folders.read_epoch(lock)
+        epoch = read_epoch(lock)
         # A lost list of jobs has made an epoch of the time, and each start takes one more.
         if epoch <= time.time() + MOST_JUMP:
             return epoch
         log.warning(
-            "the lock tells of epoch %d, which no controller can have reached; it is not believed",
+            "the lock names epoch %d, which no controller can have reached; this controller ignores it",
             epoch,
         )
         return 0
 
-    def adopt(self, registry: Registry, nodes: tuple[Node, ...], events: Events) -> None:
+    def adopt(self, registry: Registry, nodes: tuple[Node, ...], *, events: Events) -> None:
         """
         Take in all pods that live and that the list of jobs does not know, with what they may hold.
 
-        Raises :class:`~dllocal.folders.StateError` where the list knows another pod in the place of one.
+        Raises :class:`~dllocal.folders.StateError` where the list knows another pod in the place of one, or
+        cannot be written.
         """
         found = find_unlisted(self._folders, registry.entries)
         for job in dict.fromkeys(pod.key.job for pod in found):
             pods = [pod for pod in found if pod.key.job == job]
             entry = registry.entries.get(job)
             before = entry.status if entry is not None else None
-            status = status_with(before, pods, nodes, self._clock())
-            registry.adopt(job, status, self._owner_of(job))
+            # A pod may end from here on. It is listed all the
+            # same, and the loop sees its end as any other.
+            status = status_with(before, pods, nodes=nodes, now=self._clock())
+            try:
+                registry.adopt(job, status, origin=self._owner_of(job))
+            except sqlite3.Error as error:
+                raise self._not_written(error) from error
             named = ", ".join(map(str, pods))
             message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
             events.add(job, "ListedAgain", message, warning=True)
-            if entry is None:
-                self._lost.append(job)
 
     async def narrow(self, registry: Registry, pods: Pods, nodes: tuple[Node, ...]) -> None:
-        """Ask the SideCars of jobs that the list had lost which GPUs they have; they keep no others."""
-        for job in self._lost:
-            status = registry.entries[job].status
-            asked = {each.node: self._ask(pods, job, each) for each in status.pods}
-            answers = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
-            states = {node: state for node, state in answers.items() if state is not None}
-            registry.record({job: narrowed(status, states, nodes)})
+        """
+        Ask the SideCars of jobs that the list had lost which GPUs they have; they keep no others.
 
-    async def _ask(self, pods: Pods, job: JobId, booking: Booking) -> State | None:
-        line = Line(pods.address(job, booking), self._dialing, None)
+        Raises :class:`~dllocal.folders.StateError` where the list cannot be written.
+        """
+        # Also those that a former start has listed again: it may have ended before it knew their GPUs, or could
+        # not write them to a full disk, and the jobs would keep all GPUs of their nodes.
+        lost = [
+            job for job, entry in registry.entries.items() if is_lost(entry) and entry.status.pods
+        ]
+        limit = asyncio.Semaphore(MOST_ASKED)
+        asked = [(job, each) for job in lost for each in registry.entries[job].status.pods]
+        answers = await asyncio.gather(*(self._ask(pods, *each, limit=limit) for each in asked))
+        states: dict[JobId, dict[NodeName, State]] = {job: {} for job in lost}
+        for (job, booking), state in zip(asked, answers, strict=True):
+            if state is not None:
+                states[job][booking.node] = state
+        # Requests were answered during the await above, and have changed documents and cancellations.
+        # No other task writes a status before the loop runs, which waits for this.
+        before = {job: registry.entries[job].status for job in lost}
+        await self._record(
+            registry, {job: narrowed(before[job], states[job], nodes) for job in lost}
+        )
+
+    async def _record(self, registry: Registry, statuses: Mapping[JobId, Status]) -> None:
+        """Write these, also where another process has locked the list for a while."""
+        until = time.monotonic() + LOCKED_S
+        while True:
+            try:
+                registry.record(statuses)
+                return
+            except sqlite3.Error as error:
+                # The server runs already, and an end here would be its end. Another
+                # process has the list for a moment only.
+                if not is_locked(error) or time.monotonic() >= until:
+                    raise self._not_written(error) from error
+            await asyncio.sleep(LOCKED_STEP_S)
+
+    def _not_written(self, error: sqlite3.Error) -> StateError:
+        return StateError(f"{self._folders.registry}: {why_not_written(error)}")
+
+    async def _ask(
+        self, pods: Pods, job: JobId, booking: Booking, *, limit: asyncio.Semaphore
+    ) -> State | None:
+        async with limit:
+            return await self._ask_one(pods, job, booking)
+
+    async def _ask_one(self, pods: Pods, job: JobId, booking: Booking) -> State | None:
+        line = Line(pods.address(job, booking), self._dialing, credentials=None)
         try:
+            # Without a known state a SideCar answers at once; the limit is for one that hangs.
             return await asyncio.wait_for(line.read_state(None), ANSWER_S)
         except (Unreachable, NotAccepted, TimeoutError):
             return None
@@ -107,6 +160,6 @@ class Relisting:
             await line.close()
 
     def _owner_of(self, job: JobId) -> Origin:
-        """Whose a job is that only its folder tells of; where users share a server, the folder is its owner's."""
+        """Return the owner of a job that has only a folder left; where users share a server, the folder is its owner's."""
         status = self._folders.job(job).stat()
         return Origin.of(Submitter.known(status.st_uid, status.st_gid, ()), None)

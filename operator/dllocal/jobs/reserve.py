@@ -1,9 +1,10 @@
 """
 Room on the disk that is kept for the list of jobs, so that jobs can be cancelled where the disk is full.
 
-Whatever is decided is on the disk first. On a full one no controller could begin, and nothing could be cancelled that
-fills it. So a file without meaning lies beside the list; :mod:`dllocal.jobs.jobs_file` removes it where the
-disk is full and a controller begins or a job is cancelled, and makes it again when there is room.
+Every decision is on the disk first. On a full disk no controller could start, and users could not
+cancel the jobs that fill it. So a file without content of its own is beside the list;
+:mod:`dllocal.jobs.jobs_file` removes it where the disk is full and a controller begins or a job is
+cancelled, and makes it again when there is room.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ class Reserve:
         self._path = beside.with_name("reserve")
 
     def make(self) -> None:
-        """Take the room, if it is there and not taken yet."""
+        """Take the room, if it is free and not taken yet."""
         with contextlib.suppress(OSError):
             if self._path.exists() or self._free() < BYTES + LEAST_LEFT:
                 return

@@ -1,11 +1,12 @@
 """
 Pods that live and that the list of jobs does not know: the second witness of what GPUs are used for.
 
-Each pod has a folder of its own, and its SideCar holds a lock there. Where the list has lost a job, or a
-decision about one (a disk has lied, or somebody has moved both of its files away), the folder still tells that the
-pod lives. Called by :mod:`dllocal.running` at each start, before anything is decided: such a pod is listed again, with
-the GPUs that its SideCar says it has, or with all of its node where that does not answer. So no other job gets a GPU
-that it trains on, and it ends as all others do, by ``dljob cancel`` and with a proof.
+Each pod has a folder of its own, and its SideCar holds a lock there. If the list has lost a job, or
+a decision about one (the disk has failed, or a user has moved both of its files away), the folder
+still shows that the pod lives. Called by :mod:`dllocal.running` at each start, before anything is
+decided: such a pod is listed again, with the GPUs that its SideCar says it has, or with all of its
+node where that does not answer. So no other job gets a GPU that it trains on, and it ends as all
+others do, by ``dljob cancel`` and with a proof.
 """
 
 import os
@@ -55,7 +56,7 @@ def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unli
             if match is None:
                 continue
             booking = Booking(NodeName(match[2]), int(match[1]))
-            if (job, *booking[:2]) not in known and _may_live(folders, job, booking):
+            if (job, *booking[:2]) not in known and _may_live(folders, job, booking=booking):
                 socket = folders.pod_socket(PodKey(job, booking.node), booking.serial)
                 processes = tuple(find_sidecars(socket))
                 found.append(Unlisted(PodKey(job, booking.node), booking, processes))
@@ -63,7 +64,7 @@ def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unli
 
 
 def status_with(
-    status: Status | None, pods: Iterable[Unlisted], nodes: Iterable[Node], now: float
+    status: Status | None, pods: Iterable[Unlisted], *, nodes: Iterable[Node], now: float
 ) -> Status:
     """Return the status of a job with these pods in it, and all GPUs of their nodes that it may hold."""
     pods = tuple(pods)
@@ -119,7 +120,7 @@ def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
             yield JobId(name.replace("__", "/")), base / name
 
 
-def _may_live(folders: Folders, job: JobId, booking: Booking) -> bool:
+def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
     """Whether its SideCar lives, or has died and left it unproven that all it started has ended."""
     key = PodKey(job, booking.node)
     folder = PodFolder(folders.pod(key, booking.serial))
@@ -133,7 +134,7 @@ def _may_live(folders: Folders, job: JobId, booking: Booking) -> bool:
 
 
 def has_any(folders: Folders) -> bool:
-    """Whether a job has ever had a pod here, as far as its folder is there yet."""
+    """Whether a job has ever had a pod here, as far as its folder still exists."""
     return next(_list_jobs(folders), None) is not None
 
 

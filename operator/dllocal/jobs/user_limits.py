@@ -16,17 +16,19 @@ from dlcontrol.sidecars.peers import read_peer
 from dllocal.environments import name_user
 
 GOODBYE_S: Final = 1.0
-"""So long a connection that is refused stays open for its answer to be read."""
+"""How long a refused connection stays open so that the client can read the answer."""
+MOST_GOODBYES: Final = 16
+"""The most refused connections of one user that stay open at the same time. Any more are closed without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLimits:
-    """What each user but root may have at a server of all users."""
+    """The limits of each user but root at a server of all users."""
 
     most_jobs: int = 1000
-    """So many jobs that have not ended."""
+    """The most jobs that have not ended."""
     most_connections: int = 64
-    """So many connections at the same time. Each ``dljob`` that follows something has one or two."""
+    """The most connections at the same time. Each ``dljob`` that follows something has one or two."""
 
     def __post_init__(self) -> None:
         """Refuse what would keep all users out."""
@@ -42,12 +44,16 @@ class Doorman:
         self._inner = inner
         self._most = most
         self._open: Counter[int] = Counter()
+        self._refused: Counter[int] = Counter()
+        """The refused connections that are still open, of each user."""
 
     def __call__(self) -> asyncio.Protocol:
         return _Guarded(self)
 
     def admit(self, transport: asyncio.Transport) -> tuple[int, asyncio.Protocol | None]:
         """Say which user has connected; without a protocol if that user has enough connections."""
+        # The kernel noted the user when the client connected;
+        # a later change of its user has no effect.
         uid = read_peer(transport.get_extra_info("socket")).uid
         if uid != 0 and self._open[uid] >= self._most:
             return uid, None
@@ -55,9 +61,17 @@ class Doorman:
         return uid, self._inner()
 
     def let_go(self, uid: int) -> None:
-        self._open[uid] -= 1
-        if not self._open[uid]:
-            del self._open[uid]
+        _subtract(self._open, uid)
+
+    def begin_goodbye(self, uid: int) -> bool:
+        """Count a refused connection; tells whether it may stay open until its client has read the answer."""
+        if self._refused[uid] >= MOST_GOODBYES:
+            return False
+        self._refused[uid] += 1
+        return True
+
+    def end_goodbye(self, uid: int) -> None:
+        _subtract(self._refused, uid)
 
     def refusal(self, uid: int) -> bytes:
         """Write the whole answer to a user who has enough connections."""
@@ -73,6 +87,13 @@ class Doorman:
         return head.encode() + body
 
 
+def _subtract(counter: Counter[int], uid: int) -> None:
+    """Take one away, and keep nothing of a user who has none left."""
+    counter[uid] -= 1
+    if not counter[uid]:
+        del counter[uid]
+
+
 class _Guarded(asyncio.Protocol):
     """One connection: counted, and passed on to the protocol behind it."""
 
@@ -80,21 +101,31 @@ class _Guarded(asyncio.Protocol):
         self._doorman = doorman
         self._uid = 0
         self._inner: asyncio.Protocol | None = None
+        self._says_goodbye = False
+        """Whether it is refused, and stays open for the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         ours = cast("asyncio.Transport", transport)
         self._uid, self._inner = self._doorman.admit(ours)
         if self._inner is not None:
             self._inner.connection_made(transport)
-        else:
-            # Closed at once, what the other end has sent and nobody has read would take the answer with it.
+            return
+        self._says_goodbye = self._doorman.begin_goodbye(self._uid)
+        if self._says_goodbye:
+            # Closing at once with unread input would reset the connection, and the client would
+            # lose the answer.
             ours.write(self._doorman.refusal(self._uid))
             asyncio.get_running_loop().call_later(GOODBYE_S, ours.close)
+        else:
+            ours.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # One that was closed without an answer was not counted, so that its end gives nothing back.
         if self._inner is not None:
             self._doorman.let_go(self._uid)
             self._inner.connection_lost(exc)
+        elif self._says_goodbye:
+            self._doorman.end_goodbye(self._uid)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:

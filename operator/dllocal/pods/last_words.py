@@ -1,7 +1,7 @@
 """
 Why a SideCar that has ended did not become ready, as its log says it.
 
-What is wrong after that a SideCar tells itself; before that nothing can be asked of it.
+Once it is ready, a SideCar itself reports its problems; before that it cannot answer.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 LAST_BYTES = 1 << 14
 COMPLAINS, READY = " ERROR ", " INFO ready; "
-"""Stand in the lines in which a SideCar says what is wrong, and that it has begun."""
+"""Parts of the lines in which a SideCar reports an error, and that it is ready."""
 LONGEST_WORDS = 400
 
 
@@ -24,7 +24,7 @@ def last_words(log: Path) -> str:
     words = ""
     for line in lines:
         if READY in line:
-            words = ""  # What is wrong after that is told in its state.
+            words = ""  # Its state has the later problems.
         elif COMPLAINS in line:
             words = line.partition(COMPLAINS)[2]
     return "".join(each if each.isprintable() else "?" for each in words[:LONGEST_WORDS])

@@ -99,7 +99,10 @@ class Launching:
             f"--log-file={self._folders.training_log(key)}",
             f"--poll-seconds={self._poll_seconds:g}",
             f"--release-seconds={self._release_seconds:g}",
-            *sidecar_options(job),
+            # In a container this folder is another one, and small.
+            *sidecar_options(
+                job, "" if job.container else str(self._folders.memory(key, booking.serial))
+            ),
         ]
         if self._virtual:
             options.append("--no-gpus-expected")

@@ -3,10 +3,13 @@ When the logs of trainings were how long, so that ``dljob logs --since`` knows w
 
 Trainings write into their logs themselves, without a time at each line. So the length of each log is noted
 whenever :mod:`dllocal.pods.rotating` looks at it. This is kept in memory alone: of what was written before the
-server started it is only known that it is older.
+server started it is only known that it is older. All times are by the clock of the server, which no setting of
+the machine's clock moves; ``dljob logs --since`` counts back by the same clock.
 """
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,18 +35,34 @@ class _Mark(NamedTuple):
 class LogTimes:
     """Those of all logs of one server."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` is the server's, and ``wall`` the machine's, by which the kernel stamps files."""
+        self.clock = clock
+        self._wall = wall
         self._marks: dict[Path, list[_Mark]] = {}
         self._cuts: dict[Path, int] = {}
 
     def note(self, path: Path, now: float) -> None:
         """Note how long a log is now."""
         try:
-            size = path.stat(follow_symlinks=False).st_size
+            status = path.stat(follow_symlinks=False)
         except OSError:
             return
-        marks, cut = self._marks.setdefault(path, []), self._cuts.get(path, 0)
-        if marks and marks[-1][1:] == (cut, size):
+        size, cut = status.st_size, self._cuts.get(path, 0)
+        if path not in self._marks:
+            # How long ago it was written is asked now, because the
+            # machine's clock may be set until the next request.
+            since_written = max(0.0, self._wall() - status.st_mtime)
+            self._marks[path] = [_Mark(now - since_written, cut, size)]
+            return
+        marks = self._marks[path]
+        # The first mark stays, because no other one shows when the log was written before it was noted.
+        if len(marks) > 1 and marks[-1][1:] == (cut, size):
             marks[-1] = _Mark(now, cut, size)
             return
         marks.append(_Mark(now, cut, size))
@@ -63,9 +82,12 @@ class LogTimes:
 
     def find(self, path: Path, at: float) -> Begin | None:
         """Say where that begins which was written after this time; ``None``: all that there is may be."""
-        known = [mark for mark in self._marks.get(path, ()) if mark.at <= at]
+        marks = self._marks.get(path, [])
+        known = [mark for mark in marks if mark.at <= at]
         if known:
             return Begin(self._cuts.get(path, 0) - known[-1].cut, known[-1].size)
+        if marks:
+            return None
         try:
             status = path.stat(follow_symlinks=False)
         except OSError:

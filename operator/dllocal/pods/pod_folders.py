@@ -1,9 +1,9 @@
 """
-What is kept of one pod in a folder of its own, and read without trust.
+The files about one pod in a folder of its own, read without trust.
 
-:mod:`dllocal.pods.processes` writes and reads it. A disk can damage a file, and its user can put anything in its place.
-What is wrong with the folder of one pod is that pod's affair: reading never waits, follows no link, and takes
-what it cannot understand for missing. The lock and the kernel's list of processes say whether the pod lives.
+:mod:`dllocal.pods.processes` writes and reads them. A disk can damage a file, and its user can put anything in its place.
+An error in the folder of one pod concerns that pod alone: reading never waits, follows no link, and takes
+unreadable files for missing. The lock and the kernel's list of processes say whether the pod lives.
 
 - ``launched``: the pod was asked for; how long its start takes at least, and when that was in the life of
   the machine;
@@ -41,11 +41,12 @@ class PodFolder:
 
     @property
     def was_launched(self) -> bool:
-        """Whether its SideCar may have been started, whatever has become of the note of that."""
+        """Whether its SideCar may have been started, even if the note of it is lost."""
         return os.path.lexists(self.path / "launched")
 
     def note_launch(self, seconds: float) -> None:
-        """Note it before the SideCar is started: what nobody was told of may have been started."""
+        """Note it before the SideCar starts, so that a controller that dies in between leaves a
+        trace."""
         boot, since_boot = Stamp.now()
         _write(self.path / "launched", f"{seconds:g} {since_boot:.3f} {boot}\n")
 
@@ -123,7 +124,7 @@ class PodFolder:
 
 
 def find_sidecars(socket: Path) -> list[int]:
-    """All processes that were told to answer there."""
+    """All processes that were started with this socket."""
     wanted, found = os.fsencode(f"--socket={socket}"), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -146,7 +147,7 @@ def started_at(pid: int) -> str:
 
 
 def _seconds_left(since: list[str], seconds: float) -> float:
-    """Return what is left of so many seconds since a note of the kernel's time and the boot."""
+    """Return the rest of ``seconds`` since a note of the kernel's time and the boot."""
     if len(since) != 2 or not seconds > 0.0:
         return 0.0
     then = Stamp(since[1], _number(since[0]))
@@ -161,7 +162,7 @@ def _number(word: str) -> float:
 
 
 def _read(path: Path) -> str:
-    """Return what stands in a file, and nothing for what is no file."""
+    """Return the contents of a file, and nothing if it is no regular file."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         opened = os.open(path, flags)

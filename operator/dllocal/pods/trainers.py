@@ -1,13 +1,13 @@
 """
-From a job's pod template to a command on this machine, and what of a template has no meaning here.
+From a job's pod template to a command on this machine, with the parts of a template that have no meaning here.
 
-A job file is the same on every platform. What a container needs a cluster for is refused by name
-when the job is submitted; what merely has no effect here is told, and left alone.
+A job file is the same on every platform. Fields of a container that need a cluster are refused by name
+when the job is submitted; fields without effect here produce a note.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from dlcontrol.acting.applying import gpu_names
 from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, has_own_folder
 from dlcore.documents.jobschema import WORKING_DIRECTORY
 from dlcore.documents.launchers import notice_of
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Job, Node
 from dlcore.problems import Problem, join
 
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
 
 
 class Trainer(NamedTuple):
-    """What is run on this machine."""
+    """The command to run on this machine."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -45,16 +45,16 @@ class Trainer(NamedTuple):
 
 
 NOTHING = Trainer(("false",), {}, "/")
-"""For a SideCar that will not be told to run anything."""
+"""For a SideCar that will get no command to run."""
 
 
 def trainer_of(
-    job: Job, document: Mapping[str, Any], checkpoints: Path, *, variables: Mapping[str, str]
+    job: Job, document: Mapping[str, Any], *, checkpoints: Path, variables: Mapping[str, str]
 ) -> Trainer:
     """
     Read the trainer's container; references to variables are filled in as Kubernetes does.
 
-    ``variables`` is the environment that the job has besides what its file says.
+    ``variables`` is the environment of the job in addition to the variables of its file.
 
     ``checkpoints`` is the job's own folder, which it is shown unless its file names another.
     """
@@ -70,9 +70,9 @@ def trainer_of(
 
 def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Problem]:
     """
-    Say what keeps the program of a job from ever being started, whatever GPUs it gets.
+    Say what keeps the program of a job from starting on any GPUs.
 
-    ``variables`` is the environment that the job has besides what its file says.
+    ``variables`` is the environment of the job in addition to the variables of its file.
     """
     container, path = _container(job), f"{_TEMPLATE}.containers[{_index(job)}]"
     known, size = dict(variables), 0
@@ -106,10 +106,14 @@ def _given(text: str, variables: Mapping[str, str]) -> str:
     return filled
 
 
-def folder_problems(job: Job, document: Mapping[str, Any]) -> Iterator[Problem]:
+def folder_problems(
+    job: Job,
+    document: Mapping[str, Any],
+    is_folder: Callable[[str], bool] = os.path.isdir,  # Path.is_dir raises where a name is too long
+) -> Iterator[Problem]:
     """Say whether the folder that a program is to run in is none here."""
     folder = folder_of(job, document)
-    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+    if not is_folder(folder):
         path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
         yield Problem(
             path, folder, f"{folder[:200]} is not a folder here", "create it, or name another"
@@ -124,7 +128,7 @@ def folder_of(job: Job, document: Mapping[str, Any]) -> str:
 
 
 def visible_gpus(node: Node, numbers: Iterable[int]) -> dict[str, str]:
-    """What shows a process these GPUs of a node and no others."""
+    """Return the variables that show a process these GPUs of a node and no others."""
     names = ",".join(gpu_names(node, numbers))
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -139,13 +143,15 @@ def problems_here(job: Job) -> tuple[Problem, ...]:
 
 
 def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of the document has no effect on one machine, or another effect than it seems."""
+    """Return notes about fields that have no effect on one machine, or another effect than it seems."""
     container, pod = _container(job), job.template.get("spec", {})
     index = _index(job)
     idle = WITHOUT_EFFECT - ({"image"} if job.container is not None else set())
     names = [f"{_TEMPLATE}.containers[{index}].{n}" for n in container if n in idle]
     names += [f"{_TEMPLATE}.{n}" for n in pod if n in POD_WITHOUT_EFFECT and n != "containers"]
     notices = [f"{name} has no effect on one machine" for name in names]
+    if job.checkpoint.memory_mebibytes and job.container is not None:
+        notices.append("spec.checkpoint.memory has no effect in a container on one machine")
     notice = notice_of(written.get("spec", {}))
     return (*notices, *((notice,) if notice else ()))
 
@@ -193,7 +199,8 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
     """
     Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is.
 
-    A variable that names another one twice is twice as long: after thirty of these nobody has the memory.
+    A variable that names another one twice is twice as long: after thirty of these no machine has
+    the memory.
     """
     parts: list[str] = []
     length, position = 0, 0

@@ -1,9 +1,9 @@
 """
 Tells the loop that something about pods may have changed, so that it need not look all the time.
 
-The kernel says when a SideCar has made or removed its files, and when a process has ended; what is
-only a matter of time is a timer. Each is a hint and no more: whoever is told looks for himself, and
-where the kernel cannot be asked, the loop sees it the next time it looks anyway.
+The kernel reports when a SideCar has made or removed its files, and when a process has ended;
+timers cover the rest. Each report is only a hint: the loop then checks for itself, and where the
+kernel cannot report, it notices the change in its next cycle anyway.
 """
 
 import asyncio
@@ -52,10 +52,14 @@ class Watch:
     def processes(self, pids: Iterable[int]) -> None:
         """Tell when one of these ends, and of no others."""
         wanted = set(pids)
+        # By number, although the kernel may reuse one: the descriptor of the former
+        # process is readable then, and `_hear_end` lets the next cycle watch the new one.
         for pid in self._processes.keys() - wanted:
             self._forget(pid)
         for pid in wanted - self._processes.keys():
-            with suppress(OSError):  # It is gone already, as whoever looks will find.
+            with suppress(OSError):  # It is gone already, and the next cycle will see that.
+                # It succeeds also for a child that has ended and is not reaped yet, and the
+                # descriptor is readable at once, so that no end before this call is missed.
                 descriptor = self._processes[pid] = os.pidfd_open(pid)
                 self._loop.add_reader(descriptor, self._hear_end, pid)
 
@@ -74,11 +78,13 @@ class Watch:
 
     def _hear_folder(self, descriptor: int) -> None:
         with suppress(BlockingIOError):
-            # The names stand in what is read as they are; nothing else about them matters.
+            # The data contains the names as plain bytes; nothing else about them matters.
+            # A read returns whole records, so that no name is cut. Records that do not fit call this again.
             if b".sock" in os.read(descriptor, _LONGEST_READ):
                 self._notify()
 
     def _hear_end(self, pid: int) -> None:
+        # First, because the descriptor stays readable and would call this again and again.
         self._forget(pid)
         self._notify()
 
@@ -89,13 +95,14 @@ class Watch:
 
 
 async def wait_for_end(pid: int) -> None:
-    """Return when this process has ended, whoever's child it is."""
+    """Return when this process has ended, also if it is not our child."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     ended = asyncio.Event()
+    # An event loop keeps one callback for a descriptor, so each caller opens its own.
     loop.add_reader(descriptor, ended.set)
     try:
         await ended.wait()

@@ -1,8 +1,8 @@
 """
-What ``kubectl get`` shows: which columns there are, and the texts of those that are no plain field.
+The columns of ``kubectl get``, and the texts of those columns that are no plain field.
 
-Kubernetes prints a column as it finds it in the document. A share of 0.31 or a duration of 5120
-seconds is not what people read, so that the status holds these once more, as they read them.
+Kubernetes prints a column as it finds it in the document. People do not read a share of 0.31 or a duration of
+5120 seconds easily, so the status holds these values a second time as text.
 """
 
 from collections.abc import Mapping
@@ -16,42 +16,78 @@ from dloperator.jobs.truncating import bounded
 Json = dict[str, Any]
 
 
-def _column(name: str, path: str, description: str, *, kind: str = "string", wide: bool) -> Json:
+def _column(name: str, path: str, *, description: str, kind: str = "string", wide: bool) -> Json:
     column = {"name": name, "type": kind, "jsonPath": path, "description": description}
-    # What has a lower rank than the others is shown by -o wide only.
+    # Only -o wide shows columns of priority 1.
     return {**column, "priority": 1} if wide else column
 
 
 COLUMNS: Final[tuple[Json, ...]] = (
-    _column("Phase", ".status.phase", "The phase of the job.", wide=False),
-    _column("GPUs", ".status.allocation.gpus", "How many GPUs it has.", kind="integer", wide=False),
+    _column("Phase", ".status.phase", description="The phase of the job.", wide=False),
     _column(
-        "Progress", ".status.shown.progress", "Which part of the training is done.", wide=False
-    ),
-    _column("Speed", ".status.shown.speed", "How fast it trains.", wide=False),
-    _column("ETA", ".status.shown.eta", "The expected time until it is done.", wide=False),
-    _column(
-        "Reshapes",
-        ".status.reshapes",
-        "How often its GPUs were changed.",
+        "GPUs",
+        ".status.allocation.gpus",
+        description="How many GPUs it has.",
         kind="integer",
         wide=False,
     ),
-    _column("Age", ".metadata.creationTimestamp", "When it was created.", kind="date", wide=False),
-    _column("Priority", ".spec.priority", "Higher ones come first.", kind="integer", wide=True),
-    _column("Options", ".spec.gpus.options", "On how many GPUs it can run.", wide=True),
-    _column("Max", ".spec.gpus.max", "Or up to how many.", kind="integer", wide=True),
     _column(
-        "Ahead",
-        ".status.queue.ahead",
-        "How many jobs in the queue start before this one.",
+        "Progress",
+        ".status.shown.progress",
+        description="Which part of the training is done.",
+        wide=False,
+    ),
+    _column("Speed", ".status.shown.speed", description="How fast it trains.", wide=False),
+    _column(
+        "ETA", ".status.shown.eta", description="The expected time until it is done.", wide=False
+    ),
+    _column(
+        "Reshapes",
+        ".status.reshapes",
+        description="How often its GPUs were changed.",
+        kind="integer",
+        wide=False,
+    ),
+    _column(
+        "Age",
+        ".metadata.creationTimestamp",
+        description="When it was created.",
+        kind="date",
+        wide=False,
+    ),
+    _column(
+        "Priority",
+        ".spec.priority",
+        description="Higher ones come first.",
         kind="integer",
         wide=True,
     ),
-    _column("Starts", ".status.queue.expectedStart", "When it is expected to start.", wide=True),
-    _column("Failures", ".status.failures", "How often it has failed.", kind="integer", wide=True),
-    _column("Allocation", ".status.shown.allocation", "Which GPUs it has.", wide=True),
-    _column("Reason", ".status.message", "What it does now and why.", wide=True),
+    _column("Options", ".spec.gpus.options", description="On how many GPUs it can run.", wide=True),
+    _column("Max", ".spec.gpus.max", description="Or up to how many.", kind="integer", wide=True),
+    _column(
+        "Ahead",
+        ".status.queue.ahead",
+        description="How many jobs in the queue start before this one.",
+        kind="integer",
+        wide=True,
+    ),
+    _column(
+        "Starts",
+        ".status.queue.expectedStart",
+        description="When it is expected to start.",
+        wide=True,
+    ),
+    _column(
+        "Failures",
+        ".status.failures",
+        description="How often it has failed.",
+        kind="integer",
+        wide=True,
+    ),
+    _column("Allocation", ".status.shown.allocation", description="Which GPUs it has.", wide=True),
+    _column(
+        "Reason", ".status.message", description="Its present activity and the reason.", wide=True
+    ),
 )
 
 
@@ -59,8 +95,8 @@ def with_columns(status: Mapping[str, Any]) -> Json:
     """
     Complete a status, as the controller writes it, for the custom resource.
 
-    What the resource would not take is cut or left out: a status must never be refused, because the
-    job could not go on.
+    Values that the schema would refuse are cut or left out: the API server must never refuse a status, because
+    the job could not go on.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
     fitting: Json = bounded(STATUS, {**status, **shown})

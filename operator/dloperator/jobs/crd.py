@@ -1,8 +1,9 @@
 """
 The custom resource, made from the one schema of a job and the fields of its status.
 
-``scripts/write-crd`` writes it to ``crds/``, from where it is installed. Whatever a rule can say is in
-it, so that the API server itself refuses a wrong job, on ``kubectl apply``, with no webhook of ours.
+``scripts/write-crd`` writes it to ``crds/``, from where it is installed. It contains every check that a
+rule can express, so that the API server itself refuses a wrong job, on ``kubectl apply``, with no webhook
+of ours.
 """
 
 from typing import Any, Final
@@ -58,8 +59,8 @@ def definition() -> Json:
 def schema() -> Json:
     """Describe a job with its status."""
     described = jobschema.openapi()
-    # It has one writer, so that nobody need know who wrote which part: to keep book of that for each
-    # field makes a write of a status a tenth dearer, and a job a third larger.
+    # The status has one writer, so managed fields are of no use in it: with one entry for each field a
+    # write of a status costs a tenth more, and a job is a third larger.
     described["properties"]["status"] = {**STATUS.openapi(), "x-kubernetes-map-type": "atomic"}
     return described
 

@@ -1,13 +1,13 @@
 """
 Whether the custom resource that is installed is the one that this operator was made for.
 
-The API server silently drops every field that it was not told of. An operator that writes to an older
-definition would forget what it decided and which pods it asked for (law 4), and nobody would see it.
-So one that finds a field of the status missing does not lead, says so, and looks again until the
-definition is brought up to date. While a new version of the operator is rolled out, its pods are not
-ready then, so that the former ones stay and lead. What is missing of the spec only keeps users from
-writing it; that is told and no reason not to lead. Fields that only the installed one has are none
-of our business.
+The API server silently drops every field that the definition lacks. An operator that writes to an older
+definition would lose its decisions and the pods that it has booked (law 4), without an error. So one that
+finds a field of the status missing does not lead, says so, and looks again until the definition is brought
+up to date. While a new version of the operator is rolled out, its pods are not ready then, so that the
+former ones stay and lead. A field that is missing from the spec only keeps users from writing it; the
+operator reports that and leads all the same. Fields that only the installed one has are none of our
+business.
 """
 
 import logging
@@ -16,13 +16,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Resource,
-)
-from dlkube.watching import NotInstalled
+from dlkube.client import ApiServer, NotFound, Rejected
+from dlkube.resources import Resource
+from dlkube.watches.watching import NotInstalled
 from dloperator.jobs import crd
 
 log = logging.getLogger(__name__)
@@ -43,10 +39,10 @@ class Outdated(NotInstalled):
 
 
 class Finding(NamedTuple):
-    """What was found about the installed definition."""
+    """The result of the check of the installed definition."""
 
     remark: str = ""
-    """What is to be said of it; empty if all is well."""
+    """The problem in words; empty if all is well."""
     uid: str = ""
     """Of the definition, and so of this cluster's DLJobs; empty if it may not be read."""
 
@@ -61,12 +57,20 @@ class Finding(NamedTuple):
 
 
 async def check(api: ApiServer) -> Finding:
-    """Raise :class:`Outdated` if it cannot keep what we write; return what else is found of it."""
+    """
+    Raise :class:`Outdated` if it cannot keep what we write; return what else is found of it.
+
+    Raises :class:`Rejected` or :class:`Unreachable` if the API server does not give it at present.
+    """
     try:
         document = await api.get(CRDS, crd.NAME)
     except NotFound as error:
         raise NotInstalled(f"the definition {crd.NAME} is not installed; {REMEDY}") from error
     except Rejected as error:
+        if error.is_passing:
+            # Without the definition this operator might lead where its writes are not kept, and it
+            # would not know its installation for as long as it lives.
+            raise
         # Its rights may be older than the operator; most often all is well.
         return Finding(
             f"it is not known whether the installed definition of DLJobs has this version: {error}"
@@ -93,22 +97,22 @@ def find_missing(document: Json) -> list[str]:
     versions = (document.get("spec") or {}).get("versions") or ()
     found: Json = next((each for each in versions if each["name"] == names.VERSION), {})
     schema = (found.get("schema") or {}).get("openAPIV3Schema") or {}
-    return list(_iter_missing(crd.schema(), schema, ""))
+    return list(_iter_missing(crd.schema(), schema, path=""))
 
 
-def _iter_missing(ours: Json, theirs: Json, path: str) -> Iterator[str]:
+def _iter_missing(ours: Json, theirs: Json, *, path: str) -> Iterator[str]:
     if theirs.get("x-kubernetes-preserve-unknown-fields"):
         return
     there = theirs.get("properties") or {}
     for name, part in (ours.get("properties") or {}).items():
         at = f"{path}.{name}" if path else name
         if name in there:
-            yield from _iter_missing(part, there[name], at)
+            yield from _iter_missing(part, there[name], path=at)
         else:
             yield at
     for key in ("items", "additionalProperties"):
         if isinstance(ours.get(key), Mapping):
-            yield from _iter_missing(ours[key], theirs.get(key) or {}, f"{path}[]")
+            yield from _iter_missing(ours[key], theirs.get(key) or {}, path=f"{path}[]")
 
 
 def _named(paths: list[str]) -> str:

@@ -8,10 +8,12 @@ thousands of them at every turn and at what changed among them only.
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlcontrol.situation.clocks import LEAST_STEP_S, latest_of, moved
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import ConditionType, Status
 from dlcontrol.situation.status_documents import (
@@ -24,6 +26,7 @@ from dlcore.documents import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting.predictor import Span
 from dlkube.names import Name
+from dlkube.watches.mirror import epoch_of, version_of
 from dloperator.jobs import history
 from dloperator.jobs.columns import with_columns
 
@@ -32,6 +35,8 @@ Json = Mapping[str, Any]
 ORDERS_A_SECOND = 1_000_000
 """How many jobs may arrive in the one second to which Kubernetes tells when something was created."""
 MOST_SECONDS = 10_000
+MOST_ATTEMPTS = 8
+"""The number of unanswered writes of a status that are remembered."""
 TEMPLATE_VALID = ConditionType.TEMPLATE_VALID.value
 
 
@@ -53,14 +58,14 @@ def is_over(document: Json) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What stands in a status besides what the controller records."""
+    """The parts of a status that the controller's record does not contain."""
 
     epoch: int
-    """Who decided."""
+    """The leader that decided."""
     generation: int
-    """About which spec."""
+    """The spec that it decided about."""
     remaining: Span | None = None
-    """In what time the job is expected to end."""
+    """The time in which the job is expected to end."""
     template: Json | None = None
     """The condition that says whether Kubernetes takes the pods."""
     queue: Json | None = None
@@ -99,7 +104,7 @@ def template_condition(document: Json, verdict: str | None) -> Json | None:
         ),
         None,
     )
-    # What was found while pods of it were made stays true, whatever refuses pods by now.
+    # A result from the creation of its pods stays valid, even if Kubernetes refuses pods now.
     if verdict is None or is_over(document):
         return before
     status = "False" if verdict else "True"
@@ -114,7 +119,7 @@ def template_condition(document: Json, verdict: str | None) -> Json | None:
 
 
 class Specs:
-    """Reads each spec once, whoever asks for it: that takes longer than all else about a job."""
+    """Reads each spec once for all callers, because that takes longer than all else about a job."""
 
     def __init__(self) -> None:
         self._read: dict[Name, tuple[tuple[str, int], Job | jobfile.JobFileError]] = {}
@@ -122,6 +127,7 @@ class Specs:
     def parse(self, document: Json) -> Job:
         """Read a job; raises :class:`~dlcore.documents.jobfile.JobFileError` if it cannot be read."""
         name, metadata = Name.of(document), document["metadata"]
+        # The uid as well: a job that is deleted and submitted again begins at generation 1, too.
         of = (metadata["uid"], metadata["generation"])
         known = self._read.get(name)
         if known is None or known[0] != of:
@@ -132,8 +138,11 @@ class Specs:
 
     async def read_ahead(self, documents: Iterable[Json]) -> None:
         """Read all of these, while others have their turn: of 10,000 jobs it takes seconds."""
+        # A copy, because watches change the mirror behind these documents at each sleep.
         for document in list(documents):
-            with contextlib.suppress(jobfile.JobFileError):  # Whoever asks for it is told.
+            with contextlib.suppress(
+                jobfile.JobFileError
+            ):  # A caller that asks for the job gets the error.
                 self.parse(document)
             await asyncio.sleep(0)
 
@@ -153,6 +162,16 @@ def _parse(document: Json) -> Job | jobfile.JobFileError:
         return error
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A write of a status that is not answered, and perhaps never will be."""
+
+    over: int
+    """The version of the job that it may replace."""
+    mark: tuple[object, ...]
+    """By which its result is recognized."""
+
+
 @dataclass(slots=True)
 class _Known:
     uid: str
@@ -165,13 +184,19 @@ class _Known:
     """Perhaps only because of what the job has yet."""
     odd: str = ""
     """Why its status cannot be read."""
+    is_ours: bool = False
+    """Whether this leader has written its status."""
+    version: int = -1
+    """Which of our writes was noted last."""
+    attempts: deque[_Attempt] = field(default_factory=lambda: deque(maxlen=MOST_ATTEMPTS))
 
 
 class Jobs:
     """Remembers what the documents were read as."""
 
-    def __init__(self, specs: Specs) -> None:
+    def __init__(self, specs: Specs, clock: Callable[[], float] = time.time) -> None:
         self._specs = specs
+        self._clock = clock
         self._known: dict[Name, _Known] = {}
         self._arrivals: dict[int, int] = {}
         """How many jobs have arrived in a second."""
@@ -181,27 +206,71 @@ class Jobs:
         self._specs.forget(name)
 
     def status(self, name: Name) -> Status | None:
-        """What is recorded about a job, as far as is known."""
+        """Return the recorded status of a job, if it is known."""
         known = self._known.get(name)
         return known.entry.status if known is not None else None
 
+    def is_known(self, document: Json) -> bool:
+        """Whether it is this very job that was read last, and no later one of the same name."""
+        return self._get_known(document) is not None
+
+    def is_recorded(self, document: Json) -> bool:
+        """
+        Whether a job has exactly the status that was recorded last.
+
+        The watch may show the result of a write before its answer comes.
+        """
+        known = self._get_known(document)
+        return known is not None and (document.get("status") or {}) == known.written
+
     def as_recorded(self, document: Json) -> Json:
         """Return a job with the status that was recorded last, as far as one is known."""
-        known = self._known.get(Name.of(document))
-        if known is None or known.uid != document["metadata"]["uid"]:
-            return document
-        return {**document, "status": known.written}
+        known = self._get_known(document)
+        return document if known is None else {**document, "status": known.written}
 
     def is_as_decided(self, document: Json) -> bool:
         """Whether a job was decided about as it was recorded last, as far as that is known."""
         return _decision(document) == _decision(self.as_recorded(document))
 
+    def is_foreign(self, document: Json) -> bool:
+        """
+        Whether another program has written the status of a job since this leader has.
+
+        The first status of a job in a term may be the last word of the former leader, which counts. After that
+        no honest program but this one writes it: each write has the version before it as its precondition.
+        """
+        known = self._get_known(document)
+        if known is None or not known.is_ours:
+            return False
+        written = document.get("status") or {}
+        if written is known.written or written == known.written:
+            return False
+        # A write whose answer was lost may come back by the watch; its mark shows that it is ours.
+        return _mark(document) not in [attempt.mark for attempt in known.attempts]
+
+    def note_attempt(self, document: Json, wanted: Json) -> None:
+        """Remember a status that is about to be written over a document, because its answer may be lost."""
+        known = self._get_known(document)
+        if known is not None:
+            mark = _mark({**document, "status": wanted})
+            known.attempts.append(_Attempt(version_of(document), mark))
+
     def note_written(self, document: Json, status: Status) -> None:
         """Remember the very value that was written, because less may be read back."""
-        known = self._known.get(Name.of(document))
-        if known is not None and known.uid == document["metadata"]["uid"]:
+        known = self._get_known(document)
+        # Answers overtake each other: what a later write recorded must not be forgotten for an earlier one.
+        if known is not None and version_of(document) > known.version:
+            known.version = version_of(document)
             known.written = document.get("status") or {}
             known.entry = replace(known.entry, status=status)
+            known.is_ours = True
+            # One that was to replace an older version can no longer succeed.
+            later = [each for each in known.attempts if each.over >= version_of(document)]
+            known.attempts = deque(later, maxlen=MOST_ATTEMPTS)
+
+    def _get_known(self, document: Json) -> "_Known | None":
+        known = self._known.get(Name.of(document))
+        return known if known is not None and known.uid == document["metadata"]["uid"] else None
 
     def read(self, document: Json, *, problem: str = "") -> Entry:
         """Read a job; ``problem`` is why it cannot be dealt with, if it is known already."""
@@ -213,9 +282,9 @@ class Jobs:
         written = document.get("status") or {}
         if written != known.written:
             known.written = written
-            known.entry, known.odd = _with_status(known.entry, written)
+            known.entry, known.odd = _with_status(known.entry, written, now=self._clock())
         is_held = known.entry.status.has_anything
-        # What may not change while the job has anything may do so afterwards.
+        # A field that may not change while the job holds anything may change afterwards.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
             known.generation = metadata["generation"]
             known.entry = self._with_spec(known.entry, document)
@@ -243,10 +312,10 @@ class Jobs:
 
     def _with_spec(self, entry: Entry, document: Json) -> Entry:
         """
-        Read a new spec. One that cannot be leaves the job as it was last, and is told.
+        Read a new spec. If it is unreadable, the job stays as it was and the entry names the problem.
 
-        The API server checks all that a schema can say, so that one that cannot be read was let in by
-        an older one; and it does not see every change of what it keeps without knowing it.
+        The API server checks all that a schema can say, so an unreadable spec was accepted under an older
+        definition; and the server does not notice every change in fields that it keeps without knowing them.
         """
         job, problem = entry.job, ""
         try:
@@ -278,10 +347,23 @@ def _decision(document: Json) -> tuple[object, object]:
     return (status.get("allocation") or {}).get("generation"), status.get("podsBooked")
 
 
-def _with_status(entry: Entry, written: Json) -> tuple[Entry, str]:
-    """Read a status; one that makes no sense leaves the job with what was known last, and is told."""
+def _mark(document: Json) -> tuple[object, ...]:
+    """Return what no two writes of a status by one leader have in common."""
+    revision = (document.get("status") or {}).get("revision")
+    return epoch_of(document), revision, *_decision(document)
+
+
+def _with_status(entry: Entry, written: Json, *, now: float) -> tuple[Entry, str]:
+    """
+    Read a status; one that makes no sense leaves the job with what was known last, and is reported.
+
+    Recorded times are in the past. Where some lie in the future, the clock was set back since then, and all
+    of them are moved back by as much, so that nothing waits until then.
+    """
     try:
         status = read_status(written)
+        early = latest_of(status) - now
+        status = moved(status, -early) if early >= LEAST_STEP_S else status
     except Exception as error:  # noqa: BLE001 - one job's status never stops the others
         return entry, (
             f"its status cannot be read ({type(error).__name__}: {error}), because another program"

@@ -1,9 +1,9 @@
 """
 The latest decisions about a job, as its status shows them: ``dljob history`` on Kubernetes.
 
-The whole history is in the operator's store, which people do not see. The last few entries stand in
-the status, so that whoever may see a job may see them. They are made from the two statuses when one
-is written over the other, and so cost no write of their own. Nothing is decided by them.
+The whole history is in the operator's store, which users do not see. The status holds the last few entries,
+so that every user that may see a job may see them. The operator derives them from the old and the new
+status when it writes the new one, so they cost no write of their own. No decision depends on them.
 
 Pure.
 """
@@ -16,7 +16,7 @@ Entry = dict[str, Any]
 
 KEPT: Final = 10
 MOST_SLICES: Final = 16
-"""Of a decision for more nodes it is told how many GPUs it gave, and not which."""
+"""The entry of a decision for more nodes has only the number of its GPUs, and not which they are."""
 LONGEST_MESSAGE: Final = 1024
 
 WAIT: Final = "wait"
@@ -27,7 +27,7 @@ def continued(before: Json, after: Json) -> list[Entry]:
     """Return the history of a job whose status was one and becomes the other."""
     kept: list[Entry] = [dict(entry) for entry in before.get("history", ())]
     if kept and (cost := _cost(before, after)):
-        kept[-1]["costSeconds"] = cost
+        kept[-1]["costSeconds"] = round(kept[-1].get("costSeconds", 0.0) + cost, 3)
     entry = _entry(before, after)
     if entry is None:
         return kept
@@ -38,10 +38,12 @@ def continued(before: Json, after: Json) -> list[Entry]:
 
 
 def _cost(before: Json, after: Json) -> float:
-    """Say how long the job did nothing new because of the latest change, if that is known now."""
-    is_same = _generation(before) == _generation(after)
-    seconds = _lost_by_changes(after) - _lost_by_changes(before)
-    return round(seconds, 3) if is_same and seconds > 0 else 0.0
+    """
+    Say how much longer the job is known to have done nothing new because of its latest change.
+
+    A decision that comes in the same status has cost nothing yet, so it is the change before it that has.
+    """
+    return max(0.0, _lost_by_changes(after) - _lost_by_changes(before))
 
 
 def _lost_by_changes(status: Json) -> float:

@@ -1,16 +1,17 @@
 """
-Every field of a DLJob's status, as Kubernetes is told of it: bounded, and described to its readers.
+The schema of a DLJob's status for Kubernetes: every field, with its bounds and its description.
 
-Written in the same language as the spec. What is here is what :mod:`dlcontrol.situation.status_documents` writes and
-:mod:`dloperator.jobs.columns` adds; a test compares the two field by field, because the API server silently drops what it was not told of.
+It is written in the same language as the schema of the spec. It has the fields that
+:mod:`dlcontrol.situation.status_documents` writes and :mod:`dloperator.jobs.columns` adds; a test compares them field
+by field, because the API server silently drops unknown fields.
 """
 
 from typing import Final
 
 from dlcontrol.situation.status import Trust
 from dlcore.documents.jobfields import MAX_GPUS
-from dlcore.documents.records import Many, Record
-from dlcore.documents.schemas import (
+from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.schemas import (
     Flag,
     Form,
     Node,
@@ -34,7 +35,7 @@ _TIME: Final = Form(
     "is no time",
     lambda _: "write it as 2026-01-31T12:00:00Z",
 )
-# As metav1.Condition has them, so that whatever reads conditions reads ours.
+# As in metav1.Condition, so that any tool that reads conditions reads ours.
 _CONDITION_TYPE: Final = Form(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
@@ -86,92 +87,105 @@ def _slices(description: str) -> Many:
 
 
 _ALLOCATION: Final = Record(
-    description="Which GPUs were decided for the job. Recorded before anything is done about it.",
+    description="The GPUs that DLJob has decided to give to the job. Recorded before it acts on the decision.",
     fields={
         "generation": _count(
-            "Counts the decisions about its GPUs, and the attempts after crashes."
+            "The number of this decision about its GPUs; it also rises with each attempt after a crash."
         ),
-        "gpus": Number(description="How many GPUs that are.", minimum=0, maximum=MAX_GPUS),
-        "decidedAt": _time("When this was decided."),
+        "gpus": Number(description="How many GPUs the job has.", minimum=0, maximum=MAX_GPUS),
+        "decidedAt": _time("When DLJob decided this."),
         "saves": Flag(
-            description="Whether the training saves itself before it gives up what it had before."
+            description="Whether the training writes a checkpoint before it gives up its former GPUs."
         ),
         "nodes": _slices("Which GPUs on which nodes."),
         "gpuType": Text(description="The type of these GPUs.", min_length=0, max_length=63),
-        "gang": _count("While GPUs are gathered one by one: of how many the whole gang is."),
-        "adopted": _count("A start of its processes for an earlier decision that fits this one."),
-        "shaped": _count("The generation in which its GPUs were changed last."),
-        "running": _count("The start of its processes that was last seen running."),
-        "containers": _count("Over how many containers that start was."),
-        "broken": _count("The last start of which a process or container was lost."),
-        "batchSize": _count("The global batch size, where it may change with the number of GPUs."),
+        "gang": _count("The size of the whole gang, while the job gets its GPUs one by one."),
+        "adopted": _count(
+            "The earlier generation whose processes continue to run, because they fit this decision."
+        ),
+        "shaped": _count("The generation that last changed its GPUs."),
+        "running": _count("The generation whose processes were last seen running."),
+        "containers": _count(
+            "Over how many containers the processes of that generation were spread."
+        ),
+        "broken": _count("The last generation that lost a process or a container."),
+        "batchSize": _count("The global batch size, if it may change with the number of GPUs."),
     },
 )
 
 _PROGRESS: Final = Record(
     description="How far the training is. Written at each percent, and at least once a minute.",
     fields={
-        "iteration": _count("The training step that was reported last."),
-        "iteratedAt": _time("When it was seen to be that."),
-        "iterationsPerSecond": _amount("How fast it trains."),
-        "gpuSeconds": _amount("The GPU time that it has used, in seconds of one GPU."),
-        "countedAt": _time("Until when that is counted."),
-        "iterationsTotal": _amount("How many iterations it needs, as far as can be told."),
-        "fraction": Number(
-            description="How much of the training is done.", minimum=0, maximum=1, whole=False
+        "iteration": _count("The last reported training step."),
+        "iteratedAt": _time("When the training reported this step."),
+        "iterationsPerSecond": _amount("Training speed."),
+        "gpuSeconds": _amount("The GPU time that the job has used, in seconds of one GPU."),
+        "countedAt": _time("The time up to which gpuSeconds is counted."),
+        "iterationsTotal": _amount(
+            "How many iterations the training needs, if that is known or predicted."
         ),
-        "etaSeconds": _count("In how many seconds it is expected to be done."),
-        "etaLowSeconds": _count("The same if all goes well."),
-        "etaHighSeconds": _count("The same if it does not."),
-        "metric": _amount("The metric of its target, as it was reported last.", least=-MANY),
-        "reached": _count("How often in a row its target was reached."),
+        "fraction": Number(
+            description="The fraction of the training that is done.",
+            minimum=0,
+            maximum=1,
+            whole=False,
+        ),
+        "etaSeconds": _count("In how many seconds the training is expected to finish."),
+        "etaLowSeconds": _count("The lower bound of that expectation."),
+        "etaHighSeconds": _count("The upper bound of that expectation."),
+        "metric": _amount("The last reported value of the target's metric.", least=-MANY),
+        "reached": _count("How many reports in a row have reached the target."),
     },
 )
 
 _QUEUE: Final = Record(
-    description="Where it is among the jobs that wait. Written when it changes by a tenth.",
+    description="The place of the job in the queue. Written when it changes by a tenth.",
     fields={
-        "ahead": _count("How many of the jobs that wait start before it."),
+        "ahead": _count("How many queued jobs start before this one."),
         "expectedStart": _time(
-            "When it starts, if running jobs end as predicted and no other job comes."
+            "When the job starts, if running jobs end as predicted and no new job is submitted."
         ),
         "unknownBecause": Text(
-            description="Why that is not known.", max_length=history.LONGEST_MESSAGE
+            description="Why the expected start is unknown.", max_length=history.LONGEST_MESSAGE
         ),
     },
 )
 
 _CONDITIONS: Final = Many(
-    description="What is true of the job besides its phase, each with a reason.",
+    description="Conditions of the job beyond its phase, each with a reason.",
     max_items=MOST_CONDITIONS,
     key="type",
     items=Record(
-        description="As any condition of Kubernetes, for kubectl wait --for=condition.",
+        description="A standard Kubernetes condition, for kubectl wait --for=condition.",
         fields={
             "type": Text(
-                description="What it is about, in CamelCase.",
+                description="The type of the condition, in CamelCase.",
                 required=True,
                 max_length=316,
                 form=_CONDITION_TYPE,
                 is_for_programs=True,
             ),
             "status": Text(
-                description="Whether it is so.",
+                description="Whether the condition holds.",
                 required=True,
                 max_length=8,
                 choices=("True", "False", "Unknown"),
             ),
-            "observedGeneration": _count("The generation of the spec that it was concluded from."),
-            "lastTransitionTime": _time("When its status became what it is.", required=True),
+            "observedGeneration": _count(
+                "The generation of the spec that the condition is based on."
+            ),
+            "lastTransitionTime": _time(
+                "When the status of the condition last changed.", required=True
+            ),
             "reason": Text(
-                description="Why, in CamelCase, for programs.",
+                description="The reason, in CamelCase, for programs.",
                 required=True,
                 max_length=1024,
                 form=_REASON,
                 is_for_programs=True,
             ),
             "message": Text(
-                description="Why, in a sentence, for people.",
+                description="The reason in a sentence, for people.",
                 required=True,
                 min_length=0,
                 max_length=LONGEST_MESSAGE,
@@ -181,55 +195,62 @@ _CONDITIONS: Final = Many(
 )
 
 _HISTORY: Final = Many(
-    description="The latest decisions about the job and how it ended, oldest first.",
+    description="The latest decisions about the job and its end, oldest first.",
     max_items=history.KEPT,
     items=Record(
-        description="What was decided.",
+        description="One decision.",
         fields={
-            "at": _time("When."),
+            "at": _time("When DLJob decided this."),
             "kind": Text(
                 description="start, reshape, move, restart, stop, wait, completed or failed.",
                 required=True,
                 max_length=16,
             ),
             "message": Text(
-                description="What and why, in a sentence.", max_length=history.LONGEST_MESSAGE
+                description="The decision and its reason in a sentence.",
+                max_length=history.LONGEST_MESSAGE,
             ),
-            "cause": Text(description="Why, for programs.", max_length=64),
-            "generation": _count("Which decision about its GPUs this was."),
-            "gpusBefore": Number(description="How many GPUs it had.", minimum=0, maximum=MAX_GPUS),
-            "gpus": Number(description="How many it got.", minimum=0, maximum=MAX_GPUS),
-            "nodesBefore": _slices("Which it had, unless they were on very many nodes."),
-            "nodes": _slices("Which it got, unless they are on very many nodes."),
-            "costSeconds": _amount("For how long it did not train because of it."),
+            "cause": Text(description="The reason as a code, for programs.", max_length=64),
+            "generation": _count("The generation of this decision."),
+            "gpusBefore": Number(
+                description="How many GPUs the job had before.", minimum=0, maximum=MAX_GPUS
+            ),
+            "gpus": Number(description="How many GPUs the job got.", minimum=0, maximum=MAX_GPUS),
+            "nodesBefore": _slices(
+                "The GPUs that the job had before; left out for very many nodes."
+            ),
+            "nodes": _slices("The GPUs that the job got; left out for very many nodes."),
+            "costSeconds": _amount("For how many seconds the change interrupted the training."),
         },
     ),
 )
 
 _SHOWN: Final = Record(
-    description="The same for people: what the columns of kubectl get show.",
+    description="Progress and GPUs as text for people: the columns of kubectl get.",
     fields={
         name: Text(description=description, max_length=LONGEST_MESSAGE)
         for name, description in (
             ("progress", "How much of the training is done."),
-            ("speed", "How fast it trains."),
-            ("eta", "In what time it is expected to be done."),
-            ("allocation", "Which GPUs of which nodes it has."),
+            ("speed", "Training speed."),
+            ("eta", "The expected time until the training finishes."),
+            ("allocation", "The GPUs of the job, by node."),
         )
     },
 )
 
 _FIELDS: Final[dict[str, Node]] = {
-    "epoch": _count("Which leader among the operators wrote this."),
-    "revision": _count("Counts the writes of this status."),
-    "observedGeneration": _count("The generation of the spec that all of this was concluded from."),
+    "epoch": _count(
+        "The epoch of the operator that wrote this status; it rises with each new leader."
+    ),
+    "revision": _count("How many times DLJob has written this status."),
+    "observedGeneration": _count("The generation of the spec that this status is based on."),
     "phase": Text(
         description="The phase of the job.",
         max_length=16,
         choices=tuple(phase.value for phase in Phase),
     ),
     "message": Text(
-        description="What the job does now and why, or how it ended.",
+        description="The job's present activity and the reason, or how it ended.",
         max_length=LONGEST_MESSAGE,
     ),
     "allocation": _ALLOCATION,
@@ -238,81 +259,95 @@ _FIELDS: Final[dict[str, Node]] = {
     "shown": _SHOWN,
     "history": _HISTORY,
     "pods": Many(
-        description="The pods that were asked for and are not proven to have ended.",
+        description="The pods that DLJob has booked for the job and that are not proven to have ended.",
         max_items=MOST_PODS,
         items=Record(
-            description="A pod that was asked for.",
+            description="One booked pod.",
             fields={
-                "node": _node("The node that it was asked for."),
-                "serial": _count("Counts the pods of the job.", required=True),
-                "shaped": _count("In which generation its GPUs had been changed last."),
+                "node": _node("The node of the pod."),
+                "serial": _count(
+                    "The number of this pod among all pods that the job ever had.", required=True
+                ),
+                "shaped": _count(
+                    "The generation that had last changed the job's GPUs when the pod was booked."
+                ),
                 "used": Flag(
-                    description="Whether it was up, so that something may have run in it."
+                    description="Whether the pod was up, so that processes may have run in it."
                 ),
             },
         ),
     ),
-    "podsBooked": _count("How many pods the job ever had."),
-    "podsBookedAt": _time("When it was last given pods."),
-    "leftover": _slices("GPUs of former decisions that it was not yet seen to have released."),
+    "podsBooked": _count("How many pods the job has had in total."),
+    "podsBookedAt": _time("When pods were last booked for the job."),
+    "leftover": _slices("GPUs of former decisions whose release is not yet proven."),
     "cause": Record(
-        description="Why the job has what it has, or why it waits, for programs.",
+        description="Why the job has its GPUs, or why it waits, as a code for programs.",
         fields={
             "code": Text(
-                description="What the reason is.",
+                description="The code of the reason.",
                 required=True,
                 max_length=64,
                 choices=tuple(code.value for code in CauseCode),
             ),
-            "job": Text(description="Whom it is about.", min_length=0, max_length=512),
-            "gpus": Number(description="How many GPUs.", minimum=0, maximum=MANY),
+            "job": Text(
+                description="The other job that the reason names, if any.",
+                min_length=0,
+                max_length=512,
+            ),
+            "gpus": Number(
+                description="The number of GPUs that the reason names.", minimum=0, maximum=MANY
+            ),
         },
     ),
-    "submittedAt": _time("When the job was first seen."),
-    "startedAt": _time("When GPUs were first decided for it."),
-    "finishedAt": _time("When it was completed or failed."),
-    "retryAt": _time("Not before then it is started again after a crash."),
+    "submittedAt": _time("When DLJob first saw the job."),
+    "startedAt": _time("When DLJob first decided to give the job GPUs."),
+    "finishedAt": _time("When the job completed or failed."),
+    "retryAt": _time("The earliest time of the next attempt after a crash."),
     "boundTo": Many(
-        description="The nodes that hold its checkpoint, if only they can read it.",
+        description="The nodes that hold its checkpoint, if other nodes cannot read it.",
         max_items=MOST_NODES,
         items=_node(),
     ),
     "checkpoint": Record(
-        description="Whether its work is saved, and what of it was lost.",
+        description="The state of the job's checkpoints, and the work that was lost.",
         fields={
             "trust": Text(
-                description="Whether its checkpoints can be counted on.",
+                description="Whether DLJob trusts its checkpoints.",
                 max_length=16,
                 choices=tuple(trust.value for trust in Trust),
             ),
-            "iteration": _count("The iteration that was saved last, as far as is known."),
-            "savedAt": _time("When a checkpoint was confirmed last."),
-            "judged": _count("The change of its GPUs whose checkpoint was judged last."),
-            "trials": _count("How often in a row one was asked for in vain."),
-            "tried": _count("The trial of its checkpoint, without a stop, that was judged last."),
-            "triable": Flag(description="Whether its checkpoint can be tried while it trains."),
-            "ends": Flag(description="Whether it ended or stood still when that was done."),
-            "failedAt": _time("When a checkpoint was found last not to work."),
-            "heard": _count("The start of its processes whose progress was heard last."),
-            "pace": _amount("How fast it trained when that was last known."),
-            "lostIterations": _count("How many iterations it did again after its starts."),
-            "lostSeconds": _amount("How long these had taken."),
+            "iteration": _count("The last iteration that is known to be in a checkpoint."),
+            "savedAt": _time("When a checkpoint was last confirmed."),
+            "judged": _count("The last generation whose checkpoint DLJob has judged."),
+            "trials": _count("How many requests for a checkpoint in a row had no result."),
+            "tried": _count(
+                "The last trial of a checkpoint, made without a stop, that DLJob has judged."
+            ),
+            "triable": Flag(description="Whether DLJob can try its checkpoint while it trains."),
+            "ends": Flag(description="Whether the training ended or stalled after such a trial."),
+            "failedAt": _time("When a checkpoint was last found not to work."),
+            "heard": _count("The last generation whose processes reported progress."),
+            "pace": _amount("The last known training speed."),
+            "lostIterations": _count(
+                "How many iterations the training has repeated after restarts."
+            ),
+            "lostSeconds": _amount("How much time the lost iterations had taken."),
         },
     ),
-    "failures": _count("How often its processes failed."),
-    "restarts": _count("How often it was started anew for a reason that was not its own."),
-    "setbacks": _count("How often in a row it could not be started, for such a reason."),
-    "reshapes": _count("How often its GPUs were changed while it trained."),
-    "reshapeSeconds": _amount("For how long it did not train because its GPUs were changed."),
-    "pausedAt": _time("Since when it does not train because its GPUs are being changed."),
+    "failures": _count("How many times its processes failed."),
+    "restarts": _count(
+        "How many times the job restarted for a reason outside of it, such as a lost node."
+    ),
+    "setbacks": _count("How many starts in a row failed for such a reason."),
+    "reshapes": _count("How many times DLJob changed its GPUs while it trained."),
+    "reshapeSeconds": _amount("For how many seconds such changes interrupted the training."),
+    "pausedAt": _time("When the current change of its GPUs interrupted the training."),
     "exitCode": Number(
-        description="How its training ended: with this code, or by a signal if it is above 128.",
+        description="The exit code of the training; above 128 a signal ended it.",
         minimum=-255,
         maximum=255,
     ),
     "conditions": _CONDITIONS,
 }
 
-STATUS: Final = Record(
-    description="How the job is doing. Written by DLJob, and by nobody else.", fields=_FIELDS
-)
+STATUS: Final = Record(description="The state of the job. Only DLJob writes it.", fields=_FIELDS)

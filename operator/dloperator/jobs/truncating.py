@@ -1,19 +1,19 @@
 """
-What is written into a status, made to fit the schema of that status.
+Makes values fit the schema of a status before they are written into it.
 
-Much of a status comes from elsewhere: metrics and iterations from a user's program, complaints from
-a SideCar that runs as that user, last words of containers from their kubelets. The API server would
-refuse the whole status for one value that is out of bounds, and what cannot be recorded cannot be
-acted on. So nobody's numbers or sentences, however wild, may make a status unfit: what is too large
-is written as the largest there is, and what is too long is cut.
+Much of a status comes from elsewhere: metrics and iterations from a user's program, problems from a SideCar
+that runs as that user, termination messages of containers from their kubelets. The API server would refuse
+the whole status for one value that is out of bounds, and the operator cannot act on a status that it cannot
+record. So this module makes every number and sentence fit: it writes the largest allowed value in place of
+a larger one, and cuts long texts.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dlcore.documents.records import Many, Record
-from dlcore.documents.schemas import Node, Number, Text
+from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.schemas import Node, Number, Text
 
 CUT: Final = "…"
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_,:]+")

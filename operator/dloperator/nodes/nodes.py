@@ -1,11 +1,11 @@
 """
-What objects of Kubernetes mean to a controller: nodes with GPUs, and what a pod proves.
+Reads objects of Kubernetes for the controller: nodes with GPUs, and whether a pod proves that it has ended.
 
-Pure. The question that matters most is when a pod has *ended*, because its GPUs are given to others
-then. That its object was deleted proves nothing: whoever deletes with force, and the garbage
-collector of Kubernetes itself, do so while containers may run on a machine that nobody can reach.
-What proves it is the kubelet's word that the containers have terminated, or the word of whoever
-runs the cluster that the machine is gone (see :func:`is_gone`).
+Pure. The most important question is when a pod has *ended*, because other jobs then get its GPUs. The
+deletion of its object proves nothing: a forced deletion, and the garbage collector of Kubernetes itself,
+delete it while containers may run on a machine that is out of reach. The proof is the kubelet's report that
+the containers have terminated, or the administrator's confirmation that the machine is gone (see
+:func:`is_gone`).
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from dlcontrol.situation.ports import (
     PodKey,
     PodPhase,
 )
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Gpu, Node, NodeName
 from dlkube import names
 from dlkube.parsing import parse
@@ -38,6 +38,7 @@ from dloperator.pods.pod_states import (
     trainer_of,
 )
 from dloperator.podspecs.building import SIDECAR_PORT
+from dloperator.podspecs.host_ports import first_port
 
 Json = Mapping[str, Any]
 
@@ -50,7 +51,7 @@ CORDONS: Final = "dljob.io/cordoned-gpus"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own taint by which an administrator confirms that a node is shut down."""
 PARDONS: Final = "dljob.io/pardoned-gpus"
-"""Likewise: which GPUs somebody has given back although they were out for a fault, and when."""
+"""Likewise: which GPUs a person has reinstated although they were out for a fault, and when."""
 MOST_GPUS: Final = 64
 LONGEST_COUNT: Final = 10
 """In digits."""
@@ -60,20 +61,22 @@ _DEVICE_PATHS: Final = ("", "/dev")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Which nodes are ours to give."""
+    """Which nodes DLJob schedules."""
 
     label: str = "dljob.io/pool"
-    """Nodes with this label."""
+    """The label of the nodes of the pool."""
     value: str = ""
-    """And this value of it, if one is named."""
+    """The value that the label must have; empty: any."""
     mode: PoolMode = PoolMode.DEDICATED
-    """How others are kept off its GPUs: dedicated (no device plugin there) or reserve (placeholders)."""
+    """The means that keeps other pods off the GPUs of the pool: dedicated (no device plugin there) or reserve
+    (placeholder pods)."""
     cordon_seconds: float = 120.0
-    """Jobs leave a node that has been cordoned for so long; 0: only when they are evicted."""
+    """Jobs leave a node that has been cordoned for this time; 0: only when Kubernetes evicts
+    them."""
     leave_taints: tuple[str, ...] = ()
-    """Keys of taints that jobs leave a node for at once, besides those that are known."""
+    """Further keys of taints because of which jobs leave a node at once."""
     placeholder: PlaceholderSettings = PlaceholderSettings()
-    """The pods that hold GPUs for us in the mode reserve."""
+    """The pods that reserve GPUs for DLJob in the mode reserve."""
 
 
 # --- nodes --------------------------------------------------------------------------------
@@ -83,9 +86,9 @@ def read_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node | None:
     """
     Read a node of the pool; none if it is not one, or is lost at present.
 
-    ``not_ours`` says why none of its GPUs may be given to anybody. Nobody new gets one either while its
-    kubelet says that it is not ready, as each does for a moment when it has started; what runs there
-    goes on, as Kubernetes lets it, too.
+    ``not_ours`` says why none of its GPUs may be given to a job. No job newly gets one either while its
+    kubelet says that it is not ready, as each does for a moment when it has started; pods that run there
+    go on, as Kubernetes lets them, too.
     """
     if not is_in_pool(document, pool) or is_gone(document) or _ready(document) == "Unknown":
         return None
@@ -120,9 +123,9 @@ AILING_WORDS: Final = ("unhealthy", "problem", "missing", "error", "xid", "fault
 
 
 def read_machine(document: Json) -> Machine:
-    """Read what is known of a node besides its GPUs."""
+    """Read the facts about a node that do not concern its GPUs."""
     info = (document.get("status") or {}).get("nodeInfo") or {}
-    # Nothing is taken for well because of what cannot be read.
+    # An unreadable annotation reinstates no GPU.
     pardons = _read_numbered(document["metadata"], PARDONS) or {}
     return Machine(str(info.get("bootID", "")), pardons, _why_ailing(document))
 
@@ -159,7 +162,7 @@ def _offered(document: Json, part: str) -> int:
 
 
 def _whole(text: str) -> int:
-    """Read a number of GPUs; what is none, or more than any node has, counts as none at all."""
+    """Read a number of GPUs; a text that is no number, or a number that no node has, counts as 0."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_COUNT else 0
 
 
@@ -175,7 +178,7 @@ def is_ready(document: Json) -> bool:
 
 def is_gone(document: Json | None) -> bool:
     """
-    Whether whoever runs the cluster says that nothing runs on this machine any more.
+    Whether an administrator says that nothing runs on this machine any more.
 
     Either its object is deleted, which is how administrators and cloud providers say that a machine
     is no more, or it has the taint for a machine that was shut down.
@@ -202,7 +205,7 @@ def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
 def _cordons(metadata: Json) -> dict[int, str]:
     found = _read_numbered(metadata, CORDONS)
     if found is None:
-        # Somebody wanted GPUs left out and did not manage to say which.
+        # A person wanted GPUs left out, but which ones cannot be read.
         why = f"the annotation {CORDONS} of the node cannot be read"
         return dict.fromkeys(range(MOST_GPUS), why)
     return {number: reason or "cordoned" for number, reason in found.items()}
@@ -235,7 +238,7 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
     if document is None:
         return Pod(key, PodPhase.PENDING)
     if proof := _why_ended(document, node):
-        found = explain_end(document, key.node, proof)
+        found = explain_end(document, key.node, proof=proof)
         return _pod(key, PodPhase.ENDED, found)
     if is_bound(document) and node is not None and _ready(node) == "Unknown":
         message = (
@@ -246,7 +249,8 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
         return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
     status = document.get("status") or {}
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
-        address = Address(host=status["podIP"], port=SIDECAR_PORT, name=names.sidecar_name(uid))
+        port = first_port(document) or SIDECAR_PORT
+        address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
         return _pod(key, PodPhase.UP, explain_restart(document), address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} tells why"
@@ -269,7 +273,7 @@ def job_of(document: Json) -> str:
 
 
 def role_of(document: Json) -> str:
-    """What a pod is for in a job of ours, such as the training; empty if it is in none."""
+    """Return the role of a pod in a job of ours, such as the training; empty if it belongs to none."""
     metadata = document["metadata"]
     labels = metadata.get("labels") or {}
     if names.JOB_LABEL not in labels or names.ROLE_LABEL not in labels:
@@ -294,14 +298,9 @@ def is_booked(job: Json, pod: Json) -> bool:
     return any(str(booking["serial"]) == serial for booking in bookings)
 
 
-def finalizers_of(document: Json) -> list[str]:
-    """What keeps an object there although it is deleted."""
-    return list(document["metadata"].get("finalizers") or ())
-
-
 def awaits_proof(document: Json) -> bool:
     """Whether a pod of a training is kept by us, because its end is not proven yet, or was just now."""
-    return names.PROOF_FINALIZER in finalizers_of(document) and role_of(document) == TRAINER
+    return names.PROOF_FINALIZER in names.finalizers_of(document) and role_of(document) == TRAINER
 
 
 def has_ended(document: Json, node: Json | None) -> bool:
@@ -333,7 +332,7 @@ def seeing_containers(spec: Json) -> frozenset[str]:
     """
     Name the containers of a pod of ours that could see GPUs.
 
-    A privileged container sees the devices of its node whatever its variables say, and so does one that
+    A privileged container sees all devices of its node despite its variables, and so does one that
     has them as files of the host.
     """
     of_host = {
@@ -362,7 +361,7 @@ def _running(status: Json) -> frozenset[str]:
 
 
 def _was_collected(status: Json) -> bool:
-    """Whether it was not the kubelet that said "failed", but who cleans up after lost nodes."""
+    """Whether the garbage collector for lost nodes, and not the kubelet, has set the phase to "Failed"."""
     conditions = status.get("conditions") or ()
     return status.get("reason") == "NodeLost" or any(
         each.get("type") == "DisruptionTarget" and each.get("reason") == "DeletionByPodGC"

@@ -1,6 +1,6 @@
 """
-What else is on the nodes of the pool: the pods of others, volumes that only some nodes can reach, and
-devices that are given away by Dynamic Resource Allocation.
+Other users of the pool's nodes: the pods of others, volumes that only some nodes can reach, and
+devices that Dynamic Resource Allocation has given away.
 
 These are followed by watches of their own, because of each object a few words are kept and the rest
 is not even remembered for a moment: of all pods of a cluster those that are bound to a node, and of
@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Resource,
-    Unreachable,
-)
-from dlkube.mirror import Mirrors, version_of
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.names import Name
 from dlkube.resources import (
     CLAIMS,
@@ -29,8 +22,10 @@ from dlkube.resources import (
     PODS,
     SLICES,
     VOLUMES,
+    Resource,
 )
 from dlkube.unread import Unread
+from dlkube.watches.mirror import Mirrors, version_of
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +35,7 @@ BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 AGAIN_S: Final = 3.0
 REST_S: Final = 0.5
 UNSERVED_S: Final = 300.0
-"""So long it is waited until it is asked again for what a cluster does not serve, which may be updated."""
+"""The time between two requests for a resource that the cluster does not serve; an update may bring it."""
 
 
 ALWAYS_SERVED: Final = frozenset({PODS, CLAIMS, VOLUMES})
@@ -67,7 +62,7 @@ class _Followed:
 class Neighbours:
     """All of it. :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, mirrors: Mirrors, watched: Collection[str] = ()) -> None:
+    def __init__(self, api: ApiServer, mirrors: Mirrors, *, watched: Collection[str] = ()) -> None:
         """
         Begin with nothing.
 
@@ -87,6 +82,10 @@ class Neighbours:
             _Followed(DEVICE_CLAIMS, there.reaching.show_claim, there.reaching.keep_claims),
         )
         self._versions: dict[_Followed, _Seen] = {}
+        self._listed_at: dict[_Followed, int] = {}
+        """As of which version each was listed last."""
+        self._turns = {each: asyncio.Lock() for each in self._followed}
+        """Held by a list from its request to its last page, and by each event while it is taken in."""
         self._unread = Unread()
 
     async def list_all(self) -> None:
@@ -99,6 +98,12 @@ class Neighbours:
         await asyncio.gather(*(self._follow(each) for each in self._followed))
 
     async def _list(self, followed: _Followed) -> None:
+        # A new leader lists while the watch goes on. An event that comes meanwhile waits, because the
+        # pages do not know it yet and would take it back.
+        async with self._turns[followed]:
+            await self._list_first_served(followed)
+
+    async def _list_first_served(self, followed: _Followed) -> None:
         for resource in followed.resources:
             try:
                 version = await self._list_one(followed, resource)
@@ -107,6 +112,8 @@ class Neighbours:
                     raise
                 continue
             self._versions[followed] = _Seen(resource, version)
+            # Only now: of a list that fails half-way it is not known how much was taken in.
+            self._listed_at[followed] = int(version)
             return
         self._wake_if([followed.keep_only(())])
 
@@ -132,20 +139,29 @@ class Neighbours:
                     await asyncio.sleep(UNSERVED_S)
                     continue
                 async for event in self._events(followed, seen):
-                    version = str(version_of(event["object"]))
-                    self._versions[followed] = seen._replace(version=version)
-                    self._see(followed, event)
+                    await self._take_in(followed, seen, event)
                 # Nothing is missed meanwhile, and a server that ends every watch at once is spared.
                 await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
                 log.info("restarts the watch of %s: %s", followed.resources[0].plural, error)
                 await asyncio.sleep(AGAIN_S)
+                # The version may be too old for the server by now, so that everything is listed
+                # again.
                 self._versions.pop(followed, None)
 
     def _events(self, followed: _Followed, seen: _Seen) -> AsyncIterator[Json]:
         return self._api.watch(
             seen.resource, version=seen.version, labels=followed.labels, fields=followed.fields
         )
+
+    async def _take_in(self, followed: _Followed, seen: _Seen, event: Json) -> None:
+        version = version_of(event["object"])
+        async with self._turns[followed]:
+            # What a list has shown already is not shown again: that would take back what came later.
+            if version > self._listed_at.get(followed, 0):
+                # A watch that ends is continued from its last event, and nothing is listed again.
+                self._versions[followed] = seen._replace(version=str(version))
+                self._see(followed, event)
 
     def _see(self, followed: _Followed, event: Json) -> None:
         document = event["object"]

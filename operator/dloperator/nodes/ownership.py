@@ -11,7 +11,7 @@ Pure.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dlcore.documents.podrules import is_gpu_resource
+from dlcore.documents.rules.podrules import is_gpu_resource
 from dlkube.constraints.reaching import Reaching
 
 Json = Mapping[str, Any]
@@ -25,6 +25,8 @@ class Customs(NamedTuple):
     taint: str
     """The key of the taint of the pool; empty where none is wanted."""
     runtime_class: str
+    by_driver: bool = False
+    """Whether a DRA driver shows GPUs to our pods, so that it has to be there."""
 
 
 def why_not_dedicated(node: Json, reaching: Reaching, customs: Customs) -> str:
@@ -40,16 +42,20 @@ def why_not_dedicated(node: Json, reaching: Reaching, customs: Customs) -> str:
             f"its device plugin offers {resource} to all pods, and pool.mode is dedicated; keep the"
             f" plugin off this node, or set pool.mode to reserve"
         )
-    return _why_open(name, reaching) or why_used(node, reaching, customs, by_requests=True)
+    return _why_open(name, reaching, customs=customs) or why_used(
+        node, reaching, customs=customs, by_requests=True
+    )
 
 
 def why_not_reserved(node: Json, reaching: Reaching, customs: Customs) -> str:
     """Say why a node whose GPUs a placeholder holds is not ours all the same; empty if it is."""
     name = node["metadata"]["name"]
-    return _why_open(name, reaching) or why_used(node, reaching, customs, by_requests=False)
+    return _why_open(name, reaching, customs=customs) or why_used(
+        node, reaching, customs=customs, by_requests=False
+    )
 
 
-def why_used(node: Json, reaching: Reaching, customs: Customs, *, by_requests: bool) -> str:
+def why_used(node: Json, reaching: Reaching, *, customs: Customs, by_requests: bool) -> str:
     """Say which pod of others has a way to its GPUs; empty if none has."""
     why = reaching.why_reached(
         node["metadata"]["name"], customs.runtime_class, by_requests=by_requests
@@ -57,13 +63,18 @@ def why_used(node: Json, reaching: Reaching, customs: Customs, *, by_requests: b
     return f"{why}; it has to end first" if why else ""
 
 
-def _why_open(node: str, reaching: Reaching) -> str:
+def _why_open(node: str, reaching: Reaching, *, customs: Customs) -> str:
     driver = reaching.driver_on(node)
-    if not driver:
+    if customs.by_driver and not driver:
+        return (
+            "no DRA driver offers GPUs there (kubectl get resourceslices), and pods.gpuAccess is dra-admin; run the"
+            " driver on this node, or set pods.gpuAccess to runtimeClass or cdi"
+        )
+    if customs.by_driver or not driver:
         return ""
     return (
         f"the DRA driver {driver} offers its GPUs to all pods (kubectl get resourceslices); keep the"
-        f" driver off this node"
+        f" driver off this node, or set pods.gpuAccess to dra-admin"
     )
 
 

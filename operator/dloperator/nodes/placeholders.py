@@ -33,43 +33,45 @@ PAUSE: Final = (
     "registry.k8s.io/pause:3.10"
     "@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 )
-"""By its digest, because it runs on every node of the pool: what it names cannot become something else."""
+"""By its digest, because it runs on every node of the pool: a digest always names the same image."""
 MOST_A_NODE: Final = 8
-"""Placeholders: one, and one more each time that more GPUs become allocatable while jobs are there."""
+"""Placeholders: one, and one more each time that more GPUs become allocatable while jobs run on the node."""
 AT_ONCE_S: Final = 1
-"""The grace of a placeholder that the operator itself deletes, when no job is there any more."""
+"""The grace of a placeholder that the operator itself deletes, once no job is on the node."""
 
 _ENDED: Final = ("Succeeded", "Failed")
 
 
 class PoolMode(StrEnum):
-    """How the pods of others are kept off the GPUs of the pool."""
+    """The means that keeps other pods off the GPUs of the pool."""
 
     DEDICATED = "dedicated"
-    """No device plugin runs on its nodes, so that nobody else is given GPUs there."""
+    """No device plugin runs on its nodes, so that Kubernetes gives GPUs there to no other pod."""
     RESERVE = "reserve"
     """The device plugin stays, and a placeholder pod on each node requests all that it offers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceholderSettings:
-    """The pods that hold GPUs for us in the mode ``reserve``."""
+    """The pods that reserve GPUs for DLJob in the mode ``reserve``."""
 
     image: str = PAUSE
-    """An image that does nothing until it is ended, and may run as any user."""
+    """An image whose program waits until it is ended, and that can run as any user."""
     pull_policy: str = ""
     """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
     pull_secrets: tuple[str, ...] = ()
-    """Secrets in the operator's namespace with which that image is pulled."""
+    """Secrets in the operator's namespace for pulling that image."""
     priority_class: str = ""
-    """A priority class for them; one that preempts takes GPUs from others' pods. Empty: none."""
+    """The priority class of these pods; one that preempts takes GPUs from other pods. Empty:
+    none."""
     hold_seconds: int = 900
-    """So long one that others delete or evict holds its GPUs, while jobs save themselves and leave."""
+    """How long a placeholder that another program deletes or evicts still holds its GPUs, while
+    jobs save their work and leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What is known of the GPUs of a node of the pool."""
+    """The counts of GPUs that a node of the pool reports."""
 
     node: str
     labelled: int
@@ -109,16 +111,16 @@ Step = Make | Drop
 
 @lru_cache(maxsize=100_000)
 def placeholder_name(node: str, number: int = 0) -> str:
-    """Name a placeholder of a node: always alike, so that none is there twice."""
+    """Name a placeholder of a node. The name is always the same, so that the API server refuses a second one."""
     mark = hashlib.sha256(node.encode()).hexdigest()[:8]
     further = f"-{number}" if number else ""
     return f"dljob-placeholder-{node[:LONGEST_STEM].rstrip('-.')}-{mark}{further}"
 
 
 def make_placeholder(
-    node: Json, step: Make, namespace: str, settings: PlaceholderSettings
+    node: Json, step: Make, *, namespace: str, settings: PlaceholderSettings
 ) -> dict[str, Any]:
-    """Make the pod that holds so many GPUs of a node; ``node`` is the node's metadata."""
+    """Make the pod that holds the GPUs of ``step``; ``node`` is the node's metadata."""
     name = node["name"]
     # Limits as requests, so that it is the last that a node under pressure evicts.
     amounts = {"cpu": "10m", "memory": "16Mi", RESOURCE: str(step.gpus)}
@@ -137,7 +139,7 @@ def make_placeholder(
     spec: dict[str, Any] = {
         "containers": [container],
         "affinity": {"nodeAffinity": affinity},
-        # Whatever a node of the pool is marked with, its GPUs are held, also while it is away.
+        # The placeholder reserves the GPUs of a node with any taint, also while the node is unreachable.
         "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": settings.hold_seconds + AT_ONCE_S,
         "automountServiceAccountToken": False,
@@ -204,11 +206,11 @@ def why_not_ours(supply: Supply, pods: Collection[Json]) -> str:
     if why := next(filter(None, (_why_not_held(supply, pod) for pod in pods)), ""):
         return f"its GPUs are not reserved: {why}"
     if not pods:
-        return "its GPUs are not reserved: the placeholder pod is to be made"
+        return "its GPUs are not reserved: the operator is about to create the placeholder pod"
     if (held := sum(map(held_by, pods))) < supply.allocatable:
         return (
-            f"its device plugin offers {supply.allocatable} GPUs by now, and {held} are reserved;"
-            " a further placeholder pod is to be made"
+            f"its device plugin offers {supply.allocatable} GPUs, and only {held} are reserved;"
+            " the operator is about to create a further placeholder pod"
         )
     return ""
 
@@ -222,7 +224,7 @@ def _why_lacking(supply: Supply) -> str:
             f" {supply.capacity}"
         )
     if not supply.allocatable:
-        return f"its device plugin says that none of its {supply.capacity} GPUs is healthy"
+        return f"according to its device plugin, none of its {supply.capacity} GPUs is healthy"
     return ""
 
 
@@ -250,8 +252,8 @@ def _why_pending(supply: Supply, pod: Json) -> str:
     if f"Insufficient {RESOURCE}" in said:
         if supply.allocatable < held_by(pod):
             sick = supply.capacity - supply.allocatable
-            return f"{sick} of them are not healthy, says its device plugin"
-        return "pods of others hold some of them, until these end"
+            return f"{sick} of them are not healthy according to its device plugin"
+        return "other pods hold some of them until they end"
     return f"the placeholder pod does not run yet{_after(said or _waits_for(pod))}"
 
 
@@ -290,6 +292,7 @@ def _container(pod: Json) -> Json:
 def next_steps(
     supplies: Mapping[str, Supply],
     pods: Mapping[Name, Json],
+    *,
     busy: Collection[str],
     settings: PlaceholderSettings,
 ) -> Iterator[Step]:
@@ -303,7 +306,7 @@ def next_steps(
     for name, pod in pods.items():
         node = node_of(pod)
         there.setdefault(node, []).append(pod)
-        if because := _why_drop(supplies.get(node), pod, busy, settings):
+        if because := _why_drop(supplies.get(node), pod, busy=busy, settings=settings):
             yield Drop(name, pod["metadata"]["uid"], because)
     for node, supply in supplies.items():
         if make := _find_missing(supply, there.get(node, ())):
@@ -324,28 +327,30 @@ def _find_missing(supply: Supply, pods: Collection[Json]) -> Make | None:
 
 
 def _why_drop(
-    supply: Supply | None, pod: Json, busy: Collection[str], settings: PlaceholderSettings
+    supply: Supply | None, pod: Json, *, busy: Collection[str], settings: PlaceholderSettings
 ) -> str:
     phase, is_busy = _phase(pod), node_of(pod) in busy
     if "deletionTimestamp" in pod["metadata"]:
-        # It holds on for the jobs that are there; without them nobody need wait for its end.
-        return "" if is_busy or _is_ending_at_once(pod) else "it was deleted, and no job is there"
+        # It stays for the jobs that run there; without jobs there is no need to wait for its end.
+        return (
+            "" if is_busy or _is_ending_at_once(pod) else "it was deleted, and the node has no job"
+        )
     if phase in _ENDED:
         return "it has ended"
     if phase == "Running":
         # It holds a device on that is not healthy any more, and no other pod is given it.
         is_wanted = is_busy or (supply is not None and supply.capacity)
         return "" if is_wanted else "its node is given back"
-    return _why_replace(supply, pod, settings)
+    return _why_replace(supply, pod, settings=settings)
 
 
-def _why_replace(supply: Supply | None, pod: Json, settings: PlaceholderSettings) -> str:
+def _why_replace(supply: Supply | None, pod: Json, *, settings: PlaceholderSettings) -> str:
     """Say why a placeholder that holds nothing yet is to go."""
     if supply is None or not supply.capacity:
         return "its node is given back"
     if held_by(pod) > supply.allocatable:
-        return f"its node offers {supply.allocatable} GPUs by now"
-    return "another image is set by now" if _container(pod)["image"] != settings.image else ""
+        return f"its node offers {supply.allocatable} GPUs instead"
+    return "the setting names another image" if _container(pod)["image"] != settings.image else ""
 
 
 def _is_ending_at_once(pod: Json) -> bool:

@@ -1,8 +1,8 @@
 """
-What the pods of a job ask of a node, from the pod as Kubernetes would take it; and which nodes do not
-fulfil it, whatever room they have, and why.
+The requests of a job's pods to a node, read from the pod as Kubernetes would accept it; and the nodes that cannot
+take such a pod even when they are empty, with the reason.
 
-Pure. What only kube-scheduler knows (affinity to other pods, topology) is learnt when it refuses a pod.
+Pure. Only kube-scheduler knows affinity to other pods and topology; its refusals teach us those.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 
 
 class Asks(NamedTuple):
-    """What a pod asks; equal ones are interchangeable."""
+    """The requests of a pod; pods with equal requests are interchangeable."""
 
     wants: Wants
     claims: tuple[Name, ...] = ()
@@ -74,11 +74,11 @@ def _iter_claims(spec: Json) -> Iterable[str]:
             yield claim["claimName"]
 
 
-def read_reach(name: Name, volume: str | None, terms: Iterable[Json] | None) -> Reach:
+def read_reach(name: Name, volume: str | None, *, terms: Iterable[Json] | None) -> Reach:
     """Say from where a claim can be reached; ``volume`` is empty until one is bound to it."""
     if volume is None:
         return Reach(name.name, missing=True)
-    # What is not bound yet will be where the pod is, or its own business.
+    # A claim that is not bound yet will follow the pod, or its provisioner decides about it.
     return Reach(name.name, tuple(map(read_term, terms)) if volume and terms is not None else None)
 
 
@@ -91,11 +91,11 @@ class Fit(NamedTuple):
 
 
 def find_fit(wants: Wants, machines: Iterable[Machine]) -> Fit:
-    """Find the machines that would take a pod that wants this, whatever volumes it has."""
+    """Find the nodes that would take a pod with these requests, regardless of its volumes."""
     return _sift(machines, lambda machine: _why_unwanted(wants, machine))
 
 
-def find_needs(wants: Wants, fit: Fit, reaches: Collection[Reach]) -> Needs:
+def find_needs(wants: Wants, fit: Fit, *, reaches: Collection[Reach]) -> Needs:
     """Find the nodes that would take such a pod if they had room, and say why the others would not."""
     within = _sift(fit.machines, lambda machine: _why_out_of_reach(reaches, machine))
     refusals = tuple(sorted((*fit.refusals, *within.refusals)))

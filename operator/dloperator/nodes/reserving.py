@@ -1,26 +1,27 @@
 """
 Keeps the placeholder pods as they should be, and knows which nodes' GPUs are ours because of them.
 
-What should be is decided in :mod:`dloperator.nodes.placeholders`. A node is given back only when whoever
-decides has not offered it for a whole look, because a decision that was made from the look before
-may not be recorded yet.
+:mod:`dloperator.nodes.placeholders` decides which placeholders should exist. A node is given back only when
+it was not offered to the scheduler for a whole cycle, because a decision from the cycle before may not be
+recorded yet.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
+from dlcore.primitives.once_per_change import OncePerChange
 from dlkube.client import (
     ApiServer,
     Conflict,
     Rejected,
     Unreachable,
 )
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import PODS
+from dlkube.watches.mirror import Mirrors
 from dloperator.nodes import ownership, placeholders
 from dloperator.nodes.nodes import (
     Pool,
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 REST_S: Final = 10.0
-"""So long a placeholder that has ended stays, so that one that always ends is not made all the time."""
+"""The time that an ended placeholder stays, so that one that always ends is not created in a busy loop."""
 
 
 class Reservations:
@@ -56,9 +57,9 @@ class Reservations:
         self,
         api: ApiServer,
         mirrors: Mirrors,
+        *,
         namespace: str,
         pool: Pool,
-        *,
         customs: Customs,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +71,8 @@ class Reservations:
         self._clock = clock
         self._offered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         """The nodes that could be given to jobs at the look before the last one, and at the last."""
-        self._told: dict[str, str] = {}
+        self._reported: OncePerChange[str] = OncePerChange()
+        """Why nodes get no jobs, by name."""
         self._dropped: set[str] = set()
         self._ended_at: dict[str, float] = {}
         """By their uids: when placeholders were first seen to have ended."""
@@ -80,7 +82,7 @@ class Reservations:
     # --- what is
 
     def why_not(self, node: Json) -> str:
-        """Say why the GPUs of a node of the pool cannot be given to anybody; empty if they can."""
+        """Say why no job can get the GPUs of a node of the pool; empty if jobs can."""
         reaching = self._mirrors.neighbourhood.reaching
         if self._pool.mode is not PoolMode.RESERVE:
             return ownership.why_not_dedicated(node, reaching, self._customs)
@@ -97,21 +99,24 @@ class Reservations:
             is_reserved = True
             if placeholders.is_lost(self._placeholders_of(node["metadata"]["name"])):
                 return True
-        why = ownership.why_used(node, reaching, self._customs, by_requests=not is_reserved)
+        why = ownership.why_used(node, reaching, customs=self._customs, by_requests=not is_reserved)
         return bool(why)
 
     def note(self, reasons: Mapping[str, str]) -> None:
         """Take in what was shown at a look: the nodes of the pool, each with why it is not ours."""
+        self._reported.keep(reasons.keys())
         for node, why in reasons.items():
-            if why and self._told.get(node) != why:
-                log.warning("node %s gets no jobs: %s", node, why)
-            elif not why and self._told.get(node):
+            if why:
+                if self._reported.note(node, why):
+                    log.warning("node %s gets no jobs: %s", node, why)
+            elif self._reported.settle(node):
                 log.info("the GPUs of node %s are given to jobs from now on", node)
-        self._told = dict(reasons)
-        before = self._offered[1]
+        older, before = self._offered
         offered = frozenset(node for node, why in reasons.items() if not why)
         self._offered = (before, offered)
-        if self._pool.mode is PoolMode.RESERVE and before - offered:
+        # Only now may their placeholders go. A look at the cycle before still found these nodes busy, and
+        # in an idle cluster nothing else asks for another one.
+        if self._pool.mode is PoolMode.RESERVE and older - before - offered:
             self.asks_for_look()
 
     def _placeholders_of(self, node: str) -> list[Json]:
@@ -133,10 +138,13 @@ class Reservations:
         self._dropped &= uids
         self._ended_at = {uid: at for uid, at in self._ended_at.items() if uid in uids}
         supplies = dict(self._iter_wanted())
-        busy = self._find_busy() if supplies or pods else frozenset()
+        busy: frozenset[str] = frozenset()
+        # In another mode it is not the placeholder that keeps others off.
+        if self._pool.mode is PoolMode.RESERVE and (supplies or pods):
+            busy = _find_busy(self._mirrors, self._offered[0] | self._offered[1])
         settings = self._pool.placeholder
         is_done = True
-        for step in placeholders.next_steps(supplies, pods, busy, settings):
+        for step in placeholders.next_steps(supplies, pods, busy=busy, settings=settings):
             try:
                 is_done &= await self._take(step, pods, settings)
             except (Rejected, Unreachable) as error:
@@ -153,21 +161,6 @@ class Reservations:
                 if supply.is_whole:
                     yield supply.node, supply
 
-    def _find_busy(self) -> frozenset[str]:
-        """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
-        if self._pool.mode is not PoolMode.RESERVE:
-            return frozenset()  # What keeps others off there is not the placeholder.
-        busy = set(self._offered[0] | self._offered[1])
-        for job in self._mirrors.jobs.objects.values():
-            status = job.get("status") or {}
-            busy |= {booking["node"] for booking in status.get("pods", ())}
-        for pod in self._mirrors.pods.objects.values():
-            node = str(pod["spec"].get("nodeName", ""))
-            if role_of(pod) == TRAINER and node:
-                machine = self._mirrors.nodes.get(Name("", node))
-                busy |= set() if has_ended(pod, machine) else {node}
-        return frozenset(busy)
-
     async def _take(
         self, step: Make | Drop, pods: Mapping[Name, Json], settings: PlaceholderSettings
     ) -> bool:
@@ -178,6 +171,7 @@ class Reservations:
             case Drop(name, uid, because):
                 if not self._may_drop(pods[name], uid):
                     return False
+                # Asked once: until the watch shows its end, each look finds it to be dropped.
                 if uid not in self._dropped:
                     log.info("placeholder pod %s is deleted: %s", name, because)
                     await self._api.delete(
@@ -194,11 +188,28 @@ class Reservations:
     async def _make(self, step: Make, settings: PlaceholderSettings) -> None:
         document = self._mirrors.nodes.get(Name("", step.node))
         if document is None:
+            # Its Node was deleted while earlier steps of this look were taken.
             return
-        pod = placeholders.make_placeholder(document["metadata"], step, self._namespace, settings)
+        pod = placeholders.make_placeholder(
+            document["metadata"], step, namespace=self._namespace, settings=settings
+        )
         try:
             made = await self._api.create(PODS, pod, self._namespace)
         except Conflict:
             log.info("the placeholder pod of node %s exists already", step.node)
             return
         self._mirrors.pods.show(made, is_ours=True)
+
+
+def _find_busy(mirrors: Mirrors, offered: Iterable[str]) -> frozenset[str]:
+    """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
+    busy = set(offered)
+    for job in mirrors.jobs.objects.values():
+        status = mirrors.believe(job).get("status") or {}
+        busy |= {booking["node"] for booking in status.get("pods", ())}
+    for pod in mirrors.pods.objects.values():
+        node = str(pod["spec"].get("nodeName", ""))
+        if role_of(pod) == TRAINER and node:
+            machine = mirrors.nodes.get(Name("", node))
+            busy |= set() if has_ended(pod, machine) else {node}
+    return frozenset(busy)

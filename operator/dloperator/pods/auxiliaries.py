@@ -1,8 +1,8 @@
 """
-The auxiliary pods of jobs (parameter servers and the like): there as long as the job has pods.
+The auxiliary pods of jobs (parameter servers and the like): they exist as long as the job has pods.
 
-They have no GPUs, so nothing needs to be proven of them. Each look brings about what is missing and
-takes away what is too much; one that has ended is made anew under the same name, by which the others
+They have no GPUs, so their end needs no proof. Each pass creates the missing ones and deletes the
+superfluous ones; one that has ended is created again under the same name, by which the others
 know it.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dlcore.documents import jobfile
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Role
 from dlcore.primitives.backoff import Backoff
 from dlcore.primitives.once_per_change import OncePerChange
@@ -23,9 +23,9 @@ from dlkube.client import (
     Unreachable,
 )
 from dlkube.constraints.foreign import CDI_MARKS
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import PODS
+from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import is_of, role_of
 from dloperator.pods.removing import Removals
@@ -71,6 +71,7 @@ class Companions:
         self,
         api: ApiServer,
         mirrors: Mirrors,
+        *,
         specs: Specs,
         warn: Warn,
         clock: Callable[[], float] = time.monotonic,
@@ -88,8 +89,9 @@ class Companions:
         """
         Look at all jobs once; tell whether everything could be done.
 
-        What is wrong with the pods of one job is no reason to leave others without theirs.
+        An error with the pods of one job does not keep others from getting theirs.
         """
+        # A change while the requests below are made wakes the next look.
         there = {
             name: pod
             for name, pod in self._mirrors.pods.objects.items()
@@ -105,6 +107,8 @@ class Companions:
         missing: dict[_Kind, list[Name]] = {}
         for name in sorted(wanted.keys() - there.keys()):
             missing.setdefault(wanted[name].kind, []).append(name)
+        # A job may go while its pods are made. It owns them, so that Kubernetes deletes those that
+        # come too late.
         for kind, lacking in missing.items():
             is_done = await self._create(kind, {name: wanted[name] for name in lacking}) and is_done
         self._complaints.keep(unwanted.keys())
@@ -112,7 +116,7 @@ class Companions:
         return is_done
 
     def _find_wanted(self) -> dict[Name, _Wanted]:
-        """What shall be there. Of two jobs that want pods of one name the first has them."""
+        """Return the pods that shall exist. Of two jobs that want pods of one name the first gets them."""
         wanted: dict[Name, _Wanted] = {}
         all_of_them = list(self._iter_wanted())
         self._unmade.keep({each.kind for _, each in all_of_them})
@@ -122,16 +126,19 @@ class Companions:
         return wanted
 
     def _iter_wanted(self) -> Iterator[tuple[Name, _Wanted]]:
-        for name, document in self._mirrors.jobs.objects.items():
-            if not (document["spec"].get("auxiliaries") and _has_pods(document)):
+        for name, shown in self._mirrors.jobs.objects.items():
+            if not shown["spec"].get("auxiliaries"):
+                continue
+            document = self._mirrors.believe(shown)
+            if not _has_pods(document):
                 continue
             try:
                 roles = self._specs.parse(document).roles
             except jobfile.JobFileError:
-                continue  # Whoever reads the job says so.
+                continue  # The reader of the job reports that.
             for role in roles:
                 for number in range(role.replicas):
-                    pod_name = building.auxiliary_name(name.name, role.name, number)
+                    pod_name = building.auxiliary_name(name.name, role.name, number=number)
                     yield Name(name.namespace, pod_name), _Wanted(document, role, number)
 
     async def _create(self, kind: _Kind, missing: Mapping[Name, _Wanted]) -> bool:
@@ -143,7 +150,7 @@ class Companions:
                 made = await self._make(name, wanted)
             except Unreachable:
                 raise  # Nothing else could be done either.
-            except Exception as error:  # noqa: BLE001 - it is told, with its place if that says anything
+            except Exception as error:  # noqa: BLE001 - it is reported, with its place if that helps
                 self._refuse(wanted, name, error)
                 return False
             self._mirrors.pods.show(made, is_ours=True)
@@ -152,17 +159,17 @@ class Companions:
 
     async def _make(self, name: Name, wanted: _Wanted) -> Json:
         document, role, number = wanted
-        pod = building.make_auxiliary(dict(document), role, number)
+        pod = building.make_auxiliary(dict(document), role, number=number)
         for mark in pod["metadata"].get("annotations") or ():
             if mark.startswith(CDI_MARKS):
                 raise CannotBe(f"its annotation {mark} would show it the GPUs of jobs; remove it")
         try:
             return await self._api.create(PODS, pod, name.namespace)
         except Conflict:
-            # Our own, if we have not yet been shown it, or somebody else's.
+            # Our own, if the watch has not delivered it yet, or a pod of another owner.
             there = await self._api.get(PODS, name.name, name.namespace)
             if not is_of(there, wanted.kind.job):
-                raise CannotBe(_taken_by("somebody else")) from None
+                raise CannotBe(_taken_by("another owner")) from None
             return there
 
     def _refuse(self, wanted: _Wanted, name: Name, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The pods that were booked, as the mirrors show them; each is read anew only when something of it is new."""
+"""The booked pods, as the mirrors show them; a pod is read again only when its documents have changed."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from dlcontrol.situation.ports import (
 )
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
 from dloperator.nodes.nodes import is_of, read_pod
 from dloperator.pods.missing_pods import Absences
@@ -59,7 +59,7 @@ class BookedPods:
         """Remember that there is no pod of this booking, and that none will be asked for any more."""
         key, name = PodKey(job, booking.node), name_of_trainer(job, booking)
         node = self._mirrors.nodes.get(Name("", booking.node))
-        self._absences.note_missing(key, name.name, node, was_used=was_used)
+        self._absences.note_missing(key, name.name, node=node, was_used=was_used)
         self._known.pop(key, None)
 
     def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
@@ -73,16 +73,18 @@ class BookedPods:
         if known is not None and known.document is document and known.node is node:
             return known.pod
         if document is not None and not is_of(document, uid):
-            document = None  # That of a former job of this name; what becomes of it is not ours.
+            document = (
+                None  # It belongs to a former job of this name, so this job does not deal with it.
+            )
         if document is None and known is not None and known.document is not None:
             self._absences.note(key, name.name, known.pod, node)
         absent = self._absences.read(key, name.name, node) if document is None else None
-        pod = absent or read_pod(key, document, node, uid)
+        pod = absent or read_pod(key, document, node=node, uid=uid)
         self._known[key] = _Read(document, node, booking.serial, uid, name, pod)
         return pod
 
 
 def name_of_trainer(job: JobId, booking: Booking) -> Name:
-    """What the pod is called that was booked."""
+    """Return the name of a booked pod."""
     namespace, name = name_of(job)
     return Name(namespace, building.trainer_name(name, booking.serial))

@@ -1,9 +1,9 @@
 """
-Pods that nobody has booked any more are deleted, and let go of once their end is proven.
+Deletes pods that are no longer booked, and removes their finalizer once their end is proven.
 
-A pod is booked as long as its job may hold anything there. One that is not booked was given back, or
-was asked for by an operator that died before it could know; nobody else would ever end it. The pods
-of a job that has ended stay, so that their logs and exit codes can be looked at, until the job goes.
+A pod is booked as long as its job may hold anything there. One that is not booked was given back, or was
+created by an operator that died before it got the answer; no other program would ever end it. The pods of a
+job that has ended stay until the job is deleted, so that users can read their logs and exit codes.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Phase
 from dlcore.primitives.backoff import Backoff
 from dlcore.primitives.once_per_change import OncePerChange
@@ -24,13 +24,12 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import PODS
+from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import (
     awaits_proof,
-    finalizers_of,
     has_ended,
     is_booked,
     is_bound,
@@ -47,18 +46,18 @@ Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
 GONE_S = 300.0
-"""So long the pods of a Node that was deleted are kept, which can be proven to have ended should it return."""
+"""The time for which the pods of a deleted Node are kept: if the node returns, it can prove that they ended."""
 AT_ONCE = 16
-"""So many pods are put away at the same time."""
+"""The number of pods that are cleaned up at the same time."""
 LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
 REST_SHARE = 30.0
 NOT_PUT_AWAY = "PodNotPutAway"
 LOOK = "look"
-"""What is complained of where it is no single pod."""
+"""The subject of a complaint that is about no single pod."""
 
 
 class _Looked(NamedTuple):
-    """What was found out about a pod, which holds as long as neither it nor its job is another."""
+    """The findings about a pod; they hold until the document of the pod or of its job changes."""
 
     pod: Json
     job_name: Name
@@ -73,9 +72,9 @@ class Tidier:
         self,
         api: ApiServer,
         mirrors: Mirrors,
+        *,
         specs: Specs,
         reservations: Reservations,
-        *,
         warn: Warn,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,9 +82,11 @@ class Tidier:
         self._clock = clock
         self._warn = warn
         self._mirrors = mirrors
-        self._companions = Companions(api, mirrors, specs, warn)
+        self._companions = Companions(api, mirrors, specs=specs, warn=warn)
         self._reservations = reservations
         self._woken = asyncio.Event()
+        # The first look needs no change: what a former leader has left may be there in an idle cluster.
+        self._woken.set()
         self._removals = Removals(api)
         self._complaints: OncePerChange[str] = OncePerChange()
         self._stuck: Backoff[Name] = Backoff()
@@ -102,6 +103,7 @@ class Tidier:
         """Tidy up whenever something has changed, for ever."""
         while True:
             await self._woken.wait()
+            # Before the look, so that what changes during it wakes the next one.
             self._woken.clear()
             began = time.thread_time()
             if not await self._try_to_tidy():
@@ -116,7 +118,7 @@ class Tidier:
         self.wake()
 
     async def _try_to_tidy(self) -> bool:
-        """Whatever one job or pod is like, the others are tidied up again after it."""
+        """A failure with one job or pod must not keep the others from being cleaned up."""
         try:
             is_done = await self.tidy()
         except Exception as error:
@@ -142,7 +144,9 @@ class Tidier:
         ]
         turns = asyncio.Semaphore(AT_ONCE)
         is_done = all(
-            await asyncio.gather(*(self._try_to_tidy_one(name, pod, turns) for name, pod in loose))
+            await asyncio.gather(
+                *(self._try_to_tidy_one(name, pod, turns=turns) for name, pod in loose)
+            )
         )
         self._stuck.keep(self._mirrors.pods.objects)
         self._removals.keep(there)
@@ -155,38 +159,29 @@ class Tidier:
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
         # Not what the controller saw last, but what is written: a pod is made right after that.
-        return self._mirrors.jobs.get(_name_of_job(name, pod))
+        return self._mirrors.believed_job(_name_of_job(name, pod))
 
     def _is_at_rest(self, name: Name, pod: Json) -> bool:
         """Whether nothing is to be done; thousands are asked, of which hardly any has changed."""
+        # Compared by identity: the mirror has another object for each version of a document.
         known = self._looked.get(name)
         if (
             known is None
             or known.pod is not pod
             or known.job is not self._mirrors.jobs.get(known.job_name)
         ):
-            known = self._looked[name] = self._look_at(name, pod)
+            known = self._looked[name] = _look_at(self._mirrors, name, pod)
         return known.is_at_rest
 
-    def _look_at(self, name: Name, pod: Json) -> _Looked:
-        """Find out whether it is booked, or none of those that ever are."""
-        job_name = _name_of_job(name, pod)
-        job = self._mirrors.jobs.get(job_name)
-        try:
-            is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
-        except Exception:  # noqa: BLE001 - it is told when it is looked at by itself
-            is_at_rest = False
-        return _Looked(pod, job_name, job, is_at_rest)
-
-    async def _try_to_tidy_one(self, name: Name, pod: Json, turns: asyncio.Semaphore) -> bool:
-        now = self._clock()
-        if not self._stuck.may_try(name, now):
+    async def _try_to_tidy_one(self, name: Name, pod: Json, *, turns: asyncio.Semaphore) -> bool:
+        if not self._stuck.may_try(name, self._clock()):
             return False
         try:
             async with turns:
                 await self._tidy_one(name, pod)
         except Exception as error:
-            if self._stuck.refuse(name, str(error), now):
+            # From now on, because a turn and an answer may have taken longer than the pause.
+            if self._stuck.refuse(name, str(error), self._clock()):
                 is_known = isinstance(error, Rejected | Unreachable)
                 level = logging.WARNING if is_known else logging.ERROR
                 text = "pod %s cannot be deleted yet: %s"
@@ -202,12 +197,13 @@ class Tidier:
         job = self._job_of(name, pod)
         if job is not None and is_booked(job, pod):
             return  # While others had their turn.
+        # The pod may have changed as well; it is let go of by its version, and deleted by its uid.
         node = self._mirrors.nodes.get(Name("", _node_of(pod)))
         ended = has_ended(pod, node)
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
-        # Its job waits for that, whatever refuses that the pod is deleted.
+        # Its job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await self._let_go(pod)
+            await _let_go(self._api, self._mirrors, pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
         if may_return:
@@ -222,19 +218,32 @@ class Tidier:
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
 
-    async def _let_go(self, pod: Json) -> None:
-        finalizers = [each for each in finalizers_of(pod) if each != names.PROOF_FINALIZER]
-        try:
-            left = await self._api.hold_by(PODS, pod, finalizers)
-        except NotFound:
-            self._mirrors.pods.show_end(pod)
-            return
-        except Conflict:
-            return  # It is not what it was; what it is now will be seen.
-        if left["metadata"].get("deletionTimestamp") and not finalizers:
-            self._mirrors.pods.show_end(left)
-        else:
-            self._mirrors.pods.show(left, is_ours=True)
+
+def _look_at(mirrors: Mirrors, name: Name, pod: Json) -> _Looked:
+    """Find out whether it is booked, or none of those that ever are."""
+    job_name = _name_of_job(name, pod)
+    job = mirrors.jobs.get(job_name)
+    try:
+        believed = mirrors.believed_job(job_name)
+        is_at_rest = role_of(pod) != TRAINER or (believed is not None and is_booked(believed, pod))
+    except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
+        is_at_rest = False
+    return _Looked(pod, job_name, job, is_at_rest)
+
+
+async def _let_go(api: ApiServer, mirrors: Mirrors, pod: Json) -> None:
+    finalizers = [each for each in names.finalizers_of(pod) if each != names.PROOF_FINALIZER]
+    try:
+        left = await api.hold_by(PODS, pod, finalizers=finalizers)
+    except NotFound:
+        mirrors.pods.show_end(pod)
+        return
+    except Conflict:
+        return  # The pod has changed; the watch will show the newer document.
+    if left["metadata"].get("deletionTimestamp") and not finalizers:
+        mirrors.pods.show_end(left)
+    else:
+        mirrors.pods.show(left, is_ours=True)
 
 
 def _name_of_job(name: Name, pod: Json) -> Name:

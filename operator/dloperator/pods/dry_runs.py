@@ -1,11 +1,11 @@
 """
 Whether Kubernetes would take the pods of a job, asked when the job is submitted.
 
-Of a pod template only what rules need is typed in the custom resource, so whether the rest is a pod
-is found out by a dry run of making one. Until that is answered the job is not looked at; a job whose
-pods would be refused is set aside with the words of the API server, and tried again from time to
-time, because what refuses it may be a quota or a missing class that somebody brings. So the template
-of a job that comes here may hold anything; nothing that is made or read of it may end a trial.
+Of a pod template only what rules need is typed in the custom resource, so whether the rest is a pod is
+found out by a dry run of making one. Until that is answered the job is not looked at; a job whose pods
+would be refused is set aside with the words of the API server, and tried again from time to time, because
+the reason may be a quota or a missing class, which an administrator can add. So the template of a job that
+comes here may hold anything; no error from reading it may end the dry runs of other jobs.
 
 Of many jobs that differ by nothing but their names, as a sweep makes them, one is tried for all.
 """
@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,14 +44,16 @@ Json = Mapping[str, Any]
 
 AT_ONCE = 8
 FRESH_S = 60.0
-"""So long it counts for others alike that pods would be taken."""
+"""The time for which an accepted pod counts for others that are alike."""
 REFUSED_S = 1.0
-"""So long it counts for them that pods would not be; that may be otherwise the next moment."""
+"""The time for which a refusal counts for them; it is short, because the reason may vanish at any moment."""
 MOST_ALIKE = 1000
 NOWHERE = NodeName("dry-run")
 AGAIN_S = (REFUSED_S, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
 LONGEST = 800
+SUBJECT = re.compile(r'^(?:pods|Pod) "[^"]*" is (?:forbidden|invalid): ')
+"""How a refusal begins. The name in it is that of the one job which was tried for all that are alike."""
 
 
 @dataclass(slots=True)
@@ -77,9 +80,9 @@ class _Answer(NamedTuple):
     verdict: str | None
     """Why the pod would be refused; empty if it would not; none if that was not answered."""
     until: float
-    """So long it counts for others alike."""
+    """When the answer stops counting for others that are alike."""
     asks: Asks | None = None
-    """What the pod asks as it would be."""
+    """The requests of the pod as the API server would create it."""
     is_crowded: bool = False
     """Whether nothing but a quota is in its way."""
 
@@ -90,116 +93,34 @@ class _Draft(NamedTuple):
     """Why it is the bare template, which cannot be supervised."""
 
 
-class Templates:
-    """Remembers what was found out; one for the life of an operator."""
+class _Questions:
+    """Dry runs at the API server: one for all jobs that are alike, and few at a time."""
 
-    def __init__(
-        self, api: ApiServer, specs: Specs, settings: PodSettings, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self.specs = specs
-        self._settings = settings
-        self._wake = wake
-        self._trials: dict[Name, _Trial] = {}
-        self._questions: dict[_Alike, asyncio.Task[_Answer]] = {}
+        self._known: dict[_Alike, asyncio.Task[_Answer]] = {}
         """In the order in which they were asked."""
-        self._alike: dict[Asks, Asks] = {}
-        """Thousands of jobs may ask the same, which is kept once."""
-        self._news: set[Name] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    def verdict(self, document: Json) -> str | None:
-        """Say why the pods would be refused, empty if they would not; none while nobody knows."""
-        name, metadata = Name.of(document), document["metadata"]
-        trial = self._trials.get(name)
-        if is_over(document):
-            if trial is not None and trial.task is not None:
-                trial.task.cancel()
-            return ""
-        of = (metadata["uid"], metadata["generation"])
-        if trial is None or trial.of != of:
-            self.forget(name)
-            # What was found about the former spec is true until we know better.
-            known = trial.verdict if trial is not None and trial.of[0] == of[0] else None
-            trial = self._trials[name] = _Trial(of, known)
-            trial.task = asyncio.get_running_loop().create_task(self._try(name, trial, document))
-        return trial.verdict
-
-    def asks(self, name: Name) -> Asks | None:
-        """Say what the pods of a job ask of a node, as Kubernetes would take them."""
-        trial = self._trials.get(name)
-        return trial.asks if trial is not None else None
-
-    def news(self) -> set[Name]:
-        """Tell of which jobs something was found out since this was asked last."""
-        self._drop_stale()
-        news, self._news = self._news, set()
-        return news
-
-    def forget(self, name: Name) -> None:
-        """Forget a job that is gone."""
-        trial = self._trials.pop(name, None)
-        if trial is not None and trial.task is not None:
-            trial.task.cancel()
-
-    async def close(self) -> None:
-        """Ask no more."""
-        for name in list(self._trials):
-            self.forget(name)
-        for question in self._questions.values():
+    def cancel(self) -> None:
+        for question in self._known.values():
             question.cancel()
 
-    async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
-        try:
-            job = self.specs.parse(document)
-        except jobfile.JobFileError:
-            # Whoever reads the job says so himself.
-            self._find(name, trial, "")
-            return
-        draft = self._draft(name, document, job)
-        self._learn(name, trial, _read(name, draft.pod))
-        alike, attempt = _Alike.of(document), 0
-        while True:
-            # Whoever no longer waits for the answer does not take it from the others.
-            answer = await asyncio.shield(self._answer(alike, name, draft.pod))
-            # With what the cluster adds to it: usual requests, the overhead of its runtime.
-            self._learn(name, trial, answer.asks)
-            # What is left of a quota that has pods of this job in it says nothing about its template.
-            is_taken = answer.verdict == "" or (answer.is_crowded and _has_pods(document))
-            if is_taken or answer.verdict is not None:
-                self._find(name, trial, draft.flaw if is_taken else answer.verdict or "")
-            if is_taken:
-                return
-            await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
-            attempt += 1
-
-    def _draft(self, name: Name, document: Json, job: Job) -> _Draft:
-        try:
-            booking = Booking(NOWHERE, 0)
-            return _Draft(building.make_trainer(dict(document), job, booking, self._settings))
-        except WrongDocument as error:
-            # What exactly is wrong the API server knows best; should it find nothing, we say it.
-            flaw = "; ".join(error.lines())[:LONGEST]
-            return _Draft(building.make_bare(dict(document), job), flaw)
-        except Exception as error:
-            log.info("no pod can be built from the template of job %s", name, exc_info=True)
-            flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
-            return _Draft(building.make_bare(dict(document), job), f"{flaw}; correct it")
-
-    def _answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
+    def answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
         """Ask for this job, unless it was just asked for one that is alike."""
         loop = asyncio.get_running_loop()
-        known = self._questions
+        known = self._known
         question = known.get(alike)
         if question is not None and _counts(question, loop.time()):
+            # It may not be answered yet; then all that are alike wait for the same answer.
             return question
         known.pop(alike, None)
-        self._drop_stale()
+        self.drop_stale()
         known[alike] = loop.create_task(self._ask(name, pod))
         return known[alike]
 
-    def _drop_stale(self) -> None:
-        now, known = asyncio.get_running_loop().time(), self._questions
+    def drop_stale(self) -> None:
+        now, known = asyncio.get_running_loop().time(), self._known
         while known and not _counts((oldest := next(iter(known.items())))[1], now):
             del known[oldest[0]]
 
@@ -229,22 +150,123 @@ class Templates:
         until = asyncio.get_running_loop().time() + counts_for
         return _Answer(verdict, until, asks, is_crowded)
 
-    def _learn(self, name: Name, trial: _Trial, asks: Asks | None) -> None:
+
+class Templates:
+    """Remembers what was found out; one for the life of an operator."""
+
+    def __init__(
+        self, api: ApiServer, specs: Specs, *, settings: PodSettings, wake: Callable[[], None]
+    ) -> None:
+        self._questions = _Questions(api)
+        self.specs = specs
+        self._settings = settings
+        self._wake = wake
+        self._trials: dict[Name, _Trial] = {}
+        self._alike: dict[Asks, Asks] = {}
+        """Thousands of jobs may ask the same, which is kept once."""
+        self._news: set[Name] = set()
+
+    def verdict(self, document: Json) -> str | None:
+        """Say why Kubernetes would refuse the pods, empty if it would not; ``None`` while that is
+        unknown."""
+        name, metadata = Name.of(document), document["metadata"]
+        trial = self._trials.get(name)
+        if is_over(document):
+            if trial is not None and trial.task is not None:
+                trial.task.cancel()
+            return ""
+        of = (metadata["uid"], metadata["generation"])
+        if trial is None or trial.of != of:
+            self.forget(name)
+            # The verdict about the former spec counts until there is a new one.
+            known = trial.verdict if trial is not None and trial.of[0] == of[0] else None
+            trial = self._trials[name] = _Trial(of, known)
+            trial.task = asyncio.get_running_loop().create_task(self._try(name, trial, document))
+        return trial.verdict
+
+    def asks(self, name: Name) -> Asks | None:
+        """Say what the pods of a job ask of a node, as Kubernetes would take them."""
+        trial = self._trials.get(name)
+        return trial.asks if trial is not None else None
+
+    def news(self) -> set[Name]:
+        """Tell of which jobs something was found out since this was asked last."""
+        self._questions.drop_stale()
+        news, self._news = self._news, set()
+        return news
+
+    def forget(self, name: Name) -> None:
+        """Forget a job that is gone."""
+        trial = self._trials.pop(name, None)
+        if trial is not None and trial.task is not None:
+            trial.task.cancel()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for name in list(self._trials):
+            self.forget(name)
+        self._questions.cancel()
+
+    async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
+        try:
+            job = self.specs.parse(document)
+        except jobfile.JobFileError:
+            # The reader of the job reports that itself.
+            self._find(name, trial, verdict="")
+            return
+        attempt = 0
+        while not await self._is_taken(name, trial, document, job=job):
+            await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
+            attempt += 1
+
+    async def _is_taken(self, name: Name, trial: _Trial, document: Json, *, job: Job) -> bool:
+        """Ask once, and learn from the answer; thousands of refused jobs keep no pod until they ask again."""
+        draft = _draft(name, document, job=job, settings=self._settings)
+        if trial.asks is None:
+            self._learn(name, trial, asks=_read(name, draft.pod))
+        question = self._questions.answer(_Alike.of(document), name, draft.pod)
+        # A caller that no longer waits must not cancel the answer for the others.
+        answer = await asyncio.shield(question)
+        # With what the cluster adds to it: usual requests, the overhead of its runtime.
+        self._learn(name, trial, asks=answer.asks)
+        # A quota that pods of this job fill already says nothing about its template.
+        is_taken = answer.verdict == "" or (answer.is_crowded and _has_pods(document))
+        if is_taken or answer.verdict is not None:
+            self._find(name, trial, verdict=draft.flaw if is_taken else answer.verdict or "")
+        return is_taken
+
+    def _learn(self, name: Name, trial: _Trial, *, asks: Asks | None) -> None:
         if asks is None or asks == trial.asks:
             return
         if len(self._alike) > MOST_ALIKE:
             self._alike.clear()
         trial.asks = self._alike.setdefault(asks, asks)
         self._news.add(name)
-        # Before anything is known of a job, nobody looks at it.
+        # Jobs without a verdict are not scheduled yet.
         if trial.verdict is not None:
             self._wake()
 
-    def _find(self, name: Name, trial: _Trial, verdict: str) -> None:
+    def _find(self, name: Name, trial: _Trial, *, verdict: str) -> None:
         if verdict != trial.verdict:
             trial.verdict = verdict
             self._news.add(name)
             self._wake()
+
+
+def _draft(name: Name, document: Json, *, job: Job, settings: PodSettings) -> _Draft:
+    try:
+        booking = Booking(NOWHERE, 0)
+        return _Draft(
+            building.make_trainer(dict(document), job, booking=booking, settings=settings)
+        )
+    except WrongDocument as error:
+        # The API server knows best what is wrong; only if it accepts the pod, we report our own error.
+        flaw = "; ".join(error.lines())[:LONGEST]
+        return _Draft(building.make_bare(dict(document), job), flaw)
+    except Exception as error:
+        log.info("no pod can be built from the template of job %s", name, exc_info=True)
+        flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
+        return _Draft(building.make_bare(dict(document), job), f"{flaw}; correct it")
 
 
 def _counts(question: asyncio.Task[_Answer], now: float) -> bool:
@@ -256,7 +278,7 @@ def _read(name: Name, pod: Json) -> Asks | None:
     """Read what a pod asks; nothing if it cannot be read, of which the API server says more."""
     try:
         asks = read_asks(pod, NOWHERE)
-        hash(asks)  # What is neither text nor a number would be found out by whoever remembers it.
+        hash(asks)  # A value that is neither text nor a number would fail only later, in a cache.
     except NoAmount:
         return None
     except Exception:
@@ -272,5 +294,5 @@ def _has_pods(document: Json) -> bool:
 def _verdict(error: Rejected, remedy: str) -> str | None:
     if error.status >= SERVER_ERROR:
         return None
-    why = f"Kubernetes would refuse its pods: {error}"
+    why = f"Kubernetes would refuse its pods: {SUBJECT.sub('', str(error))}"
     return f"{why[:LONGEST]}; {remedy}"

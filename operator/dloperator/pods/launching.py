@@ -14,20 +14,21 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
 from dlkube.resources import PODS
+from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.nodes import is_of
 from dloperator.pods.booked_pods import BookedPods, name_of_trainer
 from dloperator.pods.remedies import find_remedy
 from dloperator.podspecs import building
+from dloperator.podspecs.host_ports import PortRange, choose_block, first_port, is_on_host
 from dloperator.podspecs.podsettings import PodSettings
 
 Json = Mapping[str, Any]
 
 BAD_REQUEST, FORBIDDEN, INVALID = 400, 403, 422
 REFUSALS: Final = frozenset({BAD_REQUEST, FORBIDDEN, INVALID})
-"""With these the API server says that somebody has to do something."""
+"""With these codes the API server says that a person has to act."""
 
 
 class NotTaken(Exception):
@@ -50,42 +51,82 @@ class Trainers:
         self._certificates = certificates
         self._booked = booked
         self._settings = settings
+        self._host_network = asyncio.Lock()
+        """Held from when ports of machines are chosen until the mirror shows the pod that has them."""
 
     async def launch(self, order: PodOrder, turns: asyncio.Semaphore) -> None:
         """Let there be this pod."""
-        entry, booking = order
-        document = entry.document
-        metadata = document["metadata"]
+        entry = order.entry
+        metadata = entry.document["metadata"]
+        # Before the pod, whose containers the kubelet does not start without this Secret.
         await self._certificates.provide(entry.job.id, metadata)
-        node = self._mirrors.nodes.get(Name("", booking.node))
-        pod = building.make_trainer(dict(document), entry.job, booking, self._settings, node=node)
+        if not is_on_host(entry.job.template["spec"]):
+            await self._make(order, turns)
+            return
+        async with self._host_network:
+            await self._make(order, turns, host_port=self._choose_ports(metadata["uid"]))
+
+    async def _make(self, order: PodOrder, turns: asyncio.Semaphore, *, host_port: int = 0) -> None:
+        entry, booking = order
+        document, node = entry.document, self._mirrors.nodes.get(Name("", order.booking.node))
+        pod = building.make_trainer(
+            dict(document), entry.job, booking, self._settings, node=node, host_port=host_port
+        )
+        # Last, so that no turn is held while the pod waits for a certificate or for ports: the
+        # writes of statuses have the same turns.
         async with turns:
-            made = await self._create(pod, metadata["uid"])
+            made = await self._create(pod, document["metadata"]["uid"])
         self._mirrors.pods.show(made, is_ours=True)
+
+    def _choose_ports(self, uid: str) -> int:
+        if not self._settings.host_ports:
+            return 0  # The making of the pod is refused, with the remedy.
+        ports = PortRange.parse(self._settings.host_ports)
+        first = choose_block(uid, self._mirrors.pods.objects.values(), ports)
+        if not first:
+            raise NotTaken(
+                f"all ports of pods.hostPorts ({self._settings.host_ports}) belong to other jobs; wait, or make the"
+                " range larger"
+            )
+        return first
+
+    def host_port(self, entry: Entry) -> int:
+        """Return the first port of the block of a job whose pods are on the network of their nodes, else 0."""
+        pods = (
+            self._mirrors.pods.get(name_of_trainer(entry.job.id, each))
+            for each in entry.status.pods
+        )
+        return next((port for pod in pods if pod is not None and (port := first_port(pod))), 0)
 
     async def _create(self, pod: Json, uid: str) -> Json:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
             return await self._api.create(PODS, pod, namespace)
         except Conflict:
+            # It may be ours: the answer to an earlier request was lost, or a former leader has made
+            # it.
             there = await self._api.get(PODS, name, namespace)
         except Rejected as error:
             if error.status not in REFUSALS:
                 raise
             raise NotTaken(f"{error}; {find_remedy(error).remedy}") from error
         if not is_of(there, uid):
-            raise NotTaken(f"there is a pod {namespace}/{name} already, which is not ours")
+            raise NotTaken(
+                f"there is a pod {namespace}/{name} already, which does not belong to DLJob"
+            )
         return there
 
     async def end(self, entry: Entry, booking: Booking, *, was_used: bool) -> None:
         """
         Have a pod deleted; that its object goes proves nothing, so it stays until the kubelet tells.
 
-        If it is not there, whoever booked it may have died before making it.
+        If it is missing, the operator that booked it may have died before creating it.
         """
         name = name_of_trainer(entry.job.id, booking)
         pod = self._mirrors.pods.get(name)
         if pod is None:
+            # Not in the mirror is no proof: the watch may be behind a pod that a former leader has
+            # just made.
             with contextlib.suppress(NotFound):
                 pod = await self._api.get(PODS, name.name, name.namespace)
                 self._mirrors.pods.show(pod)
@@ -93,4 +134,4 @@ class Trainers:
             await self._api.delete(PODS, name.name, name.namespace, uid=pod["metadata"]["uid"])
             return
         self._booked.note_missing(entry.job.id, booking, was_used=was_used)
-        self._mirrors.wake(False)  # noqa: FBT003 - that is news, and stands in no watch
+        self._mirrors.wake(False)  # noqa: FBT003 - this is news that no watch shows

@@ -1,19 +1,18 @@
 """
-Pods whose objects are not there although nobody has proven that they ended.
+Pods whose objects are gone although it is not proven that they ended.
 
-Our finalizer keeps the object of a pod until then, also where it is deleted with force. Somebody may
-take the finalizer away as well; then nobody reports any more what becomes of the containers, and that
-the object is gone proves nothing (law 1). What proves it is that the machine has started anew since,
-or is gone, or that the SideCar, which is still spoken to where it was, has released everything and
-leaves: nobody starts a container again whose pod is no more.
+Our finalizer keeps the object of a pod until then, also where it is deleted with force. A person may
+take the finalizer away as well; then Kubernetes no longer reports what becomes of the containers, and that
+the object is gone proves nothing (law 1). One of these is proof: the machine has rebooted since, or is gone,
+or the SideCar, which the operator still asks at its old address, has released everything and
+ends: a container whose pod is gone is not started again.
 
-What is known of a pod is remembered by one operator only; the next one finds in the status of the job
-which pods were ever used. One of those that shall go on is made anew on the same node, where the
-kubelet has ended the former by the time that it starts the new one. One that shall not is as good as
-seen to be gone. One that was never used may never have been made, because whoever booked it died
-before; it was told nothing to run, and will be told nothing. For that was to be recorded first, which
-who does not lead any more cannot; and if a last word of his yet makes the pod, nobody has booked it by
-then, and it is deleted as any other such pod.
+Only one operator remembers a pod; the next one finds in the status of the job which pods were ever used.
+A pod that is still needed is created again on the same node, where the kubelet has ended the former one
+before it starts the new one. A pod that is no longer needed counts as gone. A pod that was never used may
+never have been created, because the operator that booked it died before; it has no command to run, and
+never gets one, because an operator records a command first and a former leader can record nothing. If a
+late request of the former leader still creates the pod, it is not booked, and is deleted like any such pod.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,7 +52,7 @@ class Absences:
         """Remember that a pod is gone that was seen as ``last``."""
         self._known.setdefault((key, name), _Absence(last.address, _boot_of(node)))
 
-    def note_missing(self, key: PodKey, name: str, node: Json | None, *, was_used: bool) -> None:
+    def note_missing(self, key: PodKey, name: str, *, node: Json | None, was_used: bool) -> None:
         """Remember that there is no such pod now, which may never have been seen, and is to end."""
         self._known.setdefault((key, name), _Absence(None, _boot_of(node), was_used))
 
@@ -81,7 +80,7 @@ class Absences:
         )
 
     def keep(self, keys: Collection[PodKey]) -> None:
-        """Forget all others, which nobody has booked any more."""
+        """Forget all others, which are no longer booked."""
         for known in [known for known in self._known if known[0] not in keys]:
             del self._known[known]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import GpuRef, JobId, Node, NodeName
-from dlkube.mirror import Mirrors
 from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.nodes import (
     has_ended,
     is_booked,
@@ -42,7 +42,7 @@ class Strays:
         """The pods that may be such; to begin with, all there are."""
 
     def note_end(self, job: Name) -> None:
-        """Remember that a job is gone; what it left behind counts for nobody else of its name."""
+        """Remember that a job is gone; its orphans do not count for a new job of the same name."""
         for name, pod in self._mirrors.pods.objects.items():
             if name.namespace == job.namespace and job_of(pod) == job.name:
                 self._known.add(name)
@@ -54,13 +54,15 @@ class Strays:
                 self._known.add(name)
 
     def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
-        """Keep the GPUs from everybody that may be in use by no job that there is."""
+        """Keep all jobs off the GPUs that a job that no longer exists may still use."""
         found = self._find()
         if not found:
             return list(nodes)
         held = {ref for entry in entries.values() for ref in _refs_of(entry.status)}
         return [
-            _without(node, found[node.name], {gpu for where, gpu in held if where == node.name})
+            _without(
+                node, found[node.name], held={gpu for where, gpu in held if where == node.name}
+            )
             if node.name in found
             else node
             for node in nodes
@@ -85,7 +87,7 @@ class Strays:
         return found
 
     def _is_booked(self, name: Name, pod: Json) -> bool:
-        job = self._mirrors.jobs.get(Name(name.namespace, job_of(pod)))
+        job = self._mirrors.believed_job(Name(name.namespace, job_of(pod)))
         return job is not None and is_booked(job, pod)
 
 
@@ -95,7 +97,7 @@ def _refs_of(status: Status) -> Iterable[GpuRef]:
     return (*placed, *status.leftover)
 
 
-def _without(node: Node, pod: str, held: Collection[int]) -> Node:
+def _without(node: Node, pod: str, *, held: Collection[int]) -> Node:
     why = f"pod {pod}, which no job accounts for, has not been proven to have ended"
     return replace(
         node,

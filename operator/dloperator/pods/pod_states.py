@@ -1,18 +1,18 @@
 """
-What ails a pod: a word for programs, a sentence for people, and whose fault it is.
+The problem of a pod: a word for programs, a sentence for people, and whether the job is at fault.
 
-Pure; :mod:`dloperator.nodes.nodes` asks it. The words are those of Kubernetes where it has a telling
-one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). What follows from them is the controller's:
-whoever is evicted, drained or preempted did nothing wrong and is started anew; running out of memory
-is the job's own failure; and a pod that cannot start because something is missing keeps its GPUs only
-for so long as somebody may just be bringing it.
+Pure; :mod:`dloperator.nodes.nodes` asks it. The words are those of Kubernetes where it has a telling one
+(``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The controller decides what follows: a pod that was
+evicted, drained or preempted did nothing wrong and is started again; running out of memory is the job's own
+failure; and a pod that cannot start because something is missing keeps its GPUs only for a short time, in
+which a person may add it.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dloperator.podspecs.bringing import INSTALLER
 
 Json = Mapping[str, Any]
@@ -37,14 +37,14 @@ _DISRUPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ailment:
-    """What is to be said of a pod; nothing, if nothing is known."""
+    """The problem of a pod; empty if none is known."""
 
     reason: str = ""
     message: str = ""
     fault: bool = False
     """Whether it is the job's own, so that the same would happen again."""
     stuck: bool = False
-    """Whether it does not start until somebody does something about it."""
+    """Whether it does not start until a person acts."""
     unwelcome: bool = False
     """Whether its node would not have it any longer."""
 
@@ -52,7 +52,7 @@ class Ailment:
 # --- why it has ended ---------------------------------------------------------------------
 
 
-def explain_end(document: Json, node: str, proof: str) -> Ailment:
+def explain_end(document: Json, node: str, *, proof: str) -> Ailment:
     """Say why a pod has ended; ``proof`` is by what word that is known."""
     status = document.get("status") or {}
     pod = f"its pod on {node}"
@@ -62,7 +62,7 @@ def explain_end(document: Json, node: str, proof: str) -> Ailment:
         name, words = found
         return Ailment(name, f"{pod} {words}", unwelcome=True)
     if status.get("phase") == "Failed" and status.get("reason"):
-        said = status.get("message") or "the kubelet reports no more"
+        said = status.get("message") or "the kubelet gives no details"
         fault = status["reason"] == "DeadlineExceeded"
         words = f"{pod} was ended by the node: {said}"
         return Ailment(status["reason"], words, fault=fault, unwelcome=not fault)
@@ -159,13 +159,13 @@ def _explain_container(container: Json, *, is_init: bool) -> Ailment | None:
 
 
 def _of_init(name: str, death: Ailment) -> Ailment:
-    """What the user lets run before the training is his, and what brings the SideCar is ours."""
+    """Read the failure of an init container: the user's own count as the job's fault, the SideCar's installer does not."""
     reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
     return Ailment(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)
 
 
 def trainer_of(status: Json) -> Json:
-    """What is said of the container that trains."""
+    """Return the status of the container that trains."""
     statuses = status.get("containerStatuses") or ()
     found: Json = next((each for each in statuses if each["name"] == TRAINER), {})
     return found

@@ -1,11 +1,11 @@
 """
-What to do about a pod that the API server refuses: that depends on what refuses it.
+The remedy for a pod that the API server refuses; it depends on the part of the server that refuses it.
 
-Most often the template is wrong. But admission refuses a right one too, for what the namespace may
-have, for what its administrator wants, or for want of something that the template names; whoever is
-told then to correct the template looks in the wrong place. Which it was is told by no field of the
-answer, and so by the words that admission has used for as long as it exists; what is not known by
-them is an error of the template.
+Most often the template is wrong. But admission refuses a right one too, because of the limits of the
+namespace, the rules of its administrator, or a missing object that the template names; advice to correct
+the template would then lead the user to the wrong place. No field of the answer says which it was, so this
+module recognises the words that admission has always used; a refusal in other words counts as an error of
+the template.
 
 Pure.
 """
@@ -18,7 +18,7 @@ from dlkube.client import Rejected
 
 
 class Refuser(StrEnum):
-    """Who refuses a pod."""
+    """The part of the API server that refuses a pod."""
 
     TEMPLATE = "template"
     QUOTA = "quota"
@@ -29,7 +29,7 @@ class Refuser(StrEnum):
 
 class _Known(NamedTuple):
     words: str
-    """A regular expression; what it finds in parentheses may stand in the remedy."""
+    """A regular expression; the remedy may use its groups."""
     refuser: Refuser
     remedy: str
 

@@ -1,10 +1,10 @@
 """
 How the SideCar comes into the pod of a training, and by which command it is started there.
 
-By an image volume, where the node has them: then nothing runs before the training, the pod has no
-emptyDir that a drain would have to be told about, and its class of quality is that of its user's
-containers. Else by an init container, which copies two files into a volume of the pod. What it requests
-is its limit, so that it takes the class Guaranteed from no pod and no LimitRange objects to the ratio.
+By an image volume, where the node supports them: then nothing runs before the training, the pod has no
+emptyDir for which a drain needs an option, and its quality-of-service class is that of its user's
+containers. Otherwise by an init container, which copies two files into a volume of the pod. Its requests
+equal its limits, so that no pod loses the class Guaranteed by it and no LimitRange objects to the ratio.
 
 Pure.
 """
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dloperator.podspecs.podsettings import RESTRICTED, Bringing, PodSettings
 
 Json = dict[str, Any]
@@ -35,7 +35,9 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
-def bring_sidecar(spec: Json, settings: PodSettings, node: Mapping[str, Any] | None) -> list[str]:
+def bring_sidecar(
+    spec: Json, settings: PodSettings, *, node: Mapping[str, Any] | None
+) -> list[str]:
     """Add what brings the SideCar to a pod, and return the command that starts it."""
     known = spec.get("imagePullSecrets") or []
     more = [{"name": name} for name in settings.pull_secrets if {"name": name} not in known]

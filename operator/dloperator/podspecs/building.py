@@ -22,12 +22,13 @@ from dlcontrol.acting.sidecar_options import (
     with_folder,
 )
 from dlcontrol.situation.status import Booking
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Job, NodeName, Role
 from dlcore.problems import Problem, WrongDocument
 from dlkube import names
 from dlkube.constraints.foreign import VISIBLE as VISIBLE_GPUS
 from dloperator.podspecs.bringing import bring_sidecar
+from dloperator.podspecs.host_ports import is_on_host, take_ports
 from dloperator.podspecs.podsettings import GpuAccess, PodSettings
 from dloperator.podspecs.validating import REQUIRED, insist_on_shapes
 
@@ -35,15 +36,21 @@ Json = dict[str, Any]
 
 TLS_FOLDER: Final = "/dljob-tls"
 TLS_VOLUME: Final = "dljob-tls"
+MEMORY_VOLUME: Final = "dljob-checkpoints"
+MEMORY_FOLDER: Final = "/dljob-checkpoints"
+"""Where checkpoints in memory are, for a job that has ``checkpoint.memory``."""
 SIDECAR_PORT: Final = 8470
-HEALTH_PORT: Final = 8471
-"""Of the SideCar; every pod has an address of its own."""
+HEALTH_PORT: Final = SIDECAR_PORT + 1
+"""Of the SideCar, in a pod with an address of its own."""
 
 AWAY_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What Kubernetes puts on a node whose kubelet does not work, or is not heard of."""
+"""The taints that Kubernetes puts on a node whose kubelet does not work or is silent."""
+
+CLAIM: Final = "dljob-gpus"
+"""The claim of a pod by which its trainer sees GPUs, where a DRA driver shows them."""
 
 LATE_SECONDS: Final = 10.0
-"""So long after the last SIGKILL of the SideCar the kubelet may send its own."""
+"""The time between the last SIGKILL of the SideCar and that of the kubelet."""
 LONGEST_STEM: Final = 48
 
 HIDDEN_GPUS: Final[Mapping[str, str]] = {VISIBLE_GPUS: "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -58,10 +65,10 @@ _UNKNOWN_FOLDER: Final = Problem(
 )
 
 KEPT: Final[Mapping[str, str]] = {
-    # What makes clusters smaller would end a training to empty a node that others could leave as well.
+    # An autoscaler would end a training to empty a node, although it could empty another one as well.
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    # The SideCar proves who it is by a certificate of its own, and a mesh would end the connection.
+    # The SideCar proves its identity by a certificate of its own, and a mesh would terminate that TLS connection.
     "traffic.sidecar.istio.io/excludeInboundPorts": f"{SIDECAR_PORT},{HEALTH_PORT}",
     "config.linkerd.io/skip-inbound-ports": f"{SIDECAR_PORT},{HEALTH_PORT}",
 }
@@ -103,11 +110,12 @@ def make_trainer(
     settings: PodSettings,
     *,
     node: Mapping[str, Any] | None = None,
+    host_port: int = 0,
 ) -> Json:
     """
     Make the pod of a booking; ``document`` is the job as the API server keeps it, ``node`` its node.
 
-    Raises :class:`~dlcore.problems.WrongDocument` if its template is no pod.
+    On the network of its node it has the ports from ``host_port`` on. Raises :class:`~dlcore.problems.WrongDocument` if its template is no pod.
     """
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
@@ -124,19 +132,32 @@ def make_trainer(
     pod["metadata"]["annotations"] = {**KEPT, **pod["metadata"]["annotations"]}
     if settings.gpu_access is GpuAccess.CDI and not settings.virtual_gpus:
         pod["metadata"]["annotations"][settings.cdi_annotation] = settings.cdi_devices
-    program = bring_sidecar(spec, settings, node)
+    port = SIDECAR_PORT
+    if is_on_host(spec):
+        port = take_ports(pod, settings.host_ports, host_port)
+    program = bring_sidecar(spec, settings, node=node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
-        # Any user id that the trainer may run as can read it, and nobody outside of the pod.
+        # Any user id that the trainer may run as can read it, and no process outside of the pod.
         {
             "name": TLS_VOLUME,
             "secret": {"secretName": names.secret_name(metadata["name"]), "defaultMode": 0o444},
         },
     ]
+    if job.checkpoint.memory_mebibytes:
+        limit = f"{job.checkpoint.memory_mebibytes}Mi"
+        volume = {"medium": "Memory", "sizeLimit": limit}
+        spec["volumes"].append({"name": MEMORY_VOLUME, "emptyDir": volume})
     _hide_gpus(spec)
+    claims = settings.gpu_access is GpuAccess.DRA_ADMIN and not settings.virtual_gpus
+    if claims:
+        claim = {"name": CLAIM, "resourceClaimTemplateName": settings.claim_template}
+        spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), claim]
     for container in spec["containers"]:
         if container["name"] == TRAINER:
-            _supervise(container, job, metadata["uid"], settings)
+            if claims:
+                _claim_gpus(container)
+            _supervise(container, job, metadata["uid"], settings, first_port=port)
             container["command"] = [*program, *container["command"]]
     return pod
 
@@ -176,12 +197,12 @@ def _grace_seconds(spec: Json, job: Job) -> int:
 
 def _on_node(affinity: Json, node: NodeName) -> Json:
     """
-    Tie a pod to a node, whatever else its user asks of nodes.
+    Tie a pod to a node, in addition to its user's own requirements for nodes.
 
     Terms are alternatives, so the node is named in each. It is not ``spec.nodeName``, which would
     go past the scheduler and all that it knows about volumes, ports and memory.
     """
-    # What is there but empty was left out, as Kubernetes sees it too.
+    # An empty value counts as absent, as it does for Kubernetes.
     nodes = affinity["nodeAffinity"] = affinity.get("nodeAffinity") or {}
     required = nodes[REQUIRED] = nodes.get(REQUIRED) or {}
     here = {"key": "metadata.name", "operator": "In", "values": [node]}
@@ -196,8 +217,8 @@ def _tolerate(spec: Json, settings: PodSettings) -> None:
     """
     Let it on the nodes of the pool, and let it stay on one that is not heard of.
 
-    Kubernetes would end it there after five minutes, or when its kubelet is back, which brings nobody a
-    GPU: none is given away before its end is proven, and what trains goes on meanwhile.
+    Kubernetes would end it there after five minutes, or when its kubelet is back, which frees no GPU: DLJob
+    gives none away before the end is proven, and the training continues until then.
     """
     tolerations = spec.get("tolerations") or []
     lasting = [each for each in tolerations if each.get("effect") in (None, "", "NoExecute")]
@@ -214,15 +235,24 @@ def _tolerate(spec: Json, settings: PodSettings) -> None:
         spec["tolerations"] = [*tolerations, *stays]
 
 
-def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> None:
+def _claim_gpus(container: Json) -> None:
+    """Let the trainer, and no other container of its pod, see what the claim of the pod was given."""
+    resources = container.get("resources") or {}
+    claims = [*(resources.get("claims") or ()), {"name": CLAIM}]
+    container["resources"] = {**resources, "claims": claims}
+
+
+def _supervise(
+    container: Json, job: Job, uid: str, settings: PodSettings, *, first_port: int
+) -> None:
     """Let the SideCar be what is started, and what the user wrote be what it starts."""
     job = _settle_checkpoints(container, job)
     interpreter = ["--python", settings.python] if settings.python else []
     options = [
         "run",
-        *(_literal(option) for option in sidecar_options(job)),
-        f"--listen=:{SIDECAR_PORT}",
-        f"--health=:{HEALTH_PORT}",
+        *(_literal(option) for option in sidecar_options(job, MEMORY_FOLDER)),
+        f"--listen=:{first_port}",
+        f"--health=:{first_port + 1}",
         f"--tls={TLS_FOLDER}",
         f"--job-uid={uid}",
         f"--controller-name={settings.controller_name}",
@@ -245,8 +275,11 @@ def _supervise(container: Json, job: Job, uid: str, settings: PodSettings) -> No
         *(container.get("volumeMounts") or ()),
         {"name": TLS_VOLUME, "mountPath": TLS_FOLDER, "readOnly": True},
     ]
+    if job.checkpoint.memory_mebibytes:
+        mount = {"name": MEMORY_VOLUME, "mountPath": MEMORY_FOLDER}
+        container["volumeMounts"].append(mount)
     if settings.shows_gpus and not settings.virtual_gpus:
-        # By an annotation it sees them already, and an image that asks as well changes nothing.
+        # By an annotation or a claim it sees them already, and an image that asks as well changes nothing.
         value = "all" if settings.gpu_access is GpuAccess.RUNTIME_CLASS else "void"
         container["env"] = [
             *(container.get("env") or ()),
@@ -299,13 +332,13 @@ def _prefer_beside(spec: Json, document: Json) -> None:
     """
     Let a pod come to a node where its job trains if it can, the one with the most GPUs first.
 
-    What parameter servers and workers exchange then stays inside a node (DRAGON, 3.1; Coach, 4.5). It is
-    a preference only, and none at all where the user states one: a node may have no room for it.
+    The traffic between parameter servers and workers then stays inside a node (DRAGON, 3.1; Coach, 4.5). It is
+    only a preference, because a node may have no room for the pod, and it gives way to one that the user states.
     """
     allocation = (document.get("status") or {}).get("allocation") or {}
     counts = {each["name"]: len(each["gpuIds"]) for each in allocation.get("nodes") or ()}
     affinity = spec.get("affinity") or {}
-    # What has another form than Kubernetes wants is left to it to refuse.
+    # Kubernetes itself refuses an affinity of the wrong form.
     nodes = (affinity.get("nodeAffinity") or {}) if isinstance(affinity, Mapping) else None
     if not counts or not isinstance(nodes, Mapping):
         return
@@ -330,8 +363,8 @@ def _hide_gpus(spec: Json) -> None:
     """
     Let no container but the trainer see GPUs.
 
-    A runtime class holds for all containers of a pod, and images for GPUs ask to see them all. What
-    stands in ``env`` goes before what an image or ``envFrom`` says.
+    A runtime class holds for all containers of a pod, and images for GPUs ask to see them all. A variable
+    in ``env`` wins over one of the image or of ``envFrom``.
     """
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
         if container["name"] != TRAINER:

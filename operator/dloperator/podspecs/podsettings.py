@@ -1,8 +1,11 @@
-"""What can be set about the pods of jobs, and what is asked of each container that DLJob itself adds."""
+"""The settings of the pods of jobs, and the restrictions of each container that DLJob itself
+adds."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from dloperator.podspecs.host_ports import PortRange
 
 RESTRICTED: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -13,7 +16,7 @@ RESTRICTED: Final[dict[str, Any]] = {
     "runAsGroup": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""What the pod-security level "restricted" asks of a container, whatever the pod itself says."""
+"""The settings that the pod-security level "restricted" requires of a container, regardless of its pod."""
 
 
 class Bringing(StrEnum):
@@ -34,11 +37,13 @@ class GpuAccess(StrEnum):
     """By NVIDIA's container runtime, which NVIDIA_VISIBLE_DEVICES tells to show all of them."""
     CDI = "cdi"
     """By an annotation for that container, which a plugin of the runtime answers with CDI devices."""
+    DRA_ADMIN = "dra-admin"
+    """By a claim with adminAccess, which a DRA driver answers with all GPUs, and which holds none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What pods need besides what their job says."""
+    """The parts that the operator adds to the pods of jobs."""
 
     image: str = "dljob-sidecar:latest"
     """Which image brings the SideCar."""
@@ -47,30 +52,47 @@ class PodSettings:
     pull_secrets: tuple[str, ...] = ()
     """Secrets in the namespaces of jobs with which that image is pulled."""
     sidecar: Bringing = Bringing.AUTO
-    """How it comes into a pod: auto, image (an image volume) or init (an init container)."""
+    """How the SideCar comes into a pod: auto, image (an image volume) or init (an init
+    container)."""
     init_cpu: str = "100m"
-    """The CPU of that init container, as request and as limit, so that a pod can be Guaranteed with it."""
+    """The CPU of that init container, as request and limit, so that the pod can still have the QoS
+    class Guaranteed."""
     init_memory: str = "32Mi"
-    """Its memory likewise; a LimitRange may ask for more."""
+    """The memory of that init container, as request and limit; a LimitRange may require more."""
     python: str = ""
-    """With which interpreter of the trainer's image the SideCar runs; empty: the first that can."""
+    """The Python interpreter of the trainer's image that runs the SideCar; empty: the first that is
+    recent enough."""
     gpu_access: GpuAccess = GpuAccess.RUNTIME_CLASS
-    """By what containers see GPUs: runtimeClass, or cdi (an annotation)."""
+    """How containers see GPUs: by a runtimeClass, by cdi (an annotation) or by dra-admin (a claim
+    with adminAccess)."""
     cdi_annotation: str = "nvidia.cdi.k8s.io/container.trainer"
-    """With gpuAccess cdi: the annotation of the pod by which its container trainer is given devices."""
+    """With gpuAccess cdi: the annotation of the pod that gives devices to its container trainer."""
     cdi_devices: str = "nvidia.com/gpu=all"
-    """And its value: all GPUs of the node, by their CDI name."""
+    """With gpuAccess cdi: the value of that annotation, the CDI name of all GPUs of the node."""
+    claim_template: str = "dljob-gpus"
+    """With gpuAccess dra-admin: the ResourceClaimTemplate for the claims of pods, in the namespaces
+    of jobs."""
     runtime_class: str = ""
-    """The runtime class by which containers see GPUs, such as nvidia; empty: none is named."""
+    """The runtime class by which containers see GPUs, such as nvidia; empty: pods name none."""
     shows_gpus: bool = True
-    """Whether containers are asked to see all GPUs of their node (by NVIDIA_VISIBLE_DEVICES)."""
+    """Whether containers ask to see all GPUs of their node (by NVIDIA_VISIBLE_DEVICES)."""
     virtual_gpus: bool = False
-    """Whether the GPUs exist on paper only, so that a SideCar that finds none is content."""
+    """Whether the GPUs are virtual, so that a SideCar without a GPU reports no problem."""
     poll_seconds: float = 5.0
-    """How often a SideCar looks at what does not come by itself."""
+    """How often a SideCar reads what sends it no events, such as the GPUs."""
     release_seconds: float = 0.0
-    """For how long memory of unknown origin keeps a GPU from being released once no process of the job is left; 0: no bound."""
+    """How long memory of unknown origin keeps a GPU from being released once no process of the job
+    is left; 0: without a limit."""
+    host_ports: str = ""
+    """The ports of each node for jobs with hostNetwork, such as 20000-29999; each job takes 100.
+    Empty: jobs may not use hostNetwork."""
     taint: str = "dljob.io/pool"
-    """The taint that keeps other pods off the pool; ours tolerate it."""
+    """The taint that keeps other pods off the pool; the pods of jobs tolerate it."""
     controller_name: str = "controller.dljob"
-    """What the certificate says of whoever may command a SideCar."""
+    """The name in the certificate of the controller; SideCars take commands under this name
+    only."""
+
+    def __post_init__(self) -> None:
+        """Refuse a range of ports that is too small for one job."""
+        if self.host_ports:
+            PortRange.parse(self.host_ports)

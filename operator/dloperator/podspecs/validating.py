@@ -1,8 +1,8 @@
 """
-What a template has to be like where DLJob adds something to it.
+Checks a template in the places where DLJob adds something to it.
 
 The schema of a job looks into a template only as far as rules need, and Kubernetes checks the rest
-when it is asked. What DLJob itself puts into lists and maps of a template has to be such before that.
+of the finished pod. But DLJob adds to lists and maps of the template before that, so these must be lists and maps.
 
 Pure.
 """
@@ -10,7 +10,7 @@ Pure.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument, kind_of, shown
 from dlkube.constraints.foreign import CDI_MARKS
 
@@ -91,7 +91,7 @@ def _iter_problems_of_terms(spec: Json) -> Iterator[Problem]:
 def _value_at(spec: Json, path: tuple[str, ...]) -> Any:
     value: Any = spec
     for name in path:
-        # What is there but empty was left out, as Kubernetes sees it too.
+        # An empty value counts as absent, as it does for Kubernetes.
         value = (value or {}).get(name)
     return value
 

@@ -1,1 +1,1 @@
-"""What the operator publishes: progress, settings, the table of GPUs, and events on its own pod."""
+"""Publishes progress, settings, the table of GPUs, and events on the operator's own pod."""

@@ -7,6 +7,7 @@ GPUs as :mod:`dlcontrol.gpus.faults` writes them, so that the next leader starts
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import zlib
@@ -37,17 +38,23 @@ MOST_BYTES: Final = 400_000
 class Bulletin:
     """One for the life of a leader; :meth:`run` is its own task."""
 
-    def __init__(self, api: ApiServer, namespace: str, controller: Controller) -> None:
+    def __init__(self, api: ApiServer, namespace: str, *, controller: Controller) -> None:
         self._api = api
         self._namespace = namespace
         self._controller = controller
         self._table = Table()
         self._told: dict[str, Mapping[str, str]] = {}
         """By the names of ConfigMaps."""
+        self._may_write = True
         self._complaints: OncePerChange[str] = OncePerChange()
 
     async def recall(self) -> None:
-        """Hand the state of the previous operator to the controller; raise if the API server cannot be reached."""
+        """
+        Hand the state of the previous operator to the controller.
+
+        Raises :class:`Unreachable` or :class:`Rejected` if the API server does not give it at present. The caller
+        then asks again, because :meth:`run` overwrites it.
+        """
         try:
             found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
             data = found.get("data") or {}
@@ -56,13 +63,27 @@ class Bulletin:
                 self._controller.health.restore(json.loads(text))
             numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
             for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
-                part = await self._api.get(CONFIGMAPS, name, self._namespace)
-                numbers |= read_numbers(part["data"][names.GPUS_KEY])
+                # A part that was deleted takes no other with it.
+                with contextlib.suppress(NotFound):
+                    part = await self._api.get(CONFIGMAPS, name, self._namespace)
+                    numbers |= read_numbers(part["data"][names.GPUS_KEY])
             self._controller.identities.restore(numbers)
         except NotFound:
             return
         except Unreachable:
             raise
+        except Rejected as error:
+            if error.is_passing:
+                raise
+            # Its rights are not those of the manifests. Without the state of the previous operator
+            # this one knows fewer faults, and must not replace those that are kept.
+            self._may_write = False
+            log.warning(
+                "the GPU state of the previous operator may not be read, and so is not replaced, which leaves"
+                " dljob gpu list as it is (%s); grant get on the ConfigMaps %s* and restart the operator",
+                error,
+                names.GPUS,
+            )
         except Exception as error:  # noqa: BLE001 - people may write there what they like
             log.warning(
                 "the GPU state of the previous operator cannot be read; SideCars will report it again: %s",
@@ -73,13 +94,15 @@ class Bulletin:
         """Write what has changed, until cancelled."""
         while True:
             scene = self._controller.scene
-            if scene is not None:
+            if scene is not None and self._may_write:
+                # Nothing awaits before the first write, so that no part is of a later cycle than
+                # another.
                 faults = json.dumps(self._controller.health.write())
                 parts = split(self._table.write(scene, self._controller.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
                 told = [{names.GPUS_KEY: text} for text in parts]
                 told[0] |= index
-                # Whoever reads the first finds all the others.
+                # A reader of the first part finds all the others.
                 for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
                     await self._tell(name, data)
             await asyncio.sleep(LOOK_S)
@@ -89,7 +112,7 @@ class Bulletin:
             return
         document = {"metadata": {"name": name, "namespace": self._namespace}, "data": data}
         try:
-            await self._api.apply(CONFIGMAPS, document, self._namespace)
+            await self._api.apply(CONFIGMAPS, document, namespace=self._namespace)
         except (Rejected, Unreachable) as error:
             if self._complaints.note(GPUS, error):
                 log.warning(
@@ -97,12 +120,14 @@ class Bulletin:
                     error,
                 )
         else:
+            # Only now: what could not be written is written again at the next look, also without a
+            # change.
             self._told[name] = data
             self._complaints.settle(GPUS)
 
 
 class Table:
-    """What there is to say of each node; of one that is as it was it is not found out again."""
+    """The text about each node; a node that has not changed keeps its text."""
 
     def __init__(self) -> None:
         self._known: dict[NodeName, tuple[Node, Mapping[str, str], str]] = {}
@@ -134,9 +159,9 @@ def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
 
 def split(nodes: Mapping[str, str]) -> list[str]:
     """
-    Put what is said of nodes into as few texts as hold it.
+    Pack the texts about nodes into as few parts as can hold them.
 
-    In which of so many a node stands depends on its name alone, so that a change of one changes one of them.
+    Only the name of a node decides in which part it is, so that a change of one node changes one part.
     """
     size = sum(len(name) + len(text.encode()) + len('"": , ') for name, text in nodes.items())
     count = 1

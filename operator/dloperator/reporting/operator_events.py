@@ -1,8 +1,8 @@
 """
-What is told on the pod in which an operator runs: that its store is away, and that it is back.
+Events on the operator's own pod: its store is away, and it is back.
 
-Jobs do not depend on the store, so it stands in no status of theirs. Who has just installed DLJob with
-a wrong URL sees it in ``kubectl describe pod`` and ``kubectl get events``.
+Jobs do not depend on the store, so their statuses do not mention it. An administrator who has just installed
+DLJob with a wrong URL sees these Events in ``kubectl describe pod`` and ``kubectl get events``.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from dlstore.notebook.notebook import NotebookState
 
 LOOK_S = 1.0
 AGAIN_S = 1800.0
-"""It is told again while it is so; Kubernetes forgets Events after an hour."""
+"""The Event is sent again as long as the store is away, because Kubernetes forgets Events after an hour."""
 
 Json = dict[str, Any]
 
 
 async def tell_of_store(
-    api: ApiServer, teller: Teller, namespace: str, state: Callable[[], NotebookState]
+    api: ApiServer, teller: Teller, *, namespace: str, state: Callable[[], NotebookState]
 ) -> None:
-    """Tell whenever it goes and comes back, for ever; nobody where we run in no pod."""
+    """Write an Event each time that the store goes or comes back; without a pod of our own, write none."""
     clock = asyncio.get_running_loop().time
     is_away, told_at = False, clock()
     while True:
         await asyncio.sleep(LOOK_S)
         now = state()
-        # Before it was asked for the first time it neither is there nor fails.
+        # Before the first request the store is neither connected nor failing.
         away = not now.connected and bool(now.error)
         if away == is_away and not (away and clock() >= told_at + AGAIN_S):
             continue
@@ -47,6 +47,7 @@ async def tell_of_store(
             return
         except (Rejected, Unreachable):
             continue
+        # Only now: without the pod no Event was written, and the next look tries again.
         is_away, told_at = away, clock()
         if away:
             what = "jobs continue, and observations stay in memory until it is back"

@@ -1,10 +1,10 @@
 """
-How far jobs are, written into their status now and then for people to see.
+Writes the progress of jobs into their statuses now and then, for people to see.
 
-What was decided is written at once, by the loop; mere progress only when it is worth a write: after a
-hundredth of the job, or a minute, and for all jobs together no more than so many a second. What waited
-longest comes first. It is the loop's status that is written, as it was seen last, and only where
-nothing else of it has changed.
+The loop writes decisions at once. This module writes mere progress only when it is worth a write: after a
+hundredth of the job, or a minute, with a limit of writes a second for all jobs together. The job that has
+waited longest comes first. It writes the status that the loop saw last, and only where nothing else in the
+status has changed.
 """
 
 import asyncio
@@ -29,16 +29,17 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishing:
-    """How often progress is written."""
+    """How often the operator writes progress."""
 
     share: float = 0.01
-    """After so much more of the whole training."""
+    """The operator writes the progress of a job after each further part of the training of this
+    size."""
     seconds: float = 60.0
-    """Or after so long, if it is any farther at all."""
+    """The operator writes the progress of a job that has advanced at least this often."""
     per_second: float = 10.0
-    """All jobs together are written so often at most."""
+    """The highest rate of such writes for all jobs together."""
     look_seconds: float = 1.0
-    """It is looked so often what has to be written."""
+    """How often the operator checks which progress to write."""
 
 
 class _Shown(NamedTuple):
@@ -53,9 +54,9 @@ class Publisher:
         self,
         cluster: Cluster,
         scene: Callable[[], Scene | None],
+        *,
         snapshot: Callable[[Scene], Snapshot],
         settings: Publishing,
-        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
@@ -75,7 +76,7 @@ class Publisher:
                 await self._try_to_publish(scene)
 
     async def _try_to_publish(self, scene: Scene) -> None:
-        """What is shown is no reason to stop what is trained."""
+        """Publish, and only log a failure: trainings go on when their progress cannot be shown."""
         try:
             await self.publish(scene)
         except Fenced:
@@ -96,12 +97,13 @@ class Publisher:
         for job in sorted(due, key=lambda job: self._shown[job].at)[:most]:
             status = scene.entries[job].status
             try:
-                await self._cluster.publish(job, status, outlook.remaining(job))
+                await self._cluster.publish(job, status, remaining=outlook.remaining(job))
             except NotKeptAlone as error:
                 log.info("progress cannot be written: %s", error)
             except NotKept as error:
                 log.info("progress cannot be written yet: %s", error)
                 return
+            # Also where this job alone is refused, so that it does not come first each time.
             self._shown[job] = _Shown(self._clock(), status.iteration)
 
     def _find_due(self, scene: Scene) -> list[JobId]:
@@ -115,9 +117,9 @@ class Publisher:
             job: self._shown.get(job) or _Shown(now, status.iteration)
             for job, status in running.items()
         }
-        return [job for job, status in running.items() if self._is_due(job, status, now)]
+        return [job for job, status in running.items() if self._is_due(job, status, now=now)]
 
-    def _is_due(self, job: JobId, status: Status, now: float) -> bool:
+    def _is_due(self, job: JobId, status: Status, *, now: float) -> bool:
         shown = self._shown[job]
         farther = abs(status.iteration - shown.iteration)
         if not farther:

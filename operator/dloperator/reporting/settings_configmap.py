@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is shown where."""
+    """The settings to publish, and the namespace of the ConfigMap."""
 
     namespace: str
     settings: tuple[Setting, ...]
@@ -27,7 +27,7 @@ class Notice:
     def text(self) -> str:
         """Write every setting with its origin and its documentation."""
         documents = [_document(setting) for setting in self.settings]
-        # A value that JSON has no form for is told as people read it; it is for people.
+        # People read this document, so a value that JSON has no form for becomes its text.
         return json.dumps(documents, ensure_ascii=False, default=str)
 
 
@@ -47,6 +47,6 @@ async def show_settings(api: ApiServer, notice: Notice) -> None:
         "data": {names.SETTINGS_KEY: notice.text()},
     }
     try:
-        await api.apply(CONFIGMAPS, document, notice.namespace)
+        await api.apply(CONFIGMAPS, document, namespace=notice.namespace)
     except (Rejected, Unreachable) as error:
         log.warning("dljob config show cannot show the settings of this operator: %s", error)

@@ -1,5 +1,5 @@
 """
-What came out of a demonstration, read from its event log: tables for people, values for programs.
+The results of a demonstration, read from its event log: tables for people, values for programs.
 """
 
 import math
@@ -22,7 +22,7 @@ from dlpapers.demonstrating.reading import (
 )
 from dlpapers.demonstrating.reshaping import Reshapes
 from dlpapers.demonstrating.script import Script
-from dlpapers.reproducing.sidecar_case import (
+from dlpapers.reproducing.sidecar.case import (
     PAPER,
     Approach,
     Sums,
@@ -38,13 +38,13 @@ Curve = tuple[list[float], list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came out of one approach. Times are in what is shown, speeds as well."""
+    """The results of one approach. Times and speeds are the shown ones."""
 
     approach: str
     policy: str
     mechanism: str
     times: Mapping[str, float]
-    """By the names of :data:`~dlpapers.reproducing.sidecar_case.PAPER`."""
+    """By the names of :data:`~dlpapers.reproducing.sidecar.case.PAPER`."""
     submitted: Mapping[JobId, float]
     done: Mapping[JobId, float]
     gpus: Mapping[JobId, tuple[int, ...]]
@@ -64,12 +64,12 @@ class Result:
         return sum(self.done[job] - self.submitted[job] for job in self.done) / len(self.done)
 
 
-def read_result(lines: Sequence[Line], approach: Approach, script: Script) -> Result:
+def read_result(lines: Sequence[Line], approach: Approach, *, script: Script) -> Result:
     """Read what came out of an approach."""
     name, jobs = approach.name, script.jobs
-    record = read_record(lines, name, jobs, script.factor)
-    clock = read_clock(lines, name, script.factor)
-    stints = {job: read_stints(lines, name, job) for job in jobs}
+    record = read_record(lines, name, jobs=jobs, factor=script.factor)
+    clock = read_clock(lines, name, factor=script.factor)
+    stints = {job: read_stints(lines, name, job=job) for job in jobs}
     return Result(
         approach=name,
         policy=approach.policy.name,
@@ -243,7 +243,7 @@ def show_sums(results: Sequence[Result], *, compared: bool) -> Table:
 
 
 def show_reshapes(reshapes: Sequence[Reshapes]) -> Table:
-    """What a change of GPUs takes here, nothing modelled."""
+    """The measured times of a change of GPUs here, nothing modelled."""
     table = _table(
         "Measured on this machine, nothing modelled: for how long a change stops a training"
     )

@@ -13,7 +13,7 @@ class Example(NamedTuple):
     document: dict[str, Any]
     """Its job file."""
     command: tuple[str, ...]
-    """What runs its training, without options."""
+    """The command of its training, without options."""
 
 
 def load_example(name: str) -> Example:

@@ -1,8 +1,8 @@
 """
 A picture of a demonstration's terminal, for those who read about it: one moment, and the end.
 
-Written as SVG that needs nothing from anywhere: what rich writes names fonts on other people's
-servers, and here whoever looks uses a font of his own.
+The SVG is self-contained: rich's own export loads fonts from other servers, and this one uses the
+viewer's fonts.
 """
 
 import io

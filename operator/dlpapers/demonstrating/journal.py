@@ -1,7 +1,7 @@
 """
-What happened in a demonstration, as one event log: lines of JSON, and nothing else is told from.
+The events of a demonstration as one log: lines of JSON, from which all results are made.
 
-A line bears when it was written (``at``, seconds since the epoch), the ``approach``, the ``job`` and
+A line has the time when it was written (``at``, seconds since the epoch), the ``approach``, the ``job`` and
 ``what`` it is about: ``submitted``, ``decided`` (the controller's record of what the job shall have)
 or ``state`` (what its SideCar said). All that is read from it is in :mod:`dlpapers.demonstrating.reading`.
 """
@@ -27,7 +27,7 @@ class Journal:
         self.path = path
         self.lines: list[Line] = []
         self._clock = clock
-        # By line, so that the log is whole up to the instant at which somebody looks.
+        # Buffer by line, so that a reader sees every whole line at once.
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class Journal:
         """A user has submitted a job."""
         self._write(self._clock(), approach, job, "submitted")
 
-    def note_decision(self, approach: str, job: JobId, status: Status) -> None:
+    def note_decision(self, approach: str, job: JobId, *, status: Status) -> None:
         """The controller has recorded what the job shall have."""
         placement = status.placement
         self._write(
@@ -52,7 +52,7 @@ class Journal:
             message=status.message,
         )
 
-    def note_state(self, approach: str, key: PodKey, state: State, at: float) -> None:
+    def note_state(self, approach: str, key: PodKey, *, state: State, at: float) -> None:
         """A SideCar has said this."""
         change = state.change
         self._write(

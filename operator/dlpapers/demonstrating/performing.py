@@ -1,7 +1,7 @@
 """
 A whole demonstration: the approaches side by side, and what changes of GPUs cost on this machine.
 
-Whatever happens in between, nothing is left running and nothing left lying when this has ended.
+When it ends, even by an error, no process and no file is left.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcore.model import JobId, Mechanism, Node
 from dlcore.profiles import Profile
 from dllocal.gpus.devices import find_gpus
@@ -27,7 +27,7 @@ from dlpapers.demonstrating.reshaping import (
 )
 from dlpapers.demonstrating.script import Document, Script, Training
 from dlpapers.demonstrating.stage import Place, Stage, together
-from dlpapers.reproducing.sidecar_case import (
+from dlpapers.reproducing.sidecar.case import (
     APPROACHES,
     GPUS,
     JOB_1,
@@ -46,7 +46,7 @@ class Machine:
 
 
 def find_machine(gpus: int = GPUS) -> Machine:
-    """Take the first GPUs of this machine, or virtual ones if it has not so many."""
+    """Take the first GPUs of this machine, or virtual ones if it has too few."""
     try:
         (node,) = find_gpus().nodes()
     except NoGpus:
@@ -85,15 +85,21 @@ Write = Callable[[Path], Script]
 
 @asynccontextmanager
 async def build_stages(hall: Hall, write: Write) -> AsyncIterator[list[Stage]]:
-    """A stage for each approach; whatever is left on it in the end is taken away."""
+    """A stage for each approach; what is left on it in the end is removed."""
     stages: list[Stage] = []
     try:
         for approach in APPROACHES:
             place = hall.place(approach.name)
+            # In the list at once, so that one which cannot be made leaves no former one behind.
             stages.append(Stage(approach, write(place.folder), place, hall.journal))
         yield stages
     finally:
-        await asyncio.gather(*(stage.end() for stage in stages))
+        # All at the same time, because each may wait for its SideCars for some seconds.
+        ends = (stage.end() for stage in stages)
+        # Not before all have ended, because an error of one would leave the SideCars of another.
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                raise error
 
 
 async def play_together(stages: Sequence[Stage], watch: Callable[[], None]) -> None:
@@ -109,17 +115,23 @@ async def play_in_turn(stages: Sequence[Stage], watch: Callable[[], None]) -> No
 
 def read_results(hall: Hall, stages: Iterable[Stage]) -> list[Result]:
     """Read from the event log what came out of each approach."""
-    return [read_result(hall.journal.lines, stage.approach, stage.script) for stage in stages]
+    return [
+        read_result(hall.journal.lines, stage.approach, script=stage.script) for stage in stages
+    ]
 
 
 async def measure_all(
-    hall: Hall, changes: Mapping[Mechanism, int], write: Callable[[Path], Document]
+    hall: Hall, changes: Mapping[Mechanism, int], *, write: Callable[[Path], Document]
 ) -> list[Reshapes]:
     """Measure what changes of GPUs cost, in place and by recreation."""
     found = []
     for mechanism, number in changes.items():
         place = hall.place(f"measured-{mechanism.value}")
-        found.append(await measure_reshapes(mechanism, number, place, hall.journal, write))
+        found.append(
+            await measure_reshapes(
+                mechanism, number, place=place, journal=hall.journal, write=write
+            )
+        )
     return found
 
 
@@ -137,14 +149,16 @@ LEAST_GAIN = 1.25
 PROFILED_S = 8.0
 
 
-async def profile_training(hall: Hall, training: Training, watch: Callable[[str], None]) -> Profile:
+async def profile_training(
+    hall: Hall, training: Training, *, watch: Callable[[str], None]
+) -> Profile:
     """Measure how fast the real training is here, as the paper does offline."""
     place = hall.place("profiled")
     gpus = len(hall.machine.node.gpus)
     setup = place.set_up(Options(policy=Told()), sample_seconds=PROFILED_S)
-    document = write_real_probe(training, place.folder, gpus)
+    document = write_real_probe(training, place.folder, gpus=gpus)
     async with Bench(setup) as bench:
-        return await profile_job(bench, document, Course(counts=turns_of(gpus)), watch)
+        return await profile_job(bench, document, course=Course(counts=turns_of(gpus)), watch=watch)
 
 
 def gain_of(profile: Profile, gpus: int) -> float:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from dlpapers.demonstrating.closing import Result
-from dlpapers.reproducing import sidecar_pictures
-from dlpapers.reproducing.sidecar_case import PAPER, Sums, sum_up
-from dlpapers.reproducing.sidecar_pictures import CASE_JOBS, LABELS, Panel
+from dlpapers.reproducing.sidecar import pictures as sidecar_pictures
+from dlpapers.reproducing.sidecar.case import PAPER, Sums, sum_up
+from dlpapers.reproducing.sidecar.pictures import CASE_JOBS, LABELS, Panel
 
 
 def draw(results: Sequence[Result], *, compared: bool) -> Mapping[str, Figure]:

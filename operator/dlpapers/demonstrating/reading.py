@@ -22,7 +22,7 @@ _ENDS = "Exited"
 
 
 class Sample(NamedTuple):
-    """So many iterations were done when this time came."""
+    """The number of iterations that were done at a time."""
 
     at: float
     iteration: int
@@ -37,10 +37,10 @@ class Stint:
     runs_at: float
     """Its processes are the user's program from now on."""
     found: int
-    """So many iterations were done before."""
+    """The number of iterations that were done before."""
     samples: list[Sample] = field(default_factory=list)
     halts_at: float | None = None
-    """It was told to stop."""
+    """When it got the command to stop."""
     ended_at: float | None = None
     """All its iterations were done."""
     told_speed: float = 0.0
@@ -67,7 +67,7 @@ class Stint:
         return next((at for at in (self.ended_at, self.halts_at) if at is not None), now)
 
 
-def read_stints(lines: Iterable[Line], approach: str, job: JobId) -> list[Stint]:
+def read_stints(lines: Iterable[Line], approach: str, *, job: JobId) -> list[Stint]:
     """Every start of a job, in order."""
     stints: dict[int, Stint] = {}
     for line in lines:
@@ -75,7 +75,7 @@ def read_stints(lines: Iterable[Line], approach: str, job: JobId) -> list[Stint]
             continue
         stint = stints.get(line["start"])
         if stint is None and line["phase"] in (_TRAINS, _ENDS):
-            # What is told with the first word of a start is of the one before.
+            # The iterations in the first report of a start are those of the one before.
             before = [s.samples[-1].iteration for s in stints.values() if s.samples]
             found = max(line["iteration"], *before, 0)
             stint = Stint(job, len(line["gpus"]), line["at"], found)
@@ -86,7 +86,7 @@ def read_stints(lines: Iterable[Line], approach: str, job: JobId) -> list[Stint]
 
 
 def _take(stint: Stint, line: Line) -> None:
-    # What came after the checkpoint is done, and told, once more.
+    # The work after the checkpoint is done, and reported, once more.
     moved = not stint.samples or line["iteration"] > stint.samples[-1].iteration
     stint.told_speed = line["speed"] or stint.told_speed
     if line["phase"] == _TRAINS and line["begun"] and moved:
@@ -100,7 +100,7 @@ def _take(stint: Stint, line: Line) -> None:
 
 
 def _take_last(stint: Stint, line: Line) -> None:
-    """Iterations that were told with the end of the processes: when they were done is foreseen."""
+    """Take the iterations that were reported with the end of the processes; their times are extrapolated."""
     if not stint.samples and line["begun"]:
         stint.samples.append(Sample(line["at"], line["iteration"]))
     elif stint.samples and line["iteration"] > stint.samples[-1].iteration and stint.speed > 0:
@@ -118,14 +118,14 @@ class Clock(NamedTuple):
     origin: float
     """When the first job was submitted."""
     factor: float = 1.0
-    """So much faster than what is shown it was."""
+    """The factor by which the demonstration was faster than the shown times."""
 
     def shown(self, at: float) -> float:
         """How many seconds after the first submission this was, in what is shown."""
         return (at - self.origin) * self.factor
 
 
-def read_clock(lines: Iterable[Line], approach: str, factor: float) -> Clock:
+def read_clock(lines: Iterable[Line], approach: str, *, factor: float) -> Clock:
     """When an approach began."""
     submitted = (
         line["at"] for line in lines if (line["approach"], line["what"]) == (approach, "submitted")
@@ -134,16 +134,16 @@ def read_clock(lines: Iterable[Line], approach: str, factor: float) -> Clock:
 
 
 def read_record(
-    lines: Sequence[Line], approach: str, jobs: Iterable[JobId], factor: float
+    lines: Sequence[Line], approach: str, *, jobs: Iterable[JobId], factor: float
 ) -> Record:
     """Write the log of an approach as the simulator would have, so that all can read it alike."""
-    clock = read_clock(lines, approach, factor)
+    clock = read_clock(lines, approach, factor=factor)
     record = Record(
         workload="demo", policy=approach, mechanism=Mechanism.IN_PLACE.value, seed=0, gpus=0
     )
     for job in jobs:
-        record.log.append(Entry(clock.shown(_submitted(lines, approach, job)), job, _SUBMITTED))
-        for stint in read_stints(lines, approach, job):
+        record.log.append(Entry(clock.shown(_submitted(lines, approach, job=job)), job, _SUBMITTED))
+        for stint in read_stints(lines, approach, job=job):
             record.log += _entries(stint, clock)
     record.log.sort(key=lambda entry: entry.time)
     return record
@@ -152,7 +152,7 @@ def read_record(
 _SUBMITTED = Happening.SUBMITTED
 
 
-def _submitted(lines: Iterable[Line], approach: str, job: JobId) -> float:
+def _submitted(lines: Iterable[Line], approach: str, *, job: JobId) -> float:
     times = (
         line["at"]
         for line in lines

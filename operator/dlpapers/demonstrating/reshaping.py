@@ -1,16 +1,16 @@
 """
 Measures what a change of GPUs costs on this machine, nothing modelled: in place, and by recreation.
 
-Two jobs, each on a controller of its own, have half of the GPUs and all of them in turn. One keeps its SideCar, of
-the other the whole tree of processes is ended and made anew. Measured is from the moment at which
-the training was told to stop until its processes are there again.
+Two jobs, each on a controller of its own, have half of the GPUs and all of them in turn. One keeps its SideCar; the
+whole tree of processes of the other is ended and created again. The measured time is from the command
+to stop the training until its processes exist again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcore.model import JobId, Mechanism
 from dlcore.profiles import JobType
 from dllocal.measuring import Bench, Told
@@ -23,14 +23,14 @@ from dlpapers.demonstrating.script import (
     write_speeds,
 )
 from dlpapers.demonstrating.stage import Place
-from dlpapers.reproducing.sidecar_case import GPUS
+from dlpapers.reproducing.sidecar.case import GPUS
 from dlsim.results.scoring import Latency, summarise
 
 PROBE = JobId("probe")
 STEPS_PER_S = 50.0
 ENDLESS = 10**9
 STEPS_BETWEEN = 10
-"""So many steps it trains between two changes."""
+"""The number of steps that it trains between two changes."""
 PATIENCE_S = 120.0
 
 
@@ -63,36 +63,38 @@ def write_probe(folder: Path) -> Document:
     return document
 
 
-def write_real_probe(training: Training, folder: Path, gpus: int) -> Document:
+def write_real_probe(training: Training, folder: Path, *, gpus: int) -> Document:
     """The real training, for ever."""
     return training.write(folder / PROBE, PROBE, options=sorted(turns_of(gpus)), iterations=ENDLESS)
 
 
 def turns_of(gpus: int) -> tuple[int, int]:
-    """What a job has in turn."""
+    """The numbers of GPUs that a job has in turn."""
     return gpus, gpus // 2
 
 
 async def measure_reshapes(
     mechanism: Mechanism,
     changes: int,
+    *,
     place: Place,
     journal: Journal,
     write: Callable[[Path], Document],
 ) -> Reshapes:
-    """Change the GPUs of a job so many times."""
+    """Change the GPUs of a job several times."""
     label = f"measured {mechanism.value}"
     setup = place.set_up(
         Options(policy=Told(), mechanism=mechanism),
-        listener=lambda key, state, at: journal.note_state(label, key, state, at),
+        listener=lambda key, state, at: journal.note_state(label, key, state=state, at=at),
     )
     async with Bench(setup) as bench:
         turns = turns_of(len(place.node.gpus))
         journal.note_submission(label, PROBE)
+        # It begins with the last of the turns, so that the first round is a change already.
         bench.put(write(place.folder), turns[-1])
         await bench.have(PROBE, turns[-1], PATIENCE_S)
         for change in range(changes):
             await bench.train(PROBE, STEPS_BETWEEN, PATIENCE_S)
             await bench.have(PROBE, turns[change % len(turns)], PATIENCE_S)
-    found = read_interruptions(read_stints(journal.lines, label, PROBE))
+    found = read_interruptions(read_stints(journal.lines, label, job=PROBE))
     return Reshapes(mechanism, tuple(found))

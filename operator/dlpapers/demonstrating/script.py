@@ -1,9 +1,9 @@
 """
-What a demonstration plays: two jobs as DLJob documents, when each comes, and what is known of them.
+The script of a demonstration: two jobs as DLJob documents, when each comes, and their profiles.
 
 There are two scripts. The usual one is the case study of the SideCar paper with the constants of
-``dljob reproduce sidecar``, in so many times less time: its training paces its steps, and waits out
-what a framework and a model would take that are not there, and its pods take as long as the paper's.
+``dljob reproduce sidecar``, faster by a factor: its training paces its steps, and waits for the time
+that a framework and a model would take, and its pods take as long as the paper's.
 The real one trains ``examples/pytorch`` or ``examples/digits``, and waits for nothing.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Profile
-from dllocal.pods.processes import AT_ONCE, PodTimes
+from dllocal.pods.pod_states import AT_ONCE, PodTimes
 from dlpapers.demonstrating.examples import load_example
-from dlpapers.reproducing.sidecar_case import JOB_1, JOB_2, make_workload
-from dlpapers.reproducing.sidecar_constants import FROZEN
+from dlpapers.reproducing.sidecar.case import JOB_1, JOB_2, make_workload
+from dlpapers.reproducing.sidecar.constants import FROZEN
 
 Document = dict[str, Any]
 
@@ -37,13 +37,13 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """All about an approach that is not the approach. What is timed is in real seconds."""
+    """Everything about a performance except the approach. Times are in real seconds."""
 
     acts: tuple[Act, ...]
     factor: float = 1.0
-    """In so many times less time than is shown."""
+    """The factor by which it is faster than the shown times."""
     profiles: tuple[Profile, ...] = ()
-    """What was measured offline."""
+    """The profiles that were measured offline."""
     costs: Costs = Costs()
     pod_times: PodTimes = AT_ONCE
 
@@ -57,7 +57,7 @@ class Script:
 
 
 def write_case(folder: Path, factor: float) -> Script:
-    """The case study in so many times less time; ``folder`` takes what its training needs."""
+    """The case study, faster by ``factor``; ``folder`` takes the files of its training."""
     workload = make_workload(FROZEN)
     speeds = folder / "speeds.csv"
     write_speeds(
@@ -116,7 +116,7 @@ def write_replay(
 
 
 def _wait_out(costs: Costs, factor: float) -> tuple[str, ...]:
-    """What the training waits out besides its steps."""
+    """The waiting times of the training in addition to its steps."""
     return (
         f"--faster={factor:g}",
         f"--initialization={costs.process_initialization:g}",
@@ -150,7 +150,7 @@ def _faster(profile: Profile, factor: float) -> Profile:
 
 SPEED_COLUMNS = ("gpu_type", "model", "global_batch_size", "num_gpus", "iterations_per_s")
 REPLAYED_TYPE = "A100"
-"""The type of GPU that ``examples/replay`` looks for if it is not told."""
+"""The type of GPU that ``examples/replay`` looks for by default."""
 
 
 def write_speeds(path: Path, speeds: Mapping[tuple[JobType, int], float]) -> None:
@@ -166,7 +166,7 @@ def write_speeds(path: Path, speeds: Mapping[tuple[JobType, int], float]) -> Non
 # --- real training ------------------------------------------------------------------------
 
 BATCH = 8192
-"""So many images a step that what a process computes outweighs that it tells the others."""
+"""Images a step: enough that the computation of a process outweighs its communication."""
 
 SECOND_AFTER_S = 10.0
 
@@ -211,6 +211,7 @@ def choose_training() -> Training:
 def write_real(
     training: Training,
     folder: Path,
+    *,
     iterations: Mapping[JobId, int],
     profile: Profile,
     gpus: int,

@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.rules import USUAL_RULES, Rules
 from dlcore.model import JobId, Node, Phase
-from dllocal.pods.processes import PodTimes
-from dllocal.running import Running, Setup
+from dllocal.pods.pod_states import PodTimes
+from dllocal.running import Running
+from dllocal.setup import Setup
 from dlpapers.demonstrating.journal import Journal
 from dlpapers.demonstrating.script import Script
-from dlpapers.reproducing.sidecar_case import Approach
+from dlpapers.reproducing.sidecar.case import Approach
 
 DIALING = DialSettings(progress_seconds=0.25)
-"""Told of progress more often than usual, because somebody watches."""
+"""Progress arrives more often than usual, because a person watches."""
 
 POLL_SECONDS = 0.25
 
@@ -70,18 +71,22 @@ class Stage:
             ),
             pod_times=script.pod_times,
             profiles=script.profiles,
-            listener=lambda key, state, at: journal.note_state(approach.name, key, state, at),
+            listener=lambda key, state, at: journal.note_state(
+                approach.name, key, state=state, at=at
+            ),
         )
         self.running = Running(setup)
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self.approach.name
 
     @property
     def entries(self) -> dict[JobId, Entry]:
         """The jobs as they were last seen, with how far they are."""
+        # Also called by the thread that draws the picture. Scenes and lists
+        # of jobs are replaced and never changed, so that it sees one instant.
         scene = self.running.controller.scene
         return dict(scene.entries if scene is not None else self.running.registry.entries)
 
@@ -91,9 +96,12 @@ class Stage:
 
     async def play(self, watch: Callable[[], None] = lambda: None) -> None:
         """Submit the jobs in their time, and return when all have ended."""
+        # The verb has handlers for signals, and cancels this coroutine.
         control = asyncio.create_task(self.running.run(hears_signals=False))
         story = asyncio.create_task(together(self._submit(), self._follow(watch)))
         try:
+            # For both, because the story would wait an hour
+            # for news of a controller that has failed.
             await asyncio.wait({control, story}, return_when=asyncio.FIRST_COMPLETED)
             if control.done():
                 control.result()
@@ -102,6 +110,7 @@ class Stage:
         finally:
             story.cancel()
             control.cancel()
+            # To its end: `end` kills SideCars, and a controller that lives would start them again.
             await asyncio.wait({control})
 
     async def end(self) -> None:
@@ -126,6 +135,8 @@ class Stage:
         changes, version = self.running.registry.changes, 0
         while not self._is_over():
             await changes.wait(version, 3600.0)
+            # Read without an await before the jobs are: a
+            # change in between would be lost until the next.
             version = changes.version
             self._note_decisions()
             watch()
@@ -134,7 +145,7 @@ class Stage:
         for job, entry in self.running.registry.entries.items():
             if entry.status.generation != self._decided.get(job, 0):
                 self._decided[job] = entry.status.generation
-                self._journal.note_decision(self.name, job, entry.status)
+                self._journal.note_decision(self.name, job, status=entry.status)
 
     def _is_over(self) -> bool:
         entries = self.running.registry.entries
@@ -163,4 +174,5 @@ async def together(*activities: Coroutine[Any, Any, Any]) -> None:
             for activity in activities:
                 group.create_task(activity)
     except ExceptionGroup as several:
+        # Plain, because callers catch Failed and Stuck by their types.
         raise several.exceptions[0] from None

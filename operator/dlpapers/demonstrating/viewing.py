@@ -1,5 +1,5 @@
 """
-What is to be seen while a demonstration goes on: a picture that moves, or lines where nobody watches.
+The view of a demonstration: a moving picture on a terminal, else lines.
 """
 
 import time
@@ -22,7 +22,7 @@ COLOURS = ("blue", "dark_orange3", "green", "magenta")
 BAR_WIDTH = 26
 LEAST_BAR_WIDTH = 6
 BESIDE_BAR = 50
-"""So many columns of the picture are its frame, and what is said of a job beside its bar."""
+"""The columns of the picture for its frame, and for the text beside the bar of a job."""
 REFRESH_PER_S = 4
 WIDTH = 100
 
@@ -49,7 +49,7 @@ class Picture:
         yield Group(*(_draw_stage(stage, width) for stage in self._stages))
 
 
-def is_worth_drawing(console: Console, height: int, environment: Mapping[str, str]) -> bool:
+def is_worth_drawing(console: Console, height: int, *, environment: Mapping[str, str]) -> bool:
     """
     Whether the output is a terminal that can show a moving picture of this height.
 
@@ -72,7 +72,7 @@ def _draw_stage(stage: Stage, width: int) -> Panel:
         # So that columns stay where they are.
         jobs.add_column(min_width=least, no_wrap=True)
     for job in stage.script.jobs:
-        jobs.add_row(*_draw_job(stage, job, colours[job], bar))
+        jobs.add_row(*_draw_job(stage, job, colour=colours[job], bar=bar))
     return Panel(
         Group(_draw_gpus(stage, colours), jobs),
         title=title,
@@ -120,7 +120,7 @@ def _states(stage: Stage, entry: Entry) -> Iterator[State]:
             yield state
 
 
-def _draw_job(stage: Stage, job: JobId, colour: str, bar: int) -> tuple[RenderableType, ...]:
+def _draw_job(stage: Stage, job: JobId, *, colour: str, bar: int) -> tuple[RenderableType, ...]:
     entry = stage.entries.get(job)
     if entry is None:
         return Text(job, style="dim"), ProgressBar(width=bar, completed=0), "", "", ""
@@ -142,7 +142,7 @@ def _draw_job(stage: Stage, job: JobId, colour: str, bar: int) -> tuple[Renderab
 
 
 def _progress_of(stage: Stage, entry: Entry) -> Progress:
-    """What its SideCar says of how far it is, where there is one."""
+    """Return the progress that its SideCar reports, where it has one."""
     return next((state.progress for state in _states(stage, entry)), Progress())
 
 
@@ -172,7 +172,7 @@ class Lines:
     """Tells what happens, a line each, in the order in which it does."""
 
     def __init__(
-        self, journal: Journal, stages: Iterable[Stage], say: Callable[[str], None]
+        self, journal: Journal, stages: Iterable[Stage], *, say: Callable[[str], None]
     ) -> None:
         self._journal = journal
         self._stages = {stage.name: stage for stage in stages}

@@ -3,7 +3,7 @@ The evaluations of papers, played again: each paper's figures and ours, side by 
 
 ``dljob reproduce NAME`` calls one of :data:`REPRODUCTIONS`. One is a file with a function that
 takes a watch and returns a :class:`~dlpapers.reproducing.findings.Reproduction`, and a line here.
-What was assumed for each stands in ``docs/reproduction.md``.
+``docs/reproduction.md`` lists the assumptions for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ from dlpapers.reproducing import (
     pollux,
     rubick,
     shockwave,
-    sidecar,
 )
 from dlpapers.reproducing.findings import Reproduction
+from dlpapers.reproducing.sidecar import evaluation as sidecar
 from dlsim.simulating import Watch
 
 REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction]] = {

@@ -3,8 +3,8 @@ The evaluation of AFS on Philly's virtual clusters: ``dljob reproduce afs``.
 
 Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning" (NSDI '21), section 5.1: 64 GPUs on 16
 machines of four, and each of eleven traces of Table 3 by itself. A job gets a model by lot among those
-that scale to its request, and as much work as it did on that. Changes are free. What the paper
-gives as figures is a range over the traces for each pair of policies, and for two traces averages
+that scale to its request, and as much work as it did on that. Changes are free. As figures the paper
+gives a range over the traces for each pair of policies, and for two traces averages
 that can be divided by each other; the bars of its figure 5 have no numbers.
 """
 
@@ -19,7 +19,7 @@ from dlcore import policies
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.errors import BadInput
 from dlsim.inputs.shipped import find_folder
 from dlsim.jobs import workloads
@@ -77,7 +77,7 @@ PAIRS = (
     *(("afs-p", slower) for slower in ("tiresias", "themis", "max-min", "optimus", "afs-s")),
     *(("afs-l", slower) for slower in ("afs-p", NO_LENGTH, NO_EFFICIENCY)),
 )
-"""What is shown for each trace: the faster as the paper has it, and the slower."""
+"""The pairs that are shown for each trace: the faster policy by the paper, and the slower one."""
 
 NOTES = (
     (
@@ -147,7 +147,7 @@ def play(path: Path, names: Iterable[str]) -> dict[str, float]:
     }
 
 
-def _divide(times: Times, slower: str, faster: str) -> dict[str, float]:
+def _divide(times: Times, slower: str, *, faster: str) -> dict[str, float]:
     return {
         cluster: each[slower] / each[faster]
         for cluster, each in times.items()
@@ -156,9 +156,9 @@ def _divide(times: Times, slower: str, faster: str) -> dict[str, float]:
 
 
 def iter_claims(times: Times) -> Iterator[Row]:
-    """What the paper says in figures, and ours beside it."""
+    """The paper's figures, and ours beside them."""
     for claim in CLAIMS:
-        ratios = _divide(times, claim.slower, claim.faster)
+        ratios = _divide(times, claim.slower, faster=claim.faster)
         if not ratios:
             continue
         item = f"{claim.slower} / {claim.faster}"
@@ -174,7 +174,7 @@ def iter_pairs(times: Times) -> Iterator[Row]:
     """All ratios of all traces that no claim is about: the bars of figures 5, 11 and 13."""
     claimed = {(claim.quantity, claim.faster, claim.slower) for claim in CLAIMS}
     for faster, slower in PAIRS:
-        for cluster, ratio in _divide(times, slower, faster).items():
+        for cluster, ratio in _divide(times, slower, faster=faster).items():
             if (cluster, faster, slower) not in claimed:
                 item = f"philly_{cluster}/{slower} / {faster}"
                 yield Row(item, "avg jct ratio", "x", 0.0, ratio)
@@ -183,12 +183,14 @@ def iter_pairs(times: Times) -> Iterator[Row]:
 def draw(rows: Iterable[Row]) -> Mapping[str, Figure]:
     """Draw what the paper has figures of."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     bars = [
-        plots.Bar(f"{row.item} {row.quantity.removesuffix('avg jct ratio')}", row.paper, row.ours)
+        bar_charts.Bar(
+            f"{row.item} {row.quantity.removesuffix('avg jct ratio')}", row.paper, row.ours
+        )
         for row in rows
         if row.paper
     ]
     title = "Average JCT over AFS's, 64 GPUs"
-    return {"afs": plots.draw_bars(bars, quantity="times", title=title, logarithmic=True)}
+    return {"afs": bar_charts.draw_bars(bars, quantity="times", title=title, logarithmic=True)}

@@ -16,7 +16,7 @@ from dlcore.model import Mechanism
 from dlcore.profiles import Costs
 from dlsim import worlds
 from dlsim.clusters import Machines, build_counted, build_packed
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads
 from dlsim.jobs.workloads import Workload
 from dlsim.simulating import Contestant, Outcome, Watch, simulate
@@ -95,7 +95,7 @@ class Arena:
         )
         if rules is None:
             return workload
-        return worlds.adapt(rules, workload, setting.nodes, rigid=rigid)
+        return worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
 
 
 def play(entry: Entry, path: Path, arena: Arena) -> tuple[Outcome, Workload]:

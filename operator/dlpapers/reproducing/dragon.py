@@ -2,9 +2,9 @@
 DRAGON's evaluation, played again: ``dljob reproduce dragon``.
 
 The twelve jobs of Table 1 on two nodes of four GPUs, and a hundred drawn jobs on four nodes of eight,
-under Kubeflow, the locality-aware scheduler and DRAGON (sections 4.2 and 4.3). What had to be assumed
-is in :mod:`dlpapers.reproducing.dragon_jobs` and in ``docs/reproduction.md``;
-``benchmarks/dragon_sensitivity.py`` changes it, one assumption at a time.
+under Kubeflow, the locality-aware scheduler and DRAGON (sections 4.2 and 4.3). The assumptions
+are in :mod:`dlpapers.reproducing.dragon_jobs` and in ``docs/reproduction.md``;
+``benchmarks/dragon_sensitivity.py`` changes them, one at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from dlpapers.reproducing.dragon_jobs import (
     make_testbed,
 )
 from dlpapers.reproducing.findings import Reproduction, Row
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import Workload
 from dlsim.results.records import JobRecord
 from dlsim.results.scoring import score
@@ -50,7 +51,7 @@ AT_ONCE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came out for one scheduler, in seconds and shares."""
+    """The results of one scheduler, in seconds and shares."""
 
     elapsed_s: float
     waiting_s: float
@@ -130,7 +131,7 @@ def _average(runs: Sequence[Outcome]) -> Outcome:
     )
 
 
-def reduce_elapsed(found: Outcomes, ours: str, baseline: str) -> float:
+def reduce_elapsed(found: Outcomes, ours: str, *, baseline: str) -> float:
     """By how many percent one scheduler's average elapsed time is below another's."""
     return 100.0 * (1.0 - found[ours].elapsed_s / found[baseline].elapsed_s)
 
@@ -149,7 +150,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
 
 def _compare(found: Outcomes) -> Iterator[Row]:
     for name, paper in (("dragon", 65.0), ("locality", 60.0)):
-        ours = reduce_elapsed(found, name, "kubeflow")
+        ours = reduce_elapsed(found, name, baseline="kubeflow")
         yield Row(f"testbed/{name}", "elapsed time below kubeflow", "%", paper, ours)
     for name, paper in (("dragon", 79.0), ("locality", 45.0), ("kubeflow", 57.0)):
         yield Row(f"testbed/{name}", "utilization", "%", paper, 100.0 * found[name].utilization)
@@ -166,7 +167,7 @@ def _compare(found: Outcomes) -> Iterator[Row]:
 
 
 SHORT = {"elapsed time below kubeflow": "time saved"}
-"""What stands below a bar, where the name of the quantity is too long."""
+"""The text below a bar, where the name of the quantity is too long."""
 
 
 def compare_runs(found: Outcomes) -> list[float]:
@@ -190,18 +191,18 @@ def _say(testbed: Outcomes, simulated: Mapping[float, Outcomes]) -> Iterator[str
     for intensity, runs in simulated.items():
         yield (
             f"simulated, intensity {intensity:g} (figures 9 and 10, whose values are not printed): "
-            f"elapsed time {reduce_elapsed(runs, 'dragon', 'locality'):.0f} % below locality's and "
-            f"{reduce_elapsed(runs, 'dragon', 'kubeflow'):.0f} % below kubeflow's."
+            f"elapsed time {reduce_elapsed(runs, 'dragon', baseline='locality'):.0f} % below locality's and "
+            f"{reduce_elapsed(runs, 'dragon', baseline='kubeflow'):.0f} % below kubeflow's."
         )
 
 
 def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
     """Draw reductions and utilizations beside the paper's."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     bars = [
-        plots.Bar(
+        bar_charts.Bar(
             f"{row.item.partition('/')[2]}\n{SHORT.get(row.quantity, row.quantity)}",
             row.paper,
             row.ours,
@@ -210,4 +211,4 @@ def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
         if row.unit == "%"
     ]
     title = "DRAGON's twelve jobs on eight GPUs"
-    return {"dragon": plots.draw_bars(bars, quantity="percent", title=title)}
+    return {"dragon": bar_charts.draw_bars(bars, quantity="percent", title=title)}

@@ -2,8 +2,8 @@
 The jobs, speeds and clusters of DRAGON's evaluation (section 4.1), as far as the paper has them.
 
 Called by :mod:`dlpapers.reproducing.dragon`. Table 1 has the jobs, and Figure 2 how many images a second
-the three models train on with one to four workers. What the paper does not have, and its results
-hang on, is what a worker loses when its parameter server is on another node: it is concluded here
+the three models train on with one to four workers. The paper's results depend on one number that it does not
+give: the loss of a worker whose parameter server is on another node. This module derives it
 from the size of the models and the network of 1 Gb/s that the paper names:
 
 * A job trains asynchronously, so its steps are those of all workers added up. A step of one of w
@@ -91,7 +91,7 @@ MOST_WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What the paper leaves open; other values test how much it matters."""
+    """Values that the paper leaves open; other values test how much they matter."""
 
     arrival_unit_s: float = 60.0
     """
@@ -114,14 +114,16 @@ class Assumptions:
 USUAL = Assumptions()
 
 
-def count_remote(workers: int, nodes: int, of_nodes: int, *, spread: bool) -> int:
+def count_remote(workers: int, nodes: int, *, of_nodes: int, spread: bool) -> int:
     """How many of a job's workers are on another node than its parameter server."""
     if not spread:
         return workers - -(-workers // nodes)
     return workers if nodes < of_nodes else workers - workers // nodes
 
 
-def steps_per_s(model: Model, workers: int, remote: int, assumptions: Assumptions = USUAL) -> float:
+def steps_per_s(
+    model: Model, workers: int, *, remote: int, assumptions: Assumptions = USUAL
+) -> float:
     """How many steps a second all workers of a job make together."""
     local_s = workers * assumptions.batch / images_per_s(model, workers)
     moved = assumptions.crossings * remote * model.megabytes
@@ -138,7 +140,7 @@ def images_per_s(model: Model, workers: int) -> float:
 
 
 def make_profiles(
-    of_nodes: int, most: int, assumptions: Assumptions, *, spread: bool
+    of_nodes: int, most: int, *, assumptions: Assumptions, spread: bool
 ) -> Mapping[JobType, Profile]:
     """The true speeds of the three models on any number of workers and nodes."""
     profiles = {}
@@ -149,8 +151,8 @@ def make_profiles(
                 steps_per_s(
                     model,
                     workers,
-                    count_remote(workers, nodes, of_nodes, spread=spread),
-                    assumptions,
+                    remote=count_remote(workers, nodes, of_nodes=of_nodes, spread=spread),
+                    assumptions=assumptions,
                 )
             )
             for workers in range(1, most + 1)
@@ -166,13 +168,16 @@ def make_testbed(assumptions: Assumptions = USUAL, *, spread: bool = False) -> W
         _make_job(
             f"job-{number}",
             row._replace(arrival=row.arrival * assumptions.arrival_unit_s),
-            MOST_WORKERS,
-            assumptions,
+            most=MOST_WORKERS,
+            assumptions=assumptions,
         )
         for number, row in enumerate(TABLE_1, start=1)
     )
     profiles = make_profiles(
-        len(TESTBED), MOST_WORKERS, assumptions, spread=spread and assumptions.spreads_servers
+        len(TESTBED),
+        MOST_WORKERS,
+        assumptions=assumptions,
+        spread=spread and assumptions.spreads_servers,
     )
     return Workload("dragon-testbed", jobs, profiles, profiles)
 
@@ -188,19 +193,22 @@ WIDTHS = (2, 8)
 
 
 def make_simulated(
-    intensity: float, seed: int, assumptions: Assumptions = USUAL, *, spread: bool = False
+    intensity: float, seed: int, *, assumptions: Assumptions = USUAL, spread: bool = False
 ) -> Workload:
     """The hundred jobs of section 4.1; steps, which it does not tell, lie between those of Table 1."""
     chance = random.Random(f"dragon, seed {seed}")
     profiles = make_profiles(
-        len(SIMULATED), WIDTHS[1], assumptions, spread=spread and assumptions.spreads_servers
+        len(SIMULATED),
+        WIDTHS[1],
+        assumptions=assumptions,
+        spread=spread and assumptions.spreads_servers,
     )
-    jobs = tuple(_draw_jobs(chance, INTERVAL_S / intensity, assumptions))
+    jobs = tuple(_draw_jobs(chance, INTERVAL_S / intensity, assumptions=assumptions))
     return Workload(f"dragon-{intensity:g}", jobs, profiles, profiles)
 
 
 def _draw_jobs(
-    chance: random.Random, interval_s: float, assumptions: Assumptions
+    chance: random.Random, interval_s: float, *, assumptions: Assumptions
 ) -> Iterator[TracedJob]:
     steps = [row.steps for row in TABLE_1]
     now = 0.0
@@ -208,12 +216,12 @@ def _draw_jobs(
         least, workers, most = sorted(chance.randint(*WIDTHS) for _ in range(3))
         model = chance.choice(sorted(MODELS))
         row = Row(model, workers, least, chance.randint(min(steps), max(steps)), now)
-        yield _make_job(f"job-{number}", row, most, assumptions)
+        yield _make_job(f"job-{number}", row, most=most, assumptions=assumptions)
         # Drawn for a mean of 1 and stretched, so that each intensity has the same jobs.
         now += interval_s * chance.expovariate(1.0)
 
 
-def _make_job(name: str, row: Row, most: int, assumptions: Assumptions) -> TracedJob:
+def _make_job(name: str, row: Row, *, most: int, assumptions: Assumptions) -> TracedJob:
     job = Job(
         id=JobId(name),
         gpus=GpuDemand(options=tuple(range(row.least, most + 1)), requested=row.workers),

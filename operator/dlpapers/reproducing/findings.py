@@ -1,7 +1,7 @@
 """
-What comes out of a reproduction: rows of figures, and pictures.
+The results of a reproduction: rows of figures, and pictures.
 
-Made by the modules beside this one, printed by ``dljob reproduce``.
+The modules beside this one make them, ``dljob reproduce`` prints them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Row:
     """A figure of theirs and ours beside it, in the words of ``dljob reproduce -o json``."""
 
     item: str
-    """What it is about, from the general to the particular: ``workload-1/kube-default``."""
+    """Its subject, from the general to the particular: ``workload-1/kube-default``."""
     quantity: str
     unit: str
     paper: float
@@ -37,10 +37,10 @@ def draw_nothing() -> Mapping[str, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """All of it. Pictures are drawn only if somebody wants to see them."""
+    """All findings. Pictures are drawn only on request."""
 
     rows: tuple[Row, ...]
     draw: Callable[[], Mapping[str, Figure]] = draw_nothing
-    """Makes the pictures, by the names of their files without what says the format."""
+    """Makes the pictures, by the names of their files without the suffix."""
     notes: tuple[str, ...] = ()
-    """What a reader of the figures must know, in sentences."""
+    """Notes that a reader of the figures needs, in sentences."""

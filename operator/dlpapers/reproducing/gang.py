@@ -5,7 +5,7 @@ Lövenvald, "Comparing a gang-like scheduler with the default Kubernetes schedul
 learning training environment" (Umeå University, 2021). It claims three things of the gang scheduler:
 no deadlock (sections 3.2 and 4.4), no longer completion times (Tables 2 and 3), and that the first of
 three jobs is done sooner (section 7). Pods are slots here: a GPU of the simulator is what one pod
-needs. What had to be assumed is in ``docs/reproduction.md``.
+needs. ``docs/reproduction.md`` lists the assumptions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dlcore import policies
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Node, Training
 from dlcore.profiles import JobType, Profile, Speed
 from dlpapers.reproducing.findings import Reproduction, Row
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Record
 from dlsim.simulating import Watch
@@ -89,7 +90,7 @@ SCHEDULERS = {"default": "kube-pods:drawn=true", "gang": "gang-fifo"}
 
 
 class Outcome(NamedTuple):
-    """What came out of one run, in seconds."""
+    """The results of one run, in seconds."""
 
     first_s: float
     mean_s: float
@@ -104,7 +105,7 @@ def alone_s(model: str, setup: str) -> float:
 
 
 def make_workload(
-    jobs: int, length_s: float, pods: tuple[int, ...] = (PODS,), slow: float = 1.0
+    jobs: int, length_s: float, *, pods: tuple[int, ...] = (PODS,), slow: float = 1.0
 ) -> Workload:
     """Equal jobs at one time; on its fewest pods a job is slower by that factor."""
     kind = JobType("job")
@@ -184,7 +185,7 @@ def _compare_table() -> Iterator[Row]:
 
 
 def _compare_deadlocks() -> Iterator[Row]:
-    workload = make_workload(2, 100.0, (LEAST_PODS,))
+    workload = make_workload(2, 100.0, pods=(LEAST_PODS,))
     for name, paper in (("default", 90.0), ("gang", 0.0)):
         runs = [play(workload, EXAMPLE, SCHEDULERS[name], seed) for seed in range(SEEDS)]
         ours = 100.0 * fmean(run.deadlocks for run in runs)
@@ -204,7 +205,7 @@ def compare(
     nodes: tuple[Node, ...], *, pods: tuple[int, ...], partly: bool, length_s: float, slow: float
 ) -> Comparison:
     """Play three equal jobs under both schedulers."""
-    workload = make_workload(3, length_s, pods, slow)
+    workload = make_workload(3, length_s, pods=pods, slow=slow)
     gang = play(make_workload(3, length_s), nodes, SCHEDULERS["gang"])
     default = SCHEDULERS["default"] + (":partial=true" if partly else "")
     runs = [play(workload, nodes, default, seed) for seed in range(SEEDS)]
@@ -236,26 +237,26 @@ def _compare_first(watch: Watch | None) -> Iterator[Row]:
     for done, (name, nodes) in enumerate((("roomy", ROOMY), ("scarce", SCARCE)), start=1):
         found = compare_lenet(nodes)
         item = f"three-lenet/{name}"
-        yield _row(item, "first done sooner with gangs", first, found.first)
-        yield _row(item, "mean done sooner with gangs", mean, found.mean)
+        yield _row(item, "first done sooner with gangs", paper=first, ours=found.first)
+        yield _row(item, "mean done sooner with gangs", paper=mean, ours=found.mean)
         yield Row(item, "deadlocks by default", "%", 0.0, found.deadlocks)
         if watch is not None:
             watch("gang", done, 2)
 
 
-def _row(item: str, quantity: str, paper: float, ours: Sequence[float]) -> Row:
+def _row(item: str, quantity: str, *, paper: float, ours: Sequence[float]) -> Row:
     return Row(item, quantity, "%", paper, fmean(ours), stdev(ours))
 
 
 def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
     """Draw the run times of Table 2 beside ours."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     bars = [
-        plots.Bar(row.item.removeprefix("table-2/"), row.paper, row.ours)
+        bar_charts.Bar(row.item.removeprefix("table-2/"), row.paper, row.ours)
         for row in rows
         if row.unit == "s"
     ]
     title = "Two and three jobs under Coach, by scheduler"
-    return {"gang": plots.draw_bars(bars, quantity="job mean (s)", title=title)}
+    return {"gang": bar_charts.draw_bars(bars, quantity="job mean (s)", title=title)}

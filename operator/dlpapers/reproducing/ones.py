@@ -1,9 +1,9 @@
 """
 The evaluation of the ONES paper (SC '21, section 4): ``dljob reproduce ones``.
 
-Table 2's models on 16 nodes of four GPUs, and on fewer nodes for its figure 18. What the paper does
-not tell is assumed in :mod:`dlpapers.reproducing.ones_workload`; experiments beside the table change one
-assumption each and show what it is worth. ``docs/reproduction.md`` draws the conclusions.
+Table 2's models on 16 nodes of four GPUs, and on fewer nodes for its figure 18. Where the paper is silent,
+:mod:`dlpapers.reproducing.ones_workload` makes assumptions; experiments beside the table change one
+assumption each and show its effect. ``docs/reproduction.md`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlpapers.reproducing.ones_workload import make_workload
 from dlsim.clusters import Machines, build_packed
-from dlsim.engine.costs import costs_of_change
-from dlsim.engine.world import Setting
+from dlsim.engine.controlling.costs import costs_of_change
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, Watch, simulate
@@ -118,24 +118,26 @@ class _Playing:
 
     def compare(self, case: Case, *, absolute: bool) -> Iterator[Row]:
         """Set the averages of ONES and the two baselines beside those of the paper."""
-        ones = self._play(case, case.policy, case.costs)
+        ones = self._play(case, case.policy, costs=case.costs)
         for name, policy in (("tiresias", "tiresias"), ("optimus", self.periodic)):
-            theirs = self._play(case, policy, THEIR_COSTS)
+            theirs = self._play(case, policy, costs=THEIR_COSTS)
             less = [100.0 * (1.0 - a / b) for a, b in zip(ones, theirs, strict=True)]
             reduction = REDUCTIONS[case.gpus][name]
-            yield _row(f"{case.name}/{name}", "jct reduction", "%", reduction, less)
+            yield _row(f"{case.name}/{name}", "jct reduction", unit="%", paper=reduction, ours=less)
             if absolute:
                 paper = ONES_JCT_S / (1.0 - reduction / 100.0)
-                yield _row(f"{case.name}/{name}", "avg jct", "s", paper, theirs)
+                yield _row(f"{case.name}/{name}", "avg jct", unit="s", paper=paper, ours=theirs)
         if absolute:
-            yield _row(f"{case.name}/ones", "avg jct", "s", ONES_JCT_S, ones)
+            yield _row(f"{case.name}/ones", "avg jct", unit="s", paper=ONES_JCT_S, ours=ones)
 
-    def _play(self, case: Case, policy: str, costs: Costs) -> list[float]:
+    def _play(self, case: Case, policy: str, *, costs: Costs) -> list[float]:
         """The average completion time, for each seed."""
-        return [self._play_once(case, policy, costs, seed).avg_jct_s for seed in self._seeds]
+        return [
+            self._play_once(case, policy, costs=costs, seed=seed).avg_jct_s for seed in self._seeds
+        ]
 
-    def _play_once(self, case: Case, policy: str, costs: Costs, seed: int) -> Score:
-        workload = _make_workload(case, self._jobs, seed)
+    def _play_once(self, case: Case, policy: str, *, costs: Costs, seed: int) -> Score:
+        workload = _make_workload(case, self._jobs, seed=seed)
         nodes = build_packed([Machines(case.gpus // 4, 4, "V100")])
         setting = Setting(nodes=nodes, costs=costs, seed=seed)
         (outcome,) = simulate(workload, setting, [Contestant(policy, policies.read(policy))])
@@ -146,7 +148,7 @@ class _Playing:
         return outcome.score
 
 
-def _make_workload(case: Case, jobs: int, seed: int) -> Workload:
+def _make_workload(case: Case, jobs: int, *, seed: int) -> Workload:
     workload = make_workload(
         jobs=jobs,
         interval_seconds=INTERVAL_S,
@@ -169,7 +171,7 @@ def _cut(traced: TracedJob, part: int) -> TracedJob:
     )
 
 
-def _row(item: str, quantity: str, unit: str, paper: float, ours: list[float]) -> Row:
+def _row(item: str, quantity: str, *, unit: str, paper: float, ours: list[float]) -> Row:
     spread = stdev(ours) if len(ours) > 1 else 0.0
     return Row(item, quantity, unit, paper, fmean(ours), spread)
 
@@ -177,15 +179,15 @@ def _row(item: str, quantity: str, unit: str, paper: float, ours: list[float]) -
 def draw(rows: list[Row]) -> Mapping[str, Figure]:
     """Draw how much less time jobs need with ONES, under each set of assumptions."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     bars = [
-        plots.Bar(row.item.removeprefix("experiment/"), row.paper, row.ours, row.spread)
+        bar_charts.Bar(row.item.removeprefix("experiment/"), row.paper, row.ours, row.spread)
         for row in rows
         if row.quantity == "jct reduction" and row.item.endswith("/tiresias")
     ]
     return {
-        "ones-reduction": plots.draw_bars(
+        "ones-reduction": bar_charts.draw_bars(
             bars,
             quantity="less average JCT than with Tiresias (%)",
             title="ONES on the workload of its paper",

@@ -63,7 +63,7 @@ BERT = (Model("BERT", "bert", 64 / 384, 1.0),)
 """Pollux measured it on sequences of 384 tokens; the sentences of these datasets fit into 64."""
 
 CONFIRMING = 10
-"""A job trains on until so many epochs in a row exceed the target accuracy."""
+"""The number of epochs in a row that must exceed the target accuracy before a job ends."""
 
 
 class Kind(NamedTuple):
@@ -83,7 +83,7 @@ SHARE_OF_DATASET = 10
 
 
 def list_kinds(*, vision_epochs: int = 10, text_epochs: int = 3) -> list[Kind]:
-    """Table 2; the epochs to the target accuracy are not told there."""
+    """Table 2, which does not give the epochs to the target accuracy."""
     thousands = range(10, 21, 2)
     vision, text = vision_epochs + CONFIRMING, text_epochs + CONFIRMING
     return [
@@ -127,7 +127,7 @@ def make_workload(
     requested: int = 0,
 ) -> Workload:
     """
-    Draw jobs of Table 2 that arrive at random, so many seconds apart on the average.
+    Draw jobs of Table 2 that arrive at random, with a given mean time between them.
 
     Where batches are not ``elastic`` they are fixed for all policies; where they are ``free``,
     large ones cost nothing in convergence. Users request GPUs at random, or all as many.
@@ -142,7 +142,9 @@ def make_workload(
     profiles: dict[JobType, Profile] = {}
     for number, kind in enumerate(order[:jobs]):
         gpus = rng.choice(REQUESTS)
-        each = _make_job(kind, number, at, requested or gpus, elastic=elastic, free=free)
+        each = _make_job(
+            kind, number, at=at, requested=requested or gpus, elastic=elastic, free=free
+        )
         traced.append(each)
         for batch in _batches(each.job):
             known = each.job.type._replace(batch_size=batch)
@@ -153,11 +155,11 @@ def make_workload(
 
 
 def _make_job(
-    kind: Kind, number: int, at: float, requested: int, *, elastic: bool, free: bool
+    kind: Kind, number: int, *, at: float, requested: int, elastic: bool, free: bool
 ) -> TracedJob:
     model, application = kind.model, kind.model.application
     smallest = SMALLEST_BATCH[application]
-    # What users do: the batch that fits a GPU, on each of the GPUs that they request.
+    # As users do: the batch that fits a GPU, on each of the GPUs that they request.
     batch = smallest * requested
     noise = find_noise(application, smallest)
     knots = [(progress + 0.5) / 10 for progress in range(10)]

@@ -21,8 +21,8 @@ from dlcore.model import Mechanism, Node
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.clusters import Machines, build_counted, build_packed
-from dlsim.engine.costs import costs_of_change
-from dlsim.engine.world import Setting
+from dlsim.engine.controlling.costs import costs_of_change
+from dlsim.engine.settings import Setting
 from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.tables import Table
 from dlsim.jobs import workloads
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POLLUX_QUEUE_S = 16 * 3600.0
-"""Pollux's authors gave Tiresias two queues, of which the first ends at so many GPU-seconds."""
+"""Pollux's authors gave Tiresias two queues, of which the first ends at this many GPU-seconds."""
 
 POLLUX_RESTART_S = 30.0
-"""What they charge for each start of a job."""
+"""Their charge for each start of a job."""
 
 NOTES = (
     "philly: the same rules; an average published as a range is shown as the middle of it",
@@ -189,27 +189,27 @@ def _average(load: str, rows: Sequence[Row]) -> Iterator[Row]:
 def draw(rows: Sequence[Row], means: Sequence[Row]) -> Mapping[str, Figure]:
     """Draw the average completion times."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     philly = [
-        plots.Bar(row.item.removeprefix("philly_").replace("/", " "), row.paper, row.ours)
+        bar_charts.Bar(row.item.removeprefix("philly_").replace("/", " "), row.paper, row.ours)
         for row in rows
         if row.quantity == "avg jct" and row.item.startswith("philly")
     ]
     pollux = [
-        plots.Bar(f"load {row.item[7:10]}", row.paper, row.ours, row.spread)
+        bar_charts.Bar(f"load {row.item[7:10]}", row.paper, row.ours, row.spread)
         for row in means
         if row.quantity == "mean avg jct"
     ]
     return {
-        "peers-philly": plots.draw_bars(
+        "peers-philly": bar_charts.draw_bars(
             philly,
             quantity="average JCT (s)",
             title="Philly traces, 64 GPUs, free preemption",
             theirs="published",
             logarithmic=True,
         ),
-        "peers-pollux": plots.draw_bars(
+        "peers-pollux": bar_charts.draw_bars(
             pollux,
             quantity="average JCT (s)",
             title="Tiresias on Pollux's workloads, mean of five",

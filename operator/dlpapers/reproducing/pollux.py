@@ -3,9 +3,9 @@ Pollux's and Sia's worlds on Pollux's workloads: ``dljob reproduce pollux`` and 
 
 Pollux's authors published the simulated results of three policies on five workloads of each of
 four loads (``profiles/peers/pollux_published.csv``): their own, and their versions of Optimus and
-of Tiresias. Beside each stand the policies of ours that are like it, by the rules of that world
+of Tiresias. Beside each are the policies of ours that are like it, by the rules of that world
 (:mod:`dlsim.worlds`). Sia's rules are played on the same workloads; its authors published no
-figures for these, so Pollux's stand beside ours there too, which says how much harder its charges
+figures for these, so the table shows Pollux's beside ours there too, which says how much harder its charges
 and its slower jobs make the same workload.
 """
 
@@ -84,7 +84,7 @@ Published = Mapping[Place, Mapping[str, Mapping[str, float]]]
 
 
 class Played(NamedTuple):
-    """What came out of one replay."""
+    """The results of one replay."""
 
     place: Place
     entry: Entry
@@ -135,11 +135,11 @@ def read_published() -> Published:
 def _plan(published: Published, world: str, *, is_whole: bool) -> Iterator[tuple[Place, Entry]]:
     for place in published:
         for entry in keep_listed(ENTRIES):
-            if plays(entry, place, published, world, is_whole=is_whole):
+            if plays(entry, place, published=published, world=world, is_whole=is_whole):
                 yield place, entry
 
 
-def plays(entry: Entry, place: Place, published: Published, world: str, *, is_whole: bool) -> bool:
+def plays(entry: Entry, place: Place, *, published: Published, world: str, is_whole: bool) -> bool:
     """Whether the entry is played on this workload in that world."""
     if is_whole or (world != "sia" and not entry.is_slow):
         return True
@@ -164,16 +164,16 @@ def compare(played: Sequence[Played], published: Published) -> Iterator[Row]:
 def draw(rows: Sequence[Row], world: str) -> Mapping[str, Figure]:
     """Draw the average completion times of each load."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
-    loads: dict[str, list[plots.Bar]] = {}
+    loads: dict[str, list[bar_charts.Bar]] = {}
     for row in rows:
         load, beside, name = row.item.split("/")
         if row.quantity == "mean avg jct":
-            bar = plots.Bar(f"{name} / {beside}", row.paper, row.ours, row.spread)
+            bar = bar_charts.Bar(f"{name} / {beside}", row.paper, row.ours, row.spread)
             loads.setdefault(load, []).append(bar)
     return {
-        f"{world}-{load}": plots.draw_bars(
+        f"{world}-{load}": bar_charts.draw_bars(
             bars,
             quantity="average JCT (s)",
             title=f"Pollux's workloads, {load.replace('-', ' ')}, world {world}",

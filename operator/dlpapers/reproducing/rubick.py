@@ -25,7 +25,7 @@ from dlpapers.reproducing.contests import (
 )
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.clusters import Machines
-from dlsim.engine.costs import costs_of_change
+from dlsim.engine.controlling.costs import costs_of_change
 from dlsim.inputs.rubick import GPU_TYPE
 from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.traces import read_trace
@@ -59,7 +59,7 @@ ENTRIES = (
 )
 
 WIDE = 24
-"""From so many GPUs on a job is wide: the least that LLaMA-30B asks for."""
+"""The number of GPUs from which a job is wide: the least that LLaMA-30B asks for."""
 
 
 def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
@@ -71,13 +71,20 @@ def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
     for entry in entries:
         outcome, _ = play(entry, path, ARENA)
         wide = [job.jct for job in outcome.record.completed if job.requested >= WIDE]
-        rows += _compare(entry, outcome.score, fmean(wide), alone)
+        rows += _compare(entry, outcome.score, wide_s=fmean(wide), alone=alone)
         progress.step()
     notes = (
         f"avg jct: beside the mean of the durations in the trace, {AS_ASKED}",
         f"wide avg jct: of the jobs that ask for {WIDE} GPUs or more",
     )
     return Reproduction(tuple(rows), draw=partial(draw, rows), notes=notes)
+
+
+def measure(entry: Entry, path: Path) -> tuple[Score, float]:
+    """Play a trace under one entry; return its score and the average completion time of wide jobs."""
+    outcome, _ = play(entry, path, ARENA)
+    wide = [job.jct for job in outcome.record.completed if job.requested >= WIDE]
+    return outcome.score, fmean(wide)
 
 
 def measure_alone(path: Path) -> Mapping[str, float]:
@@ -93,7 +100,7 @@ def measure_alone(path: Path) -> Mapping[str, float]:
 
 
 def _compare(
-    entry: Entry, score: Score, wide_s: float, alone: Mapping[str, float]
+    entry: Entry, score: Score, *, wide_s: float, alone: Mapping[str, float]
 ) -> Iterator[Row]:
     ours = {"avg jct": score.avg_jct_s, "wide avg jct": wide_s, "makespan": score.makespan_s}
     for quantity, seconds in ours.items():
@@ -103,11 +110,13 @@ def _compare(
 def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
     """Draw the average completion times."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
-    bars = [plots.Bar(row.item, row.paper, row.ours) for row in rows if row.quantity == "avg jct"]
+    bars = [
+        bar_charts.Bar(row.item, row.paper, row.ours) for row in rows if row.quantity == "avg jct"
+    ]
     return {
-        "rubick": plots.draw_bars(
+        "rubick": bar_charts.draw_bars(
             bars,
             quantity="average JCT (s)",
             title="Rubick's 406 jobs on 64 A800, 260 s a change",

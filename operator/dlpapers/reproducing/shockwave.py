@@ -21,7 +21,7 @@ from dlpapers.reproducing.contests import (
 )
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.clusters import Machines
-from dlsim.engine.costs import costs_of_change
+from dlsim.engine.controlling.costs import costs_of_change
 from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.tables import Table
 from dlsim.results.scoring import Score
@@ -113,13 +113,13 @@ def _order(figures: Mapping[str, Figures], quantity: str) -> str:
 def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
     """Draw the average completion times and the worst rho."""
     # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import plots  # noqa: PLC0415
+    from dlsim.results import bar_charts  # noqa: PLC0415
 
     shown = {"avg jct": "average JCT (s)", "worst rho": "worst finish-time fairness"}
     return {
-        f"shockwave-{quantity.replace(' ', '-')}": plots.draw_bars(
+        f"shockwave-{quantity.replace(' ', '-')}": bar_charts.draw_bars(
             [
-                plots.Bar(row.item.replace("/", " / "), row.paper, row.ours)
+                bar_charts.Bar(row.item.replace("/", " / "), row.paper, row.ours)
                 for row in rows
                 if row.quantity == quantity
             ],

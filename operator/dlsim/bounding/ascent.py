@@ -30,10 +30,10 @@ FIRST_STEP, LONGEST_STEP = 0.5, 0.75
 """By what share of a price a round changes it where the jobs take twice the GPUs that there are."""
 
 LONGER, SHORTER = 1.1, 0.75
-"""What becomes of the step after a round that proved more than the one before, or less."""
+"""The factors of the step after a round that proved more than the one before, or less."""
 
 MOST_LOST = 0.05
-"""When a round proves so much less than the best, the search goes back to the best prices."""
+"""When a round proves less than the best by more than this share, the search goes back to the best prices."""
 
 WIDEST_SPREAD = 0.05
 NARROWING = 0.93
@@ -47,7 +47,7 @@ MOMENTUM = 0.8
 """How much of the last round's direction is kept, because demand jumps back and forth."""
 
 MOST_EXCESS = 2.0
-"""What demand counts for at most, above the GPUs that there are and in units of them."""
+"""The most that demand counts for, above the GPUs of the cluster and in units of them."""
 
 LEAST_SHARE = 0.02
 """A price below this share of the highest moves in steps of this share, or 0 would stay 0."""
@@ -88,9 +88,9 @@ class Ascent:
     """The best sum of completion times proven after each round."""
 
 
-def choose_edges(times: Times, earliest_end: float, bins: int) -> Floats:
+def choose_edges(times: Times, earliest_end: float, *, bins: int) -> Floats:
     """
-    Choose the edges of about so many bins, from the first submission to beyond the last end.
+    Choose the edges of about ``bins`` bins, from the first submission to beyond the last end.
 
     ``earliest_end`` is a time by which no schedule can have ended; the bins reach beyond it.
     """
@@ -119,8 +119,8 @@ def start_prices(dual: Dual, times: Times) -> Floats:
     return max((scale * shape for scale in SCALES), key=lambda each: dual.prove(each).total_s)
 
 
-def ascend(dual: Dual, prices: Floats, rounds: int, watch: Watch | None = None) -> Ascent:
-    """Improve the prices for so many rounds and keep the best."""
+def ascend(dual: Dual, prices: Floats, *, rounds: int, watch: Watch | None = None) -> Ascent:
+    """Improve the prices for ``rounds`` rounds and keep the best."""
     best, step = _Point(prices, -np.inf, prices), FIRST_STEP
     values: list[float] = []
     point, drift = best, np.zeros_like(prices)

@@ -29,7 +29,7 @@ Progress = Callable[[int], float]
 """Iterations of the own batch a second, by batch."""
 
 
-def find_progress(traced: TracedJob, shape: Shape, truth: Predictor) -> float:
+def find_progress(traced: TracedJob, shape: Shape, *, truth: Predictor) -> float:
     """Find the most progress a second that any allowed batch gives in this shape, or a little more."""
     job = traced.job
     own = job.training.batch_size
@@ -46,7 +46,7 @@ def find_progress(traced: TracedJob, shape: Shape, truth: Predictor) -> float:
 
 
 def _highest_worth(noise: Noise, batch: int, *, own: int) -> float:
-    """What a sample of this batch is worth where it is worth most in the course of the training."""
+    """The highest worth of a sample of this batch in the course of the training."""
     return max(noise.worth(batch, own=own, progress=begin) for begin in noise.begins)
 
 
@@ -71,7 +71,7 @@ def _find_most(progress: Progress, edges: list[int]) -> float:
     """Find the most progress at the edges and between them, or at most :data:`SLACK` more."""
     known = {batch: progress(batch) for batch in edges}
     best = max(known.values())
-    intervals = [_bounded(known[low], low, high) for low, high in pairwise(edges)]
+    intervals = [_bounded(known[low], low, high=high) for low, high in pairwise(edges)]
     heapify(intervals)
     # The interval that may hold most comes first, so the others hold no more either.
     while intervals and -intervals[0][0] > best * (1.0 + SLACK):
@@ -87,11 +87,11 @@ def _find_most(progress: Progress, edges: list[int]) -> float:
 def _halves(
     known: dict[int, float], low: int, middle: int, high: int
 ) -> Iterator[tuple[float, int, int]]:
-    yield _bounded(known[low], low, middle)
-    yield _bounded(known[middle], middle, high)
+    yield _bounded(known[low], low, high=middle)
+    yield _bounded(known[middle], middle, high=high)
 
 
-def _bounded(progress: float, low: int, high: int) -> tuple[float, int, int]:
+def _bounded(progress: float, low: int, *, high: int) -> tuple[float, int, int]:
     """An interval behind the most that the batches inside it can give, negated for the heap."""
     # The batch ``high`` itself is known, so the largest inside is one less.
     return -progress * (high - 1) / low, low, high

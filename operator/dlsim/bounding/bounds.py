@@ -6,9 +6,9 @@ bound holds for every schedule of :class:`dlsim.engine.world.World`, even one th
 duality, any prices of GPUs prove one (:mod:`dlsim.bounding.dual` has the formula), and what is
 searched for are the prices that prove the most.
 
-What the bound takes into account: submission times, each job's numbers of GPUs and types with the
+The bound takes into account: submission times, each job's numbers of GPUs and types with the
 true speeds, on as many nodes as is fastest and with the best batch that an elastic job may have; the start that every job pays before its first step,
-and the GPUs that it holds meanwhile; the GPUs of each type. What it leaves out, which can only
+and the GPUs that it holds meanwhile; the GPUs of each type. It leaves out some facts, which can only
 make it lower: changes of GPUs after the start, where GPUs are, failures, limits of namespaces, and
 that whole GPUs cannot be shared out between options at one moment.
 """
@@ -21,7 +21,8 @@ from dlcore import policies
 from dlsim.bounding.ascent import Times, Watch, ascend, choose_edges, start_prices
 from dlsim.bounding.demands import Demands, read_demands
 from dlsim.bounding.dual import Dual, Market
-from dlsim.engine.world import Setting, World
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import Workload
 
@@ -39,12 +40,12 @@ REFERENCE = "max-min"
 """The policy of the reference run: it decides fast and needs to know nothing of the jobs."""
 
 CLOCK_S = 2e-6
-"""The world rounds times to a microsecond, so that a job may be so much shorter than computed."""
+"""The world rounds times to a microsecond, so that a job may be shorter than computed by this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What no policy can go below, and how it was found."""
+    """The bound below which no policy can go, and how it was found."""
 
     avg_jct_s: float
     """No schedule of these jobs has a smaller mean completion time."""
@@ -101,24 +102,24 @@ def bound_mean_jct(
     kept = [job for job in record.jobs if job.job in bounded]
     ends = [record.ended_at if job.completed_at is None else job.completed_at for job in kept]
     times = Times(np.sort([job.submitted_at for job in kept]), np.sort(ends))
-    return _improve(demands, times, rounds, watch)
+    return _improve(demands, times, rounds=rounds, watch=watch)
 
 
-def _improve(demands: Demands, times: Times, rounds: int, watch: Watch | None) -> Bound:
+def _improve(demands: Demands, times: Times, *, rounds: int, watch: Watch | None) -> Bound:
     """Search for prices, and compute what the best of them prove."""
     jobs = demands.jobs
     count = len(jobs)
     earliest_end = max(job.submitted_at + job.alone_s for job in jobs)
     wanted = int(min(max(BINS_PER_JOB * count, FEWEST_BINS), MOST_BINS))
-    market = Market(demands.gpus, choose_edges(times, earliest_end, wanted))
+    market = Market(demands.gpus, choose_edges(times, earliest_end, bins=wanted))
     dual = Dual(jobs, market)
-    ascent = ascend(dual, start_prices(dual, times), rounds, watch)
+    ascent = ascend(dual, start_prices(dual, times), rounds=rounds, watch=watch)
     fine = Dual(jobs, market, ratio=FINE_RATIO).prove(ascent.prices).total_s
     alone = sum(job.alone_s for job in jobs) / count
     earlier = ascent.values[len(ascent.values) * 3 // 4] / count
     found = max(fine, ascent.values[-1]) / count
     return Bound(
-        # No job is done before it would be alone, whatever the prices prove.
+        # No job is done before it would be alone, even if the prices prove a smaller bound.
         avg_jct_s=max(0.0, max(found, alone) - CLOCK_S),
         jobs=count,
         dropped=demands.dropped,

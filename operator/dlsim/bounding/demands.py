@@ -1,5 +1,5 @@
 """
-What each job of a workload needs at least, in numbers that :mod:`dlsim.bounding.dual` can price.
+The least needs of each job of a workload, in numbers that :mod:`dlsim.bounding.dual` can price.
 
 :mod:`dlsim.bounding.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
 errs on the side of the job: what is read is never slower, later or dearer than what any policy can
@@ -13,24 +13,24 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dlcore.model import Cluster, GpuDemand, JobId, JobState, Mechanism
-from dlcore.placement import free_gpus
+from dlcore.placement import largest
 from dlcore.predicting.predictor import Predictor
 from dlsim.bounding.batches import find_progress
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 
 
 class Option(NamedTuple):
-    """A way to run a job: so many GPUs out of these types, and the best speed that they give."""
+    """A way to run a job: a number of GPUs out of these types, and the best speed that they give."""
 
     types: tuple[str, ...]
     """One type, or the types that are mixed in the job; of each of them it has at least one GPU."""
     gpus: int
     speed: float
     """
-    Iterations of the own batch per second, on the nodes where so many GPUs of these types are
+    Iterations of the own batch per second, on the nodes where these GPUs are
     fastest and with the batch that makes most progress.
     """
 
@@ -56,7 +56,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """All jobs that can complete, and the GPUs that are there for them."""
+    """All jobs that can complete, and the GPUs of the cluster."""
 
     jobs: tuple[Demand, ...]
     dropped: int
@@ -94,7 +94,7 @@ class _Reader:
         for order, traced in enumerate(self._workload.jobs):
             job = traced.job
             state = JobState(job=job, order=order)
-            if job.gpus.requested > free_gpus.largest_possible(state, self._cluster):
+            if job.gpus.requested > largest.largest_possible(state, self._cluster):
                 dropped += 1
                 continue
             options = () if job.suspend else self._options(traced)
@@ -138,7 +138,7 @@ class _Reader:
         for types in self._groups(job.gpus):
             for gpus in job.gpus.options:
                 shapes = tuple(self._shapes(job.gpus, gpus, types))
-                speeds = (find_progress(traced, shape, self._truth) for shape in shapes)
+                speeds = (find_progress(traced, shape, truth=self._truth) for shape in shapes)
                 speed = max(speeds, default=0.0)
                 fits = fits or bool(shapes)
                 if speed > 0.0:
@@ -160,7 +160,7 @@ class _Reader:
             yield from combinations(types, size)
 
     def _shapes(self, demand: GpuDemand, gpus: int, types: tuple[str, ...]) -> Iterator[Shape]:
-        """Every shape of so many GPUs that the empty cluster could give, one GPU a type at least."""
+        """Every shape of ``gpus`` GPUs that the empty cluster could give, one GPU a type at least."""
         sizes = sorted((n for kind in types for n in self._cluster.sizes[kind] if n), reverse=True)
         if gpus > sum(sizes) or gpus < len(types):
             return

@@ -43,10 +43,10 @@ RATIO = 1.05
 """By what factor neighbouring values of nu differ; 1.01 proves 0.1 % more and takes five times as long."""
 
 SIGNIFICANT = 9
-"""To so many digits the relative speeds of jobs are equal that are taken to scale alike."""
+"""The number of digits to which the relative speeds of jobs must agree to count as scaling alike."""
 
 FEWEST_ROWS = 8
-"""At least so many bins are looked at in one step for the completion of a job."""
+"""The fewest bins that one step looks at for the completion of a job."""
 
 MOST_STRETCH = 4
 """By how much the GPUs that a job takes are scaled up at most so that its work is done with them."""
@@ -55,7 +55,7 @@ LEAST_SHARE = 1e-3
 """Completion times that are chosen with less than this share of the likeliest are left out."""
 
 TINY = 1e-300
-"""What stands for nothing where something is divided by it."""
+"""Stands for zero where a division by zero would fail."""
 
 ROUNDING = 1e-15
 """More than the relative error of one addition or multiplication, by a factor of four."""
@@ -112,7 +112,7 @@ class Curve:
 
 
 class Choices(NamedTuple):
-    """What a job may do at given prices: when it is done, and what it pays for that."""
+    """The choices of a job at given prices: when it is done, and what it pays for that."""
 
     first: int
     """The first bin in which it may be done; one entry for each bin from there."""
@@ -121,11 +121,11 @@ class Choices(NamedTuple):
     at: Indices
     """The place in the grid of the price at which it values its work."""
     late: float
-    """What it pays if it is done after the last bin."""
+    """Its payment if it is done after the last bin."""
 
     @property
     def least(self) -> float:
-        """What it pays at least."""
+        """Its least payment."""
         return min(self.late, float(self.costs.min()))
 
     @property
@@ -135,7 +135,7 @@ class Choices(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What prices prove, and what the jobs would do at these prices."""
+    """The proof of given prices, and the choices of the jobs at these prices."""
 
     total_s: float
     """No schedule has a smaller sum of completion times."""
@@ -151,10 +151,12 @@ class Dual:
         groups: dict[tuple[str, ...], None] = dict.fromkeys((kind,) for kind in market.types)
         groups.update(dict.fromkeys(o.types for demand in demands for o in demand.options))
         self._groups = [[market.types.index(kind) for kind in group] for group in groups]
-        self._curves = _group_by_curve(demands, market, {g: at for at, g in enumerate(groups)})
+        self._curves = _group_by_curve(
+            demands, market, columns={g: at for at, g in enumerate(groups)}
+        )
         self._ratio = ratio
         self._costs = np.zeros(len(demands))
-        """What each job paid last, which tells how many bins to look at next time."""
+        """The latest payment of each job, which shows how many bins to look at next time."""
         self.type_values = self._find_type_values()
 
     def _find_type_values(self) -> Floats:
@@ -182,7 +184,7 @@ class Dual:
         used = np.zeros_like(prices)
         total = doubt = 0.0
         for curve in self._curves:
-            table = _Table(curve, columns, self.market, self._ratio)
+            table = _Table(curve, columns, market=self.market, ratio=self._ratio)
             for member in curve.members:
                 choices = table.price(member, guess=float(self._costs[member.index]))
                 self._costs[member.index] = choices.least
@@ -196,7 +198,7 @@ class Dual:
 
 
 def _group_by_curve(
-    demands: Sequence[Demand], market: Market, columns: Mapping[tuple[str, ...], int]
+    demands: Sequence[Demand], market: Market, *, columns: Mapping[tuple[str, ...], int]
 ) -> list[Curve]:
     """Group jobs that scale alike; of speeds that differ in the last digits the highest count."""
     curves: dict[object, Curve] = {}
@@ -211,11 +213,13 @@ def _group_by_curve(
             own = np.array([columns[option.types] for option in demand.options])
             curve = curves[key] = Curve(speeds, gpus, own)
         curve.speeds = np.maximum(curve.speeds, speeds)
-        curve.members.append(_make_member(index, demand, demand.iterations / fastest, market))
+        curve.members.append(
+            _make_member(index, demand, work_s=demand.iterations / fastest, market=market)
+        )
     return list(curves.values())
 
 
-def _make_member(index: int, demand: Demand, work_s: float, market: Market) -> Member:
+def _make_member(index: int, demand: Demand, *, work_s: float, market: Market) -> Member:
     ready_at = demand.submitted_at + demand.starts_after_s
     return Member(
         index=index,
@@ -233,9 +237,9 @@ def _make_member(index: int, demand: Demand, work_s: float, market: Market) -> M
 
 
 class _Table:
-    """What is the same for all jobs of a curve at given prices: rows are bins, columns nu."""
+    """The values that all jobs of a curve share at given prices: rows are bins, columns nu."""
 
-    def __init__(self, curve: Curve, columns: Floats, market: Market, ratio: float) -> None:
+    def __init__(self, curve: Curve, columns: Floats, *, market: Market, ratio: float) -> None:
         self._curve = curve
         self._market = market
         own = columns[:, curve.columns]
@@ -245,12 +249,12 @@ class _Table:
         self._lowest_in = curve.columns[own.argmin(axis=1)]
         self._nu = self._make_grid(ratio)
         self._gain, self._best = self._compute_gain()
-        """What a job gains in a second, and the option with which it does; -1: no GPUs."""
+        """A job's gain in a second, and the option that gives it; -1: no GPUs."""
         widths = market.widths[:, None]
         self._sums = _integrate(self._gain * widths)
         last = np.maximum(self._gain - 1.0, 0.0) * widths
         self._rows = market.edges[:-1, None] - self._sums[:-1] - last
-        """What does not depend on the job in its cost if it is done in a bin."""
+        """The part of the cost of being done in a bin that does not depend on the job."""
         self._work = _integrate(np.append(curve.speeds, 0.0)[self._best] * widths)
         self._taken = np.zeros_like(self._sums)
         """How many jobs are done in a bin at a nu, less those that begin in the bin after it."""
@@ -280,7 +284,7 @@ class _Table:
         return gain, best
 
     def price(self, member: Member, *, guess: float) -> Choices:
-        """What completions cost the job; ``guess`` is about what the cheapest does."""
+        """The costs of completions for the job; ``guess`` is about the cost of the cheapest."""
         edges, bins = self._market.edges, self._market.bins
         base = self._nu * member.work_s - member.submitted_at
         base += self._sum_to(member.ready_at, member.ready_in)
@@ -290,15 +294,15 @@ class _Table:
         while True:
             stop = int(np.searchsorted(edges, member.submitted_at + within))
             stop = min(max(stop, member.done_in + FEWEST_ROWS), bins)
-            costs, at = self._price_bins(member, base, stop)
+            costs, at = self._price_bins(member, base, stop=stop)
             least = min(late, float(costs.min()))
             # A completion in a later bin costs at least the time until its start.
             if stop == bins or edges[stop] - member.submitted_at >= least:
                 return Choices(member.done_in, costs, at, late)
             within = max(least, 2.0 * within)
 
-    def _price_bins(self, member: Member, base: Floats, stop: int) -> tuple[Floats, Indices]:
-        """What completion in each bin costs, from the first that is possible."""
+    def _price_bins(self, member: Member, base: Floats, *, stop: int) -> tuple[Floats, Indices]:
+        """The cost of completion in each bin, from the first that is possible."""
         first = member.done_in
         block = self._rows[first:stop] + base
         block[0] = base + self._row_from(member.done_at, first)
@@ -338,7 +342,7 @@ class _Table:
             stops = np.maximum(rows + ends_late, choices.first + 1)
             ends = np.where(ends_late | (chosen > 0), 1.0, member.done_part)
             if member.starting_gpu_s:
-                self._hold(member, choices.first + int(choices.costs.argmin()), slack)
+                self._hold(member, choices.first + int(choices.costs.argmin()), slack=slack)
         count, part = len(at), member.ready_part
         begins = np.full(count, member.ready_in)
         edges = np.concatenate([stops, stops - 1, begins, begins + 1])
@@ -353,11 +357,11 @@ class _Table:
         shares = shares * member.work_s / np.maximum(work, max(least_work, TINY))
         np.add.at(self._taken, places, parts * np.tile(shares, 4))
 
-    def _hold(self, member: Member, until: int, slack: float) -> None:
+    def _hold(self, member: Member, until: int, *, slack: float) -> None:
         """Note where the job holds GPUs for its start: where that is cheap, before it is done."""
         first = member.submitted_in
         prices = self._lowest[first : until + 1] * member.starting_gpu_s
-        bins, shares = _spread_out(prices, slack, self._market.widths[first : until + 1])
+        bins, shares = _spread_out(prices, slack, sizes=self._market.widths[first : until + 1])
         self._held[first + bins] += shares * member.starting_gpu_s
 
     def add_use(self, sources: Indices, used: Floats) -> None:
@@ -374,7 +378,9 @@ class _Table:
         np.add.at(used, (rows, sources[rows, self._lowest_in[rows]]), self._held[rows])
 
 
-def _spread_out(costs: Floats, slack: float, sizes: Floats | None = None) -> tuple[Indices, Floats]:
+def _spread_out(
+    costs: Floats, slack: float, *, sizes: Floats | None = None
+) -> tuple[Indices, Floats]:
     """Choose among costs, the cheapest most of all and those within the slack with it."""
     if slack <= 0.0:
         return np.array([costs.argmin()]), np.ones(1)

@@ -1,7 +1,7 @@
 """
 Results on disk: one line of JSON each, added as they come.
 
-:mod:`dlctl.verbs.studies.compare` opens one for ``--resume`` and looks there before it plays anything, so that a
+:mod:`dlctl.verbs.studies.comparing.compare` opens one for ``--resume`` and looks there before it plays anything, so that a
 comparison which was interrupted goes on where it stopped. A line that was half written when the
 machine went down is not read, and its simulation is played again. Several comparisons may share a
 journal, since a result is known by a key that holds everything that determines it.

@@ -1,7 +1,7 @@
 """
 Every combination of what is to be compared, as a list of tasks.
 
-:mod:`dlctl.verbs.studies.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
+:mod:`dlctl.verbs.studies.comparing.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
 innermost of the loops, so tasks that read the same trace follow each other.
 """
 
@@ -16,7 +16,7 @@ from dlsim.scenarios import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What a scenario is varied by."""
+    """The axes along which scenarios vary."""
 
     loads: tuple[float | None, ...] = (None,)
     restart_costs: tuple[float | None, ...] = (None,)

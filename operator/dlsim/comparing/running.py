@@ -1,7 +1,7 @@
 """
 Tasks on all cores: results come as they are ready, and are put in order by those who read them.
 
-:mod:`dlctl.verbs.studies.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
+:mod:`dlctl.verbs.studies.comparing.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
 that fails – a policy that breaks a law, a trace that cannot be read – fails alone: its error is
 its result, which no journal keeps.
 """
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dlsim.comparing.tasks import Task, Values
 
 AHEAD = 2
-"""So many tasks are handed to each process, so that it need not wait for its next."""
+"""The number of tasks that each process gets ahead, so that it need not wait for its next one."""
 
 
 ENDED = "its process was ended, perhaps for lack of memory; try with fewer --jobs"
@@ -53,7 +53,7 @@ def perform(task: Task) -> Result:
     """Perform a task; what goes wrong is its result."""
     try:
         return task.perform()
-    except Exception as error:  # noqa: BLE001 - whatever a policy raises concerns its task alone
+    except Exception as error:  # noqa: BLE001 - an exception of a policy concerns its task alone
         return Failure(f"{type(error).__name__}: {error}")
 
 
@@ -61,7 +61,7 @@ def _run_in_pool(tasks: Sequence[tuple[int, Task]], processes: int) -> Iterator[
     queue = iter(tasks)
     under_way: dict[Future[Result], int] = {}
     with _open_pool(processes) as pool:
-        for future in _iter_done(pool, queue, under_way, processes * AHEAD):
+        for future in _iter_done(pool, queue, under_way=under_way, most=processes * AHEAD):
             if isinstance(future.exception(), BrokenProcessPool):
                 break
             yield Finished(under_way.pop(future), future.result())
@@ -75,10 +75,11 @@ def _run_in_pool(tasks: Sequence[tuple[int, Task]], processes: int) -> Iterator[
 def _iter_done(
     pool: ProcessPoolExecutor,
     queue: Iterator[tuple[int, Task]],
+    *,
     under_way: dict[Future[Result], int],
     most: int,
 ) -> Iterator[Future[Result]]:
-    """Keep so many tasks under way, and yield those that are done; the caller takes them out."""
+    """Keep ``most`` tasks under way, and yield those that are done; the caller takes them out."""
     while True:
         for number, task in islice(queue, most - len(under_way)):
             under_way[_submit(pool, task)] = number

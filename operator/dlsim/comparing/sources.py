@@ -3,16 +3,21 @@ Which files of the program determine what a policy does in a simulation.
 
 :mod:`dlsim.comparing.tasks` digests them. They are found by following the imports from the
 simulator and from the policy's own module, so a policy that is a package counts with all of its
-modules, and a module that several policies share counts for each of these and for no other. What is
-imported is read from the sources, because modules that are loaded do not say where their names
+modules, and a module that several policies share counts for each of these and for no other. Imports
+are read from the sources, because loaded modules do not say where their names
 come from. That finds everything: no module of the brain imports by any other means
 (``pure-core`` in ``pyproject.toml``).
+
+Docstrings, comments and blank lines are left out, so that better words make no result stale.
 """
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+import io
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import dlcore
 import dlsim
@@ -28,16 +33,54 @@ _FOLDERS = {
 
 def read_sources(*modules: str, left_out: Collection[str]) -> list[tuple[str, bytes]]:
     """
-    Read the files that the simulator and the modules of a policy consist of, by their names.
+    Read the files that the simulator and the modules of a policy consist of, by their names, without words.
 
     Modules of others do not count. ``left_out`` are parts of the simulator that do not count.
     """
     simulator = map(_name_of, sorted(_FOLDERS["dlsim"].rglob("*.py")))
     return [
-        (module, path.read_bytes())
+        (module, leave_out_words(path.read_bytes()))
         for module in sorted(_follow([*simulator, *modules], left_out))
         if (path := _find_file(module)) is not None
     ]
+
+
+@cache
+def leave_out_words(source: bytes) -> bytes:
+    """
+    Leave docstrings, comments and blank lines out of a source, on which no result depends.
+
+    The text is cut, not made again from a tree, because the page of the suite holds a digest of it, and that has to
+    be the same in every version of Python.
+    """
+    lines = source.decode().split("\n")
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if _is_text(node) and _is_alone(node, lines):
+            rows = range(node.lineno - 1, node.end_lineno or node.lineno)
+            for row in rows:
+                lines[row] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
+    """Whether this is a docstring of a module, class or function, or of a field."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _is_alone(node: ast.Expr, lines: Sequence[str]) -> bool:
+    """Whether nothing else is on its lines."""
+    first, last = lines[node.lineno - 1], lines[(node.end_lineno or node.lineno) - 1]
+    return not (
+        first.encode()[: node.col_offset].strip() or last.encode()[node.end_col_offset :].strip()
+    )
 
 
 def _follow(modules: Iterable[str], left_out: Collection[str]) -> set[str]:

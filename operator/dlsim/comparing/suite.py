@@ -57,7 +57,7 @@ def load_suite(path: Path | None = None) -> Suite:
         Entry(path.parents[1] / each["file"], each["part"], each["cluster"])
         for each in document["traces"]
     )
-    _check(path, document, entries)
+    _check(path, document, entries=entries)
     return Suite(
         version=document["version"],
         placements=tuple(document["placements"]),
@@ -96,7 +96,7 @@ def plan_suite(
     return tasks
 
 
-def _check(path: Path, document: Any, entries: Sequence[Entry]) -> None:
+def _check(path: Path, document: Any, *, entries: Sequence[Entry]) -> None:
     """Refuse what would give figures that mean something else than they seem to."""
     names = [name_of(entry.path) for entry in entries]
     wrong = [entry.part for entry in entries if entry.part not in PARTS]

@@ -1,7 +1,7 @@
 """
 The table of a comparison: pure functions from results to lines.
 
-:mod:`dlctl.verbs.studies.compare` prints the lines. Times of different traces cannot be averaged, their ratios
+:mod:`dlctl.verbs.studies.comparing.compare` prints the lines. Times of different traces cannot be averaged, their ratios
 can: each figure of a policy is divided by that of a reference in the very same scenario, and the
 ratios are averaged geometrically, so that it does not matter which of the two is the reference. A
 case counts only if policy and reference both have a figure there.
@@ -29,7 +29,7 @@ GROUPS = (
     "sizes",
     "seed",
 )
-"""What a case is besides its policy, and by what lines can be told apart."""
+"""The properties of a case apart from its policy, by which lines can be distinguished."""
 
 EXACT = "exact"
 """As a reference: each policy itself, where it knows everything."""
@@ -84,7 +84,7 @@ def sum_up(
             if _name_group(row, by) == group:
                 groups.setdefault((group, row["policy"]), []).append(row)
     return [
-        _make_line(group, policy, found, found_references)
+        _make_line(group, policy, rows=found, least=found_references)
         for (group, policy), found in groups.items()
     ]
 
@@ -98,7 +98,7 @@ def spread(ratios: Iterable[float]) -> Spread | None:
 
 
 def ratios_of(
-    rows: Sequence[Row], figure: str, references: Sequence[str]
+    rows: Sequence[Row], figure: str, *, references: Sequence[str]
 ) -> dict[str, list[float]]:
     """The ratio of each case, by policy, for those who draw them."""
     least = _References(rows, references)
@@ -123,7 +123,7 @@ def bound_ratio(row: Row) -> float:
 
 
 def _make_line(
-    group: tuple[str, ...], policy: str, rows: Sequence[Row], least: "_References"
+    group: tuple[str, ...], policy: str, *, rows: Sequence[Row], least: "_References"
 ) -> Line:
     def compare(figure: str) -> Spread | None:
         return spread(_divide(row[figure], least.find(row, figure)) for row in rows)
@@ -170,7 +170,7 @@ class _References:
 
 
 def _case(row: Row) -> Case:
-    """What two rows have in common that differ in their policies only."""
+    """Return the values that two rows share if they differ in their policies only."""
     return tuple(str(row.get(name)) for name in GROUPS)
 
 

@@ -1,11 +1,11 @@
 """
 One simulation of a comparison: a policy in a scenario, and the key of its result.
 
-:mod:`dlctl.verbs.studies.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
+:mod:`dlctl.verbs.studies.comparing.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
 them. A result is known again by its key, which is a digest of everything that determines it: the
 scenario, the content of its files, the policy as it was typed, and the program. Of the program
-those files count that the simulator and the policy consist of (:mod:`.sources`), so a change to one
-policy makes only its own results stale, and a change to what policies share those of all that use
+those files count that the simulator and the policy consist of (:mod:`.sources`), without their
+docstrings and comments, so a change to one policy makes only its own results stale, and a change to what policies share those of all that use
 it.
 """
 
@@ -107,7 +107,7 @@ class Task:
         """Play it, and return the fields of its score; or find the bound."""
         setting = build_setting(self.scenario)
         workload = _read_once(self.scenario)
-        setting = charge_trials(self.scenario, setting, workload)
+        setting = charge_trials(self.scenario, setting, workload=workload)
         if self.policy is None:
             bound = bound_mean_jct(workload, setting)
             return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}

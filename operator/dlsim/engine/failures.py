@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlcore.model import NodeName
-from dlsim.engine.world import Outage
+from dlsim.engine.settings import Outage
 from dlsim.inputs.tables import Row, Table
 
 EVENTS = ("lost", "back")
@@ -25,10 +25,10 @@ def read_failures(path: Path, nodes: Collection[NodeName]) -> tuple[Outage, ...]
     for time, row in sorted(told, key=lambda each: each[0]):
         node = _read_node(row, nodes)
         if _read_event(row) == "back":
-            _check_lost(row, node, open_since)
+            _check_lost(row, node, lost=open_since)
             outages.append(replace(open_since.pop(node), back_at=time))
         else:
-            _check_up(row, node, open_since)
+            _check_up(row, node, lost=open_since)
             open_since[node] = Outage(node, time)
     return tuple(sorted((*outages, *open_since.values()), key=lambda each: each.lost_at))
 
@@ -51,7 +51,7 @@ def _read_event(row: Row) -> str:
     return event
 
 
-def _check_lost(row: Row, node: NodeName, lost: Mapping[NodeName, Outage]) -> None:
+def _check_lost(row: Row, node: NodeName, *, lost: Mapping[NodeName, Outage]) -> None:
     if node not in lost:
         raise row.error(
             f"{node} comes back but was not lost before",
@@ -60,7 +60,7 @@ def _check_lost(row: Row, node: NodeName, lost: Mapping[NodeName, Outage]) -> No
         )
 
 
-def _check_up(row: Row, node: NodeName, lost: Mapping[NodeName, Outage]) -> None:
+def _check_up(row: Row, node: NodeName, *, lost: Mapping[NodeName, Outage]) -> None:
     if node in lost:
         raise row.error(
             f"{node} is lost already, since {lost[node].lost_at:g} s",

@@ -17,7 +17,7 @@ RESOLUTION = 1e-6
 
 
 class Order(IntEnum):
-    """What comes first within one instant: what frees GPUs before what wants them."""
+    """The order within one instant: events that free GPUs come before events that want them."""
 
     COMPLETION = 0
     CHANGE = 1
@@ -27,7 +27,7 @@ class Order(IntEnum):
 
 
 class Kernel(Generic[Event]):
-    """A queue of events. Ties are settled by :class:`Order`, then by who was put in first."""
+    """A queue of events. Ties are settled by :class:`Order`, then by the order in which they were put in."""
 
     __slots__ = ("_count", "_facts", "_heap", "now")
 
@@ -49,7 +49,7 @@ class Kernel(Generic[Event]):
 
     @property
     def only_wakes(self) -> bool:
-        """Whether nothing will happen any more but that somebody asks to be asked again."""
+        """Whether no event is left except wake-ups that a policy asked for."""
         return self._facts == 0
 
     def next_time(self) -> float:

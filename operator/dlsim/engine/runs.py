@@ -1,8 +1,8 @@
 """
-A job inside the simulated world: what it was told, and what it physically does.
+A job inside the simulated world: its target, and what it physically does.
 
-A decision only sets a run's ``target``. :mod:`dlsim.engine.coordinator` brings the run there as fast as
-the mechanism allows, whatever it is in the middle of.
+A decision only sets a run's ``target``. :mod:`dlsim.engine.controlling.coordinator` brings the run there as
+fast as the mechanism allows, from any state.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from dlsim.results.records import JobRecord
 
 
 class Activity(Enum):
-    """What the training process does."""
+    """The activity of the training process."""
 
     DOWN = "down"
     STARTING = "starting"
@@ -32,7 +32,7 @@ class Pod:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A job in the world. Mutable, and nobody's but the world's."""
+    """A job in the world. It is mutable, and only the world uses it."""
 
     traced: TracedJob
     record: JobRecord
@@ -59,7 +59,7 @@ class Run:
     profiled: int = 0
     """The most GPUs on which it has trained so far."""
     safe_iterations: float = 0.0
-    """What its last checkpoint holds."""
+    """The iterations in its last checkpoint."""
     is_tried: bool = False
     """Whether its checkpoint was tried, and a good one so confirmed."""
     has_lost_work: bool = False
@@ -71,7 +71,7 @@ class Run:
     batch_size: int | None = None
     """The batch that its process was started with."""
     worth: float = 1.0
-    """What an iteration is worth now, of one with the job's own batch."""
+    """The present worth of an iteration, as a share of one with the job's own batch."""
     wasted: float = 0.0
     """Iterations done so far that larger batches have made worth nothing."""
     finished: bool = False
@@ -88,7 +88,7 @@ class Run:
         return self.wasted + state.speed * (now - state.observed_at) * (1.0 - self.worth)
 
     def worthy_at(self, now: float) -> float:
-        """What it has done by ``now``, in iterations of its own batch."""
+        """Its work by ``now``, in iterations of its own batch."""
         return min(self.state.iterations_at(now) - self.wasted_at(now), self.traced.iterations)
 
     def progress_at(self, now: float) -> float:
@@ -110,12 +110,12 @@ class Run:
 
     @property
     def works(self) -> bool:
-        """Whether its process is there and was not told to stop."""
+        """Whether its process exists and has no command to stop."""
         return self.activity in (Activity.TRAINING, Activity.STARTING)
 
     @property
     def pods_ready(self) -> bool:
-        """Whether every node of its target has a pod that waits to be told to run."""
+        """Whether every node of its target has a pod that waits for the command to run."""
         target = self.target
         return target is not None and all(
             node in self.pods and self.pods[node].ready for node in target.nodes

@@ -1,1 +1,1 @@
-"""What is read: traces, documents, and the shipped speeds."""
+"""The input of simulations: traces, documents, and the shipped speeds."""

@@ -1,10 +1,10 @@
 """
 DLJob files as a workload: the same files that run on a cluster, played in a simulation.
 
-Called by :mod:`dlsim.jobs.workloads`. What a document says is :mod:`dlcore.documents.jobfile`'s business; here
-is what a simulation must know besides. When a job is submitted stands in its annotation
-``dljob.io/submit-at``. How fast it trains is looked up by its ``spec.profile``. How its metric
-moves, if it trains for a target, stands in the annotation ``sim.dljob.io/learning``, as in
+:mod:`dlsim.jobs.workloads` calls it. :mod:`dlcore.documents.jobfile` reads a document; this module adds the facts that
+only a simulation needs. The annotation ``dljob.io/submit-at`` says when a job is submitted.
+Its ``spec.profile`` leads to its speeds. If it trains for a target, the annotation
+``sim.dljob.io/learning`` says how its metric moves, as in
 ``b0=0.002 b1=1.5 c=0.93 sigma=0.004``: see :class:`~dlsim.jobs.learning.Learning`.
 """
 
@@ -18,7 +18,8 @@ from dlcore.documents import jobfile
 from dlcore.documents.jobschema import SUBMIT_AT
 from dlcore.model import Direction, Job
 from dlcore.predicting.relating import Atlas
-from dlcore.profiles import JobType, Profile, Speed
+from dlcore.predicting.relatives import bare
+from dlcore.profiles import OF_ONE_JOB, JobType, Profile, Speed
 from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
 from dlsim.inputs.tables import MOST_SECONDS
@@ -172,9 +173,13 @@ class Described:
     """The speeds of jobs whose files name a profile, or none."""
 
     def __init__(
-        self, table: Mapping[JobType, Profile], pool: Pool, ground: Ground, *, seed: int
+        self, table: Mapping[JobType, Profile], pool: Pool, *, ground: Ground, seed: int
     ) -> None:
         self._table = table
+        # Each job of an unknown type asks, and there may be thousands of both.
+        self._by_model: dict[str, list[JobType]] = {}
+        for kind in table:
+            self._by_model.setdefault(bare(kind.model), []).append(kind)
         self._atlas = Atlas(table)
         self._pool = pool
         self._ground = ground
@@ -198,7 +203,7 @@ class Described:
         profile = self._table.get(kind)
         if profile is not None:
             return Curve(profile)
-        relatives = [other for other in self._table if _plain(other.model) == _plain(kind.model)]
+        relatives = self._by_model.get(bare(kind.model), ())
         if relatives:
             return Curve(self._from_relatives(kind, relatives))
         self._unknown[kind] = None
@@ -217,21 +222,16 @@ class Described:
     def profiles(self) -> Mapping[JobType, Profile]:
         """The true speeds of all jobs noted."""
         return {
-            kind: Profile(kind, lay_out(curve, self._counts[kind], self._ground))
+            kind: Profile(kind, lay_out(curve, self._counts[kind], ground=self._ground))
             for kind, curve in sorted(self._curves.items())
         }
 
     def notes(self) -> Iterator[str]:
-        """What had to be assumed."""
+        """The assumptions."""
         if self._unknown:
-            first = map(str, list(self._unknown)[:5])
+            first = (str(kind).removeprefix(OF_ONE_JOB) for kind in list(self._unknown)[:5])
             names = ", ".join(first) + (", …" if len(self._unknown) > 5 else "")
             yield (
                 f"no speed is known of {names}: curves of other models were drawn by lot; "
                 "give measured ones with --speeds"
             )
-
-
-def _plain(model: str) -> str:
-    """A model's name as people agree on it: ResNet-18 and resnet18 are one."""
-    return "".join(character for character in model.lower() if character.isalnum())

@@ -19,7 +19,7 @@ from dlsim.jobs.curves import Curve, Ground
 from dlwire.messages import Shape
 
 GPU_TYPE = "A800"
-"""What everything was measured on, eight a node."""
+"""The type of GPU of all measurements, eight a node."""
 
 FEWEST: Mapping[str, int] = {"llama30": 40}
 """

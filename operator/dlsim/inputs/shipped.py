@@ -1,9 +1,9 @@
 """
 Measured speeds from files: those that are shipped in ``profiles/``, and those of a user.
 
-Called by the command and by :mod:`dlsim.jobs.workloads`, before a run. What others measured is turned
-into profiles at a fixed global batch, which is the rule of the papers that DLJob follows; how
-each set was measured, and under which licence it is here, stands in ``profiles/README.md``.
+The command and :mod:`dlsim.jobs.workloads` call it before a run. It turns the measurements of others
+into profiles at a fixed global batch, which is the rule of the papers that DLJob follows;
+``profiles/README.md`` says how each set was measured, and under which licence it is included.
 
 Job types bear the names of their source (``ResNet-18``, ``imagenet``) and name no dataset.
 """
@@ -138,7 +138,7 @@ def _read_elasticflow(folder: Path) -> Speeds:
 
 
 class _Workers(NamedTuple):
-    """What a column of Gavel's table was measured with."""
+    """The setup in which a column of Gavel's table was measured."""
 
     model: str
     shape: Shape
@@ -176,8 +176,8 @@ def _at_global_batches(steps: Mapping[_Workers, Mapping[int, float]]) -> Speeds:
 
     Gavel adds up the steps of all workers, and an iteration is a step of each, so n workers make
     the n-th part of that many iterations. A worker has the n-th part of the global batch. Where
-    that is more than was measured, it takes the largest that was several times (as training code
-    does by accumulating gradients), so samples per second stay what they are there.
+    that is more than was measured, it takes the largest measured one several times (as training code
+    does by accumulating gradients), so samples per second stay the same as for that one.
     """
     speeds: Speeds = {}
     for workers, by_local in steps.items():
@@ -311,7 +311,7 @@ class Slowdown(NamedTuple):
 
 def load_slowdowns(folder: Path | None = None) -> list[Slowdown]:
     """
-    The relative speeds from which :data:`dlcore.predicting.relating.SPREAD_EXPONENT` was taken.
+    The relative speeds from which :data:`dlcore.predicting.growths.SPREAD_EXPONENT` was taken.
 
     They are no profiles, because they say nothing about how fast the models are.
     """

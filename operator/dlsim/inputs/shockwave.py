@@ -60,7 +60,7 @@ _JOB_TYPE = re.compile(r"(?P<model>.+) \(batch size (?P<batch>\d{1,9})\)", re.AS
 
 
 class Setup(NamedTuple):
-    """What a throughput was measured with. The batch size is that of one GPU."""
+    """The setup in which a throughput was measured. The batch size is that of one GPU."""
 
     model: str
     batch: int
@@ -68,7 +68,7 @@ class Setup(NamedTuple):
 
 
 class Regime(NamedTuple):
-    """Epochs in which ``accordion`` keeps the first batch size; they may recur every so many."""
+    """Epochs in which ``accordion`` keeps the first batch size; they may recur periodically."""
 
     batch: int | None
     """Of which first batch size it is true; ``None``: of every one."""
@@ -103,7 +103,7 @@ class Lengths:
                 remedy=f"write one of {', '.join(MODES)}",
             )
         epochs = math.ceil(request.iterations / math.ceil(SAMPLES[model] / setup.batch))
-        sizes = self._iter_batches(setup, request.adaptation, epochs)
+        sizes = self._iter_batches(setup, request.adaptation, epochs=epochs)
         alone = math.fsum(
             SAMPLES[model] / batch / self._steps[setup._replace(batch=batch)] for batch in sizes
         )
@@ -122,7 +122,7 @@ class Lengths:
             )
         return setup
 
-    def _iter_batches(self, setup: Setup, mode: str, epochs: int) -> Iterator[int]:
+    def _iter_batches(self, setup: Setup, mode: str, *, epochs: int) -> Iterator[int]:
         """Say with which batch size each epoch runs."""
         if mode == "gns":
             return self._iter_gns(setup, epochs)

@@ -37,7 +37,7 @@ class Row:
         return BadInput(self.file, message, line=self.line, field=field, remedy=remedy)
 
     def text(self, field: str) -> str:
-        """Whatever is there; empty if the table has no such column."""
+        """The text of the cell; empty if the table has no such column."""
         return self.fields.get(field, "")
 
     def name(self, field: str) -> str:
@@ -48,7 +48,7 @@ class Row:
         return value
 
     def whole(self, field: str, *, least: int, default: int | None = None) -> int:
-        """A whole number of at least ``least``; ``default`` where nothing is there."""
+        """A whole number of at least ``least``; ``default`` where the field is empty."""
         value = self.text(field)
         if not value and default is not None:
             return default
@@ -145,14 +145,14 @@ class Table:
         required: Sequence[str],
         optional: Sequence[str] = (),
     ) -> Self:
-        """Make it of lines that were read before, by somebody who had to see the header first."""
+        """Make it of lines that the caller has already read to see the header."""
         if not lines:
             raise BadInput(path, "is empty", remedy=f"begin with the line {','.join(required)}")
         (line, header), *body = lines
-        _check_header(path, line, header, required, optional)
+        _check_header(path, line, header=header, required=required, optional=optional)
         if not body:
             raise BadInput(path, "has no rows", line=line, remedy="add one below the header")
-        return cls([_make_row(path, line, header, fields) for line, fields in body])
+        return cls([_make_row(path, line, header=header, fields=fields) for line, fields in body])
 
 
 def open_text(path: Path) -> IO[str]:
@@ -188,7 +188,12 @@ def _split_lines(path: Path, file: IO[str]) -> list[tuple[int, list[str]]]:
 
 
 def _check_header(
-    path: Path, line: int, header: Sequence[str], required: Sequence[str], optional: Sequence[str]
+    path: Path,
+    line: int,
+    *,
+    header: Sequence[str],
+    required: Sequence[str],
+    optional: Sequence[str],
 ) -> None:
     for column in required:
         if column not in header:
@@ -202,7 +207,7 @@ def _check_header(
     for index, column in enumerate(header):
         if column and column in header[:index]:
             raise BadInput(
-                path, "is there twice", line=line, field=column, remedy="keep one of the columns"
+                path, "appears twice", line=line, field=column, remedy="keep one of the columns"
             )
         # Other columns are none of our business, but a slip must not go unnoticed.
         meant = difflib.get_close_matches(column, optional, n=1, cutoff=0.7)
@@ -216,7 +221,7 @@ def _check_header(
             )
 
 
-def _make_row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
+def _make_row(path: Path, line: int, *, header: Sequence[str], fields: Sequence[str]) -> Row:
     if len(fields) != len(header):
         raise BadInput(
             path,

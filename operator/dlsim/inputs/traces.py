@@ -2,9 +2,8 @@
 Traces as they lie on disk: which format a file has, and what its rows say.
 
 Called by :func:`dlsim.jobs.workloads.read`, which makes jobs of the rows. A format is recognised by
-its header. Whatever is wrong with a file ends as one :class:`~dlsim.errors.BadInput` that names
-line and column: a row is never skipped or mended, because the figures would be those of another
-trace.
+its header. Every fault of a file ends as one :class:`~dlsim.errors.BadInput` that names line and
+column: a row is never skipped or mended, because the figures would be those of another trace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from dlsim.jobs.checkpointing import Kind as Saves
 
 
 class Kind(Enum):
-    """What a trace tells of its jobs besides when they come and how many GPUs they ask for."""
+    """The information of a trace about its jobs, in addition to their submission times and requested GPUs."""
 
     DURATIONS = "for how long they ran (Philly, ITP)"
     ITERATIONS = "duration, model and iterations (Tiresias)"
@@ -33,7 +32,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A job of a trace. What its format does not tell is left at the default."""
+    """A job of a trace. Fields that its format lacks keep their defaults."""
 
     row: Row
     """Where it was read, for errors that come up later."""
@@ -45,7 +44,7 @@ class Request:
     model: str = ""
     batch_size: int = 0
     checkpoint: Saves = Saves.GOOD
-    """What it has of a checkpoint, if its file has that column."""
+    """The kind of its checkpoint, if its file has that column."""
     guaranteed: bool = False
     """Whether it must never be slower than on the GPUs that it asks for."""
     adaptation: str = ""
@@ -165,9 +164,9 @@ def recognise(path: Path, header: tuple[int, Sequence[str]]) -> Format:
     """
     Find the format that the header fits best.
 
-    A header that has more than a format needs, and less than a larger one, is taken for the
-    larger one with something missing: a model without a number of iterations is no use to
-    anybody, and its author should hear of it.
+    A header that has more than a format needs, and less than a larger one, is taken for the larger
+    one with something missing: a model without a number of iterations is useless, and its author
+    should see an error.
     """
     line, names = header
     present = set(names)

@@ -1,8 +1,7 @@
 """
 YAML files that people wrote, with the lines on which their documents begin.
 
-What cannot be read is told with its file and line. Used for DLJob files, by the simulator and by
-``dljob submit``.
+An error names file and line. Used for DLJob files, by the simulator and by ``dljob submit``.
 """
 
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ def load_placed(file: Path) -> list[Placed]:
 
 
 def read(text: IO[str], name: object) -> list[tuple[int, Any]]:
-    """Read the documents of an open text, which bears this name in what is told of it."""
+    """Read the documents of an open text, which has this name in messages."""
     return [(each.line, each.content) for each in read_placed(text, name)]
 
 
@@ -174,7 +173,7 @@ def _count_fields(node: yaml.Node, counts: dict[int, int]) -> int:
 
 
 def _iter_lines(root: yaml.Node) -> Iterator[tuple[str, int]]:
-    """Yield the path and the line of every field; what an anchor repeats is told where it is written."""
+    """Yield the path and the line of every field; a field that an anchor repeats has the line where it is written."""
     stack, seen = [("", root)], {id(root)}
     while stack:
         path, node = stack.pop()

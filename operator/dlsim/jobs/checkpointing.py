@@ -1,4 +1,4 @@
-"""What a job of a simulation has of a checkpoint: values, for those who read jobs and those who draw them."""
+"""The kinds of checkpoints of simulated jobs: values, for the modules that read jobs and those that draw them."""
 
 from enum import StrEnum
 

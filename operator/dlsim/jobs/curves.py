@@ -1,9 +1,9 @@
 """
 How jobs of a trace scale: measured curves, laid out over every shape of a cluster.
 
-Called by :mod:`dlsim.jobs.scaling`. What was measured has gaps: it was measured on other types of GPU,
-on nodes of another size, not at every count. What is true in a simulated world must have none,
-so that a policy which asks for an odd shape is told what a real cluster would show it:
+:mod:`dlsim.jobs.scaling` calls it. Measurements have gaps: they come from other types of GPU,
+from nodes of another size, and not from every count. The truth of a simulated world must have none,
+so that a policy which asks for an odd shape gets the answer of a real cluster:
 
 * A count is as fast as it was measured on the fewest nodes, for as long as the job is on no more
   nodes than that, or than the cluster at hand needs. On more nodes it is as fast as was measured
@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dlcore.predicting.growths import SPREAD_EXPONENT
 from dlcore.predicting.interpolating import points_by_type, spread_exponent_alone
-from dlcore.predicting.relating import SPREAD_EXPONENT, TYPE_SPEED, Atlas
+from dlcore.predicting.relating import TYPE_SPEED, Atlas
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
 
@@ -28,7 +29,7 @@ STANDARD_TYPES = ("V100", "A100", "T4", "P100", "K80")
 """Which type speaks for GPUs of a type that was not measured, if there are several."""
 
 MOST_NODES = 64
-"""Nobody spreads a job further, and the predictor knows what to make of it if somebody does."""
+"""No policy spreads a job further, and the predictor can extrapolate if one does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Ground:
         return self.gpu_types[0]
 
     def fewest_nodes(self, gpus: int) -> int:
-        """On how many nodes so many GPUs are at best."""
+        """The fewest nodes that hold ``gpus`` GPUs."""
         return -(-gpus // self.node_gpus)
 
 
@@ -99,15 +100,15 @@ class Curve:
         """How fast it is on a measured type when it is packed."""
         return self._atlas.estimate(self.type, Shape(gpus, 1, gpu_type)).value
 
-    def speed_on(self, gpus: int, gpu_type: str, ground: Ground) -> float:
+    def speed_on(self, gpus: int, gpu_type: str, *, ground: Ground) -> float:
         """How fast it is on any type of the cluster when it is packed."""
         if gpu_type in self.types:
             return self.speed(gpus, gpu_type)
         standard = self.standard_type(ground)
-        return self.speed(gpus, standard) * type_ratio(standard, gpu_type, ground)
+        return self.speed(gpus, standard) * type_ratio(standard, gpu_type, ground=ground)
 
     def spread(self, gpus: int, nodes: int, gpu_type: str, ground: Ground) -> float:
-        """What part of its packed speed is left on so many nodes."""
+        """The share of its packed speed that it keeps on ``nodes`` nodes."""
         kind = gpu_type if gpu_type in self.types else self.standard_type(ground)
         packed = max(self._homes.get(Shape(gpus, 1, kind), 1), ground.fewest_nodes(gpus))
         if nodes <= packed:
@@ -118,7 +119,7 @@ class Curve:
         return float((packed / nodes) ** self.spread_exponent)
 
 
-def type_ratio(measured: str, other: str, ground: Ground) -> float:
+def type_ratio(measured: str, other: str, *, ground: Ground) -> float:
     """How much faster the other type is; of two of which nothing is known, neither is."""
     # A measured type of which nothing is known is put in the place of the cluster's first.
     known = measured if measured in TYPE_SPEED else ground.reference
@@ -130,8 +131,8 @@ def type_ratio(measured: str, other: str, ground: Ground) -> float:
 def lay_out(
     curve: Curve,
     counts: Iterable[int],
-    ground: Ground,
     *,
+    ground: Ground,
     norm: float = 1.0,
     unit: float = 1.0,
 ) -> dict[Shape, Speed]:
@@ -144,7 +145,7 @@ def lay_out(
     speeds: dict[Shape, Speed] = {}
     for kind in ground.gpu_types:
         for gpus in sorted(counts):
-            packed = curve.speed_on(gpus, kind, ground) / norm * unit
+            packed = curve.speed_on(gpus, kind, ground=ground) / norm * unit
             for nodes in range(1, min(gpus, MOST_NODES) + 1):
                 part = curve.spread(gpus, nodes, kind, ground)
                 speeds[Shape(gpus, nodes, kind)] = Speed(packed * part)
@@ -170,7 +171,7 @@ class Pool:
 
     def draw(self, gpus: int, key: str) -> Curve:
         """
-        Draw a curve that rises at least up to so many GPUs, or else one that rises furthest.
+        Draw a curve that rises at least up to ``gpus`` GPUs, or else one that rises furthest.
 
         The draw depends on the key alone, in every process.
         """

@@ -1,5 +1,5 @@
 """
-How the metric of a simulated job really moves, which nobody but the world knows beforehand.
+How the metric of a simulated job really moves, which only the world knows beforehand.
 
 :mod:`dlsim.jobs.workloads` attaches one to a job; :mod:`dlsim.engine.world` lets the job report from it.
 """
@@ -14,15 +14,15 @@ class Learning:
     """
     A synthetic truth: an accuracy that rises as ``c - 1 / (b0 k + b1)`` over ``k`` iterations.
 
-    It is Optimus's curve of a falling loss turned upside down; one that ``falls`` is Optimus's
-    own, ``c + 1 / (b0 k + b1)``. What a job reports is the truth plus noise, which depends on the
-    seed and the iteration alone: whoever asks twice hears the same.
+    It is Optimus's curve of a falling loss turned upside down; one that ``falls`` is Optimus's own,
+    ``c + 1 / (b0 k + b1)``. A job reports the truth plus noise, which depends on the seed
+    and the iteration alone, so that a second call returns the same.
     """
 
     b0: float
     b1: float
     c: float
-    """What it approaches and never reaches."""
+    """The value that it approaches and never reaches."""
     sigma: float = 0.0
     """The standard deviation of the noise."""
     seed: int = 0
@@ -34,7 +34,7 @@ class Learning:
         return self.c + gap if self.falls else self.c - gap
 
     def accuracy_at(self, iteration: float) -> float:
-        """What the job reports at this iteration."""
+        """Return the job's report at this iteration."""
         if self.sigma == 0.0:
             return self.truth_at(iteration)
         # A string, because Python seeds with those alike in every process.

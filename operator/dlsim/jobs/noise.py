@@ -1,5 +1,5 @@
 """
-What a larger batch costs in convergence: the statistical efficiency of a training.
+The cost of a larger batch in convergence: the statistical efficiency of a training.
 
 :mod:`dlsim.engine.world` asks it when a job trains another batch than its own. With a noise scale phi, a
 sample of a batch ``M`` is worth ``(phi + own) / (phi + M)`` of one of the job's own batch (Pollux, OSDI '21,
@@ -28,7 +28,7 @@ class Noise:
     """In samples."""
 
     def worth(self, batch: int, *, own: int, progress: float) -> float:
-        """What a sample of this batch is worth, of one of the job's own batch."""
+        """The worth of a sample of this batch, as a share of one of the job's own batch."""
         scale = self.scales[bisect_right(self.begins, progress) - 1]
         return (scale + own) / (scale + batch)
 

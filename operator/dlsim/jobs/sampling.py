@@ -17,7 +17,7 @@ import random
 from dataclasses import dataclass, replace
 
 from dlcore.model import Cluster, JobState, Mechanism
-from dlcore.placement import free_gpus
+from dlcore.placement import largest
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs
 from dlsim.errors import BadInput
@@ -26,7 +26,7 @@ from dlsim.jobs.workloads import TracedJob, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What is made of a trace before it is played; the default leaves it as it is."""
+    """The changes of a trace before it is played; the default leaves it as it is."""
 
     window: int | None = None
     """How many consecutive jobs are played; ``None``: all."""
@@ -41,7 +41,7 @@ def sample(workload: Workload, cluster: Cluster, wanted: Sample) -> Workload:
     if wanted.window is not None:
         workload = cut(workload, wanted.window, seed=wanted.seed)
     if wanted.load is not None:
-        workload = set_load(workload, cluster, wanted.load)
+        workload = set_load(workload, cluster, load=wanted.load)
     return workload
 
 
@@ -66,7 +66,7 @@ def cut(workload: Workload, count: int, *, seed: int) -> Workload:
     )
 
 
-def set_load(workload: Workload, cluster: Cluster, load: float) -> Workload:
+def set_load(workload: Workload, cluster: Cluster, *, load: float) -> Workload:
     """Multiply the distances between submissions so that the offered load is the wanted one."""
     present = measure_load(workload, cluster)
     if present is None:
@@ -94,16 +94,16 @@ def measure_load(workload: Workload, cluster: Cluster) -> float | None:
     predictor = Predictor(
         profiles=workload.truths, costs=Costs(), mechanism=Mechanism.IN_PLACE, cluster=cluster
     )
-    asked = sum(_gpu_time(traced, cluster, predictor) for traced in kept)
+    asked = sum(_gpu_time(traced, cluster, predictor=predictor) for traced in kept)
     return asked / (cluster.total * span) if span > 0 and asked > 0 else None
 
 
 def _fits(traced: TracedJob, cluster: Cluster) -> bool:
     state = JobState(job=traced.job, order=0)
-    return traced.job.gpus.requested <= free_gpus.largest_possible(state, cluster)
+    return traced.job.gpus.requested <= largest.largest_possible(state, cluster)
 
 
-def _gpu_time(traced: TracedJob, cluster: Cluster, predictor: Predictor) -> float:
+def _gpu_time(traced: TracedJob, cluster: Cluster, *, predictor: Predictor) -> float:
     demand = traced.job.gpus
     # A trace is about the first type of its cluster (see dlsim.jobs.curves.Ground.reference).
     kind = cluster.nodes[0].gpu_type

@@ -1,9 +1,10 @@
 """
-Whose work a simulation saves: jobs whose checkpoint works, jobs without any, and jobs with a broken one.
+The jobs whose work a simulation saves: those whose checkpoint works, jobs without any, and jobs with a
+broken one.
 
 A trace may say it in a column ``checkpoint`` and a DLJob file in the annotation
-``sim.dljob.io/checkpoint``; ``dljob simulate --no-checkpoint`` and ``--broken-checkpoint`` draw jobs by
-lot. Whatever says nothing works.
+``sim.dljob.io/checkpoint``; ``dljob simulate --no-checkpoint`` and ``--broken-checkpoint`` draw
+jobs by lot. The checkpoints of all other jobs work.
 """
 
 import random
@@ -23,11 +24,12 @@ def draw(workload: Workload, *, none: float, broken: float, seed: int) -> Worklo
     if not none and not broken:
         return workload
     return replace(
-        workload, jobs=tuple(_draw_one(each, none, broken, seed) for each in workload.jobs)
+        workload,
+        jobs=tuple(_draw_one(each, none, broken=broken, seed=seed) for each in workload.jobs),
     )
 
 
-def _draw_one(traced: TracedJob, none: float, broken: float, seed: int) -> TracedJob:
+def _draw_one(traced: TracedJob, none: float, *, broken: float, seed: int) -> TracedJob:
     # By the job's name, so that a part of a trace has the same jobs without one as the whole.
     lot = random.Random(f"{seed}/checkpoint/{traced.job.id}").random()
     if lot < none:

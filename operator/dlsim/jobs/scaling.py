@@ -48,7 +48,7 @@ class Scaling(NamedTuple):
     options: tuple[int, ...]
     iterations: float
     curve: str = ""
-    """Whose measured speeds it follows, if any."""
+    """The name of the curve whose measured speeds it follows, if any."""
     is_drawn: bool = False
     """Whether that was drawn by lot."""
 
@@ -68,7 +68,7 @@ class Scaler(Protocol):
         ...
 
     def notes(self) -> Iterator[str]:
-        """What had to be assumed, in sentences for people."""
+        """The assumptions, in sentences for people."""
         ...
 
 
@@ -149,7 +149,7 @@ class Drawn:
 
     def _type_of(self, curve: Curve, request: Request) -> JobType:
         if request.iterations:
-            # What it does in a second is a matter of this job alone.
+            # Its iterations a second concern this job alone.
             return JobType(request.model, f"job {request.id}")
         return curve.type._replace(model=f"{curve.type.model}@{request.gpus}")
 
@@ -169,9 +169,9 @@ class Drawn:
     def _speeds(
         self, curve: Curve, request: Request, options: tuple[int, ...]
     ) -> dict[Shape, Speed]:
-        norm = curve.speed_on(request.gpus, self._ground.reference, self._ground)
+        norm = curve.speed_on(request.gpus, self._ground.reference, ground=self._ground)
         unit = request.iterations / request.duration if request.iterations else 1.0
-        return lay_out(curve, options, self._ground, norm=norm, unit=unit)
+        return lay_out(curve, options, ground=self._ground, norm=norm, unit=unit)
 
     def notes(self) -> Iterator[str]:
         if self._beyond:
@@ -193,8 +193,8 @@ class Measured:
         self,
         find: Callable[[Request, JobType], Profile],
         identify: Callable[[Request], tuple[JobType, float]],
-        ground: Ground,
         *,
+        ground: Ground,
         rigid: bool,
         choose: Callable[[Curve, Request, Ground], tuple[int, ...]] | None = None,
     ) -> None:
@@ -222,7 +222,7 @@ class Measured:
 
     def profiles(self) -> Profiles:
         return {
-            kind: Profile(kind, lay_out(curve, self._counts[kind], self._ground))
+            kind: Profile(kind, lay_out(curve, self._counts[kind], ground=self._ground))
             for kind, curve in sorted(self._curves.items())
         }
 
@@ -257,7 +257,7 @@ def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:
 
 
 def identify_by_batch(request: Request) -> tuple[JobType, float]:
-    """What a trace with models and global batches tells."""
+    """Return the job type and iterations from a trace with models and global batches."""
     return JobType(request.model, "", request.batch_size), request.iterations
 
 
@@ -268,9 +268,9 @@ def identify_gavel(request: Request) -> tuple[JobType, float]:
     """
     Read Gavel's job types, as ``LM (batch size 20)``.
 
-    The batch is a GPU's, so the requested GPUs have a global batch of so many times as much; it
-    is kept when they change. Gavel counts the steps of all GPUs, of which so many make one
-    iteration.
+    The batch is that of one GPU, so the global batch is this times the number of requested GPUs; it
+    stays when they change. Gavel counts the steps of all GPUs, so one iteration is a step of each
+    requested GPU.
     """
     parts = _GAVEL_JOB.fullmatch(request.model)
     assert parts is not None  # A name is never empty, and any other text is a model.
@@ -350,7 +350,7 @@ def _between(measured: Mapping[int, float], batch: int) -> float | None:
 # --- which rule for which trace -----------------------------------------------------------
 
 
-def make_scaler(kind: Kind, own: Profiles, ground: Ground, *, seed: int, rigid: bool) -> Scaler:
+def make_scaler(kind: Kind, own: Profiles, *, ground: Ground, seed: int, rigid: bool) -> Scaler:
     """
     Choose the rule for a kind of trace.
 
@@ -367,13 +367,13 @@ def make_scaler(kind: Kind, own: Profiles, ground: Ground, *, seed: int, rigid: 
     if kind is Kind.RUBICK:
         find = partial(find_measured, {**rubick.load_rubick(), **own})
         choose = rubick.choose_counts
-        return Measured(find, identify_by_batch, ground, rigid=rigid, choose=choose)
+        return Measured(find, identify_by_batch, ground=ground, rigid=rigid, choose=choose)
     table = {**load_shipped(), **own}
     if kind is Kind.POLLUX:
         applications = PolluxApplications(table)
-        return Measured(applications.find, applications.identify, ground, rigid=rigid)
+        return Measured(applications.find, applications.identify, ground=ground, rigid=rigid)
     identify = identify_gavel if kind is Kind.GAVEL else identify_by_batch
-    return Measured(partial(find_measured, table), identify, ground, rigid=rigid)
+    return Measured(partial(find_measured, table), identify, ground=ground, rigid=rigid)
 
 
 def load_standard_curves() -> Profiles:

@@ -1,5 +1,5 @@
 """
-A workload: jobs with the truth about them that no policy is told.
+A workload: jobs with the truth about them that no policy sees.
 
 :func:`read` makes one of a trace or of job files; :mod:`dlsim.engine.world` plays it. ``dljob simulate``
 and ``dljob reproduce`` call both.
@@ -72,9 +72,9 @@ class TracedJob:
     nothing of it; ``None``: they know the truth, or what its metric forecasts.
     """
     standing: Standing | None = None
-    """Of a job that a live system has already: it is there from the beginning."""
+    """The state of a job that a live system has already; such a job exists from the beginning."""
     noise: Noise | None = None
-    """What larger batches cost it in convergence; without one, nothing."""
+    """The cost of larger batches in convergence; without one, there is none."""
     saves: bool = True
     """Whether it saves itself when it is stopped; so does a job of which nothing else is said."""
     declares: bool = True
@@ -94,9 +94,9 @@ class Workload:
     truths: Mapping[JobType, Profile]
     """The true speeds, which a policy need not know."""
     known: Mapping[JobType, Profile]
-    """What policies may look at."""
+    """The speeds that policies may see."""
     notes: tuple[str, ...] = ()
-    """What had to be assumed, in sentences for people."""
+    """The assumptions, in sentences for people."""
     rule: str = ""
     """On which numbers of GPUs elastic jobs may run, as :mod:`dlsim.premises` says it."""
 
@@ -118,20 +118,20 @@ def read(
     ``gpu_types`` are those of the cluster; a trace is about the first of them. ``largest`` is how
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
     more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
-    that stand with ``speeds`` are those of their types. ``assign`` may make other requests of those
-    of a trace (:func:`dlsim.worlds.assign`).
+    in ``speeds`` are those of their types. ``assign`` may replace the requests
+    of a trace by others (:func:`dlsim.worlds.assign`).
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
     )
     own = speeds or {}
     if is_document(path):
-        workload = _read_documents(path, own, ground, seed=seed, rigid=rigid)
+        workload = _read_documents(path, own, ground=ground, seed=seed, rigid=rigid)
     else:
         trace = read_trace(path)
         trace = assign(trace) if assign is not None else trace
         name = name_of(path)
-        workload = _read_requests(trace, own, ground, name=name, seed=seed, rigid=rigid)
+        workload = _read_requests(trace, own, ground=ground, name=name, seed=seed, rigid=rigid)
     profiles = {kind: with_costs(profile, own) for kind, profile in workload.known.items()}
     return replace(workload, truths=profiles, known=profiles)
 
@@ -150,13 +150,13 @@ def with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
 def _read_requests(
     trace: Trace,
     own: Mapping[JobType, Profile],
-    ground: Ground,
     *,
+    ground: Ground,
     name: str,
     seed: int,
     rigid: bool,
 ) -> Workload:
-    scaler = make_scaler(trace.kind, own, ground, seed=seed, rigid=rigid)
+    scaler = make_scaler(trace.kind, own, ground=ground, seed=seed, rigid=rigid)
     jobs = tuple(_make_job(request, scaler.scale(request)) for request in trace.requests)
     profiles = scaler.profiles()
     notes = (*scaler.notes(), *_note_guaranteed(trace))
@@ -200,11 +200,11 @@ def _make_job(request: Request, scaling: Scaling) -> TracedJob:
 
 
 def _read_documents(
-    path: Path, own: Mapping[JobType, Profile], ground: Ground, *, seed: int, rigid: bool
+    path: Path, own: Mapping[JobType, Profile], *, ground: Ground, seed: int, rigid: bool
 ) -> Workload:
     documents = read_documents(path)
     pool = Pool(own or load_standard_curves(), ground)
-    speeds = Described({**load_shipped(), **own}, pool, ground, seed=seed)
+    speeds = Described({**load_shipped(), **own}, pool, ground=ground, seed=seed)
     jobs = tuple(_describe(each, speeds, seed=seed, rigid=rigid) for each in documents)
     profiles = speeds.profiles()
     notes = tuple(speeds.notes())

@@ -1,1 +1,1 @@
-"""What came of it: records, scores, plots, and what was assumed."""
+"""The results of simulations: records, scores, plots, and their assumptions."""

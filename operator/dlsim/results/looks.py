@@ -22,9 +22,9 @@ class Look:
     width: float
     """Inches."""
     note_size: float
-    """Points, of what is written beside a title."""
+    """Points, of the text beside a title."""
     style: Mapping[Any, Any] = field(default_factory=dict, hash=False)
-    """What differs from the style of all pictures."""
+    """The differences from the style of all pictures."""
     is_narrow: bool = False
     """Whether panels are below each other that are beside each other elsewhere."""
 

@@ -15,27 +15,32 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
-from numpy.typing import NDArray
+from matplotlib.ticker import MaxNLocator
 
+from dlsim.results.axes import (
+    SECONDS,
+    Levels,
+    choose_unit,
+    count_upwards,
+    distribute,
+    draw_level,
+    is_skewed,
+    thin,
+    use_times,
+)
 from dlsim.results.looks import PAGE, Format, Look
 from dlsim.results.records import Happening, Record
 
-Numbers = NDArray[np.float64]
 WIDTH = PAGE.width
 """Inches: the width of a page between its margins."""
 
-STRETCHES = 600
-"""How many stretches a series is divided into when it has more points than can be told apart."""
-
-ROOMY_BARS = 8
 
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -65,7 +70,7 @@ STYLE: dict[Any, Any] = {
 }
 
 COLOURS = ("#0072b2", "#d55e00", "#000000", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's, which people tell apart whatever colours they see."""
+"""The colours of Okabe and Ito, which colour-blind people can tell apart as well."""
 
 DASHES: tuple[Any, ...] = (
     "-",
@@ -76,7 +81,7 @@ DASHES: tuple[Any, ...] = (
     (0, (4, 1, 1, 1, 1, 1)),
     (0, (2, 1.5)),
 )
-"""As many as colours, so that nobody needs the colours to tell seven policies apart."""
+"""As many as colours, so that seven policies can be distinguished without colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +92,6 @@ class Run:
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A figure of a paper and ours beside it."""
-
-    label: str
-    paper: float
-    ours: float
-    spread: float = 0.0
-    """How far ours varies, up and down."""
-
-
-class Unit(NamedTuple):
-    """What the time on an axis is counted in."""
-
-    name: str
-    seconds: float
-
-
 RATIOS: tuple[tuple[float, ...], ...] = (
     tuple(tick / 100 for tick in range(50, 160, 5)),
     tuple(tick / 10 for tick in range(1, 31)),
@@ -113,11 +100,6 @@ RATIOS: tuple[tuple[float, ...], ...] = (
     tuple(10.0**power for power in range(-3, 7)),
 )
 """The ticks of an axis of ratios, from the closest to the widest."""
-
-MOST_TICKS = 6
-
-UNITS = (Unit("days", 86400.0), Unit("hours", 3600.0), Unit("minutes", 60.0))
-SECONDS = Unit("seconds", 1.0)
 
 
 def draw_runs(runs: Sequence[Run], *, look: Look = PAGE) -> Mapping[str, Figure]:
@@ -140,7 +122,7 @@ _NAMELESS: Mapping[Format, dict[str, None]] = {
 def render(figure: Figure, form: Format) -> bytes:
     """Turn a figure into the content of a file."""
     file = io.BytesIO()
-    # What made the file and when would differ from one installation and day to the next.
+    # The names of program and date would differ from one installation and day to the next.
     metadata = _NAMELESS[form]
     with mpl.rc_context(STYLE):
         figure.savefig(file, format=form, metadata=metadata)
@@ -152,7 +134,7 @@ def render(figure: Figure, form: Format) -> bytes:
 P = ParamSpec("P")
 
 
-def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Draw in our style: what is added to a figure looks at the style of that moment."""
 
     @wraps(draw)
@@ -165,15 +147,15 @@ def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return styled
 
 
-@_styled
+@styled
 def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """GPU use over time, one panel a policy (SideCar, Figure 10)."""
-    figure, panels = _make_panels(look, rows=len(runs), height=0.75 + 0.9 * len(runs))
+    figure, panels = make_panels(look, rows=len(runs), height=0.75 + 0.9 * len(runs))
     clock = _Clock(runs)
     for axes, run in zip(panels, runs, strict=True):
         levels = clock.read(run.record, run.record.series.used)
         axes.fill_between(levels.time, levels.mean, step="post", color="#9ecae1", linewidth=0)
-        _draw_level(axes, levels, color="#08519c", linewidth=0.8)
+        draw_level(axes, levels, color="#08519c", linewidth=0.8)
         axes.axhline(run.record.gpus, color="black", linewidth=0.8, linestyle=DASHES[1])
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -185,44 +167,44 @@ def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def draw_jct(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """The distribution of completion times (SideCar, Figure 9)."""
-    figure, (axes,) = _make_panels(look, rows=1, height=2.4 if look.is_narrow else 3.2)
+    figure, (axes,) = make_panels(look, rows=1, height=2.4 if look.is_narrow else 3.2)
     times = {run.label: np.sort([job.jct for job in run.record.completed]) for run in runs}
     some = [each for each in times.values() if len(each)]
     longest = max((float(each[-1]) for each in some), default=1.0)
-    logarithmic = any(_is_skewed(each) for each in some)
-    unit = SECONDS if logarithmic else _choose_unit(longest)
+    logarithmic = any(is_skewed(each) for each in some)
+    unit = SECONDS if logarithmic else choose_unit(longest)
     for index, (label, each) in enumerate(times.items()):
         if len(each):
-            x, y = _distribute(np.maximum(each, 1.0) if logarithmic else each)
+            x, y = distribute(np.maximum(each, 1.0) if logarithmic else each)
             axes.step(x / unit.seconds, y, where="post", label=label, **_line(index))
     if logarithmic:
-        _use_times(axes, min(float(each[0]) for each in some), longest)
+        use_times(axes, min(float(each[0]) for each in some), longest=longest)
         axes.set_xlabel("job completion time")
     else:
         axes.set_xlim(0, longest / unit.seconds)
         axes.set_xlabel(f"job completion time ({unit.name})")
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("share of jobs")
-    _add_legend(figure, axes)
+    add_legend(figure, axes)
     return figure
 
 
-@_styled
+@styled
 def draw_jobs(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """How many jobs wait and how many run, over time (SideCar, Figure 7)."""
-    figure, panels = _make_panels(look, rows=2, height=3.4 if look.is_narrow else 4.4)
+    figure, panels = make_panels(look, rows=2, height=3.4 if look.is_narrow else 4.4)
     clock = _Clock(runs)
     for axes, name in zip(panels, ("pending", "running"), strict=True):
         for index, run in enumerate(runs):
             levels = clock.read(run.record, getattr(run.record.series, name))
-            _draw_level(axes, levels, label=run.label, **_line(index))
+            draw_level(axes, levels, label=run.label, **_line(index))
         axes.set_ylabel(f"{name} jobs")
-        _count_upwards(axes)
+        count_upwards(axes)
         clock.label(axes)
-    _add_legend(figure, panels[0])
+    add_legend(figure, panels[0])
     return figure
 
 
@@ -231,10 +213,10 @@ REMOVES = frozenset({Happening.REMOVING, Happening.STOPPED})
 """To lose some GPUs, or all of them."""
 
 
-@_styled
+@styled
 def draw_changes(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     """How often GPUs were added to running jobs and taken from them (SideCar, Figure 11)."""
-    figure, panels = _make_panels(look, columns=2, height=2.9)
+    figure, panels = make_panels(look, columns=2, height=2.9)
     clock = _Clock(runs)
     for axes, kinds, name in zip(
         panels, (ADDS, REMOVES), ("GPUs added", "GPUs removed"), strict=True
@@ -242,124 +224,17 @@ def draw_changes(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         for index, run in enumerate(runs):
             at = [entry.time for entry in run.record.log if entry.what in kinds]
             levels = clock.read(run.record, range(1, len(at) + 1), at=at)
-            _draw_level(axes, levels, label=run.label, **_line(index))
+            draw_level(axes, levels, label=run.label, **_line(index))
         axes.set_title(name)
-        _count_upwards(axes)
+        count_upwards(axes)
         clock.label(axes)
     for axes in panels if look.is_narrow else panels[:1]:
         axes.set_ylabel("changes so far")
-    _add_legend(figure, panels[0])
+    add_legend(figure, panels[0])
     return figure
-
-
-@_styled
-def draw_bars(
-    bars: Sequence[Bar],
-    *,
-    quantity: str,
-    title: str = "",
-    theirs: str = "paper",
-    logarithmic: bool = False,
-    look: Look = PAGE,
-) -> Figure:
-    """Figures of a paper and ours side by side, with how far ours vary."""
-    # More bars than these leave no room for words beside each other.
-    crowded = len(bars) > ROOMY_BARS
-    figure, (axes,) = _make_panels(look, rows=1, height=3.4 if crowded else 2.9)
-    places = np.arange(len(bars))
-    spreads = [bar.spread for bar in bars]
-    papers = axes.bar(
-        places - 0.19, [bar.paper for bar in bars], 0.38, label=theirs, **_OUTLINE, **_HATCHED
-    )
-    ours = axes.bar(
-        places + 0.19,
-        [bar.ours for bar in bars],
-        0.38,
-        label="ours",
-        yerr=spreads if any(spreads) else None,
-        error_kw={"elinewidth": 0.9, "capsize": 2.5},
-        **_OUTLINE,
-        **_SOLID,
-    )
-    if not crowded:
-        for container in (papers, ours):
-            axes.bar_label(container, fmt=_write, fontsize=7, padding=2)
-    axes.set_xticks(places, [bar.label for bar in bars])
-    if crowded:
-        for label in axes.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
-    axes.grid(visible=False, axis="x")
-    axes.margins(x=0.02, y=0.12)
-    if logarithmic:
-        axes.set_yscale("log")
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _write(value)))
-    axes.set_ylabel(quantity)
-    axes.set_title(title)
-    _add_legend(figure, axes)
-    return figure
-
-
-@_styled
-def draw_ratios(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], *, reference: str, look: Look = PAGE
-) -> Figure:
-    """
-    Policies against a reference, a panel a figure: each case a dot, and their geometric mean.
-
-    ``panels`` holds the ratios by title and policy. Policies are in order of the first panel, the
-    best one on top.
-    """
-    first = next(iter(panels.values()))
-    means = {policy: _mean_ratio(ratios) for policy, ratios in first.items()}
-    order = sorted(means, key=lambda policy: (-means[policy], policy))
-    figure, axes = _make_panels(look, columns=len(panels), height=0.9 + 0.26 * len(order))
-    for panel, (title, ratios) in zip(axes, panels.items(), strict=True):
-        for place, policy in enumerate(order):
-            _draw_dots(panel, np.asarray(ratios.get(policy, ()), float), place)
-        panel.axvline(1.0, color="black", linewidth=0.8, linestyle=DASHES[1])
-        _use_ratios(
-            panel, [each for some in panels.values() for row in some.values() for each in row]
-        )
-        panel.set_yticks(range(len(order)), order)
-        panel.set_title(title)
-    figure.supxlabel(f"ratio to {reference}", fontsize=mpl.rcParams["font.size"])
-    return figure
-
-
-def _use_ratios(panel: Axes, ratios: Sequence[float]) -> None:
-    """A logarithmic axis of ratios, with ticks as close as there is room for their numbers."""
-    low, high = min([0.95, *ratios]) / 1.02, max([1.05, *ratios]) * 1.02
-    panel.set_xscale("log")
-    panel.set_xlim(low, high)
-    choices = ([tick for tick in ticks if low <= tick <= high] for ticks in RATIOS)
-    ticks = next((some for some in choices if len(some) <= MOST_TICKS), [1.0])
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    panel.xaxis.set_minor_locator(NullLocator())
-
-
-def _mean_ratio(ratios: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(ratios)))) if len(ratios) else np.inf
-
-
-def _draw_dots(panel: Axes, ratios: Numbers, place: int) -> None:
-    if len(ratios):
-        heights = np.full(len(ratios), place)
-        panel.plot([ratios.min(), ratios.max()], [place, place], color="#9ecae1", linewidth=1.0)
-        panel.plot(ratios, heights, "o", color="#4292c6", markersize=2.5, alpha=0.5)
-        panel.plot([_mean_ratio(list(ratios))], [place], "D", color="black", markersize=4)
 
 
 # --- series -------------------------------------------------------------------------------
-
-
-class Levels(NamedTuple):
-    """A level over time, each value from its time on; thinned, its mean and what it is between."""
-
-    time: Numbers
-    mean: Numbers
-    low: Numbers
-    high: Numbers
 
 
 class _Clock:
@@ -368,7 +243,7 @@ class _Clock:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._end = max((_begin_and_end(run.record)[1] for run in runs), default=0.0)
         self._begin = min((_begin_and_end(run.record)[0] for run in runs), default=0.0)
-        self._unit = _choose_unit(self._end - self._begin)
+        self._unit = choose_unit(self._end - self._begin)
 
     def read(
         self, record: Record, values: Sequence[float], *, at: Sequence[float] | None = None
@@ -395,46 +270,8 @@ class _Clock:
 def _begin_and_end(record: Record) -> tuple[float, float]:
     begin = min((job.submitted_at for job in record.jobs), default=0.0)
     ends = [job.completed_at for job in record.completed if job.completed_at is not None]
-    # What never ends is drawn for as long as anything happened.
+    # A job that never ends is drawn up to the last event.
     return begin, record.ended_at if record.unfinished or not ends else max(ends)
-
-
-def thin(time: Numbers, value: Numbers, stretches: int = STRETCHES) -> Levels:
-    """
-    Make a series of steps short enough to be drawn.
-
-    One that has no more steps than can be told apart stays as it is. Of others, the mean over
-    each of many short stretches of time is kept, and the least and the most in it.
-    """
-    if len(time) <= 4 * stretches:
-        return Levels(time, value, value, value)
-    edges = np.linspace(time[0], time[-1], stretches + 1)
-    # The integral of steps is straight between them, so at the edges it is interpolated exactly.
-    integral = np.concatenate(([0.0], np.cumsum(value[:-1] * np.diff(time))))
-    mean = np.diff(np.interp(edges, time, integral)) / np.diff(edges)
-    first = np.searchsorted(time, edges[:-1], side="right") - 1
-    last = np.searchsorted(time, edges[1:], side="left") - 1
-    # The last value begins where the series ends, so it is in no stretch.
-    low = np.minimum(np.minimum.reduceat(value[:-1], first), value[last])
-    high = np.maximum(np.maximum.reduceat(value[:-1], first), value[last])
-    return Levels(edges, *(np.append(each, each[-1]) for each in (mean, low, high)))
-
-
-def _distribute(times: Numbers) -> tuple[Numbers, Numbers]:
-    """The steps of a distribution of sorted times; of very many, enough to look the same."""
-    count = len(times)
-    ranks = np.unique(np.linspace(1, count, min(count, 4 * STRETCHES)).astype(int))
-    return np.append(times[:1], times[ranks - 1]), np.append([0.0], ranks / count)
-
-
-def _is_skewed(times: Numbers) -> bool:
-    """Whether most would be squeezed into a corner on an axis that is not logarithmic."""
-    return bool(times[-1] > 50.0 * max(1.0, float(np.median(times))))
-
-
-def _write(value: float) -> str:
-    """As many digits as can be told apart in a picture."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _tell_use(record: Record, look: Look) -> str:
@@ -447,24 +284,12 @@ def _tell_use(record: Record, look: Look) -> str:
 # --- looks --------------------------------------------------------------------------------
 
 
-_OUTLINE: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 0.7}
-_HATCHED: Mapping[str, Any] = {"facecolor": "#f0f0f0", "hatch": "/////"}
-_SOLID: Mapping[str, Any] = {"facecolor": "#4292c6"}
-_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
-_TIMES = {
-    1.0: "1 s",
-    10.0: "10 s",
-    60.0: "1 min",
-    600.0: "10 min",
-    3600.0: "1 h",
-    36000.0: "10 h",
-    86400.0: "1 d",
-    864000.0: "10 d",
-    8640000.0: "100 d",
-}
+OUTLINE: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 0.7}
+HATCHED: Mapping[str, Any] = {"facecolor": "#f0f0f0", "hatch": "/////"}
+SOLID: Mapping[str, Any] = {"facecolor": "#4292c6"}
 
 
-def _make_panels(
+def make_panels(
     look: Look, *, height: float, rows: int = 1, columns: int = 1
 ) -> tuple[Figure, Sequence[Axes]]:
     share = columns > 1
@@ -483,41 +308,7 @@ def _line(index: int) -> dict[str, Any]:
     }
 
 
-def _draw_level(axes: Axes, levels: Levels, **look: Any) -> None:
-    if levels.low is not levels.high:
-        axes.fill_between(
-            levels.time,
-            levels.low,
-            levels.high,
-            step="post",
-            color=look["color"],
-            alpha=0.18,
-            linewidth=0,
-        )
-    axes.step(levels.time, levels.mean, where="post", **look)
-
-
-def _count_upwards(axes: Axes) -> None:
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_formatter(_THOUSANDS)
-
-
-def _choose_unit(span: float) -> Unit:
-    return next((unit for unit in UNITS if span >= 3 * unit.seconds), SECONDS)
-
-
-def _use_times(axes: Axes, shortest: float, longest: float) -> None:
-    """A logarithmic axis of times, with ticks where people have words for them."""
-    begin, end = max(1.0, shortest * 0.8), longest * 1.1
-    axes.set_xscale("log")
-    axes.set_xlim(begin, end)
-    ticks = [time for time in _TIMES if begin <= time <= end]
-    axes.set_xticks(ticks, [_TIMES[time] for time in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _add_legend(figure: Figure, axes: Axes) -> None:
+def add_legend(figure: Figure, axes: Axes) -> None:
     """One legend above all panels, in as many lines as it needs."""
     handles, labels = axes.get_legend_handles_labels()
     widest = max((len(label) for label in labels), default=0)

@@ -55,7 +55,7 @@ class Recorder:
         for node in self.nodes:
             self.note_node(0.0, node.name)
 
-    def note_node(self, at: float, name: NodeName, reason: str = "") -> None:
+    def note_node(self, at: float, name: NodeName, *, reason: str = "") -> None:
         """Note that the GPUs of a node are in service from now on, or for what reason they are not."""
         for node in self.nodes:
             if node.name == name:
@@ -107,7 +107,7 @@ class Recorder:
                 )
             )
             if not isinstance(step, Wait):
-                self._note_stage(step.job, snapshot.now, Stage.ASKED)
+                self._note_stage(step.job, snapshot.now, stage=Stage.ASKED)
 
     def note_state(self, at: float, state: JobState, *, gpu_seconds: float) -> None:
         """Note which GPUs are the job's from now on, if that changes, and how far it is."""
@@ -129,21 +129,21 @@ class Recorder:
         """Note that it stops to train for a change; ``seconds`` later it is saved, if at all."""
         course = self._courses[state.id]
         course.halted_at = at
-        self._note_stage(state.id, at, Stage.SAVING)
+        self._note_stage(state.id, at, stage=Stage.SAVING)
         if seconds is not None:
-            self._note_stage(state.id, at + seconds, Stage.SAVED)
+            self._note_stage(state.id, at + seconds, stage=Stage.SAVED)
         self.note_progress(at, state)
 
     def note_gone(self, at: float, job: JobId) -> None:
-        self._note_stage(job, at, Stage.STOPPED)
+        self._note_stage(job, at, stage=Stage.STOPPED)
 
     def note_start(self, at: float, job: JobId) -> None:
-        self._note_stage(job, at, Stage.STARTED)
+        self._note_stage(job, at, stage=Stage.STARTED)
 
     def note_first_step(self, at: float, state: JobState) -> None:
         """Note that it trains, and what the change that made it stand still has cost."""
         course = self._courses[state.id]
-        self._note_stage(state.id, at, Stage.FIRST_STEP)
+        self._note_stage(state.id, at, stage=Stage.FIRST_STEP)
         self.note_progress(at, state)
         if course.decided_at is not None:
             # The outcome is added to the decision, as a live system does in its history.
@@ -171,7 +171,7 @@ class Recorder:
             Ended(at=at, job=job, outcome="Completed", gpu_seconds=gpu_seconds, reshapes=reshapes)
         )
 
-    def _note_stage(self, job: JobId, at: float, stage: Stage) -> None:
+    def _note_stage(self, job: JobId, at: float, *, stage: Stage) -> None:
         generation = self._courses[job].generation
         self.lines.append(Phase(at=at, job=job, phase=stage, generation=generation))
 

@@ -1,5 +1,5 @@
 """
-What happened in a run of the world, and the sums over time that scoring needs.
+The events of a run of the world, and the sums over time that scoring needs.
 
 :mod:`dlsim.engine.world` writes it while it plays; :mod:`dlsim.results.scoring` and :mod:`dlsim.results.plots` read it.
 Sums are kept as they go: a replay of a hundred thousand decisions cannot afford to look back.
@@ -13,7 +13,7 @@ from dlcore.model import JobId
 
 
 class Happening(StrEnum):
-    """What can happen to a job."""
+    """The events of a job."""
 
     SUBMITTED = "submitted"
     DROPPED = "dropped"
@@ -90,7 +90,7 @@ class Level:
         self._since = 0.0
 
     def add(self, by: float, now: float) -> None:
-        """Change the level by so much from now on."""
+        """Change the level by ``by`` from now on."""
         self.integral += self.value * (now - self._since)
         self._since = now
         self.value += by

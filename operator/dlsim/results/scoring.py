@@ -1,15 +1,15 @@
 """
 The figures of one run: a :class:`~dlsim.results.records.Record` in, a :class:`Score` out.
 
-Called by :mod:`dlsim.simulating` when a world has played to its end; the command prints scores
-and :mod:`dlpapers.reproducing` holds them against those of others. What is measured here is defined
-here and nowhere else:
+:mod:`dlsim.simulating` calls it when a world has played to its end; the command prints scores
+and :mod:`dlpapers.reproducing` compares them with those of others. This module alone defines
+the figures:
 
 * Completion times (JCT) are completion less submission, of the jobs that completed. With n sorted
   times, p50 is the element ``n // 2``, p95 and p99 the elements ``ceil(0.95 n) - 1`` and
   ``ceil(0.99 n) - 1``, counted from 0.
 * The *span* is from the first submission of a kept job to the last completion. Its length is the
-  makespan, and whatever is an average over time is one over the span.
+  makespan, and every average over time is one over the span.
 * Utilization is the GPU-seconds that jobs held, over the GPUs of the whole cluster times the
   makespan. A GPU is held while a process or a pod has it, whether it trains or starts; a node that
   is lost goes on counting in the cluster.
@@ -62,7 +62,7 @@ class Score:
     policy: str
     trace: str
     jobs: int
-    """Those that were kept; dropped ones come besides."""
+    """The jobs that were kept, without the dropped ones."""
     dropped: int
     unfinished: int
     """Jobs that were kept and never ended; they are in no figure about completions."""
@@ -84,7 +84,7 @@ class Score:
     reshapes: int
     reshape_share: float
     lost_work_s: float
-    """What jobs had trained that no checkpoint held, and did again; in seconds of jobs, summed."""
+    """The training that no checkpoint held and that jobs repeated; in seconds of jobs, summed."""
     decisions: int
     decision_ms: Latency
     wall_s: float
@@ -143,7 +143,7 @@ def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: floa
 
 
 def summarise(values: Sequence[float]) -> Latency:
-    """Sum up measured times, in whatever unit they are."""
+    """Sum up measured times, of any unit."""
     values = sorted(values)
     return Latency(median(values), percentile(values, 99), values[-1] if values else math.nan)
 

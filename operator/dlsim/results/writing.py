@@ -35,7 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
     draft = Path(name)
     try:
         yield draft
-        # mkstemp lets nobody else read; a new file of the user is as readable as any other.
+        # mkstemp makes files that only the owner may read; give this one the usual rights of a new
+        # file.
         draft.chmod(0o666 & ~_umask())
         draft.replace(path)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What the control loop writes and never waits for: profiles in memory, and what the store is still to be given."""
+"""A notebook, so that the control loop never waits for the store: profiles in memory, and writes that are still to be made."""

@@ -13,7 +13,7 @@ from dlstore.notebook.pending import Dropped
 from dlstore.store import StoreError, StoreUnusable
 
 LONG_SECONDS = 1.0
-"""A failure that took so long was no hiccup."""
+"""A failure that took this long was no hiccup."""
 
 
 class Notice(NamedTuple):
@@ -24,10 +24,10 @@ class Notice(NamedTuple):
 
 
 class Availability:
-    """What the latest tries have shown."""
+    """Whether the store answers, from the latest tries."""
 
     def __init__(
-        self, address: str, most_waiting: int, clock: Callable[[], float] = time.monotonic
+        self, address: str, most_waiting: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = address
         self._most_waiting = most_waiting
@@ -38,10 +38,10 @@ class Availability:
         self.failures = 0
         """How often the store has failed in all."""
         self.error = ""
-        """What it failed with last; empty while it is there."""
+        """Its latest error; empty while it answers."""
 
     def fail(self, error: StoreError, in_a_row: int, seconds: float) -> Notice | None:
-        """Take note that a try has failed, after so many seconds; what to tell about it."""
+        """Note that a try has failed after ``seconds``; return what to report about it."""
         self.failures += 1
         self.error = str(error)
         is_hiccup = in_a_row < 2 and seconds < LONG_SECONDS and not isinstance(error, StoreUnusable)

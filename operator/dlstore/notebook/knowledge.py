@@ -1,10 +1,10 @@
 """
 The profiles as the loop knows them: what the store had, and what was observed since.
 
-Part of :mod:`dlstore.notebook.notebook`. An observation counts at once, whether the store is there or
-not. What others have learnt meanwhile comes back with every write, and then ours that wait are
-folded in anew. A profile that says what it said before stays the object that it was, because
-predictions are remembered by it.
+Part of :mod:`dlstore.notebook.notebook`. An observation counts at once, whether the store answers or
+not. Every write brings back the observations of others, and then our own waiting ones are
+folded in again. A profile with unchanged content stays the same object, because
+predictions are cached by it.
 
 Not guarded against threads; the notebook is.
 """
@@ -69,9 +69,9 @@ class Knowledge:
             self._catch_up(kind)
 
     def expect(self, kind: JobType, written: Sequence[Observation]) -> Profile:
-        """What the store will have if nobody else has changed it."""
+        """Return the profile that the store will have unless another program has changed it."""
         stored = self._stored.get(kind, Stored(None)).profile
-        return fold_all(stored or Profile(kind), written, self._defaults)
+        return fold_all(stored or Profile(kind), written, defaults=self._defaults)
 
     def reload(self, kind: JobType, stored: Stored) -> None:
         """The store was found to have this."""
@@ -79,7 +79,7 @@ class Knowledge:
         self._catch_up(kind)
 
     def forget_all_but(self, kinds: Mapping[JobType, int]) -> None:
-        """Types that the store no longer has were forgotten by somebody."""
+        """A user has removed the types that the store no longer has."""
         for kind in self._stored.keys() - kinds.keys():
             del self._stored[kind]
             self._catch_up(kind)
@@ -92,7 +92,7 @@ class Knowledge:
         self._behind.discard(kind)
         stored = self._stored.get(kind, Stored(None)).profile
         base = stored or Profile(kind)
-        current = fold_all(base, waiting, self._defaults)
+        current = fold_all(base, waiting, defaults=self._defaults)
         if stored is None and current is base:
             if self._profiles.pop(kind, None) is not None:
                 self._view = None

@@ -1,5 +1,5 @@
 """
-What the store is still to be told: bounded, in order, and never twice.
+The writes that wait for the store: bounded, in order, and never twice.
 
 :mod:`dlstore.notebook.notebook` fills it from the loop and empties it into a store. When it is full, the
 oldest rows of the timeline and entries of the history go first, because nothing is decided by them, and then the oldest
@@ -15,8 +15,9 @@ from functools import partial
 from typing import NamedTuple
 
 from dlcore.profiles import JobType, Observation
+from dlstore.history import HistoryEntry
 from dlstore.store import Ticket
-from dlstore.tables import GpuRow, HistoryEntry, JobRow
+from dlstore.tables import GpuRow, JobRow
 from dlstore.timeline import TimelineRow
 
 
@@ -53,7 +54,7 @@ class ShowJobs:
 
 @dataclass(frozen=True, slots=True)
 class KeepState:
-    """What a policy remembers, as a value that JSON can hold."""
+    """The state of a policy, as a value that JSON can hold."""
 
     policy: str
     state: object
@@ -90,7 +91,7 @@ class PendingWrites:
         """The tables and the state of the policy, of which only the latest is worth a write."""
         self._turn = 0
         self.under_way: Write | None = None
-        """What was taken and is not written yet."""
+        """The write that was taken and is not finished yet."""
         self._repeated: Ticket | None = None
         """The ticket of the change that is under way, once it was tried."""
         self.dropped = Dropped()
@@ -186,11 +187,11 @@ class PendingWrites:
         return ticket
 
     def finish(self) -> None:
-        """What was under way is written."""
+        """Note that the write under way has succeeded."""
         self.under_way = self._repeated = None
 
     def give_up(self) -> None:
-        """What was under way will never be written."""
+        """Drop the write under way, and count its loss."""
         lost = _count(self.under_way)
         self.dropped = Dropped(*map(sum, zip(self.dropped, lost, strict=True)))
         self.under_way = self._repeated = None

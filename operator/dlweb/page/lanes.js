@@ -123,7 +123,10 @@ export class Lanes extends Component {
 
   move(event) {
     const drag = this.drag;
-    if (!drag) return;
+    if (!drag) {
+      this.point(event);
+      return;
+    }
     const [x, y] = [event.clientX - drag.x, event.clientY - drag.y];
     if (Math.hypot(x, y) > 4) drag.moved = true;
     if (!drag.moved) return;
@@ -136,10 +139,31 @@ export class Lanes extends Component {
     const drag = this.drag;
     this.drag = null;
     if (!drag || drag.moved) return;
-    const y = event.offsetY - AXIS + this.sight.scroll;
-    const lane = firstAbove(this.sight.layout.tops, 1, 0, y) - 1;
-    if (lane < 0 || y > this.sight.layout.tops[lane] + this.sight.layout.row) return;
-    this.choose(lane, this.timeAt(event.offsetX));
+    const lane = this.laneAt(event.offsetY);
+    if (lane >= 0) this.choose(lane, this.timeAt(event.offsetX));
+  }
+
+  // The GPU at a height in the picture; -1 is none.
+  laneAt(height) {
+    const { tops, row } = this.sight.layout;
+    const y = height - AXIS + this.sight.scroll;
+    const lane = firstAbove(tops, 1, 0, y) - 1;
+    return lane >= 0 && y <= tops[lane] + row ? lane : -1;
+  }
+
+  // Names what the pointer is on, because with many GPUs there is no room for names in the picture.
+  point({ offsetX, offsetY }) {
+    if (!this.sight.layout) return;
+    const lane = this.laneAt(offsetY);
+    const at = this.timeAt(offsetX);
+    let told = "";
+    if (lane >= 0) {
+      const { node, number, spans } = lanes[lane];
+      const span = firstAbove(spans, 4, 1, at) * 4;
+      const job = span < spans.length && spans[span] <= at ? `${data.jobs[spans[span + 2]].name} on ` : "";
+      told = `${job}${node}, GPU ${number}`;
+    }
+    if (this.canvas.current.title !== told) this.canvas.current.title = told;
   }
 
   choose(lane, at) {

@@ -1,57 +1,113 @@
-// A live page: how it asks its server, with the token of the address that `dljob up --web` has printed.
+// A live page: how it asks its server. On one machine it has the token of the address that `dljob up --web` has printed.
+// On a cluster users log in with a token of theirs; it begins a session, whose cookie no script can read.
 import { take } from "./view.js";
 
 const PLACE = "dljob-token";
+const SESSION = "/api/v1/session";
+export const hasLogin = document.querySelector('meta[name="dljob-login"]') !== null;
 const EVERY_MS = 5000;
 
 // Keeps a token out of the address, which people send to each other; a reload still has it.
 export function keepToken() {
   const place = new URLSearchParams(location.hash.slice(1));
   if (!place.has("token")) return;
-  setToken(place.get("token"));
+  if (!hasLogin) setToken(place.get("token"));
   place.delete("token");
   history.replaceState(null, "", `#${place}`);
 }
 
-export function setToken(token) {
+function setToken(token) {
   sessionStorage.setItem(PLACE, token.trim());
 }
 
+// All tabs of a browser have one session.
+const otherTabs = hasLogin ? new BroadcastChannel("dljob-session") : null;
+
+// Lets the server know the user by this token from now on.
+export async function logIn(token) {
+  if (hasLogin) await changeSession({ method: "POST", headers: { Authorization: `Bearer ${token.trim()}` } });
+  else setToken(token);
+}
+
+export async function logOut() {
+  await changeSession({ method: "DELETE" });
+}
+
+async function changeSession(options) {
+  await send(SESSION, options);
+  otherTabs.postMessage("changed");
+}
+
+// Tells when another tab has logged a user in or out.
+export function hearOtherTabs(tell) {
+  if (otherTabs) otherTabs.onmessage = tell;
+}
+
 // Asks the server; an answer that is no success is an error with the server's own sentence.
-export async function ask(path, options = {}) {
-  const headers = { ...options.headers, Authorization: `Bearer ${sessionStorage.getItem(PLACE) || ""}` };
+export function ask(path, options = {}) {
+  if (hasLogin) return send(path, options);
+  return send(path, { ...options, headers: { ...options.headers, Authorization: `Bearer ${sessionStorage.getItem(PLACE) || ""}` } });
+}
+
+async function send(path, options) {
   let answer;
   try {
-    answer = await fetch(path, { ...options, headers, cache: "no-store" });
+    answer = await fetch(path, { ...options, cache: "no-store" });
   } catch {
-    throw new Error("The server of this page does not answer. It ends with its dljob up, and the next one prints another address.");
+    throw new Error(`The server of this page does not answer.${hasLogin ? "" : " It ends with its dljob up, and the next one prints another address."}`);
   }
   if (answer.ok || answer.status === 304) return answer;
   const told = await answer.json().catch(() => ({}));
   throw Object.assign(new Error(told.error || `The server answers with status ${answer.status}.`), { status: answer.status });
 }
 
+// Whether the server shows nothing to this user, or does not know the user.
+export const isRefusal = (error) => error.status === 401 || error.status === 403;
+
 // Asks for the record again and again while the page is in sight, and tells what came of it.
 export class Following {
   constructor(tell) {
     this.tell = tell;
-    this.tag = "";
+    this.session = 0;
     document.addEventListener("visibilitychange", () => this.look());
+    this.start();
+  }
+
+  // Begins with nothing known. An answer to an earlier session that is still under way does not count, because it may be for another user.
+  start() {
+    this.stop();
+    this.isStopped = false;
+    this.look();
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.session += 1;
+    this.tag = "";
+    this.isAsking = false;
+    this.isStopped = true;
   }
 
   async look() {
     clearTimeout(this.timer);
-    if (document.hidden || this.isAsking) return;
+    if (document.hidden || this.isAsking || this.isStopped) return;
+    const { session } = this;
     this.isAsking = true;
+    let told;
     try {
       const answer = await ask("/api/v1/page", { headers: this.tag ? { "If-None-Match": this.tag } : {} });
-      const later = answer.status === 304 ? null : take(await answer.json());
+      const fresh = answer.status === 304 ? null : await answer.json();
+      if (session !== this.session) return;
       this.tag = answer.headers.get("ETag") || "";
-      this.tell({ problem: null, later, at: Date.now() });
+      told = { problem: null, later: fresh && take(fresh), at: Date.now() };
     } catch (error) {
-      this.tell({ problem: error.message, isRefused: error.status === 401 });
+      if (session !== this.session) return;
+      // The page forgets what it has, so that the next answer must be whole.
+      if (isRefusal(error)) this.tag = "";
+      told = { problem: error.message, isEmpty: isRefusal(error), isRefused: error.status === 401 };
     }
     this.isAsking = false;
     this.timer = setTimeout(() => this.look(), EVERY_MS);
+    this.tell(told);
   }
 }

@@ -2,20 +2,26 @@
 import { Component, createRef, render } from "./vendor/preact.js";
 import { Jobs } from "./jobs.js";
 import { Lanes } from "./lanes.js";
-import { Following, keepToken, setToken } from "./live.js";
+import { Following, hasLogin, hearOtherTabs, keepToken, logIn, logOut } from "./live.js";
 import { Now } from "./now.js";
 import { Usage } from "./usage.js";
-import { data, html, lanes, take, writeInstant } from "./view.js";
+import { data, forget, html, lanes, take, writeInstant } from "./view.js";
 import { WhatIf } from "./whatif.js";
+
+const TITLE = "GPUs over time";
+
+// Beyond this number the page lists what the record lacks where a viewer asks for it.
+const MOST_MISSING = 3;
 
 const embedded = document.getElementById("data");
 
 const VIEWS = {
-  lanes: ["GPUs over time", Lanes],
+  lanes: [TITLE, Lanes],
   // A file does not know what is now.
   ...(embedded ? {} : { now: ["Now", Now] }),
   jobs: ["Jobs", Jobs],
   usage: ["Where GPU time went", Usage],
+  // A file has no scheduler that plays futures.
   ...(embedded ? {} : { whatif: ["What if", WhatIf] }),
 };
 
@@ -30,23 +36,62 @@ class Page extends Component {
     this.state = { place: readPlace(), isReady: !props.live, problem: null, news: { later: 0 } };
     if (props.live) {
       this.following = new Following((told) => this.hear(told));
-      this.following.look();
+      hearOtherTabs(() => {
+        this.clear();
+        this.following.start();
+      });
     }
     window.addEventListener("hashchange", () => {
       if (props.live && location.hash.includes("token=")) {
         keepToken();
-        this.following.look();
+        this.following.start();
       }
       this.setState({ place: readPlace(), visit: (this.state.visit || 0) + 1 });
     });
   }
 
-  hear({ problem, isRefused = false, later = null, at }) {
-    if (problem !== null) {
+  hear({ problem, isEmpty = false, isRefused = false, later = null, at }) {
+    if (isEmpty) {
+      this.clear({ problem, isRefused });
+    } else if (problem !== null) {
       this.setState({ problem, isRefused });
     } else {
-      document.title = `${data.title}: GPUs over time`;
+      document.title = `${data.title}: ${TITLE}`;
       this.setState({ problem, isRefused, at, isReady: true, ...(later === null ? {} : { news: { later } }) });
+    }
+  }
+
+  // Shows nothing of what was shown, which the user of this moment may not see.
+  clear(change = {}) {
+    document.title = TITLE;
+    // Forgotten after the views are gone, because they draw at any time.
+    this.setState({ problem: null, isRefused: false, at: null, ...change, isReady: false }, () => {
+      if (!this.state.isReady) forget();
+    });
+  }
+
+  async logIn(token) {
+    this.following.stop();
+    try {
+      await logIn(token);
+      this.following.start();
+    } catch (error) {
+      this.setState({ problem: error.message, isRefused: true });
+    }
+  }
+
+  async logOut() {
+    this.following.stop();
+    this.clear();
+    // The address names what this user has looked at.
+    const { view, by } = readPlace();
+    history.replaceState(null, "", `#${new URLSearchParams({ view, by })}`);
+    this.setState({ place: readPlace() });
+    try {
+      await logOut();
+      this.following.start();
+    } catch (error) {
+      this.setState({ problem: `You are still logged in. ${error.message}` });
     }
   }
 
@@ -60,23 +105,34 @@ class Page extends Component {
 
   render({ live }, { place, visit, isReady, problem, isRefused, news, at }) {
     const trouble = problem === null ? null : html`<p class="missing" role="alert">${problem}</p>`;
+    const isForbidden = hasLogin && problem !== null && !isRefused;
     if (!isReady || isRefused) {
-      return html`<header><h1>GPUs over time</h1></header><main>${trouble || html`<p role="status">Asks for what happened …</p>`}
-        ${isRefused ? html`<${Asking} done=${(token) => { setToken(token); this.following.look(); }} />` : null}</main>`;
+      return html`<header><h1>${TITLE}</h1></header><main>${trouble || html`<p role="status">Asks for what happened …</p>`}
+        ${isRefused ? html`<${Asking} done=${(token) => this.logIn(token)} />` : null}
+        ${isForbidden ? html`<${LogOut} done=${() => this.logOut()} />` : null}</main>`;
     }
     const [, View] = VIEWS[place.view];
     const open = (job) => this.go({ view: "jobs", job }, true);
     const facts = [data.source, data.policy && `policy ${data.policy}`, `${lanes.length} GPUs`, `${data.jobs.length} jobs`, `${writeInstant(0)} to ${writeInstant(data.length)}`,
       live && at && `looked ${new Date(at).toLocaleTimeString()}`];
     return html`<header>
-        <h1>${data.title || "GPUs over time"}</h1>
+        <h1>${data.title || TITLE}</h1>
         <p class="quiet">${facts.filter(Boolean).join(" · ")}</p>
         ${trouble}
-        ${data.missing.map((sentence) => html`<p class="missing">Not complete: ${sentence}.</p>`)}
+        <${Missing} sentences=${data.missing} />
+        ${hasLogin ? html`<${LogOut} done=${() => this.logOut()} />` : null}
         <nav aria-label="Views">${Object.entries(VIEWS).map(([key, [name]]) => html`<button aria-current=${key === place.view ? "page" : null} onClick=${() => this.go({ view: key }, true)}>${name}</button>`)}</nav>
       </header>
       <main><${View} key=${`${place.view} ${visit}`} place=${place} news=${news} at=${at} go=${(change) => this.go(change)} open=${open} /></main>`;
   }
+}
+
+// Of many jobs the record lacks something; their sentences would leave no room for the views.
+function Missing({ sentences }) {
+  const lines = sentences.map((sentence) => html`<p class="missing">Not complete: ${sentence}.</p>`);
+  if (sentences.length <= MOST_MISSING) return lines;
+  return html`${lines.slice(0, MOST_MISSING - 1)}
+    <details><summary class="missing">Not complete for ${sentences.length - MOST_MISSING + 1} more reasons</summary>${lines.slice(MOST_MISSING - 1)}</details>`;
 }
 
 // Asks for the token, where the address came without it.
@@ -88,8 +144,12 @@ class Asking extends Component {
 
   render({ done }) {
     return html`<form onSubmit=${(event) => { event.preventDefault(); done(this.field.current.value); }}>
-      <label>Token <input ref=${this.field} type="password" autocomplete="off" required /></label> <button>Look</button></form>`;
+      <label>${hasLogin ? "Your Kubernetes token" : "Token"} <input ref=${this.field} type="password" autocomplete="off" required /></label> <button>${hasLogin ? "Log in" : "Look"}</button></form>`;
   }
+}
+
+function LogOut({ done }) {
+  return html`<p class="account"><button class="link" onClick=${done}>Log out</button></p>`;
 }
 
 if (embedded) take(JSON.parse(embedded.textContent));

@@ -1,9 +1,9 @@
 // The view of this moment: a map of all GPUs by node, and the queue in the order of its turns. Of live pages only.
 import { Component } from "./vendor/preact.js";
-import { ask } from "./live.js";
+import { ask, isRefusal } from "./live.js";
 import { colourOf, html, numberOfJob, writeLength } from "./view.js";
 
-const STATES = { free: "idle", "in use": "in use", reserved: "reserved", unavailable: "out of service" };
+const STATES = { free: "idle", "in use": "in use", reserved: "reserved", unavailable: "out of service", unknown: "unknown" };
 
 export class Now extends Component {
   constructor(props) {
@@ -21,12 +21,19 @@ export class Now extends Component {
   }
 
   async look() {
+    this.looks = (this.looks || 0) + 1;
+    const { looks } = this;
+    let found;
     try {
       const [nodes, queue] = await Promise.all(["nodes", "queue"].map(async (path) => (await (await ask(`/api/v1/${path}`)).json()).items));
-      if (!this.isGone) this.setState({ nodes, queue, problem: null });
+      // As people count: node-2 comes before node-10.
+      nodes.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+      found = { nodes, queue, problem: null };
     } catch (error) {
-      if (!this.isGone) this.setState({ problem: error.message });
+      found = { problem: error.message, ...(isRefusal(error) ? { nodes: null, queue: [] } : {}) };
     }
+    // An answer that a later question has overtaken does not count.
+    if (!this.isGone && looks === this.looks) this.setState(found);
   }
 
   render({ open }, { nodes, queue, problem }) {
@@ -70,7 +77,7 @@ function Queue({ queue, open }) {
     <thead><tr><th scope="col">Job</th><th scope="col" class="number">Starts in about</th><th scope="col" class="number">Ahead</th><th scope="col" class="number">Priority</th><th scope="col">Why it waits</th><th scope="col">Makes room</th></tr></thead>
     <tbody>${queue.map((item) => html`<tr key=${item.job}><th scope="row">${link(item.job)}</th>
       <td>${item.expectedStart ? writeLength(Math.max(0, (Date.parse(item.expectedStart) - now) / 1000)) : "not known"}</td>
-      <td>${item.ahead}</td><td>${item.priority}</td>
+      <td>${item.ahead ?? "–"}</td><td>${item.priority}</td>
       <td class="word">${item.message}${item.unknownBecause ? html`<br /><span class="quiet">The start is not known because ${item.unknownBecause}.</span>` : null}</td>
       <td class="word">${item.makesRoom.length ? item.makesRoom.map((job) => html`<div>${link(job)}</div>`) : "–"}</td></tr>`)}</tbody>
   </table></div>

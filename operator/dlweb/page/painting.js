@@ -3,6 +3,7 @@ import { colourOf, data, firstAbove, lanes, writeInstant } from "./view.js";
 
 export const AXIS = 24;
 const GAP = 8;
+const COLOURS = ["idle", "wait", "out", "text", "quiet", "line"];
 
 // Where each GPU is, from above; nodes are apart.
 export function layOut(height) {
@@ -50,7 +51,8 @@ export class Painter {
       this.canvas.height = Math.round(height * scale);
     }
     const style = getComputedStyle(this.canvas);
-    this.colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    // Read once for a picture, because each question to the style takes long.
+    this.colours = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.sight = sight;
     this.gutter = gutterOf(width);
     this.perSecond = (width - this.gutter) / (sight.to - sight.from);
@@ -102,28 +104,41 @@ export class Painter {
     }
   }
 
+  // Calls back with begin and end of each time in sight, at least half a pixel long, in which no job has the GPU.
+  eachGap({ spans }, from, to, call) {
+    const least = 0.5 / this.perSecond;
+    let begin = from;
+    for (let at = firstAbove(spans, 4, 1, from) * 4; at < spans.length && spans[at] < to; at += 4) {
+      if (spans[at] - begin >= least) call(begin, spans[at]);
+      begin = Math.max(begin, spans[at + 1]);
+    }
+    if (to - begin >= least) call(begin, to);
+  }
+
   paintLane(lane, top, height) {
     const { context, sight } = this;
     const { from, to } = sight;
     const begin = Math.max(this.gutter, this.x(lane.known));
     const end = Math.min(sight.width, this.x(data.length));
     if (end <= begin) return;
-    context.fillStyle = this.colour("idle");
+    context.fillStyle = this.colours.idle;
     context.fillRect(begin, top, end - begin, height);
-    context.fillStyle = this.colour("wait");
+    context.fillStyle = this.colours.wait;
     const edge = height > 8 ? 2 : 1;
-    this.each(data.waiting, 2, Math.max(from, lane.known), to, (left, right) => {
-      context.fillRect(left, top, right - left, edge);
-      context.fillRect(left, top + height - edge, right - left, edge);
-    });
-    context.fillStyle = this.colour("out");
+    this.eachGap(lane, Math.max(from, lane.known), Math.min(to, data.length), (begins, ends) =>
+      this.each(data.waiting, 2, begins, ends, (left, right) => {
+        context.fillRect(left, top, right - left, edge);
+        context.fillRect(left, top + height - edge, right - left, edge);
+      }));
+    context.fillStyle = this.colours.out;
     this.each(lane.outages, 2, from, to, (left, right) => context.fillRect(left, top, right - left, height));
     this.each(lane.spans, 4, from, to, (left, right, number) => this.paintSpan(lane, number, left, right, top, height));
   }
 
   paintSpan(lane, number, left, right, top, height) {
     const { context, sight } = this;
-    const [begin, end, job] = lane.spans.slice(number * 4, number * 4 + 3);
+    const { spans } = lane;
+    const [begin, end, job] = [spans[number * 4], spans[number * 4 + 1], spans[number * 4 + 2]];
     context.fillStyle = colourOf(job, sight.by);
     // A line between two jobs, as far as there is room for it.
     const width = Math.max(1, right - left - (right - left > 4 ? 1 : 0));
@@ -151,7 +166,7 @@ export class Painter {
     const { context } = this;
     const lane = lanes[number];
     const isNew = isFirst || lane.node !== lanes[number - 1].node;
-    context.fillStyle = this.colour("text");
+    context.fillStyle = this.colours.text;
     if (isNew) {
       context.save();
       context.beginPath();
@@ -161,7 +176,7 @@ export class Painter {
       context.restore();
     }
     if (row < 13) return;
-    context.fillStyle = this.colour("quiet");
+    context.fillStyle = this.colours.quiet;
     context.textAlign = "right";
     context.fillText(String(lane.number), this.gutter - 8, top + row / 2);
     context.textAlign = "left";
@@ -173,7 +188,7 @@ export class Painter {
     const left = Math.max(this.gutter, this.x(begin));
     const right = Math.min(sight.width, this.x(end));
     if (right < left) return;
-    context.strokeStyle = this.colour("text");
+    context.strokeStyle = this.colours.text;
     context.lineWidth = 2;
     context.strokeRect(left, AXIS + sight.layout.tops[lane] - sight.scroll, Math.max(2, right - left - 1), sight.layout.row - 2);
   }
@@ -183,8 +198,8 @@ export class Painter {
     const steps = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 2419200];
     const least = (data.epoch === null ? 92 : 170) / this.perSecond;
     const step = steps.find((each) => each >= least) || Math.ceil(least / 2419200) * 2419200;
-    context.fillStyle = this.colour("quiet");
-    context.strokeStyle = this.colour("line");
+    context.fillStyle = this.colours.quiet;
+    context.strokeStyle = this.colours.line;
     context.lineWidth = 1;
     for (let at = Math.ceil(sight.from / step) * step; at <= sight.to; at += step) {
       const x = Math.round(this.x(at)) + 0.5;

@@ -30,6 +30,13 @@ export function take(fresh) {
   return later;
 }
 
+// Shows nothing from now on: what was shown may be for another user.
+export function forget() {
+  for (const key of Object.keys(data)) delete data[key];
+  lanes.length = namespaceNumbers.length = 0;
+  numbers.clear();
+}
+
 // The number of the first entry of a flat list, `stride` numbers each, whose number at `offset` is above `value`.
 export function firstAbove(list, stride, offset, value) {
   let low = 0;
@@ -64,9 +71,13 @@ export function writeInstant(at) {
 export const writeHours = (gpuSeconds) =>
   gpuSeconds < 3600 ? `${gpuSeconds.toFixed(0)} GPU-s` : `${(gpuSeconds / 3600).toFixed(1)} GPU-h`;
 
-// The golden angle keeps neighbours apart, however many they are.
-export const colourOf = (number, by) =>
-  `hsl(${((by === "namespace" ? namespaceNumbers[number] : number) * 137.508 + 205) % 360} 58% 64%)`;
+// The golden angle keeps neighbours apart, however many they are. Each is written once, because a picture asks for thousands.
+const colours = [];
+export function colourOf(number, by) {
+  const place = by === "namespace" ? namespaceNumbers[number] : number;
+  colours[place] ||= `hsl(${(place * 137.508 + 205) % 360} 58% 64%)`;
+  return colours[place];
+}
 
 export const numberOfJob = (name) => (numbers.has(name) ? numbers.get(name) : -1);
 

@@ -4,12 +4,15 @@ import { ask } from "./live.js";
 import { colourOf, html, numberOfJob, writeLength } from "./view.js";
 
 const ROW = 20;
+// Of more jobs, those whose ends differ most are drawn, so that both futures fit into a window.
+const MOST_DRAWN = 16;
+const MOST_ROWS = 300;
 const NUMBERS = ["priority", "least", "most"];
 
 export class WhatIf extends Component {
   constructor(props) {
     super(props);
-    this.state = { question: {}, policies: [], nodes: [], jobs: [], answer: null, problem: null, isAsking: false };
+    this.state = { question: {}, withheld: null, policies: [], nodes: [], jobs: [], answer: null, problem: null, isAsking: false };
     this.choose();
   }
 
@@ -23,6 +26,11 @@ export class WhatIf extends Component {
 
   async choose() {
     try {
+      const { allowed, reason } = await (await ask("/api/v1/what-if")).json();
+      if (!allowed) {
+        this.tell({ withheld: reason });
+        return;
+      }
       const [policies, nodes, jobs] = await Promise.all(["policies", "nodes", "jobs"].map(async (path) => (await (await ask(`/api/v1/${path}`)).json()).items));
       const going = jobs.filter((job) => !["Completed", "Failed"].includes((job.status || {}).phase));
       this.tell({ policies, nodes: nodes.map((node) => node.name), jobs: going.map(({ metadata }) => (metadata.namespace ? `${metadata.namespace}/${metadata.name}` : metadata.name)) });
@@ -52,7 +60,8 @@ export class WhatIf extends Component {
     });
   }
 
-  render({ open }, { question, policies, nodes, jobs, answer, asked, problem, isAsking }) {
+  render({ open }, { question, withheld, policies, nodes, jobs, answer, asked, problem, isAsking }) {
+    if (withheld !== null) return html`<section><p role="status">No futures for you: ${withheld}.</p></section>`;
     const select = (name, none, values) => html`<select value=${question[name] || ""} onChange=${(event) => this.set(name, event.target.value)}>
       <option value="">${none}</option>${values.map((each) => html`<option value=${each}>${each}</option>`)}</select>`;
     const number = (name, least) => html`<input type="number" class="short" min=${least} disabled=${!question.job} value=${question[name] ?? ""} onInput=${(event) => this.set(name, event.target.value)} />`;
@@ -84,17 +93,39 @@ function Answer({ answer, asked, open }) {
   const [now, then] = answer.futures;
   const before = new Map(now.jobs.map((job) => [job.job, job]));
   const length = Math.max(1, ...[...now.jobs, ...then.jobs].map((job) => job.spans[job.spans.length - 2] || 0));
-  const rows = then.jobs.map((job) => [before.get(job.job) || null, job]);
+  const jobs = then.jobs.length > MOST_DRAWN ? byDifference(then.jobs, before) : then.jobs;
+  const rows = jobs.slice(0, MOST_ROWS).map((job) => [before.get(job.job) || null, job]);
+  const drawn = jobs.slice(0, MOST_DRAWN);
   const mean = (jobs) => { const ends = jobs.map((job) => job.endsInSeconds).filter((end) => end !== null); return ends.length ? ends.reduce((sum, end) => sum + end, 0) / ends.length : 0; };
   return html`<div aria-live="polite">
-    <${Future} title=${`As it is, by ${now.policy}: jobs end in ${writeLength(mean(now.jobs))} on average`} jobs=${now.jobs} order=${then.jobs} length=${length} />
-    <${Future} title=${`If ${asked}, by ${then.policy}: in ${writeLength(mean(then.jobs))} on average`} jobs=${then.jobs} order=${then.jobs} length=${length} />
-    <p class="quiet">From now to in ${writeLength(length)}. A bar is as high as the job has GPUs, of the most that any job has.</p>
+    <p>${summarize(then.jobs, before)}.${rows.length < jobs.length ? ` The table has the ${rows.length} whose ends differ most.` : ""}</p>
+    <${Future} title=${`As it is, by ${now.policy}: jobs end in ${writeLength(mean(now.jobs))} on average`} jobs=${now.jobs} order=${drawn} length=${length} />
+    <${Future} title=${`If ${asked}, by ${then.policy}: in ${writeLength(mean(then.jobs))} on average`} jobs=${then.jobs} order=${drawn} length=${length} />
+    <p class="quiet">From now to in ${writeLength(length)}. A bar is as high as the job has GPUs, of the most that any job has.${drawn.length < jobs.length ? ` Of ${jobs.length} jobs, the ${drawn.length} whose ends differ most are drawn.` : ""}</p>
     <div class="wide"><table><thead><tr><th scope="col">Job</th><th scope="col" class="number">GPUs first</th><th scope="col" class="number">Ends as it is</th><th scope="col" class="number">Ends if so</th><th scope="col">Gain or loss</th></tr></thead>
       <tbody>${rows.map(([old, job]) => html`<tr key=${job.job}><th scope="row"><button class="link" onClick=${() => open(job.job)}>${job.job}</button></th>
         <td>${old ? `${old.gpus} → ${job.gpus}` : job.gpus}</td><td>${old ? writeEnd(old) : "–"}</td><td>${writeEnd(job)}</td><td class="word">${old ? html`<${Gain} old=${old.endsInSeconds} now=${job.endsInSeconds} />` : "new"}</td></tr>`)}</tbody></table></div>
     ${answer.notes.map((note) => html`<p class="quiet">${note}.</p>`)}
   </div>`;
+}
+
+// By how many seconds a job ends earlier; 0 is the same, and a job that ends in one future alone differs without end.
+function gainOf(job, before) {
+  const old = before.get(job.job);
+  if (!old) return Infinity;
+  const [was, is] = [old.endsInSeconds, job.endsInSeconds].map((end) => (end === null ? Infinity : end));
+  return was === is || Math.abs(was - is) < 1 ? 0 : was - is;
+}
+
+function byDifference(jobs, before) {
+  const size = new Map(jobs.map((job) => [job, Math.abs(gainOf(job, before))]));
+  return [...jobs].sort((one, other) => (size.get(one) === size.get(other) ? 0 : size.get(other) - size.get(one)));
+}
+
+function summarize(jobs, before) {
+  const gains = jobs.filter((job) => before.has(job.job)).map((job) => gainOf(job, before));
+  const count = (is) => gains.filter(is).length;
+  return `${count((gain) => gain > 0)} of ${gains.length} jobs end earlier, ${count((gain) => gain < 0)} later, ${count((gain) => gain === 0)} at the same time`;
 }
 
 const writeEnd = (job) => (job.endsInSeconds === null ? "never" : `in ${writeLength(job.endsInSeconds)}`);

@@ -1,8 +1,8 @@
 """
-What can happen to a SideCar, and what it can do about it: values only.
+The events of a SideCar, and the actions that answer them: values only.
 
-The events come from the controller, from the processes and from timers; the actions are what
-:mod:`dlsidecar.behaviour.machine` answers them with, and what ``dlsidecar.agent`` carries out.
+The events come from the controller, from the processes and from timers.
+:mod:`dlsidecar.behaviour.machine` answers them with actions, and ``dlsidecar.agent`` carries these out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Whoever runs the container wants it to end (SIGTERM to the SideCar)."""
+    """The platform ends the container (SIGTERM to the SideCar)."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class StartProcesses:
 
 @dataclass(frozen=True)
 class Prepare:
-    """So many processes are to be started when those that live are gone; make spares meanwhile."""
+    """Make spares for the processes that are to start once those that live are gone."""
 
     processes: int
 
@@ -175,7 +175,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class ArmTimer:
-    """Tell :attr:`event` after so long; the timer armed before is forgotten."""
+    """Deliver :attr:`event` after :attr:`seconds`; the timer armed before is cancelled."""
 
     event: Event
     seconds: float

@@ -5,7 +5,7 @@ Theory of operation. The controller declares what shall be, and the SideCar conv
 declaration it has seen. For that it needs to know two things: what was declared last (the target),
 and which processes may still live (those of the current run, until it is proven that none is left).
 Processes of another run are started only from phases in which nothing lives, and such a phase is
-entered only by the proof. So whatever overtakes whatever, there are never two trainings at once.
+entered only by the proof. So in any order of events there are never two trainings at once.
 
 A newer declaration replaces the target at any time. If nothing lives, it is carried out. If
 something does, that must end, and on the way there the newest target may change again and again:
@@ -21,15 +21,15 @@ their terms later, and hold then. A repeat changes nothing. And a target that di
 that is how a new leader puts its stamp on what it found.
 
 Where the first process of the whole job saves it, and that is in another container, Checkpointing
-is a wait: nobody here is asked, and nobody ends before the controller says that it is over, unless
-the ranks themselves have lost their peers or the time is up.
+is a wait: the SideCar asks no process here, and none ends before the controller says that the
+checkpoint is over, unless the ranks themselves have lost their peers or the time is up.
 
 A trial of a checkpoint changes no phase: the training is asked to save itself, and goes on. A change
-that comes meanwhile takes the request over, so that the training is asked once. What it did since the
-request may be lost then, which is no more than what it does during a checkpoint of its own.
+that comes meanwhile takes the request over, so that the training is asked once. The work since the
+request may be lost then, which is no more than the work during a checkpoint of its own.
 
-News from the processes carries the number of the attempt at starting them. What belongs to an
-earlier attempt has been overtaken and changes nothing, and neither does what the table does not
+News from the processes carries the number of the attempt at starting them. News of an
+earlier attempt is out of date and changes nothing, and neither does an event that the table does not
 name for a phase.
 
 Everything that affects the behaviour is in this file, and nothing in it reads a clock, waits, or
@@ -42,10 +42,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
-from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
+from dlsidecar.behaviour.accepting import is_hurried, says_the_same, stamped_by, why_refused
 from dlsidecar.behaviour.events import (
     Action,
     ArmTimer,
@@ -76,6 +75,7 @@ from dlsidecar.behaviour.state import (
     Limits,
     Machine,
 )
+from dlsidecar.behaviour.table import TABLE, Verb, Word, draw
 from dlwire.messages import (
     LONGEST_MESSAGE,
     Phase,
@@ -93,139 +93,18 @@ __all__ = ["TABLE", "Limits", "Machine", "Reaction", "Verb", "Word", "draw", "re
 # --- the table ----------------------------------------------------------------------------
 
 
-class Word(Enum):
-    """Everything that can happen, told apart as far as it makes a difference."""
-
-    RUN = "told to run"
-    STOP = "told to stop"
-    LEAVE = "told to leave"
-    CHANGE = "told something newer"
-    CHANGE_UNSAVED = "told something newer, without a checkpoint"
-    TRY = "told to try its checkpoint"
-    STARTED = "all started"
-    START_FAILED = "a start failed"
-    RANK_ENDED = "a rank ended well"
-    RANK_FAILED = "a rank ended badly"
-    ALL_ENDED = "the last rank ended"
-    SAVED = "checkpoint confirmed"
-    NOT_SAVED = "checkpoint failed"
-    SAVING_TIMED_OUT = "checkpoint too slow"
-    GRACE_OVER = "grace is over"
-    STILL_THERE = "still not gone"
-    GONE_TO_RUN = "all gone, a newer run waits"
-    GONE_TO_STOP = "all gone, as declared"
-    GONE_TO_LEAVE = "all gone, leaving"
-    GONE_WELL = "all gone by themselves"
-    GONE_BADLY = "all gone after a failure"
-
-
-class Verb(Enum):
-    """What the table can demand; :func:`react` makes the actions of it."""
-
-    START = "start"
-    SAVE = "checkpoint"
-    TRY = "checkpoint and go on"
-    GIVE_UP = "wait no longer"
-    END = "terminate"
-    KILL = "kill"
-    LEAVE = "leave"
-
-
-class Row(NamedTuple):
-    phase: Phase
-    verbs: tuple[Verb, ...] = ()
-
-
-_START = Row(Phase.STARTING, (Verb.START,))
-_END = Row(Phase.STOPPING, (Verb.END,))
-_KILL = Row(Phase.STOPPING, (Verb.KILL,))
-
-
-def _quiet(phase: Phase) -> Mapping[Word, Row]:
-    """Make the rows of a phase in which nothing lives; how it went last is not forgotten."""
-    stopped = Phase.STOPPED if phase is Phase.READY else phase
-    return {
-        Word.RUN: _START,
-        Word.STOP: Row(stopped),
-        Word.LEAVE: Row(stopped, (Verb.LEAVE,)),
-    }
-
-
-TABLE: Mapping[Phase, Mapping[Word, Row]] = MappingProxyType(
-    {
-        Phase.READY: _quiet(Phase.READY),
-        Phase.STARTING: {
-            Word.STARTED: Row(Phase.RUNNING),
-            Word.START_FAILED: _END,
-            Word.RANK_ENDED: Row(Phase.STARTING),
-            Word.RANK_FAILED: _END,
-            # No supervisor tells of the last end before the start; should one do so, what was left
-            # behind has to go, too, before anything can be proven.
-            Word.ALL_ENDED: _END,
-            # There is nothing yet that would be worth a checkpoint.
-            Word.CHANGE: _END,
-            Word.CHANGE_UNSAVED: _END,
-        },
-        Phase.RUNNING: {
-            Word.RANK_ENDED: Row(Phase.RUNNING),
-            # The others would wait for it for ever, and a checkpoint may need it.
-            Word.RANK_FAILED: _END,
-            Word.ALL_ENDED: _END,
-            Word.TRY: Row(Phase.RUNNING, (Verb.TRY,)),
-            Word.SAVED: Row(Phase.RUNNING),
-            Word.NOT_SAVED: Row(Phase.RUNNING),
-            Word.SAVING_TIMED_OUT: Row(Phase.RUNNING, (Verb.GIVE_UP,)),
-            Word.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
-            Word.CHANGE_UNSAVED: _END,
-        },
-        Phase.CHECKPOINTING: {
-            Word.RANK_ENDED: Row(Phase.CHECKPOINTING),
-            Word.RANK_FAILED: _END,
-            Word.ALL_ENDED: _END,
-            Word.SAVED: _END,
-            Word.NOT_SAVED: _END,
-            Word.SAVING_TIMED_OUT: _END,
-            # The checkpoint is needed for the newer one just as well.
-            Word.CHANGE: Row(Phase.CHECKPOINTING),
-            Word.CHANGE_UNSAVED: _END,
-        },
-        Phase.STOPPING: {
-            Word.STARTED: Row(Phase.STOPPING),
-            Word.START_FAILED: Row(Phase.STOPPING),
-            Word.RANK_ENDED: Row(Phase.STOPPING),
-            Word.RANK_FAILED: Row(Phase.STOPPING),
-            Word.ALL_ENDED: Row(Phase.STOPPING),
-            Word.SAVED: Row(Phase.STOPPING),
-            Word.NOT_SAVED: Row(Phase.STOPPING),
-            Word.CHANGE: Row(Phase.STOPPING),
-            Word.CHANGE_UNSAVED: Row(Phase.STOPPING),
-            Word.GRACE_OVER: _KILL,
-            Word.STILL_THERE: _KILL,
-            Word.GONE_TO_RUN: _START,
-            Word.GONE_TO_STOP: Row(Phase.STOPPED),
-            Word.GONE_TO_LEAVE: Row(Phase.STOPPED, (Verb.LEAVE,)),
-            Word.GONE_WELL: Row(Phase.EXITED),
-            Word.GONE_BADLY: Row(Phase.FAILED),
-        },
-        Phase.STOPPED: _quiet(Phase.STOPPED),
-        Phase.EXITED: _quiet(Phase.EXITED),
-        Phase.FAILED: _quiet(Phase.FAILED),
-    }
-)
-"""The whole truth. What is not named changes nothing."""
-
 # --- one step -----------------------------------------------------------------------------
 
 
 class Reaction(NamedTuple):
-    """What an event leads to."""
+    """The result of an event."""
 
     machine: Machine
     actions: tuple[Action, ...] = ()
     refused: Refused | None = None
     """Why a declaration was not accepted."""
     word: Word | None = None
-    """What the event meant; None if it meant nothing, because it was refused, repeated or late."""
+    """The meaning of the event; None if it had none, because it was refused, repeated or late."""
 
 
 def react(machine: Machine, event: Event) -> Reaction:
@@ -241,15 +120,15 @@ def react(machine: Machine, event: Event) -> Reaction:
 
 
 def _told(machine: Machine, target: Target) -> Reaction:
-    refused = _why_refused(machine, target)
+    refused = why_refused(machine, target)
     if refused is not None:
         return Reaction(machine, refused=refused)
     if not machine.installation:
         machine = replace(machine, installation=target.installation)
     known = machine.target
-    if known is not None and _says_the_same(target, known):
-        return _try(Reaction(_stamped(machine, target)))
-    if known is not None and _is_hurried(known, target):
+    if known is not None and says_the_same(target, known):
+        return _try(Reaction(stamped_by(machine, target)))
+    if known is not None and is_hurried(known, target):
         # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
@@ -259,63 +138,6 @@ def _told(machine: Machine, target: Target) -> Reaction:
         return reaction
     # Last, because what lives now is to be saved first.
     return reaction._replace(actions=(*reaction.actions, Prepare(coming)))
-
-
-def _why_refused(machine: Machine, target: Target) -> Refused | None:
-    if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
-        is_other_start = target.incarnation != machine.incarnation
-        return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
-    if machine.is_interrupted or machine.has_left:
-        return Refused.LEAVING
-    known = machine.target
-    if known is None:
-        return None
-    if target.term < known.term:
-        return Refused.OLDER
-    if target.term == known.term and not _may_follow(target, known):
-        return Refused.CONFLICT
-    return None
-
-
-def _is_of(installation: str, target: Target) -> bool:
-    """Whether a declaration is of this installation; one of before it was named may be of any."""
-    return not (installation and target.installation) or installation == target.installation
-
-
-def _may_follow(target: Target, known: Target) -> bool:
-    """Whether two declarations may be of one term, in this order or late."""
-    is_hurry = _is_hurried(target, known) or _is_hurried(known, target)
-    return is_hurry or _says_the_same(target, known)
-
-
-def _is_hurried(target: Target, known: Target) -> bool:
-    """Whether it is the same stop, but without a checkpoint, or without waiting for one any longer."""
-    if not isinstance(target, Stop) or not isinstance(known, Stop):
-        return False
-    drops_it = known.checkpoint and not target.checkpoint
-    return drops_it and _says_the_same(replace(target, checkpoint=True), known)
-
-
-def _says_the_same(one: Target, other: Target) -> bool:
-    """Whether nothing differs but who says it, why, what is to come after it, and what is tried."""
-    other = replace(other, epoch=one.epoch, reason=one.reason)
-    if isinstance(one, Stop) and isinstance(other, Stop):
-        other = replace(other, coming=one.coming)
-    if isinstance(one, Run) and isinstance(other, Run):
-        other = replace(other, trial=one.trial)
-    return one == other
-
-
-def _stamped(machine: Machine, target: Target) -> Machine:
-    known = machine.target
-    assert known is not None
-    stamped = replace(known, epoch=target.epoch, installation=machine.installation)
-    if isinstance(stamped, Run) and isinstance(target, Run):
-        # One that was said before the latest may come after it, and takes no trial back.
-        stamped = replace(stamped, trial=max(stamped.trial, target.trial))
-        if machine.run == known:
-            return replace(machine, target=stamped, run=stamped)
-    return replace(machine, target=stamped)
 
 
 def _try(reaction: Reaction) -> Reaction:
@@ -376,8 +198,9 @@ def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     over = CheckpointTimedOut(machine.attempt)
     limits = machine.limits
     if machine.follows:
-        # Who saves the job is elsewhere, and may need its peers for that. The controller says when
-        # it is over; should nobody say so, it is over when the leader must have ended, too.
+        # The rank that saves the job is in another container, and may need its peers for that. The
+        # controller says when the checkpoint is over; without such news it is over when the leader
+        # must have ended, too.
         seconds = limits.checkpoint_seconds + limits.grace_seconds
         following = replace(machine, saving=Saving.NONE, saving_problem=None)
         return following, (ArmTimer(over, seconds),)
@@ -541,17 +364,3 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
 }
 
 # --- the picture --------------------------------------------------------------------------
-
-
-def draw() -> str:
-    """Draw the table as a Mermaid diagram; what leaves a phase as it is, is left out."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.READY.value}"]
-    for phase, rows in TABLE.items():
-        arrows: dict[Row, list[str]] = {}
-        for word, row in rows.items():
-            if row.phase is not phase or row.verbs:
-                arrows.setdefault(row, []).append(word.value)
-        for row, words in arrows.items():
-            done = "".join(f" / {verb.value}" for verb in row.verbs)
-            lines.append(f"    {phase.value} --> {row.phase.value}: {', '.join(words)}{done}")
-    return "\n".join(lines) + "\n"

@@ -42,7 +42,7 @@ class Machine:
     target: Target | None = None
     """The newest declaration; what everything converges to."""
     run: Run | None = None
-    """What the latest attempt started, or tries to start."""
+    """The run that the latest attempt started, or tries to start."""
     attempt: int = 0
     """Counts the attempts of this incarnation; news names the one it belongs to."""
     ended: tuple[RankEnded, ...] = ()
@@ -59,7 +59,7 @@ class Machine:
     is_stuck: bool = False
     """Whether SIGKILL was sent long ago, and there is still no proof."""
     lingering: Problem | None = None
-    """What is in the way of the proof, where it is not a process."""
+    """The obstacle to the proof, where it is not a process."""
     installation: str = ""
     """The installation of DLJob that is obeyed; empty until a command names one."""
     is_interrupted: bool = False
@@ -108,7 +108,7 @@ class Machine:
 
     @property
     def exit_status(self) -> int:
-        """What the SideCar ends with: as a shell would tell it of the training, unless it was told to leave."""
+        """The SideCar's exit status: that of the training by the rules of a shell, or 0 after a command to leave."""
         if self._is_told_to_leave:
             # With anything else a kubelet would start the container again, also after a training that has
             # failed; its pod would have to be deleted, and the log with it. The controller knows the failure.

@@ -1,8 +1,8 @@
 """
-What a change of GPUs costs, measured where it happens.
+Measures the cost of a change of GPUs in the SideCar itself.
 
-The controller predicts with it how long the next change will take. The stopwatch is shown each
-machine that the agent comes to, and reads the time off when the phase is another one.
+The controller predicts from it how long the next change will take. The agent shows the stopwatch each
+new machine, and the stopwatch takes the time when the phase changes.
 """
 
 from __future__ import annotations

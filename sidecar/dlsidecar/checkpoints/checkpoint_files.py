@@ -1,7 +1,7 @@
 """
-What lies under the path of the checkpoints, what of it is new, and what is being written.
+Lists the files under the path of the checkpoints, the new ones among them, and those that are being written.
 
-Plain looks, sent for from a thread; :mod:`dlsidecar.checkpoints.signs` says what of it is a checkpoint. Times of
+These are plain reads from a thread; :mod:`dlsidecar.checkpoints.recognizing.signs` says which files are a checkpoint. Times of
 files are compared with each other. With the clock of this machine they are compared only to count a
 file sooner, because the files may lie on a server with a clock of its own.
 """
@@ -26,11 +26,11 @@ SET_ASIDE = ".dljob-set-aside"
 """Where checkpoints go that cannot be read."""
 LEDGER = ".dljob-checkpoints.json"
 OURS = frozenset({SET_ASIDE, LEDGER})
-"""What stands below the path of the checkpoints by our own doing."""
+"""The files of our own below the path of the checkpoints."""
 
 
 class Mark(NamedTuple):
-    """What tells one state of a file from another."""
+    """The values that distinguish one state of a file from another."""
 
     inode: int
     size: int
@@ -57,6 +57,15 @@ class Snapshot:
     is_whole: bool
     """Whether there were few enough to look at all."""
     folders: frozenset[str] = frozenset()
+    unread: str = ""
+    """Which folder could not be listed for once, and why; its files seem to be missing."""
+
+    @property
+    def gap(self) -> str:
+        """Why there may be more files than these, in words; empty where these are all."""
+        if self.unread or self.is_whole:
+            return self.unread
+        return f"{self.root} holds more than {MOST_FILES} files"
 
     def news_after(self, before: Snapshot) -> dict[str, Mark]:
         """Return the files that have come or changed."""
@@ -75,8 +84,8 @@ def await_next_stamp() -> int:
     """
     Return the time of stamps as soon as it changes.
 
-    What changes from now on has this stamp or a later one, what has changed before has an earlier one.
-    It does not sleep, because it would come back too late to tell the two apart.
+    A file that changes from now on has this stamp or a later one, a file that changed before has an earlier one.
+    It does not sleep, because it would wake too late to distinguish the two.
     """
     before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
     while (now := stamp_ns()) == before and time.monotonic() < limit:
@@ -88,10 +97,15 @@ def take_snapshot(path: str) -> Snapshot:
     root = os.path.realpath(path)
     files: dict[str, Mark] = {}
     folders: set[str] = set()
-    waiting, count = [""], 0
+    waiting, count, unread = [""], 0, ""
     while waiting and count < MOST_FILES:
         folder = waiting.pop()
-        for entry in list_folder(f"{root}/{folder}"):
+        try:
+            entries = list_folder(f"{root}/{folder}")
+        except OSError as error:
+            unread = f"{root}/{folder} cannot be listed: {error.strerror}"
+            continue
+        for entry in entries:
             count += 1
             name = f"{folder}{entry.name}"
             if name in OURS:
@@ -102,7 +116,7 @@ def take_snapshot(path: str) -> Snapshot:
             elif (mark := mark_of(entry)) is not None:
                 files[name] = mark
     is_whole = not waiting and count < MOST_FILES
-    return Snapshot(root, files, is_whole, frozenset(folders))
+    return Snapshot(root, files, is_whole, frozenset(folders), unread)
 
 
 def mark_of(entry: os.DirEntry[str]) -> Mark | None:
@@ -126,10 +140,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def list_folder(path: str) -> list[os.DirEntry[str]]:
+    """List a folder; one that is gone or closed to us, such as lost+found, holds no checkpoints of ours."""
     try:
         with os.scandir(path) as entries:
             return list(entries)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 

@@ -5,7 +5,7 @@ Seeing from its files that a checkpoint is complete.
 does not answer. Here is decided what follows from a look: a checkpoint is complete when nothing is
 lacking in it, no process of the job has a file of it open for writing, and either a sign of its
 framework says so or nothing has changed for long enough. How long that is follows from what the
-job's last checkpoint looked like (:mod:`dlsidecar.checkpoints.shapes`).
+job's last checkpoint looked like (:mod:`dlsidecar.checkpoints.recognizing.shapes`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Callable
 
 from dlsidecar.checkpoints.checkpoint_files import MOST_FILES, Mark, find_written
 from dlsidecar.checkpoints.inspecting import Candidate, Inspector, Look
-from dlsidecar.checkpoints.shapes import (
+from dlsidecar.checkpoints.recognizing.shapes import (
     LEAST_SHARE,
     UNKNOWN_SECONDS,
     Shape,
+    look_again,
     shape_of,
 )
-from dlsidecar.checkpoints.signs import find_unit, is_noise
+from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise
 from dlsidecar.observing.file_threads import Scout, rest_after
 from dlsidecar.settings import Saving
 
@@ -36,11 +37,13 @@ AGAIN_SECONDS = 0.1
 """How long nothing may change in files that look like all of the last checkpoint."""
 PROVEN_SECONDS = 0.02
 """The same where the format of each of them shows that it is whole."""
+LONGEST_DELAY_SECONDS = 0.5
+"""A look that comes later than this was held up by a machine that stood still, and the writer of the files with it."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Who sees what becomes of the path of the checkpoints, and who hears of it."""
+    """The functions that watch the path of the checkpoints, and those that get the result."""
 
     members: Callable[[], Iterable[int]]
     """The processes of the job."""
@@ -50,12 +53,22 @@ class Watch:
     """How many processes the whole job has."""
     known: Shape | None = None
     """How the last checkpoint looked."""
+    confirmed: str | None = None
+    """Which one it was, if no start has looked at it since its confirmation."""
+    confirmed_ns: int = 0
+    """When its first file was written."""
+    is_apart: bool = False
+    """Whether the first process of the job, which most often writes it, is in another container."""
     distrust: str = ""
     """Why no confirmation of this job counts; empty where it does."""
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
     on_relief: Callable[[str], None] = lambda _name: None
     on_confirmed: Callable[[str, Mapping[str, Mark]], None] = lambda _unit, _files: None
     """Hears which checkpoint it was, and of which files."""
+    secure: Callable[[str, Mapping[str, Mark], Callable[[str], None]], None] | None = None
+    """Brings a checkpoint in memory to the disk, before which it does not count, and says why that could not be."""
+    hint: str = ""
+    """Said beside the parts that an incomplete checkpoint lacks."""
 
 
 class FileWatch:
@@ -85,37 +98,47 @@ class FileWatch:
         self._ready = ready
         self._confirmed = confirmed
         self._inspector = Inspector(saving)
+        self._known = watch.known if watch.confirmed is None else None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        """When the next look is to begin."""
         self._begun: float | None = None
         self._written_before: set[str] = set()
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
+        """When the last change of these files was seen."""
+        self._looked_at = 0.0
+        """When the look that is judged was begun: what happens after that it may not have seen."""
         self._lack = ""
         self._complete = saving.complete
         self._end: Callable[[str], None] | None = None
         """Hears of the last look, once no process is left that could write."""
         self._ended_well = True
         self._is_over = False
+        self.is_securing = False
+        """Whether what was seen to be complete is on its way to the disk, for which no process is needed."""
         self._asked_ns: int | None = None
         """When the request was sent, until the first look after it."""
 
     def begin(self) -> None:
-        # What is there has to be known before anything is asked for.
+        # The existing files have to be known before the training is asked to save itself.
         self._look()
 
     def look_a_last_time(self, hear: Callable[[str], None], *, ended_well: bool) -> None:
-        """Say what is lacking now that all have ended: what is there is what there will be."""
+        """Report what is missing now that all processes have ended, because no file will change again."""
         self._end, self._ended_well = hear, ended_well
-        self._look()
+        if not self.is_securing:
+            self._look()
 
     def cancel(self) -> None:
-        """Look no more; what was waited for in vain is told."""
+        """Stop looking, and report what was still missing."""
+        # A look that is out cannot be called back: its answer finds that this is over.
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_over and self._begun is not None and self._lack:
             where = f"{self._saving.path} (complete: {self._complete.value})"
-            message = f"no checkpoint became complete under {where}: {self._lack}"
+            message = f"no checkpoint became complete under {where}: {self._lack}{self._watch.hint}"
             self._watch.on_problem(INCOMPLETE, message)
         self._is_over = True
 
@@ -123,15 +146,21 @@ class FileWatch:
 
     def _look(self) -> None:
         """Have a look taken; while the last one is out, try again."""
+        if self.is_securing:
+            return
         scout = self._watch.scout
         assert scout is not None
         is_last = self._end is not None
+        # The inspector changes in the scout's thread alone, and one look
+        # is out at a time: no lock.
         look = self._choose_look(is_last=is_last)
         if not scout.send(look, partial(self._see, is_last=is_last)) and scout.is_lost:
             seconds = scout.patience_seconds
             self._watch.on_problem(
                 SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
             )
+        # Also where the scout was not sent, and for a look that raises and brings nothing back:
+        # only this timer tries again.
         self._rest(0.0)
 
     def _choose_look(self, *, is_last: bool) -> Callable[[], Look]:
@@ -149,11 +178,24 @@ class FileWatch:
         now = self._loop.time()
         is_quick = self._begun is None or now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
-        self._timer = self._loop.call_later(rest_after(took_seconds, at_least=least), self._look)
+        self._due_at = now + rest_after(took_seconds, at_least=least)
+        self._timer = self._loop.call_at(self._due_at, self._look_when_due)
+
+    def _look_when_due(self) -> None:
+        self._forgive_pause()
+        self._look()
+
+    def _forgive_pause(self) -> None:
+        """Count a pause of the machine, which this loop notices by its late timer, as no rest of the files."""
+        late = self._loop.time() - self._due_at
+        self._still_since += max(0.0, late - LONGEST_DELAY_SECONDS)
 
     def _see(self, look: Look, took_seconds: float, *, is_last: bool) -> None:
         if self._is_over:
             return
+        # The timer of the next look may be late as well, and what is found here may put it off.
+        self._forgive_pause()
+        self._looked_at = self._loop.time() - took_seconds
         self._judge_path(look)
         self._complete = look.complete
         if is_last:
@@ -165,14 +207,49 @@ class FileWatch:
             return
         if self._begun is None:
             self._begun = self._loop.time()
+            self._look_again_at_last(look)
             self._written_before = find_written(look.snapshot.root, self._watch.members())
             self._asked_ns = self._ready()
         else:
             self._asked_ns = None
             found, self._lack = self._choose(look)
             if found is not None:
-                self._confirm(found)
-                self._confirmed()
+                self._secure(found, partial(self._go_on, found, took_seconds))
+                return
+        # _ready() may have failed the request, which ends this watch: a timer
+        # set now would outlive it.
+        if not self._is_over:
+            self._rest(took_seconds)
+
+    def _look_again_at_last(self, look: Look) -> None:
+        """Learn from the checkpoint that was confirmed in this start, as a new start does; one that is gone teaches nothing."""
+        known, unit = self._watch.known, self._watch.confirmed
+        if known is not None and unit is not None:
+            files = look.before.get(unit, {})
+            self._known = look_again(known, files, unit, self._watch.confirmed_ns)
+
+    def _secure(self, one: Candidate, hear: Callable[[str], None]) -> None:
+        """Have it brought to the disk, if it is not written there."""
+        if self._watch.secure is None:
+            hear("")
+            return
+        self.is_securing = True
+
+        def go_on(fault: str) -> None:
+            self.is_securing = False
+            if not self._is_over:
+                hear(fault)
+
+        self._watch.secure(one.unit, one.files, go_on)
+
+    def _go_on(self, one: Candidate, took_seconds: float, fault: str) -> None:
+        self._lack = fault
+        if not fault:
+            self._confirm(one)
+            self._confirmed()
+        # The last look was put off while the copy was on its way.
+        elif self._end is not None:
+            self._look()
         if not self._is_over:
             self._rest(took_seconds)
 
@@ -209,7 +286,7 @@ class FileWatch:
 
     def _find_lack(self, look: Look, one: Candidate) -> str:
         lack = self._find_too_small(look, one)
-        still = self._loop.time() - self._still_since
+        still = max(0.0, self._looked_at - self._still_since)
         needed = self._needed_seconds(one)
         if not lack and still < needed:
             lack = f"its files changed {still:.1f} s ago, and have to rest for {needed:g} s"
@@ -221,7 +298,7 @@ class FileWatch:
             return ""
         if look.shortage:
             return look.shortage
-        known = self._watch.known
+        known = self._known
         if known is not None and one.size < known.size * LEAST_SHARE:
             return f"it holds {one.size} bytes, and the one before held {known.size}"
         return ""
@@ -231,19 +308,21 @@ class FileWatch:
             return 0.0
         if self._saving.settle_seconds is not None:
             return self._saving.settle_seconds
-        known = self._watch.known
+        known = self._known
         if known is None:
             return UNKNOWN_SECONDS
-        if not self._is_like_known(one):
+        # Which files a process in another container has open is not seen, so that all of it has to be there.
+        is_enough = self._is_whole_beside if self._watch.is_apart else self._is_like_known
+        if not is_enough(one):
             return known.settle_seconds
         return PROVEN_SECONDS if one.is_proven else AGAIN_SECONDS
 
     def _is_like_known(self, one: Candidate) -> bool:
-        known = self._watch.known
+        known = self._known
         return known is not None and self._shape_of(one).is_like(known)
 
     def _is_whole_beside(self, one: Candidate) -> bool:
-        known = self._watch.known
+        known = self._known
         return known is not None and self._shape_of(one).is_whole_beside(known)
 
     def _shape_of(self, one: Candidate) -> Shape:
@@ -267,9 +346,17 @@ class FileWatch:
     def _finish(self, look: Look) -> None:
         assert self._end is not None
         found, self._lack = self._choose_last(look)
-        if found is not None:
-            self._confirm(found)
-        self._end(self._lack)
+        if found is None:
+            self._end(self._lack)
+        else:
+            self._secure(found, partial(self._end_with, found))
+
+    def _end_with(self, one: Candidate, fault: str) -> None:
+        assert self._end is not None
+        self._lack = fault
+        if not fault:
+            self._confirm(one)
+        self._end(fault)
 
     def _choose_last(self, look: Look) -> tuple[Candidate | None, str]:
         """No process writes any more; one that was killed, or failed, may not have finished."""

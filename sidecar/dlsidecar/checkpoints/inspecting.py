@@ -1,19 +1,19 @@
 """
 Looking at the checkpoints of a job for one request: which are new, and what each of them lacks.
 
-Everything here reads files and so is done in a scout's thread. What only the kernel or the clock
-can say, who writes there and for how long nothing has changed, is :mod:`dlsidecar.checkpoints.confirming`'s.
+Everything here reads files and so runs in a scout's thread. :mod:`dlsidecar.checkpoints.confirming` answers the
+questions for the kernel and the clock: which processes write there, and for how long nothing has changed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dlsidecar.checkpoints.checkpoint_files import Mark, Snapshot, take_snapshot
-from dlsidecar.checkpoints.formats import Finding, examine
-from dlsidecar.checkpoints.signs import (
+from dlsidecar.checkpoints.recognizing.formats import Finding, examine
+from dlsidecar.checkpoints.recognizing.signs import (
     MAY_BE_EMPTY,
     Signs,
     is_within,
@@ -25,8 +25,8 @@ from dlsidecar.settings import Complete, Saving
 
 TAIL_BYTES = 256
 MOST_TAILS = 64
-"""Of so many files it is remembered how they end, those that were written last."""
-NOTHING_NEW = "nothing new is there"
+"""The number of files, those that were written last, whose ends are remembered."""
+NOTHING_NEW = "there is nothing new"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Candidate:
     files: Mapping[str, Mark]
     """All of it, or only what is new where all below the path is one."""
     lack: str = ""
-    """What it lacks, in words; empty if nothing is to be seen."""
+    """The missing part, in words; empty if none is visible."""
     is_proven: bool = False
     """Whether the format of each file shows that it is whole."""
     is_sealed: bool = False
@@ -57,17 +57,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Look:
-    """What is there at one moment, as far as files can tell it."""
+    """The checkpoints at one moment, as far as files show them."""
 
     snapshot: Snapshot
     candidates: tuple[Candidate, ...] = ()
     """The one last that was written last."""
     lack: str = NOTHING_NEW
-    """What each of them lacks, in words; empty if nothing is to be seen."""
+    """The missing part of each, in words; empty if none is visible."""
     complete: Complete = Complete.AUTO
     """By which sign they are looked at."""
     shortage: str = ""
     """That there is no room where they are written."""
+    before: Mapping[str, Mapping[str, Mark]] = field(default_factory=dict)
+    """The checkpoints that the first look finds, by their names below the path."""
 
 
 class Inspector:
@@ -87,7 +89,7 @@ class Inspector:
         if self._before is None:
             self._first = self._before = now
             self._tails = _read_tails(now)
-            return Look(now)
+            return Look(now, before=resolve(self._saving, (), now.files).group(now.files))
         return self._compare(now, self._before)
 
     def look_after_request(self, asked_ns: int) -> Look:
@@ -156,8 +158,8 @@ class Inspector:
             return Candidate(unit, files, lack, is_fresh=is_fresh)
         findings = {name: self._examine(now.root, name, mark) for name, mark in files.items()}
         is_proven = all(one.is_proven for one in findings.values())
-        is_sealed = _is_sealed(signs, unit, files, is_proven=is_proven)
-        return Candidate(unit, files, find_fault(findings), is_proven, is_sealed, is_fresh)
+        has_sign = is_sealed(signs, unit, files, is_proven=is_proven)
+        return Candidate(unit, files, find_fault(findings), is_proven, has_sign, is_fresh)
 
     def _find_missing(
         self, signs: Signs, unit: str, news: Mapping[str, Mark], now: Snapshot
@@ -186,7 +188,7 @@ def find_fault(findings: Mapping[str, Finding]) -> str:
     return next(faults, "")
 
 
-def _is_sealed(signs: Signs, unit: str, files: Mapping[str, Mark], *, is_proven: bool) -> bool:
+def is_sealed(signs: Signs, unit: str, files: Mapping[str, Mark], *, is_proven: bool) -> bool:
     """Whether a mark, a pointer, a rename or a format is all that is needed to see its end."""
     if signs.sign.settles:
         return False

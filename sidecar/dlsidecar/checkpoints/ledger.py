@@ -1,5 +1,5 @@
 """
-What is known of the checkpoints of a job over all its starts, kept beside them.
+Keeps the knowledge about a job's checkpoints over all its starts, in a file beside them.
 
 One small file, because nothing else outlives the container, the pod and the node as the checkpoints
 do. It says what the last one looked like, which one was confirmed and not tried yet, which ones could
@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 
 from dlsidecar.checkpoints.checkpoint_files import LEDGER
-from dlsidecar.checkpoints.shapes import Shape
+from dlsidecar.checkpoints.recognizing.shapes import Shape
 from dlsidecar.settings import Saving
 
 MOST_FAILED = 16
@@ -33,7 +33,7 @@ class Ledger:
     since_ns: int = 0
     """When its first file was written."""
     source: str = ""
-    """What the latest start goes on from."""
+    """The checkpoint that the latest start goes on from."""
     fruitless: int = 0
     """How many starts in a row failed from there before their first step."""
     failed: tuple[str, ...] = ()

@@ -57,9 +57,9 @@ class Request:
     period_seconds = 0.1
     settling_seconds = 30.0
     """
-    How long to read on for the last words, if that has not come to its end before.
+    The longest time to read the last lines, if their end does not come before.
 
-    Only what cannot be read takes so long; on a busy machine the matcher may take some seconds.
+    Only output that cannot be read takes this time; on a busy machine the matcher may take some seconds.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Request:
         self.is_trial = False
         """Whether the training shall go on after it."""
         self.is_given_up = False
-        """Whether its outcome, which may be told already and not yet heard, is of no interest."""
+        """Whether its outcome, which may be known and not yet delivered, no longer matters."""
         self._saving = saving
         self._asked = [one for one in ranks if one.ended is None]
         if not saving.to_all:
@@ -109,7 +109,7 @@ class Request:
     def _ask(self) -> int:
         """Ask for the checkpoint; return since when a change of a file can be the answer."""
         since_ns = stamp_ns()
-        # Whoever has ended meanwhile is nobody any more, and its number may be another's.
+        # The number of a process that has ended may belong to another process.
         self._asked = [one for one in self._asked if one.ended is None]
         if not self._asked:
             self._fail("no training process runs")
@@ -169,7 +169,8 @@ class Request:
         try:
             # All at once: where ranks save together, none answers before the last was asked.
             await AsyncHTTPClient(max_clients=MOST_GPUS).fetch(request)
-        except Exception as error:  # noqa: BLE001 - whatever the job answers, or does not
+        except Exception as error:  # noqa: BLE001 - the job may answer anything, or nothing
+            # A call that cancel() has ended reports no fault: CancelledError is no Exception.
             self._fail(f"POST {url}: {error}")
 
     # --- hearing ----------------------------------------------------------------------------
@@ -207,6 +208,8 @@ class Request:
 
     def _settle(self, limit: float) -> None:
         """Wait until all that was said has been read; a line that confirms ends this at once."""
+        # Asked again and again, because neither the matcher nor a slow file
+        # says when it has caught up.
         if self._is_output_read():
             self._fail(UNCONFIRMED)
         elif self._loop.time() > limit:
@@ -215,11 +218,11 @@ class Request:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
 
     def _look_a_last_time(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
-        """All have ended: what is there now is what there will be."""
+        """Look at the files once more: all processes have ended, so no file will change again."""
         if self.is_settling:
             return
         self.is_settling = True
-        self._limit = self._loop.call_later(self.settling_seconds, self._fail, UNCONFIRMED)
+        self._limit_last_look(files)
 
         def hear(lack: str) -> None:
             if lack:
@@ -229,12 +232,29 @@ class Request:
 
         files.look_a_last_time(hear, ended_well=is_well)
 
+    def _limit_last_look(self, files: FileWatch) -> None:
+        def end() -> None:
+            # A copy from memory to the disk has a limit of its own. Where it fails, another look follows.
+            if files.is_securing:
+                self._limit_last_look(files)
+            else:
+                self._fail(UNCONFIRMED)
+
+        self._limit = self._loop.call_later(self.settling_seconds, end)
+
+    @property
+    def is_securing(self) -> bool:
+        """Whether the checkpoint is whole in memory and on its way to the disk."""
+        return self._files is not None and self._files.is_securing
+
     # --- ending -----------------------------------------------------------------------------
 
     def _fail(self, reason: str) -> None:
         self._finish(reason or "unknown")
 
     def _finish(self, reason: str) -> None:
+        # Taken first: an outcome that comes later, of a command or of another
+        # rank, finds none to tell.
         tell, self._tell = self._tell, None
         self.cancel()
         reason = reason or self._distrust
@@ -251,6 +271,7 @@ class Request:
             if timer is not None:
                 timer.cancel()
         # Our own call may be what ends us; it is over by itself then.
+        # A command goes on: it is a process of the job, and is ended with the others.
         current = asyncio.current_task() if self._calls else None
         for call in self._calls:
             if call is not current:

@@ -2,19 +2,22 @@
 The checkpoints of a job over its starts: looked at before each, and remembered after each.
 
 :mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the files, from a scout's thread.
-A file system that does not answer holds up a start for a few seconds and no longer.
+A file system that does not answer holds up a start for a few seconds and no longer. With checkpoints in memory the clerk
+also copies them (:mod:`dlsidecar.checkpoints.memory.writing_out`), and a start waits for the latest one as long as a request would.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Callable
 
 from dlsidecar.checkpoints.checkpoint_files import Mark
 from dlsidecar.checkpoints.confirming import SILENT, Watch
-from dlsidecar.checkpoints.ledger import Ledger
+from dlsidecar.checkpoints.ledger import Ledger, write_ledger
+from dlsidecar.checkpoints.memory.cache import Memory, Prepared
+from dlsidecar.checkpoints.memory.writing_out import Writer
 from dlsidecar.checkpoints.vetting import (
     NOT_TRUSTED,
     UNREADABLE,
@@ -23,29 +26,51 @@ from dlsidecar.checkpoints.vetting import (
     note_fruitless,
     vet,
 )
+from dlsidecar.checkpoints.visiting import Visit
 from dlsidecar.observing.file_threads import Scout
 from dlsidecar.settings import Confirmation, Saving
 from dlwire.messages import Run
 
-RETRY_SECONDS = 0.01
+FOLDER = "DLJOB_CHECKPOINT_DIR"
+"""The variable by which the training finds the folder for its checkpoints."""
+NOT_IN_MEMORY = "CheckpointsNotInMemory"
+HINT = f" (with checkpoint.memory, the training has to write to ${FOLDER}, which dljob.training.folder() returns)"
 
 
 class CheckpointStore:
     """Knows what is known of the checkpoints under a job's path."""
 
-    def __init__(self, saving: Saving) -> None:
+    def __init__(self, saving: Saving, read_free: Callable[[], int] = lambda: -1) -> None:
+        """``read_free`` returns how much memory is free for checkpoints; -1 where that is not known."""
         self._saving = saving
-        self._loop = asyncio.get_running_loop()
         self._scout = Scout("checkpoint") if saving.confirm is Confirmation.FILE else None
-        # What is noted after a stop is read before the next start, in this order.
+        # One thread, so that notes after a stop are written before the next start reads them.
         self._clerk = Scout("ledger") if saving.path else None
+        self._memory = Memory(saving, read_free) if saving.memory_path else None
+        self._writer = self._make_writer()
+        self._is_in_memory = False
         self._verdict = Verdict()
-        self._leads = False
+        self._leads = self._is_alone = False
         self._world = 1
-        self._vets = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._visit: Visit | None = None
         self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
         self.on_relief: Callable[[str], None] = lambda _name: None
+
+    def _make_writer(self) -> Writer | None:
+        if self._memory is None or self._clerk is None:
+            return None
+        return Writer(self._memory, self._clerk, patience_seconds=self._saving.timeout_seconds)
+
+    @property
+    def saving(self) -> Saving:
+        """How the latest start saves itself: its folder is that in memory where it writes to memory."""
+        in_memory = replace(self._saving, path=self._saving.memory_path)
+        return in_memory if self._is_in_memory else self._saving
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which the training knows that it writes to memory."""
+        return {FOLDER: self._saving.memory_path} if self._is_in_memory else {}
 
     @property
     def resume(self) -> str:
@@ -55,55 +80,49 @@ class CheckpointStore:
     # --- before a start ---------------------------------------------------------------------
 
     def vet(self, run: Run, hear: Callable[[], None]) -> None:
-        """Look at what is there, and call back when the training may start."""
+        """Look at the checkpoints, and call back when the training may start."""
         self._leads, self._world = run.rank_offset == 0, run.world_size
-        self._vets += 1
+        self._is_alone = run.processes == run.world_size
+        self._is_in_memory = False
+        if self._writer is not None:
+            self._writer.stop()
+        if self._visit is not None:
+            self._visit.cancel()
         if self._clerk is None:
             hear()
         else:
-            self._send(self._clerk, hear, self._loop.time() + self._clerk.patience_seconds)
+            self._visit = Visit(self._clerk, self._prepare, partial(self._hear, hear))
+            self._visit.begin(self._patience_seconds)
 
-    def _send(self, clerk: Scout, hear: Callable[[], None], limit: float) -> None:
-        """Send it; one that is out for an earlier start is waited for."""
-        number = self._vets
+    @property
+    def _patience_seconds(self) -> float:
+        patience = Scout.patience_seconds
+        return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
 
-        def see(verdict: Verdict, _: float) -> None:
-            if number == self._vets:
-                self._take(verdict)
-                self._go_on(hear)
+    def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
+        """Look at the checkpoints, by the clerk."""
+        if self._memory is None or not self._leads:
+            return Prepared(vet(self._saving, leads=self._leads, wanted=wanted))
+        return self._memory.prepare(is_alone=self._is_alone, wanted=wanted)
 
-        # What comes back too late must not touch what the training writes by then.
-        look = partial(vet, self._saving, leads=self._leads, wanted=lambda: number == self._vets)
-        if clerk.send(look, see):
-            self._wait(max(limit - self._loop.time(), 0.0), partial(self._give_up, hear))
-        elif self._loop.time() < limit:
-            self._wait(RETRY_SECONDS, partial(self._send, clerk, hear, limit))
+    def _hear(self, go_on: Callable[[], None], prepared: Prepared | None) -> None:
+        if prepared is None:
+            self._verdict = Verdict(self._verdict.ledger)
+            self.on_problem(SILENT, f"{self._saving.path} does not answer, and was not looked at")
         else:
-            self._give_up(hear)
+            self._take(prepared)
+        go_on()
 
-    def _give_up(self, hear: Callable[[], None]) -> None:
-        self._verdict = Verdict(self._verdict.ledger)
-        self.on_problem(SILENT, f"{self._saving.path} does not answer, and was not looked at")
-        self._go_on(hear)
-
-    def _go_on(self, hear: Callable[[], None]) -> None:
-        self._vets += 1
-        self._stop_waiting()
-        hear()
-
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        self._stop_waiting()
-        self._timer = self._loop.call_later(seconds, then)
-
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _take(self, verdict: Verdict) -> None:
-        self._verdict = verdict
+    def _take(self, prepared: Prepared) -> None:
+        verdict = self._verdict = prepared.verdict
+        self._is_in_memory = prepared.is_in_memory
         self.on_relief(SILENT)
-        for name, message in ((UNREADABLE, verdict.unreadable), (NOT_TRUSTED, verdict.distrust)):
+        messages = {
+            UNREADABLE: verdict.unreadable,
+            NOT_TRUSTED: verdict.distrust,
+            NOT_IN_MEMORY: prepared.fault,
+        }
+        for name, message in messages.items():
             if message:
                 self.on_problem(name, message)
             else:
@@ -117,26 +136,47 @@ class CheckpointStore:
             scout=self._scout,
             world=self._world,
             known=self._verdict.ledger.shape,
+            confirmed=self._verdict.ledger.pending,
+            confirmed_ns=self._verdict.ledger.since_ns,
+            is_apart=not self._leads,
             distrust=self._verdict.distrust,
             on_problem=self.on_problem,
             on_relief=self.on_relief,
             on_confirmed=self._note_confirmed,
+            secure=self._writer.secure if self._writer and self._is_in_memory else None,
+            hint=HINT if self._is_in_memory else "",
         )
 
+    def begin_start(self, members: Callable[[], Iterable[int]]) -> None:
+        """Begin to write out; the processes of a start may save themselves unasked."""
+        if self._writer is not None and self._is_in_memory:
+            self._writer.on_problem, self._writer.on_relief = self.on_problem, self.on_relief
+            self._writer.begin(members)
+
+    def is_writing_the_rest(self) -> bool:
+        """Whether checkpoints of processes that have all ended are on their way from memory to the disk."""
+        return self._writer is not None and self._writer.is_writing_the_rest()
+
     def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
-        ledger = self._verdict.ledger
-        self._note(partial(note_confirmed, self._saving, ledger, unit, files, self._world))
+        self._note(note_confirmed(self._verdict.ledger, unit, files, self._world))
 
     def note_failure(self) -> None:
         """The training failed by itself, and before its first step."""
-        self._note(partial(note_fruitless, self._saving, self._verdict.ledger))
+        self._note(note_fruitless(self._verdict.ledger))
 
-    def _note(self, write: Callable[[], Ledger]) -> None:
+    def _note(self, ledger: Ledger) -> None:
+        # Also a trial confirms, after which the next request comes without a start and so without a look at the file.
+        self._verdict = replace(self._verdict, ledger=ledger)
         if self._leads and self._clerk is not None:
-            self._clerk.post(write)
+            self._clerk.post(partial(write_ledger, self._saving, ledger))
 
     def close(self) -> None:
-        self._stop_waiting()
+        if self._visit is not None:
+            self._visit.cancel()
+        if self._writer is not None:
+            self._writer.stop()
+        if self._memory is not None:
+            self._memory.close()
         for scout in (self._scout, self._clerk):
             if scout is not None:
                 scout.close()

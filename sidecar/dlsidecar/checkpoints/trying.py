@@ -1,7 +1,7 @@
 """
-What a trial of a checkpoint showed, measured where it happens.
+Measures a trial of a checkpoint in the SideCar itself.
 
-:mod:`dlsidecar.behaviour.machine` knows that one is under way and how it went. Here is noted how far the training
+:mod:`dlsidecar.behaviour.machine` knows that one is under way and how it went. This module notes how far the training
 was when it was asked, how long it took, and whether the training went on after it: some programs save
 themselves and end, and some stand still.
 """
@@ -27,10 +27,10 @@ class Trials:
         """As the machine had it when it was seen last."""
         self._asked_at = 0.0
         self._iteration = 0
-        """What was reported last when it was asked for."""
+        """The latest reported iteration when the trial was asked for."""
         self._over_at = 0.0
         self._iteration_then = 0
-        """What was reported last when its outcome was known."""
+        """The latest reported iteration when its outcome was known."""
         self._has_ended = False
 
     def see(self, machine: Machine, iteration: int) -> None:
@@ -44,7 +44,7 @@ class Trials:
         if before.number != machine.trial.number or before.saving is Saving.NONE:
             self._over_at, self._iteration_then = self._now(), iteration
         if machine.trial.saving is Saving.FAILED:
-            return  # It may have asked nobody, so that it is not why a training ends after it.
+            return  # It may not have reached the training, so it is not the reason of an end after it.
         is_by_itself = machine.target == machine.run and not machine.is_leaving
         if machine.ended and is_by_itself and iteration <= self._iteration_then:
             is_soon = self._now() - self._over_at <= SOON_SECONDS

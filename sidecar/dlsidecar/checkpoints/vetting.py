@@ -1,8 +1,8 @@
 """
 Looking at the checkpoints before a start, so that the training does not go on from a torn one.
 
-Frameworks go on from the latest checkpoint that they find, complete or not. What a kill or a full
-disk left half-written is moved into a folder beside it, so that the one before it is found. A checkpoint that was confirmed and turns out to be unreadable is remembered
+Frameworks go on from the latest checkpoint that they find, complete or not. A checkpoint that a kill or a full
+disk left half-written is moved into a folder beside it, so that the framework finds the one before. A checkpoint that was confirmed and turns out to be unreadable is remembered
 (:mod:`dlsidecar.checkpoints.ledger`), and this job's confirmations count for nothing from then on.
 
 Nothing is moved on suspicion alone where no other checkpoint is left.
@@ -23,11 +23,11 @@ from dlsidecar.checkpoints.checkpoint_files import (
     Snapshot,
     take_snapshot,
 )
-from dlsidecar.checkpoints.formats import examine
 from dlsidecar.checkpoints.inspecting import find_fault
 from dlsidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
-from dlsidecar.checkpoints.shapes import Shape, shape_of
-from dlsidecar.checkpoints.signs import (
+from dlsidecar.checkpoints.recognizing.formats import examine
+from dlsidecar.checkpoints.recognizing.shapes import Shape, look_again, shape_of
+from dlsidecar.checkpoints.recognizing.signs import (
     DIGITS,
     Signs,
     is_within,
@@ -40,7 +40,7 @@ from dlsidecar.settings import Complete, Saving
 
 MOST_SET_ASIDE = 2
 MOST_FRUITLESS = 2
-"""So many starts in a row may fail before their first step until their checkpoint is blamed."""
+"""The number of starts in a row that fail before their first step until their checkpoint is blamed."""
 
 UNREADABLE = "CheckpointUnreadable"
 NOT_TRUSTED = "CheckpointsNotTrusted"
@@ -52,7 +52,7 @@ DISTRUST = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found before a start."""
+    """The result of the check before a start."""
 
     ledger: Ledger = Ledger()
     resume: str = ""
@@ -73,7 +73,7 @@ class Unit:
     name: str
     files: Mapping[str, Mark]
     torn: str
-    """What shows that it is not complete, in words."""
+    """The evidence that it is not complete, in words."""
     is_certain: bool = True
     """Whether it cannot be read; else it only looks unlike the others."""
 
@@ -82,11 +82,15 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     """
     Set aside what is torn, and say what the training can go on from.
 
-    Only where the first process of the job is started is anything learnt and remembered. Nothing is
-    touched if it is not ``wanted`` any more when it is known what is there.
+    Only the container of the job's first process writes the findings down; the other containers of
+    the job read them, before that or after it. Nothing is touched if the result is no longer ``wanted`` when the
+    files are known.
     """
     now = take_snapshot(saving.path)
-    ledger = read_ledger(saving) if leads else Ledger()
+    ledger = read_ledger(saving)
+    if not leads:
+        # Blame that rests on the number of starts is for the one that counts them.
+        ledger = replace(ledger, fruitless=0)
     if not now.is_whole or not wanted():
         # Of too many files, those that seem to be missing may only not have been looked at.
         return Verdict(ledger)
@@ -96,32 +100,29 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     good = next((unit for unit in units if not unit.torn), None)
     torn = units[: units.index(good)] if good else units
     movable = [unit for unit in torn if unit.name and (unit.is_certain or good)]
+    if not wanted():
+        # Files are read slowly. By now a training may run that writes under these names.
+        return Verdict(ledger)
     is_full = bool(find_full_disk(now.root))
     moved = [unit for unit in movable if _set_aside(now.root, unit, is_full=is_full)]
     resume = f"{now.root}/{good.name}" if good and good.name else ""
     before = ledger
-    ledger = _learn(ledger, units, good)
+    ledger = _learn(ledger, units, good, root=now.root)
     if leads and ledger != before:
         write_ledger(saving, ledger)
     return Verdict(ledger, resume, _tell(torn, moved, good))
 
 
-def note_confirmed(
-    saving: Saving, ledger: Ledger, unit: str, files: Mapping[str, Mark], world: int
-) -> Ledger:
+def note_confirmed(ledger: Ledger, unit: str, files: Mapping[str, Mark], world: int) -> Ledger:
     """Remember what was confirmed, until a start has seen whether it can be read."""
     since = min((mark.written_ns for mark in files.values()), default=0)
     shape = shape_of(files, unit, world)
-    ledger = replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
-    write_ledger(saving, ledger)
-    return ledger
+    return replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
 
 
-def note_fruitless(saving: Saving, ledger: Ledger) -> Ledger:
+def note_fruitless(ledger: Ledger) -> Ledger:
     """Remember that a start failed before its first step."""
-    ledger = replace(ledger, fruitless=ledger.fruitless + 1)
-    write_ledger(saving, ledger)
-    return ledger
+    return replace(ledger, fruitless=ledger.fruitless + 1)
 
 
 # --- what lies there ----------------------------------------------------------------------
@@ -130,7 +131,7 @@ def note_fruitless(saving: Saving, ledger: Ledger) -> Ledger:
 def _find_units(now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool) -> list[Unit]:
     """Return the checkpoints down to the first good one, that first which a framework would take."""
     if signs.sign.pointer:
-        # What the pointer names was complete when it was written, and is all that is read.
+        # The checkpoint that the pointer names was complete when it was written, and no other one is read.
         return []
     is_unnamed = signs.patterns == signs.sign.patterns
     if is_unnamed and signs.complete in {Complete.RENAME, Complete.MARKER}:
@@ -198,7 +199,9 @@ class _Folder:
         later = self._find_later(name, files) if name == self._ledger.source else ""
         if later:
             return Unit(name, files, f"{later} was written after its mark", is_certain=False)
-        fault = find_fault({each: examine(f"{now.root}/{each}") for each in files})
+        findings = {each: examine(f"{now.root}/{each}") for each in files}
+        # A file that could not be read for a passing reason is no evidence: the training reads it itself.
+        fault = find_fault({each: one for each, one in findings.items() if not one.is_passing})
         if fault:
             return Unit(name, files, fault)
         return Unit(name, files, self._find_unlike(name, files), is_certain=False)
@@ -218,7 +221,7 @@ class _Folder:
         known = self._ledger.shape or self._find_largest(name)
         if known is None:
             return ""
-        # How many processes wrote it is not known: as many as before, for all that can be told.
+        # The number of processes that wrote it is unknown; the best guess is the number from before.
         shape = shape_of(files, name, known.world)
         was_seen = self._ledger.pending == name and shape == known
         return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
@@ -247,31 +250,43 @@ def _compare(shape: Shape, known: Shape) -> str:
 # --- what follows -------------------------------------------------------------------------
 
 
-def _learn(ledger: Ledger, units: list[Unit], good: Unit | None) -> Ledger:
+def _learn(ledger: Ledger, units: list[Unit], good: Unit | None, *, root: str) -> Ledger:
     """Conclude whether what was confirmed last was one, and what checkpoints look like."""
     blamed = [unit for unit in units if unit.torn and unit.name in {ledger.pending, ledger.source}]
-    confirmed = [unit for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
-    for unit in confirmed:
-        ledger = replace(ledger, failed=ledger.with_failed(unit.name), is_trusted=False)
+    failed = [unit.name for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
+    if ledger.pending and ledger.pending not in failed and _was_set_aside(root, ledger):
+        failed.append(ledger.pending)
+    for name in failed:
+        ledger = replace(ledger, failed=ledger.with_failed(name), is_trusted=False)
     source = good.name if good else ""
     fruitless = ledger.fruitless if source == ledger.source else 0
     shape = ledger.shape
     if good is not None and good.name == ledger.pending and shape is not None:
         # Its last files may have come after it was confirmed: next time they are waited for.
-        last = {
-            name: mark for name, mark in good.files.items() if mark.written_ns >= ledger.since_ns
-        }
-        seen = shape_of(last, good.name, shape.world)
-        gap = max(seen.gap_seconds, shape.gap_seconds)
-        shape = replace(seen, gap_seconds=gap) if last else shape
+        shape = look_again(shape, good.files, good.name, ledger.since_ns) or shape
     return replace(ledger, shape=shape, pending=None, source=source, fruitless=fruitless)
+
+
+def _was_set_aside(root: str, ledger: Ledger) -> bool:
+    """Whether another container of the job was quicker to find that the last confirmed one is torn."""
+    name = ledger.pending or ""
+    try:
+        moved_ns = os.stat(_place_aside(root, name)).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return False
+    is_gone = not os.path.lexists(f"{root}/{name}")
+    return is_gone and moved_ns >= ledger.since_ns
+
+
+def _place_aside(root: str, name: str) -> str:
+    return f"{root}/{SET_ASIDE}/{name.replace('/', '_')}"
 
 
 def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
     """Move it to where no framework looks, and remove what has been there for longest."""
     most = 0 if is_full and unit.is_certain else MOST_SET_ASIDE
     folder = f"{root}/{SET_ASIDE}"
-    place = f"{folder}/{unit.name.replace('/', '_')}"
+    place = _place_aside(root, unit.name)
     try:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as in the other modules of looks
         _remove(place)
@@ -290,7 +305,9 @@ def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
-        shutil.rmtree(path, ignore_errors=True)
+        # It calls itself for each level of a folder; what is deeper than that stays.
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)  # noqa: PTH107

@@ -1,1 +1,1 @@
-"""Whose fault it is: tracebacks, stacks and hangs."""
+"""The causes of failures: tracebacks, stacks and hangs."""

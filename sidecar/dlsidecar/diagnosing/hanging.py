@@ -19,7 +19,7 @@ BETWEEN_SECONDS = 1.0
 
 
 class Hang:
-    """What is told of a training that hangs: once, until it moves again."""
+    """The report about a training that hangs: once, until it moves again."""
 
     def __init__(
         self,
@@ -33,16 +33,22 @@ class Hang:
         self._solve = solve
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_told = False
+        self._told = ""
+        """How far the training was at the report."""
 
     def look(self, idle_seconds: float, limit: float, what: str) -> None:
         """Tell, where the limit is passed; ``what`` says how far the training is."""
         if not 0 < limit <= idle_seconds:
             self.end()
-        elif not self._is_told:
-            self._is_told = True
+        elif what != self._told:
+            # It may have moved and stopped again between two looks.
+            self.end()
+            # Noted at once, because the observer may look again before the report is made.
+            self._told = what
             living = [one for one in self._processes() if one.pid and one.is_running]
             before = {one.pid: stacks.see(one.pid) for one in living}
+            # None of them is collected yet, since that happens on this loop, so that its number is
+            # still its own when it gets the signal.
             asked = sum(stacks.ask(one.pid) for one in living)
             message = f"nothing has moved for {idle_seconds:.0f} s ({what})"
 
@@ -61,6 +67,6 @@ class Hang:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        if self._is_told:
-            self._is_told = False
+        if self._told:
+            self._told = ""
             self._solve("TrainingHangs")

@@ -1,7 +1,7 @@
 """
-What the ranks of a training do that takes no step any more: where each of them waits.
+Shows where each rank of a training waits that takes no more steps.
 
-Asked by :mod:`dlsidecar.diagnosing.hanging` once nothing has moved for too long. Two ways, of which the second
+:mod:`dlsidecar.diagnosing.hanging` asks once nothing has moved for too long. There are two ways, of which the second
 always works:
 
 - The stacks of Python, from a process that has agreed to tell them: it has registered ``faulthandler``
@@ -22,7 +22,8 @@ from dlsidecar.linux.family import PROC, read_file
 from dlsidecar.linux.kernel import send
 
 SIGNAL = signal.SIGRTMIN + 29
-"""Nobody else uses it: the C library has the first real-time signals, and few know of the others."""
+"""Other programs rarely use it: the C library has the first real-time signals, and few know of the
+others."""
 VARIABLE = "DLJOB_STACKS_SIGNAL"
 BUSY = 0.5
 LONGEST = 1200
@@ -30,7 +31,7 @@ LONGEST = 1200
 
 @dataclass(frozen=True)
 class Sight:
-    """What the kernel shows of a process at one moment."""
+    """The kernel's view of a process at one moment."""
 
     state: str
     waits_for: str

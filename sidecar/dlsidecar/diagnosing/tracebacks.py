@@ -1,11 +1,11 @@
 """
-What a training printed around its first failure: the exception that began it, and the last lines.
+Finds the lines that a training printed around its first failure: the exception that began it, and the last lines.
 
-Fed by :mod:`dlsidecar.assembling` with all output of the job's processes, which share it. So who said
-a line is known only where the line says it, as PyTorch does (``[rank1]: ValueError``). The peers of a
+:mod:`dlsidecar.assembling` feeds it with all output of the job's processes. The rank of a line is known where
+the line begins with it: the one of :mod:`dlsidecar.observing.rank_outputs`, or PyTorch's own (``[rank1]: ``). The peers of a
 process that failed print tracebacks as well, later; of those around a failure the first is the cause.
 
-It looks at bytes and waits for nothing. What costs time is done only where a traceback begins.
+It looks at bytes and never blocks. It does costly work only where a traceback begins.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from dlsidecar.observing.matching import STREAMS, Lines
+from dlsidecar.observing.matching import RANK, STREAMS, Lines
 from dlwire.messages import LONGEST_LAST_LINE, MOST_LAST_LINES
 
 BEGINNING = b"Traceback (most recent call last)"
-PREFIX = re.compile(rb"\[rank(\d{1,6})\]: ?")
-"""What PyTorch puts before each line of a traceback."""
+PREFIX = re.compile(RANK.pattern + rb"(?:\[rank\d{1,6}\]: ?)?|\[rank(\d{1,6})\]: ?")
+"""A rank as the SideCar writes it before a line, or PyTorch before a line of a traceback."""
 CHAINED = re.compile(
     rb"(During handling of the above exception, another|The above exception was the direct cause)"
 )
@@ -40,7 +40,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class LastWords:
-    """What was printed around the first failure."""
+    """The lines that were printed around the first failure."""
 
     raised: tuple[Raised, ...] = ()
     """In the order in which they were printed."""
@@ -81,7 +81,7 @@ class Tracebacks:
         self._failed_at = None
         self._lines = []
 
-    def feed(self, block: bytes, now: float, stream: int = 0) -> None:
+    def feed(self, block: bytes, now: float, *, stream: int = 0) -> None:
         """Take output in; ``now`` is of a clock that never goes back."""
         on = self._streams[stream]
         lines = on.lines.take(block)
@@ -117,9 +117,9 @@ class Tracebacks:
             if rest[:1].isspace() or not rest:
                 return
             is_chained = on.open.pop(prefix)
-            rank = int(match[1]) if match else None
+            rank = int(match[1] or match[2]) if match else None
             if is_chained and self._raised and self._raised[-1].rank == rank:
-                # What is raised at last is what ends the process.
+                # The exception that is raised last ends the process.
                 self._raised.pop()
             self._raised.append(Raised(now, rank, _to_text(rest)))
         elif CHAINED.match(rest):

@@ -1,5 +1,5 @@
 """
-Who belongs to the job: read from ``/proc``, whatever the processes do to hide.
+The processes of the job, read from ``/proc``, including those that try to hide.
 
 A training process may fork twice, take a session of its own, clear its environment and ignore
 every signal. It cannot leave the tree: we are PID 1 of our namespace or a subreaper, so an
@@ -7,12 +7,12 @@ orphan becomes our child. Three ways of telling, of which any one is enough:
 
 - as PID 1 of a namespace of our own, everything in it belongs to the job;
 - what descends from us by the chain of parents belongs to the job;
-- what carries the job's mark in its environment belongs to the job. This finds what somebody
-  else started for it, as a shell inside a running ``tmux`` would.
+- what carries the job's mark in its environment belongs to the job. This finds processes that
+  another program started for the job, such as a running ``tmux``.
 
-Spared are we ourselves, and what the SideCar started for its own use.
+The SideCar itself and its own tools are spared.
 
-What cannot be found: without a namespace, what another daemon starts on behalf of the job
+Without a namespace one kind of process cannot be found: one that another daemon starts on behalf of the job
 (``docker run``, ``systemd-run``, ``at``) with a clean environment.
 """
 
@@ -61,7 +61,7 @@ def read_process(pid: int) -> Process | None:
 
 def parse_process(pid: int, text: bytes) -> Process:
     """Return what the file ``stat`` of a process says; raises ValueError or IndexError if it is none."""
-    # The name stands in brackets and may itself hold brackets and blanks.
+    # The name is in brackets and may itself contain brackets and blanks.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(pid, fields, dead=fields[0] in b"ZXx")
 
@@ -188,7 +188,7 @@ class Household:
 
 
 def kill_group(group: int) -> None:
-    # 0 and 1 mean "my own group" and "everybody" to the kernel.
+    # 0 and 1 mean "my own group" and "all processes" to the kernel.
     if group > 1:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

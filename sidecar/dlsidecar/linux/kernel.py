@@ -1,5 +1,5 @@
 """
-What is asked of the kernel directly, with nothing of the standard library that is large.
+Direct calls of the kernel, without the large parts of the standard library.
 
 The keeper (:mod:`dlsidecar.processes.keeper`) lives as long as the SideCar and does next to nothing. It
 imports only this and :mod:`dlsidecar.linux.family`, so that it occupies next to nothing as well.
@@ -58,7 +58,7 @@ def send(pid: int, signum: int) -> bool:
     """
     Send a signal; return False where the process is no more.
 
-    One that is not ours to send a signal to, because it changed its user, is there all the same.
+    A process that we may not signal, because it changed its user, exists all the same.
     """
     try:
         os.kill(pid, signum)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dlsidecar.linux.family import Process, read_environment, scan
 
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
-"""What ends no process, with or without a handler."""
+"""Signals that end no process, with or without a handler."""
 LAUNCH = b"TORCHELASTIC_RUN_ID"
 """Where torchrun names its own launch, to each process that it starts."""
 
@@ -33,12 +33,12 @@ def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recip
     if signum in HARMLESS or not would_die(root, signum, ignoring_counts=False):
         return Recipients((root,))
     processes = scan()
-    found = _find_below(root, processes, signum)
+    found = _find_below(root, processes, signum=signum)
     if not found:
         if not would_die(root, signum):
             return Recipients((root,))
         return Recipients(fault=f"the training has no handler for {signum.name}, or has not yet")
-    late = _find_late(root, processes, found, signum)
+    late = _find_late(root, processes, found=found, signum=signum)
     if late:
         ranks = ", ".join(sorted(late))
         return Recipients(fault=f"rank {ranks} has no handler for {signum.name} yet")
@@ -60,7 +60,9 @@ def would_die(pid: int, signum: signal.Signals, *, ignoring_counts: bool = True)
     return not handled >> (signum - 1) & 1
 
 
-def _find_below(root: int, processes: Mapping[int, Process], signum: signal.Signals) -> list[int]:
+def _find_below(
+    root: int, processes: Mapping[int, Process], *, signum: signal.Signals
+) -> list[int]:
     """Return the topmost descendants that catch the signal; what they have started is theirs to tell."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
@@ -77,7 +79,7 @@ def _find_below(root: int, processes: Mapping[int, Process], signum: signal.Sign
 
 
 def _find_late(
-    root: int, processes: Mapping[int, Process], found: list[int], signum: signal.Signals
+    root: int, processes: Mapping[int, Process], *, found: list[int], signum: signal.Signals
 ) -> set[str]:
     """Return the ranks of the same launch that have no handler yet: they would miss a common save."""
     own = _variable(root, LAUNCH)

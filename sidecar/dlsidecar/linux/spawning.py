@@ -2,17 +2,17 @@
 Starting processes and hearing of their end.
 
 Everything that the SideCar starts comes from :func:`start`: training processes, checkpoint
-commands, warm spares and our own helper. Everything that ends below us is collected by the
-one :class:`Reaper`, orphans included, since to whoever is PID 1 or a subreaper the kernel
-gives them all.
+commands, warm spares and our own helper. The one :class:`Reaper` collects every process that ends
+below the SideCar, orphans included, because the kernel hands them all to PID 1 or to a subreaper.
 
-What is started here dies when we die. With PID 1 the kernel ends all the rest. Elsewhere it sends
+Processes that are started here die when we die. With PID 1 the kernel ends all the rest. Elsewhere it sends
 SIGKILL at the death of the parent (``PR_SET_PDEATHSIG``), which holds for our direct children only:
 not for their children, nor for a set-uid program; for those see :mod:`dlsidecar.processes.keeper`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pkgutil
 import signal
@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dlsidecar.linux.kernel import die_with_parent
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ LONGEST_PATH = 400
 """Of a longer PATH only the beginning is shown."""
 
 
-def _not_found(name: str, env: Mapping[str, str], error: OSError) -> str:
+def _not_found(name: str, env: Mapping[str, str], *, error: OSError) -> str:
     """Say what was not found, and where it was looked for."""
     if "/" in name:
         return f"{name}: {error.strerror}"
@@ -83,8 +85,8 @@ def start(
     """
     Start a command in a session of its own and return its process id.
 
-    The command is looked up in the PATH of ``env``, as a shell would. The caller must have the
-    end collected by a :class:`Reaper`; nobody else waits for it.
+    The command is looked up in the PATH of ``env``, as a shell would. The caller must have the end
+    collected by a :class:`Reaper`, because no other code waits for it.
     """
     parent = os.getpid()
 
@@ -108,24 +110,24 @@ def start(
             preexec_fn=None if parent == 1 else prepare,  # noqa: PLW1509 - it takes no lock
         )
     except FileNotFoundError as error:
-        raise CannotStart("CommandNotFound", _not_found(command[0], env, error)) from error
+        raise CannotStart("CommandNotFound", _not_found(command[0], env, error=error)) from error
     except PermissionError as error:
         raise CannotStart("CommandNotExecutable", f"{command[0]}: {error.strerror}") from error
     except BlockingIOError as error:
         raise CannotStart("TooManyProcesses", f"{command[0]}: {error.strerror}") from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise CannotStart("CannotStart", f"{command[0]}: {error}") from error
-    # The reaper collects it. Popen is told a code, so that it never waits by itself for a
-    # process id that may by then belong to another.
+    # The reaper collects it. Popen gets a code, so that it never waits by itself for a process id that may
+    # by then belong to another.
     process.returncode = 0
     return process.pid
 
 
 class Reaper:
     """
-    Collects every child that ends, and tells whoever asked for it.
+    Collects every child that ends, and passes its status to the caller that waits for it.
 
-    :meth:`reap` is called when SIGCHLD arrives. One that nobody asked for is an orphan of the
+    :meth:`reap` is called when SIGCHLD arrives. A child without a caller is an orphan of the
     training and is just collected.
     """
 
@@ -158,7 +160,12 @@ class Reaper:
         for pid, ended in sorted(ends, key=lambda end: end[1].signal is None):
             callback = self._callbacks.pop(pid, None)
             if callback is not None:
-                callback(ended)
+                # One that fails must not take the ends of the others with it: they are collected already, and
+                # the kernel reports each of them once.
+                try:
+                    callback(ended)
+                except Exception:
+                    log.exception("hearing of the end of process %d failed", pid)
 
 
 def read_status(status: int) -> Ended:

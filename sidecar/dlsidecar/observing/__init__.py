@@ -1,1 +1,1 @@
-"""What a training shows: logs, progress, GPUs and full disks."""
+"""Observes a training: logs, progress, GPUs and full disks."""

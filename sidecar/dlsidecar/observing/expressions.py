@@ -5,9 +5,9 @@ Running the user's regular expressions where they cannot stall anything.
 and calls back with what matched. It never waits for it: what the helper has not answered yet is
 kept, and of a training that says more than can be kept the rest is left out. A helper that works on
 one block for longer than it may is backtracking without end; it is killed, and the expression is
-reported by name. What it has not answered is read by the next one, because a single line of it may
-be the one that confirms a checkpoint; only the last that may take its place begins with what comes
-then, so that one burst does not cost us all of them.
+reported by name. The next helper reads the unanswered output again, because a single line of it may
+be the one that confirms a checkpoint. Only the last allowed helper starts with the output that comes
+then, so that one burst does not use up all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dlsidecar.observing.matching import STREAMS
 LARGEST_BLOCK = 65536
 MOST_OPEN = 1024
 MOST_OPEN_BYTES = 1 << 20
-"""So much may wait for its answers; what comes on top is left out."""
+"""The most output that may wait for its answers; output beyond that is left out."""
 
 Problem = Callable[[str, str], None]
 """Called with one word for programs and a sentence for people."""
@@ -42,7 +42,7 @@ Problem = Callable[[str, str], None]
 
 @dataclass
 class _Block:
-    """What was handed over together; nothing where something was left out."""
+    """Output that was handed over together; empty where output was left out."""
 
     content: bytes
     stream: int
@@ -56,7 +56,7 @@ class Matcher:
     """The two expressions of a job: of its progress, and of the line that confirms a checkpoint."""
 
     patience_seconds = 2.0
-    """So much processor time the helper may spend on one block."""
+    """The processor time that the helper may spend on one block."""
     most_restarts = 3
 
     def __init__(
@@ -91,7 +91,7 @@ class Matcher:
         self._halves: set[int] = set()
         """The streams of which the helper has the beginning of a line."""
         self._open: deque[_Block] = deque()
-        """What waits for its answer."""
+        """The blocks that wait for their answers."""
         self._open_bytes = 0
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
@@ -126,6 +126,7 @@ class Matcher:
             self._on_problem("HelperCannotStart", str(error))
             return
         finally:
+            # Its ends: while we hold a copy of the writing one, its death brings no end of file.
             os.close(to_helper)
             os.close(from_helper)
         self._pid = pid
@@ -135,8 +136,9 @@ class Matcher:
         self._loop.add_reader(self._answers, self._read)
 
     def stop(self) -> None:
-        """End the helper. What it has not answered is lost."""
+        """End the helper. Its missing answers are lost."""
         if self._pid is not None:
+            # Forgotten first, because _ended() would start the next one.
             self._reaper.forget(self._pid)
             self._kill()
             self._pid = None
@@ -165,8 +167,8 @@ class Matcher:
         """
         Hand over output of the training, or leave it out where the helper is far behind.
 
-        What comes in two streams is not mixed: half a line of the one may wait for its other half
-        while the other goes on.
+        Two streams are not mixed: half a line of one stream may wait for its other half
+        while the other stream goes on.
         """
         if self._pid is None:
             return
@@ -182,6 +184,8 @@ class Matcher:
             self._gaps.add(stream)
             return
         self._put(_Block(block, stream, self._beginnings))
+        # The block is in the queue of open ones by now, so that a helper that has just died loses
+        # nothing: the next one gets it.
         self._send()
 
     def _put(self, block: _Block) -> None:
@@ -208,6 +212,7 @@ class Matcher:
         else:
             self._loop.remove_writer(self._requests)
         if self._watchdog is None and self._pid is not None:
+            # The time that it has taken so far was for blocks that are answered.
             self._cpu_at_answer = processor_seconds(self._pid)
             self._watch()
 
@@ -265,14 +270,17 @@ class Matcher:
             f"{' or '.join(repr(one) for one in self._expressions if one)}",
         )
         self._stuck = self._open[0]
+        # The next one is not started here but when its end is heard, by when
+        # its last answers are read.
         self._kill()
 
     def _ended(self, ended: Ended) -> None:
-        # What it answered may still lie in the pipe.
+        # Its last answers may still be in the pipe.
         while self._read():
             pass
         self._pid = None
         left = self._leave_out_the_culprit()
+        # Kept before _close(), which resets all of this and makes a new queue of open blocks.
         before, after = self._halves, self._gaps
         self._close()
         if self._is_invalid:
@@ -280,7 +288,7 @@ class Matcher:
         self._restarts += 1
         if self._restarts < self.most_restarts:
             self._start()
-            self._hand_over_anew(left, before, after)
+            self._hand_over_anew(left, before, after=after)
         elif self._restarts == self.most_restarts:
             self._start()
             self._gaps = set(range(STREAMS))
@@ -300,7 +308,7 @@ class Matcher:
             left[0].was_tried = True
         return left
 
-    def _hand_over_anew(self, left: deque[_Block], before: set[int], after: set[int]) -> None:
+    def _hand_over_anew(self, left: deque[_Block], before: set[int], *, after: set[int]) -> None:
         """Let a new helper read what the last one has not answered, between what was left out."""
         if self._pid is None:
             return

@@ -1,5 +1,5 @@
 """
-What is known beyond the machine: progress, GPUs, spares and problems.
+Facts that the state machine does not hold: progress, GPUs, spares and problems.
 
 :class:`Observer` is the :class:`~dlsidecar.contract.Facts` of the agent. It brings together what
 comes from the output, from a progress file and from the training itself, and looks at the GPUs
@@ -12,16 +12,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from dlsidecar.contract import Changed
 from dlsidecar.diagnosing.hanging import Hang
-from dlsidecar.observing import gpus, progress
-from dlsidecar.observing.file_threads import Scout
-from dlsidecar.observing.gpu_thread import Gauges, Reading
-from dlsidecar.observing.shortages import MemoryLimit, PidLimit, find_full_disk
-from dlsidecar.remedies import make_problem
+from dlsidecar.observing import progress
+from dlsidecar.observing.gpus import nvml as gpus
+from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.problems import Problems
+from dlsidecar.observing.shortages import ShortageWatch
 from dlsidecar.settings import Settings
 from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Process, Progress, Warmth
 
@@ -36,14 +35,42 @@ OF_ONE_START = (
     "ProgressNotMatched",
     "ProgressNotUnderstood",
 )
-"""What is forgiven with a new start: it is tried again, and told again if need be."""
+"""Problems that a new start clears: it tries again, and reports them again if they persist."""
+
+
+class ProgressFile:
+    """Reads progress from a file that the training appends to, in pieces as they come."""
+
+    def __init__(
+        self, path: str, post: Callable[[Post], None], *, complain: Callable[[str, str], None]
+    ) -> None:
+        self._path = path
+        self._post = post
+        self._complain = complain
+        self._unread = b""
+
+    def take(self, block: bytes) -> None:
+        """Take what was appended to the progress file."""
+        *lines, rest = (self._unread + block).split(b"\n")
+        self._unread = rest[:LONGEST_LINE]
+        for line in filter(None, lines):
+            self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            self._post(progress.parse_line(line))
+        except progress.NotProgress as error:
+            self._complain("ProgressNotUnderstood", f"{self._path}: {error}")
+
+    def skip(self) -> None:
+        self._unread = b""
 
 
 class Observer:
     """Collects the facts; each question is answered from what was last seen."""
 
     unmatched_seconds = 30.0
-    """After so long without a line that matches, the expression for the progress may be wrong."""
+    """The time without a matching line after which the expression for the progress may be wrong."""
 
     def __init__(self, settings: Settings, *, changed: Changed, gauges: Gauges) -> None:
         training = settings.training
@@ -53,21 +80,19 @@ class Observer:
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
         self._meter = progress.Meter(stall_seconds=training.stall_seconds)
-        self._problems: dict[str, Problem] = {}
+        self.reported = Problems(changed)
         self._gpus: tuple[Gpu, ...] = ()
-        self._pids = PidLimit()
-        self._memory = MemoryLimit()
-        self._scout = Scout("disk") if training.log_file else None
-        self._short: set[str] = set()
-        """What was found to have run out at the last look."""
-        self._unread = b""
+        self._shortages = ShortageWatch(self.reported, log_file=training.log_file)
+        self.file = ProgressFile(training.progress_file, self.post, complain=self.reported.complain)
         self._unmatched = ""
         """The last line on which the expression for the progress was tried in vain in this start."""
         self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.processes: Callable[[], Sequence[Process]] = tuple
         self._hang = Hang(
-            processes=lambda: tuple(self.processes()), complain=self.complain, solve=self.solve
+            processes=lambda: tuple(self.processes()),
+            complain=self.reported.complain,
+            solve=self.reported.solve,
         )
         self.held: Callable[[], tuple[str, ...]] = tuple
         self.warmth: Callable[[], Warmth] = Warmth
@@ -81,7 +106,7 @@ class Observer:
         return self._gpus
 
     def problems(self) -> tuple[Problem, ...]:
-        return tuple(self._problems.values())[:MOST_PROBLEMS]
+        return self.reported.all()[:MOST_PROBLEMS]
 
     def post(self, post: Post) -> None:
         post = self._counted(post)
@@ -97,9 +122,9 @@ class Observer:
     # --- what comes in ----------------------------------------------------------------------
 
     def begin_start(self) -> None:
-        """A new start of the training: its speed is measured anew."""
+        """A new start of the training: its speed is measured from the beginning."""
         for name in OF_ONE_START:
-            self.solve(name)
+            self.reported.solve(name)
         self._unmatched = ""
         self._meter.begin(self._clock())
 
@@ -109,9 +134,9 @@ class Observer:
             self._complain_of_unmatched()
         self._meter.end()
         self._hang.end()
-        self.solve("TrainingStalled")
+        self.reported.solve("TrainingStalled")
         # It may be why the training ended.
-        self._see_shortages()
+        self._shortages.look()
 
     def take_groups(self, groups: dict[str, str], *, is_late: bool = False) -> None:
         """Take what the regular expression found in a line; a late one is of the start before."""
@@ -120,7 +145,7 @@ class Observer:
             self._meter.recall(self._counted(post))
         else:
             self._unmatched = ""
-            self.solve("ProgressNotMatched")
+            self.reported.solve("ProgressNotMatched")
             self.post(post)
 
     def take_unmatched(self, line: str, *, is_late: bool) -> None:
@@ -133,44 +158,13 @@ class Observer:
         message = (
             f"progress.log has matched no line of the output; the last line is {self._unmatched!r}"
         )
-        if name in self._problems:
-            # Another last line is no news, and would fill the log.
-            self._problems[name] = make_problem(name, message)
-        else:
-            self.complain(name, message)
-
-    def take_file(self, block: bytes) -> None:
-        """Take what was appended to the progress file."""
-        *lines, rest = (self._unread + block).split(b"\n")
-        self._unread = rest[:LONGEST_LINE]
-        for line in filter(None, lines):
-            self._take_line(line)
-
-    def _take_line(self, line: bytes) -> None:
-        try:
-            self.post(progress.parse_line(line))
-        except progress.NotProgress as error:
-            path = self._settings.training.progress_file
-            self.complain("ProgressNotUnderstood", f"{path}: {error}")
-
-    def skip_file(self) -> None:
-        self._unread = b""
-
-    def complain(self, name: str, message: str) -> None:
-        """Report a problem; the same one is logged once."""
-        problem = make_problem(name, message)
-        if self._problems.get(name) != problem:
-            log.warning("%s: %s", name, message)
-            self._problems[name] = problem
-            self._loop.call_soon(self._changed)
-
-    def solve(self, name: str) -> None:
-        if self._problems.pop(name, None) is not None:
-            self._loop.call_soon(self._changed)
+        # Another last line is no news, and would fill the log.
+        self.reported.complain_again(name, message)
 
     # --- looking now and then ---------------------------------------------------------------
 
     def begin(self) -> None:
+        # Armed before the look, so that a look that raises does not end the series.
         self._timer = self._loop.call_later(self._settings.poll_seconds, self.begin)
         self.look()
         self._gauges.ask(self.see_gpus)
@@ -179,19 +173,19 @@ class Observer:
         """Look at everything that does not come by itself."""
         now = self.progress()
         if now.stalled:
-            self.complain(
+            self.reported.complain(
                 "TrainingStalled",
                 f"nothing has moved for {self._settings.training.stall_seconds:g} s "
                 f"(iteration {now.iteration})",
             )
         else:
-            self.solve("TrainingStalled")
+            self.reported.solve("TrainingStalled")
         if self._unmatched and now.idle_seconds > self.unmatched_seconds:
             self._complain_of_unmatched()
         self._look_for_hang(now)
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
         self._tell("spares", self.warmth().ready)
-        self._see_shortages()
+        self._shortages.look()
 
     def _look_for_hang(self, now: Progress) -> None:
         pauses = self._meter.pauses
@@ -205,52 +199,38 @@ class Observer:
             self._told[what] = news
             self._loop.call_soon(self._changed)
 
-    def _see_shortages(self) -> None:
-        self._see_shortage("TooManyProcesses", self._pids.find_shortage())
-        if killed := self._memory.find_shortage():
-            # Of that start it stays true.
-            self.complain("OutOfMemory", killed)
-        if self._scout is not None:
-            path = self._settings.training.log_file
-            self._scout.send(partial(find_full_disk, path), self._see_disk)
-
-    def _see_disk(self, message: str, _: float) -> None:
-        self._see_shortage("DiskFull", message)
-
-    def _see_shortage(self, name: str, message: str) -> None:
-        if message:
-            self._short.add(name)
-            self.complain(name, message)
-        elif name in self._short:
-            self._short.remove(name)
-            self.solve(name)
-
     def see_gpus(self, reading: Reading) -> None:
         """Take what NVML has told, also where another part has asked."""
         if reading is None:
             seconds = self._gauges.patience_seconds
-            self.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
+            self.reported.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
             return
-        self.solve("GPUsDoNotAnswer")
+        self.reported.solve("GPUsDoNotAnswer")
         self._gpus = self._gauges.bases.mark_strangers(reading, self.held())
         strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))
-        lost = gpus.find_lost(reading, [str(one.index) for one in reading])
-        if lost:
-            self.complain("GPUsVanished", "; ".join(lost))
-        else:
-            self.solve("GPUsVanished")
-        if not self._settings.expected_gpus:
-            return
-        if reading or (self._gauges.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
-            self.solve("GPUsNotVisible")
-        else:
-            why = self._gauges.missing or "NVML counts none"
-            self.complain("GPUsNotVisible", f"no GPU is to be seen in this container: {why}")
+        _report_gpus(self.reported, reading, self._gauges, expected=self._settings.expected_gpus)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._scout is not None:
-            self._scout.close()
+        self._shortages.close()
+
+
+def _report_gpus(
+    problems: Problems, reading: Sequence[Gpu], gauges: Gauges, *, expected: bool
+) -> None:
+    """Report GPUs that have vanished, and that none is visible where one is expected."""
+    lost = gpus.find_lost(reading, [str(one.index) for one in reading])
+    if lost:
+        problems.complain("GPUsVanished", "; ".join(lost))
+    else:
+        problems.solve("GPUsVanished")
+    if not expected:
+        return
+    if reading or (gauges.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
+        problems.solve("GPUsNotVisible")
+    else:
+        why = gauges.missing or "NVML counts none"
+        problems.complain("GPUsNotVisible", f"no GPU is to be seen in this container: {why}")

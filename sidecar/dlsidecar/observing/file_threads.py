@@ -1,10 +1,10 @@
 """
 Looking at files from a thread of its own, because a file system may never answer.
 
-A server of files that has gone away lets everybody hang who asks it the least, for minutes or for
-ever. Here a scout is sent: whoever sent it goes on meanwhile, and hears what it found when it is
-back. One that does not come back is left alone (it ends with the process), and nobody is sent
-after it. Each place has a scout of its own, so that one does not wait for the other.
+A file server that does not respond blocks every program that reads from it, for minutes or for
+ever. So a thread, the scout, does the reading, and the caller gets the result when it is ready. A
+scout that hangs is left alone (it ends with the process), and gets no further work. Each place has
+a scout of its own, so that no place waits for another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Scout:
     """One who looks, and can do one thing at a time."""
 
     patience_seconds = 5.0
-    """Who has been away for so long is said to be lost."""
+    """A scout that has been away for this time counts as lost."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,6 +54,7 @@ class Scout:
         began = self._out_since = self._loop.time()
 
         def come_back(found: T) -> None:
+            # Back first, because `hear` may send it out again at once.
             self._return()
             hear(found, self._loop.time() - began)
 
@@ -66,14 +67,15 @@ class Scout:
         def do() -> None:
             errand()
 
+        # It does not count as out: what is sent or run next waits in the queue behind this.
         self._errands.put(do)
 
     def run(self, errand: Callable[[], None], *, limit_seconds: float) -> bool:
         """
-        Have it do something, and wait for it, so long at most; returns whether it was done.
+        Let it do something, and wait for it at most ``limit_seconds``; returns whether it was done.
 
-        What it was sent for before is done by then as well. Whoever was waited for in vain is not
-        waited for again before it is back.
+        Its earlier work is done by then as well. The caller does not wait again for a scout that
+        hangs until it is back.
         """
         if self._is_overdue:
             return False
@@ -89,6 +91,7 @@ class Scout:
         # From here on it counts as away, even though it was not sent to bring anything back.
         self._is_overdue = True
         self._out_since = self._out_since or self._loop.time()
+        # Behind the errand that hangs, and so done when that is over.
         self._errands.put(self._say_back)
         return False
 
@@ -113,8 +116,8 @@ class Scout:
         while errand is not None:
             try:
                 errand()
-            except Exception:  # whoever waits for it must not wait for ever
-                log.exception("a look at a file failed")
+            except Exception:  # the caller must not wait for ever
+                log.exception("reading a file failed")
                 self._say_back()
             errand = self._errands.get()
 
@@ -122,7 +125,7 @@ class Scout:
         self._call(self._return, None)
 
     def _call(self, hear: Callable[[T], None], found: T) -> None:
-        # A loop that was closed meanwhile has nobody left to hear it.
+        # A loop that was closed in between no longer takes the result.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(hear, found)
 

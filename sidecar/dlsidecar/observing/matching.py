@@ -30,6 +30,8 @@ No group of an expression can have such a name. The second comes with the last l
 expression for the progress was tried on, as long as it has never matched.
 """
 LONGEST_SHOWN = 200
+RANK = re.compile(rb"rank (\d{1,6}) \| ")
+"""The beginning of a line of a rank (:mod:`dlsidecar.observing.rank_outputs`), which no expression is meant for."""
 
 
 def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
@@ -68,8 +70,14 @@ class Lines:
         return lines
 
 
+def strip_rank(line: bytes) -> bytes:
+    """Return a line as its process wrote it."""
+    signed = RANK.match(line)
+    return line[signed.end() :] if signed else line
+
+
 def match_lines(
-    expression: Pattern[str] | None, confirm: Pattern[str] | None, lines: list[bytes]
+    expression: Pattern[str] | None, confirm: Pattern[str] | None, *, lines: list[bytes]
 ) -> list[dict[str, str]]:
     """
     Return what the lines say: the groups of the expression, and whether a checkpoint is done.
@@ -130,8 +138,8 @@ def main(progress: str, confirm: str) -> None:
     streams = [Lines() for _ in range(STREAMS)]
     doubt = Doubt(expressions[0])
     for stream, block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
-        lines = streams[stream].take(block)
-        found = match_lines(expressions[0], expressions[1], lines)
+        lines = [strip_rank(line) for line in streams[stream].take(block)]
+        found = match_lines(expressions[0], expressions[1], lines=lines)
         answer([*found, *doubt.tell(lines, found)])
 
 

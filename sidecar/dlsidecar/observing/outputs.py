@@ -1,10 +1,10 @@
 """
-What the training prints: passed on unchanged, and shown to whoever reads its progress.
+The output of the training: passed on unchanged, and copied to the reader of its progress.
 
-Two ways. In a container a :class:`Pump` moves bytes from a pipe to our own output. It reads no
-more than it could pass on: when nobody reads our output, the training blocks in its `write`, just
-as it would without us. On one machine the training writes straight into a file, and a
-:class:`~dlsidecar.observing.tailing.Tail` follows it; there the training waits for nobody.
+Two ways. In a container a :class:`Pump` moves bytes from a pipe to our own output. It reads no more
+than it can pass on: when no program reads our output, the training blocks in its `write`, just as
+it would without us. On one machine the training writes straight into a file, and a
+:class:`~dlsidecar.observing.tailing.Tail` follows it; there the training never waits for a reader.
 
 Both live as long as the SideCar, so that the output of one start follows the output of the last.
 """
@@ -82,7 +82,9 @@ class Pump:
             self._listen()
 
     def read_now(self) -> None:
-        """Pass on what is there, within this call; not where our own output has to be waited for."""
+        """Pass on the waiting output within this call, but not where our own output would block."""
+        # No more than the pipe holds, because a process that goes on printing would
+        # keep the event loop here.
         for _ in range(PIPE_CAPACITY // BLOCK):
             if self.is_empty or self._pending:
                 return
@@ -94,6 +96,8 @@ class Pump:
             block = os.read(self._source, BLOCK)
         except BlockingIOError:
             return
+        # Shown before it is written: a sink that blocks holds up the training, and not
+        # the reader of its progress.
         self._copy(block)
         self._pending = memoryview(block)
         if not self._flush():
@@ -140,12 +144,14 @@ class Pump:
         return not self._pending and not any(waiting)
 
     def close(self) -> None:
-        """Pass on what is there, as far as it goes without waiting, and close everything."""
+        """Pass on the waiting output as far as that does not block, and close everything."""
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._sink)
         if self._timer is not None:
             self._timer.cancel()
         with contextlib.suppress(OSError):
+            # It ends by BlockingIOError: our own `inlet` is still open, so
+            # that the pipe has no end.
             while self._flush():
                 self._pending = memoryview(os.read(self._source, BLOCK))
         for descriptor in (self._source, self.inlet, self._sink):
@@ -167,8 +173,8 @@ def open_sink(descriptor: int) -> tuple[int, Callable[[memoryview], int]]:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             ours = os.open(f"/proc/self/fd/{descriptor}", flags)
             return ours, lambda data: os.write(ours, data)
-    # A regular file never makes us wait. Neither does a pipe that cannot be opened anew (it
-    # may belong to another user) for as little as one page, once it is ready at all.
+    # A regular file never blocks. Some pipes cannot be opened a second time (they may belong to
+    # another user); once such a pipe is ready, it takes at least one page without blocking.
     ours = os.dup(descriptor)
     if stat.S_ISREG(kind):
         return ours, lambda data: os.write(ours, data)

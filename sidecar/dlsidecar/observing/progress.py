@@ -19,10 +19,10 @@ from dlwire.messages import Post, Progress
 
 MOST_METRICS = 32
 LARGEST_NUMBER = 1e300
-"""As in the protocol: a state with a larger one could not be read by anybody."""
+"""The limit of the protocol: no reader accepts a state with a larger number."""
 
 METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
-"""What the protocol takes as a name."""
+"""The names that the protocol accepts."""
 
 # Other spellings under which people log the same thing.
 ITERATION_NAMES = ("iteration", "iterations", "step", "global_step", "iter")
@@ -32,7 +32,7 @@ BATCH_NAMES = ("batchSize", "batch_size", "batch")
 
 
 class NotProgress(ValueError):
-    """What was said cannot be understood as progress; the text says why."""
+    """A report cannot be read as progress; the text says why."""
 
 
 def parse_groups(groups: Mapping[str, object]) -> Post:
@@ -58,7 +58,7 @@ def parse_groups(groups: Mapping[str, object]) -> Post:
 
 def in_iterations(post: Post, amount: int) -> Post:
     """
-    Read a number of samples or tokens as iterations of so many, instead of the training's own steps.
+    Read a number of samples or tokens as iterations of ``amount`` each, instead of the training's own steps.
 
     The steps of a training whose batch is that of one process are larger on more GPUs, so that
     counted in them neither its length nor its speed would mean the same after a change.
@@ -162,7 +162,7 @@ class Meter:
     def observe(self, now: float, seen: Post) -> None:
         if seen == Post():
             return
-        # After a start it may be told once more what was done after the checkpoint.
+        # After a start the training may report once more the work that it did after the checkpoint.
         is_first, self.has_observed = not self.has_observed, True
         if is_first or self._has_moved(seen):
             self._moved_at = now

@@ -1,21 +1,25 @@
 """
-What may run out below a training: room on a disk, processes, and memory.
+Resources that a training may run out of: room on a disk, processes, and memory.
 
-Asked now and then by ``dlsidecar.observing.facts``, and when a training has ended, since it may be why.
+``dlsidecar.observing.facts`` asks now and then, and when a training has ended, because a shortage may be the reason.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 from dlsidecar.linux.family import read_file
+from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.problems import Problems
 
 CGROUPS = "/sys/fs/cgroup"
 
 
 def find_full_disk(path: str) -> str:
-    """Say that there is no room where a file is written; empty where there is, or nobody knows."""
+    """Say that there is no room where a file is written; empty where there is, or that is
+    unknown."""
     if not path:
         return ""
     try:
@@ -51,7 +55,7 @@ class Limit:
         return self._count > before
 
     def read_limit(self, *names: str) -> str:
-        """Say how high it is, by that of these files that is there."""
+        """Return the limit from the first of these files that exists."""
         folder = self._place.rpartition("/")[0]
         found = [name for name in names if os.path.exists(f"{folder}/{name}")]  # noqa: PTH110
         try:
@@ -76,7 +80,7 @@ class PidLimit(Limit):
 
 class MemoryLimit(Limit):
     """
-    How much memory the container may use, and how often somebody in it was killed for more.
+    How much memory the container may use, and how often the kernel killed a process in it for more.
 
     That does not have to end the container: the kernel may kill the training alone.
     """
@@ -85,7 +89,7 @@ class MemoryLimit(Limit):
         super().__init__("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
 
     def find_shortage(self) -> str:
-        """Say that somebody was killed since this was asked last; empty if nobody was."""
+        """Say that the kernel killed a process since the last call; empty if it killed none."""
         if not self.was_reached():
             return ""
         limit = self.read_limit("memory.max", "memory.limit_in_bytes")
@@ -107,3 +111,39 @@ def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
         # Inside a container its own group may be mounted as if it were the first of all.
         places = [f"{folder}/{name}" for folder in (f"{mount}{path}", mount) for name in names]
         yield from filter(os.path.exists, places)
+
+
+class ShortageWatch:
+    """Reports each shortage as a problem, and solves the problem when the shortage is over."""
+
+    def __init__(self, problems: Problems, *, log_file: str) -> None:
+        self._problems = problems
+        self._log_file = log_file
+        self._pids = PidLimit()
+        self._memory = MemoryLimit()
+        self._scout = Scout("disk") if log_file else None
+        self._short: set[str] = set()
+        """The shortages that the last look has found."""
+
+    def look(self) -> None:
+        self._see_shortage("TooManyProcesses", self._pids.find_shortage())
+        if killed := self._memory.find_shortage():
+            # Of that start it stays true.
+            self._problems.complain("OutOfMemory", killed)
+        if self._scout is not None:
+            self._scout.send(partial(find_full_disk, self._log_file), self._see_disk)
+
+    def _see_disk(self, message: str, _: float) -> None:
+        self._see_shortage("DiskFull", message)
+
+    def _see_shortage(self, name: str, message: str) -> None:
+        if message:
+            self._short.add(name)
+            self._problems.complain(name, message)
+        elif name in self._short:
+            self._short.remove(name)
+            self._problems.solve(name)
+
+    def close(self) -> None:
+        if self._scout is not None:
+            self._scout.close()

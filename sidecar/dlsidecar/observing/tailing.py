@@ -1,9 +1,9 @@
 """
-Following a file that somebody else writes: the log on one machine, and a file of progress.
+Follows a file that another program writes: the log on one machine, and a file of progress.
 
-The file may lie on a network, where each look can take long or never end, so a
-:class:`~dlsidecar.observing.file_threads.Scout` does the looking. What it finds it puts down in the order in
-which it stands in the file; the event loop takes it up from there.
+The file may lie on a network, where each read can take long or never end, so a
+:class:`~dlsidecar.observing.file_threads.Scout` reads it. It queues its findings in the order of
+the file; the event loop takes them from the queue.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from collections import deque
 from typing import Callable, Union
 
@@ -30,15 +31,103 @@ class Readable:
 
 
 Found = Union[bytes, str, Skipped, Readable]
-"""What was appended; why it cannot be read; or one of the two above."""
+"""Appended bytes; why the file cannot be read; or one of the two above."""
+
+
+class FollowedFile:
+    """
+    The file as the thread sees it; nothing of it but ``found`` is used on the event loop.
+
+    A look may take long or never end, so that only one is under way at a time.
+    """
+
+    def __init__(self, path: str, *, farthest: int) -> None:
+        self._path = path
+        self._farthest = farthest
+        self.found: deque[Found] = deque()
+        """Filled on the thread, emptied on the loop, in the order of the file."""
+        # These two belong to the thread alone.
+        self._file = -1
+        self._identity: tuple[int, int] = (0, 0)
+
+    def look(self) -> None:
+        """Read on, but only so far that the loop is not kept from its other work."""
+        self._look()
+
+    def look_to_end(self) -> None:
+        """Read on to the end, or as far as a file that still grows is worth it."""
+        for _ in range(1 + self._farthest // (BLOCK * BLOCKS_AT_ONCE)):
+            if not self._look():
+                return
+
+    def _look(self) -> bool:
+        """Read on; return whether there is more."""
+        try:
+            return self._follow()
+        except OSError as error:
+            self.found.append(error.strerror or str(error))
+            return False
+
+    def _follow(self) -> bool:
+        try:
+            there = os.stat(self._path)  # noqa: PTH116
+        except FileNotFoundError:
+            return False
+        if self._file < 0:
+            self.open(at_end=False)
+        elif (there.st_dev, there.st_ino) != self._identity:
+            self.found.append(Skipped())
+            self.open(at_end=False)
+        if self._file < 0:
+            return False
+        size = os.fstat(self._file).st_size
+        position = os.lseek(self._file, 0, os.SEEK_CUR)
+        # A file that was cut and has grown beyond this place since is not noticed: its writer
+        # would have to do both between two looks.
+        if size < position:
+            self.found.append(Skipped())
+            os.lseek(self._file, 0, os.SEEK_SET)
+        elif size - position > self._farthest:
+            os.lseek(self._file, size - BLOCK, os.SEEK_SET)
+            self.found.append(Skipped())
+        for _ in range(BLOCKS_AT_ONCE):
+            block = os.read(self._file, BLOCK)
+            if not block:
+                return False
+            self.found.append(block)
+        return True
+
+    def open(self, *, at_end: bool) -> None:
+        self.close()
+        try:
+            # A named pipe is not even opened, lest its writer take us for the reader.
+            if not stat.S_ISREG(os.stat(self._path).st_mode):  # noqa: PTH116
+                self.found.append("not a regular file")
+                return
+            self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.found.append(error.strerror or str(error))
+            return
+        status = os.fstat(self._file)
+        self._identity = (status.st_dev, status.st_ino)
+        if at_end:
+            os.lseek(self._file, 0, os.SEEK_END)
+        self.found.append(Readable())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
 
 
 class Tail:
     """
-    Follows a file that somebody else writes, and shows what is appended to it.
+    Follows a file that another program writes, and passes on the lines that it appends.
 
-    It looks a few times a second instead of being told, because network file systems tell
-    nobody. Far behind, it skips to the end: what is shown is news, not an archive.
+    It polls a few times a second, because network file systems send no notifications. Far behind,
+    it skips to the end: progress is news, not an archive.
     """
 
     period_seconds = 0.2
@@ -65,31 +154,30 @@ class Tail:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._scout = Scout("tail")
-        self._found: deque[Found] = deque()
-        """Filled on the thread, emptied on the loop, in the order of the file."""
+        self._file = FollowedFile(path, farthest=self.farthest)
+        self._moment: object = None
+        self._caught = threading.Event()
+        """Set when the look that belongs to this moment is over."""
         self._told = ""
         self._silent = SILENT.format(self._scout.patience_seconds)
-        # What belongs to the thread alone:
-        self._file = -1
-        self._identity: tuple[int, int] = (0, 0)
         # Lines that exist already are of an earlier life and say nothing about the speed of this one.
-        self._scout.run(lambda: self._open(at_end=True), limit_seconds=self.first_look_seconds)
-
-    # --- on the loop ------------------------------------------------------------------------
+        self._scout.run(lambda: self._file.open(at_end=True), limit_seconds=self.first_look_seconds)
 
     def begin(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(self.period_seconds, self._tick)
 
     def _tick(self) -> None:
-        if not self._scout.send(self._look, self._hear) and self._scout.is_lost:
+        if not self._scout.send(self._file.look, self._hear) and self._scout.is_lost:
             self._tell(self._silent)
         self._rest(0.0)
 
     def _hear(self, _: None, took_seconds: float) -> None:
+        # Back on the event loop: the thread rests, so that nothing changes in what it has found.
         if self._told == self._silent:
             self._relieve()
         self._take()
+        # None after close(): a look that was out then must not begin the series again.
         if self._timer is not None:
             self._rest(took_seconds)
 
@@ -101,12 +189,37 @@ class Tail:
 
     def look(self) -> None:
         """Show at once what has been appended since the last look, if the file lets us."""
-        self._scout.run(self._look, limit_seconds=self.hasty_look_seconds)
+        self._scout.run(self._file.look, limit_seconds=self.hasty_look_seconds)
         self._take()
 
+    def catch_up(self, moment: object) -> bool:
+        """
+        Show what has been appended, and return whether all is shown that was there at this moment.
+
+        The first call for a moment has the file read to its end; later calls for the same moment find out whether
+        that is over. No call waits for a slow file.
+        """
+        if moment != self._moment:
+            self._moment = moment
+            # A look for an earlier moment may still be out, and sets the event of that moment.
+            self._caught = caught = threading.Event()
+
+            def look() -> None:
+                self._file.look_to_end()
+                caught.set()
+
+            self._scout.post(look)
+            caught.wait(self.hasty_look_seconds)
+        # Asked before the blocks are taken: what is found after that counts for the next call.
+        is_over = self._caught.is_set()
+        self._take()
+        return is_over
+
     def _take(self) -> None:
-        while self._found:
-            self._take_one(self._found.popleft())
+        # A look that was not waited for may append meanwhile: a deque is safe for one that
+        # appends and one that takes.
+        while self._file.found:
+            self._take_one(self._file.found.popleft())
 
     def _take_one(self, found: Found) -> None:
         if isinstance(found, bytes):
@@ -133,63 +246,5 @@ class Tail:
             self._timer.cancel()
             self._timer = None
         # It may be in there: it closes behind itself when it is back.
-        self._scout.run(self._close, limit_seconds=self.hasty_look_seconds)
+        self._scout.run(self._file.close, limit_seconds=self.hasty_look_seconds)
         self._scout.close()
-
-    # --- on the thread ----------------------------------------------------------------------
-
-    def _look(self) -> None:
-        try:
-            self._follow()
-        except OSError as error:
-            self._found.append(error.strerror or str(error))
-
-    def _follow(self) -> None:
-        try:
-            there = os.stat(self.path)  # noqa: PTH116
-        except FileNotFoundError:
-            return
-        if self._file < 0:
-            self._open(at_end=False)
-        elif (there.st_dev, there.st_ino) != self._identity:
-            self._found.append(Skipped())
-            self._open(at_end=False)
-        if self._file < 0:
-            return
-        size = os.fstat(self._file).st_size
-        position = os.lseek(self._file, 0, os.SEEK_CUR)
-        if size < position:
-            self._found.append(Skipped())
-            os.lseek(self._file, 0, os.SEEK_SET)
-        elif size - position > self.farthest:
-            os.lseek(self._file, size - BLOCK, os.SEEK_SET)
-            self._found.append(Skipped())
-        for _ in range(BLOCKS_AT_ONCE):
-            block = os.read(self._file, BLOCK)
-            if not block:
-                break
-            self._found.append(block)
-
-    def _open(self, *, at_end: bool) -> None:
-        self._close()
-        try:
-            # A named pipe is not even opened, lest its writer take us for the reader.
-            if not stat.S_ISREG(os.stat(self.path).st_mode):  # noqa: PTH116
-                self._found.append("not a regular file")
-                return
-            self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self._found.append(error.strerror or str(error))
-            return
-        status = os.fstat(self._file)
-        self._identity = (status.st_dev, status.st_ino)
-        if at_end:
-            os.lseek(self._file, 0, os.SEEK_END)
-        self._found.append(Readable())
-
-    def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1

@@ -1,19 +1,19 @@
 """
-What holds when the SideCar itself dies: none of the job's processes outlives it.
+Makes sure that none of the job's processes outlives the SideCar.
 
-Called first of all by the command, before anything else runs in the process. In a container the
+The command calls it first, before anything else runs in the process. In a container the
 SideCar is PID 1, and the kernel kills everything else when PID 1 ends; nothing needs to be done.
 On a plain machine the process that was started becomes the *keeper*, and the SideCar its child:
 
-- Where namespaces are allowed (to root, and on most machines to everybody by a user namespace),
-  the SideCar is PID 1 of a PID namespace of its own, and the kernel gives the same guarantee as
-  in a container. If the keeper dies, the kernel kills the SideCar and with it all the rest.
+- Where namespaces are allowed (to root, and on most machines to every user by a user namespace),
+  the SideCar is PID 1 of a PID namespace of its own, and the kernel gives the same guarantee as in
+  a container. If the keeper dies, the kernel kills the SideCar and with it all the rest.
 - Elsewhere the keeper is a subreaper. When the SideCar dies, everything that it had started
   becomes the keeper's, which kills it and ends only when nothing is left. If the keeper dies, the
   SideCar is sent SIGTERM and stops the job in order.
 
-What the second way cannot promise: when both are killed at the same moment, the training processes
-themselves die (the kernel kills the children of a SideCar that dies), but what they have started
+The second way has a gap: when both are killed at the same moment, the training processes
+themselves die (the kernel kills the children of a SideCar that dies), but a process that they have started
 goes on until the next SideCar of the job ends it (:mod:`dlsidecar.processes.leftovers`), unless it hides from
 that one as well, by another environment and by closing all descriptors. And what another
 daemon was asked to start, with a clean environment, was never ours.
@@ -60,7 +60,7 @@ FORWARDED = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
-"""What the keeper passes on to the SideCar."""
+"""The signals that the keeper passes on to the SideCar."""
 
 
 def block_signals() -> None:
@@ -76,8 +76,8 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     Run the SideCar such that nothing outlives it; return its exit status.
 
     ``run`` begins with the signals blocked: PID 1 never gets those that it has no handler for, and
-    so it calls :func:`unblock_signals` when there is somebody to hear them. With ``isolate`` false
-    no namespace is made even where one could be.
+    so it calls :func:`unblock_signals` when its handlers are installed. With ``isolate`` false the
+    keeper makes no namespace even where it could.
     """
     block_signals()
     if os.getpid() == 1:
@@ -92,9 +92,6 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     child = os.fork()
     if child == 0:
         _become_sidecar(run, keeper, in_namespace=in_namespace)
-    for signum in FORWARDED:
-        signal.signal(signum, lambda number, _: send(child, number) and None)
-    unblock_signals()
     give_back_memory()
     status = wait_for(child)
     kill_all()
@@ -102,7 +99,7 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
 
 
 def _become_sidecar(run: Callable[[], int], keeper: int, *, in_namespace: bool) -> None:
-    """Be the child: never returns, whatever happens."""
+    """Be the child: it never returns, even by an exception."""
     status = 70
     try:
         die_with_parent(signal.SIGKILL if in_namespace else signal.SIGTERM)
@@ -134,7 +131,7 @@ def unshare() -> None:
         flags |= CLONE_NEWUSER
     _check(libc.unshare(flags))
     if user != 0:
-        # Everybody stays who they are: only one user and one group exist in there.
+        # Users stay the same: only one user and one group exist in the namespace.
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{user} {user} 1")
         _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -147,7 +144,7 @@ def _write(path: str, text: str) -> None:
 
 def mount_proc() -> None:
     """Show only the processes of the namespace, to us and to the training."""
-    # What is mounted outside later on (data sets, say) shall still appear here.
+    # Later mounts outside (data sets, say) shall still appear here.
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
     _check(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
 
@@ -189,18 +186,44 @@ def _probe_mount() -> int:
 
 
 def wait_for(child: int) -> int:
-    """Collect whatever ends until the child does; return its status."""
+    """
+    Collect all processes that end until the child does, and pass signals on to it; return its status.
+
+    The signals stay blocked and are waited for. A handler would come too late for a signal that arrives right
+    before a call that blocks: Python runs handlers between its own steps only, so that the signal would wait for
+    the end of the child, which waits for the signal.
+    """
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    awaited = {signal.SIGCHLD, *FORWARDED}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
+        # One that ended before its signal was blocked sends none any more.
+        status = collect(child)
+        if status is not None:
             return status
+        signum = signal.sigwait(awaited)
+        if signum != signal.SIGCHLD:
+            send(child, signum)
+
+
+def collect(child: int) -> int | None:
+    """Collect all processes that have ended; return the status of the child if it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                found = status
+            if pid == 0:
+                break
+    return found
 
 
 def kill_all() -> None:
     """
     Kill all that descends from us, until the kernel says that we have no children any more.
 
-    That is a proof: whoever descends from a subreaper has a living ancestor among its children.
+    That is a proof: every descendant of a subreaper has a living ancestor among its children.
     """
     pause = 0.001
     while True:
@@ -229,5 +252,6 @@ def exit_like(status: int) -> int:
         signum = os.WTERMSIG(status)
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
         os.kill(os.getpid(), signum)
     return os.WEXITSTATUS(status)

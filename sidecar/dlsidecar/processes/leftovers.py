@@ -1,17 +1,17 @@
 """
-What an earlier start of the container has left on a plain machine has to end before we begin.
+Ends the processes that an earlier start of the container has left on a plain machine, before we begin.
 
-Called by ``dlsidecar.living`` when the door is locked, so that no other SideCar of this name lives.
+``dlsidecar.living`` calls it when it has the lock, so that no other SideCar of this name lives.
 Where namespaces are allowed the kernel ends everything with a SideCar, and elsewhere its keeper
 does. But the keeper may have been killed as well, and the kernel may take its time. Two ways of
 telling, because neither is enough:
 
-- What carries our name in its environment is killed. That finds nothing in another namespace, and
-  nobody who has cleared his environment.
+- A process with our name in its environment is killed. That finds no process in another namespace,
+  and none that has cleared its environment.
 - Each training process has inherited the :func:`hold` of the SideCar that started it, a lock which
-  which the kernel gives back when the last of them is dead. Who has it is found by the descriptors that
-  ``/proc`` shows, also with another environment and other parents, and is killed. That finds no
-  process that closes all that it did not open.
+  which the kernel gives back when the last of them is dead. The descriptors in ``/proc`` show the processes that
+  have it, also with another environment and other parents, and these are killed. That finds no
+  process that closes all descriptors that it did not open.
 
 In a container there is never anything to be found.
 """
@@ -136,10 +136,10 @@ def _has_lock(pid: int, there: os.stat_result) -> bool:
     except OSError:
         # It is gone, or another user's.
         return False
-    return any(_is_lock(pid, number, there) for number in numbers)
+    return any(_is_lock(pid, number, there=there) for number in numbers)
 
 
-def _is_lock(pid: int, number: str, there: os.stat_result) -> bool:
+def _is_lock(pid: int, number: str, *, there: os.stat_result) -> bool:
     try:
         found = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116
         if (found.st_dev, found.st_ino) != (there.st_dev, there.st_ino):

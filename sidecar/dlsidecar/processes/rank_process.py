@@ -12,8 +12,10 @@ from dlwire.messages import Process
 class Trainer:
     """One training process of the latest start."""
 
-    def __init__(self, rank: ranks.Rank) -> None:
+    def __init__(self, rank: ranks.Rank, *, is_alone: bool = False) -> None:
         self.rank = rank.rank
+        self.signature = None if is_alone else rank.rank
+        """The rank that the lines of its output begin with, unless it is alone in its job."""
         self.local_rank = rank.local_rank
         self.gpus = rank.gpus
         self.environment = rank.environment

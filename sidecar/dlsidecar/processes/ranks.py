@@ -1,7 +1,7 @@
 """
 Which process is which part of the whole, in the words of each framework.
 
-Pure: a declaration in, environments out. What a framework does not read is not set, and
+Pure: a declaration in, environments out. It sets only the variables that a framework reads, and
 everything else in the environment stays as the user made it.
 
 ===========  ==============================================================================
@@ -11,7 +11,7 @@ pytorch      what ``torchrun`` would set; every process sees all GPUs of its con
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
 horovod      what ``horovodrun`` would set, for its Gloo controller; the server that it would run
-             as well is in :mod:`dlsidecar.processes.rendezvous`. A single process is told of none
+             as well is in :mod:`dlsidecar.processes.rendezvous`. A single process gets none of it
 jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
              has to be given, also where there is one process; each process sees its own GPUs
 none         nothing but the GPUs, each process its own
@@ -38,7 +38,7 @@ class Rank:
     local_rank: int
     gpus: tuple[str, ...]
     environment: Mapping[str, str]
-    """What it gets on top of the container's own environment."""
+    """Its variables in addition to the container's own environment."""
 
 
 def lay_out(
@@ -66,7 +66,7 @@ def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
     """Return the GPUs of one process: in order, all of the same number as far as it comes out."""
     begin = len(run.gpus) * local_rank // run.processes
     end = len(run.gpus) * (local_rank + 1) // run.processes
-    # More processes than GPUs: somebody has to share.
+    # More processes than GPUs: some of them have to share.
     return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
 
 
@@ -112,7 +112,7 @@ def describe_pytorch(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def describe_launch(run: Run, local_rank: int) -> dict[str, str]:
-    """Return what torchrun tells its processes besides, by which Lightning and others know it."""
+    """Return further variables of torchrun, by which Lightning and others recognise it."""
     rank = str(run.rank_offset + local_rank)
     return {
         "GROUP_RANK": str(run.node_rank),
@@ -153,12 +153,12 @@ def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def needs_meeting(run: Run) -> bool:
-    """Whether there is anybody to be found; a process that is alone does not ask."""
+    """Whether there are other processes to find; a process that is alone does not ask."""
     return run.world_size > 1
 
 
 def meeting_host(run: Run) -> str:
-    """Return where its processes are told to come to."""
+    """Return the address at which its processes meet."""
     return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
 
 

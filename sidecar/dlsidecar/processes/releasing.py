@@ -9,8 +9,9 @@ shared machine. So NVML's list of processes is asked, and a process is a strange
 - it was on the GPU before the start, or
 - the machine shows that it is older than the start, or belongs to another user who is not root.
 
-What strangers have taken since the start is not counted. Whoever else holds memory blocks the release
-and is named; ``--release-seconds`` ends that where a machine is shared and the proof by processes is enough.
+Memory that processes of other users have taken since the start does not count. Any other holder of
+memory blocks the release and is named; ``--release-seconds`` limits that where a machine is shared
+and the proof by processes is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Callable
 
 from dlsidecar.linux import kernel
 from dlsidecar.linux.family import parse_process
-from dlsidecar.observing.gpus import choose
+from dlsidecar.observing.gpus.nvml import choose
 from dlwire.messages import Gpu
 
 TOLERANCE_BYTES = 64 << 20
@@ -32,7 +33,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Base:
-    """What was in use of one GPU before the start."""
+    """The use of one GPU before the start."""
 
     used: int
     processes: Mapping[int, int]
@@ -57,7 +58,7 @@ class Release:
                 # As after many an error of the driver, which proves nothing.
                 reasons[uuid] = f"{uuid} does not tell how much is in use"
                 continue
-            # What was there before and is gone by now leaves no room for others to hide in.
+            # Memory of processes that have ended since must not hide the memory of others.
             present = {process.pid for process in told[uuid].processes}
             gone = sum(used for pid, used in base.processes.items() if pid not in present)
             more = told[uuid].memory_used - base.used + gone
@@ -83,7 +84,7 @@ def _name(pids: list[int]) -> str:
 
 
 def measure(gpus: Collection[Gpu], ids: Collection[str]) -> Release:
-    """Note what is in use of these GPUs before a start, where that is told."""
+    """Note what is in use of these GPUs before a start, where NVML reports that."""
     bases = {
         one.uuid: Base(one.memory_used, {each.pid: each.memory_used for each in one.processes})
         for one in choose(gpus, ids)

@@ -5,13 +5,14 @@ Each framework but Horovod brings this along: with PyTorch and JAX the first pro
 rendezvous port, with TensorFlow all do. Horovod leaves it to its launcher, ``horovodrun``, which
 runs a small server there; so the SideCar of the first container does, for as long as the
 generation lives. Its words are those of ``horovod/runner/http/http_server.py``, as they are spoken
-by ``horovod/common/gloo/http_store.cc``: values under ``/SCOPE/KEY``, PUT by one process, asked for
-by GET again and again by those who wait for it (404 until it is there), and a DELETE by each
+by ``horovod/common/gloo/http_store.cc``: values under ``/SCOPE/KEY``, PUT by one process, polled
+with GET by the processes that wait for them (404 until then), and a DELETE by each
 process that needs its scope no longer. When all have said so, the scope is empty again.
 
-Nobody shows here who he is, because Horovod's processes cannot. So the door is as narrow as can be:
-it is open only while processes of the generation may live, only to this machine where the job has
-one container, and everything is limited: connections, headers, bodies, and all values together.
+Clients do not authenticate here, because Horovod's processes cannot. So the server is as restricted
+as possible: it is open only while processes of the generation may live, only to this machine where
+the job has one container, and everything is limited: connections, headers, bodies, and all values
+together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ BYTES_PER_PEER = 1024
 BYTES_AT_LEAST = 1 << 20
 LARGEST_BODY_AT_LEAST = 16 * 1024
 COST_OF_KEY = 256
-"""What an entry occupies beside its name and value, so that empty ones cannot be put for ever."""
+"""The size that an entry counts for beyond its name and value, so that no client can add empty ones for ever."""
 PATIENCE_SECONDS = 10.0
 SIOCGIFADDR = 0x8915
 LONGEST_INTERFACE_NAME = 15
@@ -55,7 +56,7 @@ class CannotOpen(Exception):
 
 
 def find_interface(run: Run) -> str:
-    """Return the network interface over which the others are reached; empty if nobody knows."""
+    """Return the network interface that reaches the other processes; empty if it is unknown."""
     if len(run.peers) == 1:
         return LOOPBACK_INTERFACE
     address = as_address(run.peers[run.node_rank].host)
@@ -107,8 +108,8 @@ class Store:
     def get(self, scope: str, key: str) -> bytes | None:
         return self._scopes.get(scope, {}).get(key)
 
-    def put(self, scope: str, key: str, value: bytes) -> None:
-        room = self._room + self._cost(scope, key) - cost_of(scope, key, value)
+    def put(self, scope: str, key: str, *, value: bytes) -> None:
+        room = self._room + self._cost(scope, key) - cost_of(scope, key, value=value)
         if room < 0:
             raise Full
         self._room = room
@@ -124,7 +125,7 @@ class Store:
         if size is None:
             self._remove(scope, key)
             return
-        # As a set, because whoever heard no answer says it again.
+        # A set, because a process that got no answer repeats its message.
         finished = self._finished[scope]
         finished.add(key[:COST_OF_KEY])
         if len(finished) >= size:
@@ -141,10 +142,10 @@ class Store:
 
     def _cost(self, scope: str, key: str) -> int:
         value = self.get(scope, key)
-        return 0 if value is None else cost_of(scope, key, value)
+        return 0 if value is None else cost_of(scope, key, value=value)
 
 
-def cost_of(scope: str, key: str, value: bytes) -> int:
+def cost_of(scope: str, key: str, *, value: bytes) -> int:
     return len(scope) + len(key) + len(value) + COST_OF_KEY
 
 
@@ -163,7 +164,7 @@ class ValueHandler(RequestHandler):
 
     def put(self, scope: str, key: str) -> None:
         try:
-            self._store.put(scope, key, self.request.body)
+            self._store.put(scope, key, value=self.request.body)
         except Full:
             log.warning("there is no room for more values of Horovod's rendezvous")
             raise HTTPError(507) from None
@@ -190,6 +191,8 @@ class Rendezvous:
         """Listen for the processes of this run; raises :class:`CannotOpen`."""
         self.close()
         listening = listen(run)
+        # Each run gets a store of its own: a late client of the former run writes into that
+        # of the former run.
         app = Application([(r"/([^/]+)/([^/]+)", ValueHandler, {"store": Store(run)})])
         self._server = LimitedServer(
             app,
@@ -208,14 +211,17 @@ class Rendezvous:
         server, self._server = self._server, None
         if server is None:
             return
+        # This closes the listening socket at once, so that open() may listen at the same port in
+        # this turn; only the connections end later.
         server.stop()
         closing = asyncio.ensure_future(server.close_all_connections())
+        # The event loop holds its tasks weakly: without this set one may be collected half-way.
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
 
 
 def listen(run: Run) -> socket.socket:
-    """Listen where the processes are told to come to, and nowhere else if that can be told."""
+    """Listen at the address at which the processes meet, and nowhere else if it is known."""
     host, port = ranks.meeting_host(run), run.rendezvous_port
     if ":" in host:
         raise CannotOpen(f"Horovod finds its processes over IPv4 only, and {host} is not of it")
@@ -224,7 +230,9 @@ def listen(run: Run) -> socket.socket:
     except OSError as error:
         # Its number alone, because the text names the address in a way of its own.
         reason = os.strerror(error.errno or 0)
-        raise CannotOpen(f"nobody can listen at {host}:{port}: {reason}") from error
+        raise CannotOpen(f"cannot listen at {host}:{port}: {reason}") from error
+    # Tornado accepts until the socket would block; one that does block
+    # would hold up the event loop.
     listening.settimeout(0)
     return listening
 

@@ -1,68 +1,48 @@
 """
 Starting the training processes, and ending them with proof that none is left.
 
-Called by ``dlsidecar.agent`` with what the machine decided; see :class:`dlsidecar.contract.Supervisor`
-for the promises. The way down is: a checkpoint, SIGTERM to the ranks (and to what they leave behind
-as soon as they have ended), SIGKILL to everything that :mod:`dlsidecar.linux.family` can find, again
-and again. *Gone* is said after two looks in a row that found nobody, between which no child was
-collected either: a process that forks and ends at every moment can hide from one look, but each of
-its deaths is told to us. Where GPU memory can be read, it must be back at what it was before the
-start as well.
+Called by ``dlsidecar.agent`` with what the machine decided; see
+:class:`dlsidecar.contract.Supervisor` for the promises. The way down is: a checkpoint, SIGTERM to
+the ranks (and to what they leave behind as soon as they have ended), SIGKILL to everything that
+:mod:`dlsidecar.linux.family` can find, again and again, until :mod:`dlsidecar.processes.release_proof` has
+proven that nothing is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Callable
 
-from dlsidecar.behaviour.events import (
-    CheckpointDone,
-    CheckpointFailed,
-    Event,
-    Gone,
-    Lingering,
-    RankEnded,
-    Started,
-    StartFailed,
-)
-from dlsidecar.checkpoints import requests
+from dlsidecar.behaviour.events import Event, RankEnded
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.contract import Report
 from dlsidecar.linux.family import Household
 from dlsidecar.linux.kernel import send
-from dlsidecar.linux.spawning import (
-    CannotStart,
-    Ended,
-    Reaper,
-    start,
-)
-from dlsidecar.observing.gpu_thread import Reading
-from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.linux.spawning import Ended, Reaper
+from dlsidecar.observing.rank_outputs import Outputs
+from dlsidecar.processes.memory_proof import MemoryProof
+from dlsidecar.processes.rank_environment import RankEnvironment
 from dlsidecar.processes.rank_process import Trainer
-from dlsidecar.processes.releasing import Release
+from dlsidecar.processes.release_proof import ReleaseProof
+from dlsidecar.processes.saving import CheckpointRequests
+from dlsidecar.processes.starting import RankStarter
 from dlsidecar.remedies import make_problem
 from dlsidecar.serving.admitting import Admission, Answer
-from dlsidecar.settings import Framework, Training
-from dlsidecar.warm import offering
+from dlsidecar.settings import Training
+from dlsidecar.warm.budgets import read_free_bytes
 from dlsidecar.warm.warming import Nursery
 from dlwire.messages import Problem, Process, Run
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK_SECONDS = 0.002
-SLOWEST_LOOK_SECONDS = 0.25
-RESUME = "DLJOB_CHECKPOINT_RESUME"
-"""The variable that names the latest complete checkpoint, where one is known."""
 EARLY_SECONDS = 300.0
 """A start that fails so early and before its first step may have failed to read its checkpoint."""
 LAST_LINES_SECONDS = 1.0
-"""For so long the release waits for the last lines of a training that ended by itself to be read."""
-DESPERATE_LOOKS = 50
-"""After so many looks that still found somebody, PID 1 lets the kernel kill all at once."""
+"""The longest time that the release waits for the last lines of a training that ended by itself."""
 
 
 class Processes:
@@ -74,52 +54,61 @@ class Processes:
         *,
         report: Report,
         environment: Mapping[str, str],
-        outputs: tuple[int, int],
+        outputs: Outputs,
         reaper: Reaper,
         household: Household,
         nursery: Nursery,
         admission: Admission,
     ) -> None:
-        """``outputs`` are what the training gets as its output and its error output."""
-        self._training = training
         self._report = report
-        self._environment = dict(environment)
-        self._defaults: dict[str, str] = {}
-        """What the training gets unless its environment says otherwise."""
-        self._rendezvous, self._board = rendezvous.Rendezvous(), offering.Board()
-        self._store = CheckpointStore(training.saving)
-        self._outputs = outputs
-        self._reaper, self._household = reaper, household
+        self._store = CheckpointStore(training.saving, read_free_bytes)
+        self._household = household
         self._nursery, self._admission = nursery, admission
         self._loop = asyncio.get_running_loop()
-        self._attempt = 0
         self._started_at = 0.0
-        self._trainers: list[Trainer] = []
-        self._request: requests.Request | None = None
-        self._release = Release({})
-        self._empty_since: float | None = None
-        self._lingering: frozenset[str] = frozenset()
-        """The GPUs that were told to be all that is in the way of the release."""
-        self._must_report_gone = False
-        self._has_reported_start = False
-        self._is_terminating = self._is_killing = False
-        self._looks = self._kills = 0
-        self._empty_at: int | None = None
         self._read_until: float | None = None
         """Until when unread output keeps a start from being over; None where it ended otherwise."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._memory = MemoryProof(
+            admission.gauges, release_seconds=training.release_seconds, tell=self._tell
+        )
+        self._proof = ReleaseProof(
+            reaper=reaper,
+            household=household,
+            memory=self._memory,
+            tell=self._tell,
+            ranks_live=lambda: bool(self._starter.living()),
+            # While a checkpoint is on its way to the disk, the limit is that of the store.
+            is_settling=lambda: self._requests.is_settling and not self._requests.is_securing,
+            is_output_pending=lambda: self._has_unread_lines() or self._store.is_writing_the_rest(),
+        )
+        self._proof.on_gone = self._end_start
+        self._environment = RankEnvironment(training, environment, store=self._store)
+        self._starter = RankStarter(
+            training,
+            self._environment,
+            outputs=outputs,
+            reaper=reaper,
+            nursery=nursery,
+            tell=self._tell,
+            on_end=self._hear_end,
+            look_soon=self._proof.look_soon,
+        )
+        self._requests = CheckpointRequests(
+            self._store,
+            self._starter,
+            outputs=outputs,
+            reaper=reaper,
+            report=report,
+            list_members=self._list_members,
+        )
         self.on_begin: Callable[[], None] = lambda: None
         self.on_gone: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         """Called when the first process of a start has failed by itself, before any is ended."""
         self.has_stepped: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether this start of the training took a step."""
-        self.passed: Sequence[int] = ()
-        """Descriptors that the training processes inherit."""
         self.is_output_read: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether all that it said was looked at."""
-        self.on_released_in_use: Callable[[str], None] = lambda _: None
-        """Called with the reason when GPUs are released though their memory is in use."""
 
     def hear_of_checkpoints(
         self, on_problem: Callable[[str, str], None], on_relief: Callable[[str], None]
@@ -127,179 +116,100 @@ class Processes:
         """Say who hears what is wrong with the checkpoints, and that it is no more."""
         self._store.on_problem, self._store.on_relief = on_problem, on_relief
 
+    def hear_of_use(self, on_released_in_use: Callable[[str], None]) -> None:
+        """Say who hears why GPUs are released though their memory is in use."""
+        self._memory.on_released_in_use = on_released_in_use
+
     def describe(self) -> tuple[Process, ...]:
         # One that could not be started has no process id.
-        return tuple(one.describe() for one in self._trainers if one.pid)
+        return tuple(one.describe() for one in self._starter.trainers if one.pid)
 
     # --- starting ---------------------------------------------------------------------------
 
+    def pass_on(self, descriptors: Sequence[int]) -> None:
+        """Let the training processes inherit these."""
+        self._starter.passed = descriptors
+
     def start(self, run: Run, attempt: int) -> None:
-        self._attempt = attempt
-        self._must_report_gone = True
-        self._has_reported_start = False
-        self._is_terminating = self._is_killing = False
+        # From here on, news of the former attempt is known by its number and dropped: ends,
+        # answers of spares, confirmations.
+        self._starter.begin(attempt)
+        self._proof.begin(attempt)
         self._read_until = None
-        self._trainers = []
-        self._release, self._lingering = Release({}), frozenset()
-        self._empty_since = None
         self._started_at = self._loop.time()
+
+        # The GPUs and the folder of checkpoints are looked at in threads, and meanwhile the attempt may be ended.
+        def start_ranks(names: Mapping[str, str]) -> None:
+            if self._may_start(attempt):
+                self._start_ranks(run, names)
 
         def hear(answer: Answer) -> None:
             if isinstance(answer, Problem):
-                self._fail_start(answer)
+                self._starter.fail(answer)
             else:
-                self._release = answer.release
-                self._start_vetted(run, answer.names)
+                self._memory.release = answer.release
+                # Nothing that is torn must be left where the training looks for checkpoints.
+                self._store.vet(run, lambda: start_ranks(answer.names))
 
         self._admission.ask(run, hear, lambda: self._may_start(attempt))
 
+    def _start_ranks(self, run: Run, names: Mapping[str, str]) -> None:
+        """Start the ranks; where that breaks, as for want of a descriptor, the start has failed."""
+        # The agent, which carried out the start, is no caller of this when the answer came from a thread.
+        # Without this report the machine would wait for the start for ever.
+        try:
+            self.on_begin()
+            if self._starter.start(run, names):
+                self._store.begin_start(self._list_members)
+        except Exception as error:
+            log.exception("the ranks could not be started")
+            self._starter.fail(make_problem("CannotStart", f"{type(error).__name__}: {error}"))
+
     def _may_start(self, attempt: int) -> bool:
         """Whether nothing has overtaken this attempt while it waited for an answer."""
-        return attempt == self._attempt and self._must_report_gone and not self._is_terminating
+        is_latest = attempt == self._starter.attempt
+        return is_latest and self._proof.is_due and not self._starter.is_terminating
 
     @property
     def has_begun(self) -> bool:
         """Whether there was a start at all."""
-        return self._attempt > 0
+        return self._starter.attempt > 0
 
-    def _start_vetted(self, run: Run, names: Mapping[str, str]) -> None:
-        """Start when nothing that is torn is left where the training looks for checkpoints."""
-        attempt = self._attempt
+    @property
+    def ended(self) -> tuple[int, int]:
+        """The attempt, and how many of its processes have ended."""
+        return self._starter.attempt, sum(one.ended is not None for one in self._starter.trainers)
 
-        def hear() -> None:
-            if self._may_start(attempt):
-                self._start_all(run, names)
+    def prepare(self, processes: int) -> None:
+        self._nursery.prepare(processes)
 
-        self._store.vet(run, hear)
-
-    def _start_all(self, run: Run, names: Mapping[str, str]) -> None:
-        self.on_begin()
-        if not self._prepare_meeting(run):
-            return
-        self._board.renew()
-        framework = self._training.framework.value
-        for rank in ranks.lay_out(run, framework=framework, names=names):
-            trainer = Trainer(rank)
-            self._trainers.append(trainer)
-            if not self._start_one(trainer):
-                return
-        self._nursery.want(run.processes)
-        self._see_started()
-
-    def _prepare_meeting(self, run: Run) -> bool:
-        """Do for Horovod's processes what its launcher would; return whether that could be done."""
-        self._defaults = {}
-        if self._training.framework is not Framework.HOROVOD or not ranks.needs_meeting(run):
-            return True
-        interface = rendezvous.find_interface(run)
-        self._defaults = {rendezvous.INTERFACE: interface} if interface else {}
-        try:
-            if run.node_rank == 0:
-                self._rendezvous.open(run)
-        except rendezvous.CannotOpen as error:
-            self._fail_start(make_problem("RendezvousCannotOpen", str(error)))
-            return False
-        return True
-
-    def _start_one(self, trainer: Trainer) -> bool:
-        """Start a process warm where that is possible, else cold; return whether it could be."""
-        attempt = self._attempt
-        environment = self._environment_of(trainer)
-
-        def hear(fault: str) -> None:
-            self._hear_warm(trainer, attempt, fault)
-
-        pid = self._nursery.take(environment, hear)
-        if pid is None:
-            return self._start_cold(trainer)
-        trainer.pid, trainer.warm = pid, True
-        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
-        return True
-
-    def _start_cold(self, trainer: Trainer) -> bool:
-        attempt = self._attempt
-        out, err = self._outputs
-        environment = self._environment_of(trainer)
-        try:
-            pid = start(
-                self._training.command,
-                env=environment,
-                stdout=out,
-                stderr=err,
-                pass_fds=self.passed,
-            )
-        except CannotStart as error:
-            self._fail_start(make_problem(error.reason, str(error)))
-            return False
-        trainer.pid, trainer.warm, trainer.is_running = pid, False, True
-        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
-        return True
-
-    def _environment_of(self, trainer: Trainer) -> dict[str, str]:
-        resume = {RESUME: self._store.resume} if self._store.resume else {}
-        given = {**self._defaults, **resume, **self._environment}
-        return {**given, **self._board.variables, **trainer.environment}
-
-    def _hear_warm(self, trainer: Trainer, attempt: int, fault: str) -> None:
-        """A spare became the training process, or did not: then a cold one takes its place."""
-        if attempt != self._attempt or trainer.is_running or trainer.ended:
-            return
-        if fault:
-            log.warning("rank %d starts cold: its spare interpreter: %s", trainer.rank, fault)
-            # The cold one is started at its end, so that there are never two.
-            send(trainer.pid, signal.SIGKILL)
-            return
-        trainer.is_running = True
-        self._see_started()
-
-    def _replace(self, trainer: Trainer) -> None:
-        """A spare ended before it became anything."""
-        trainer.warm = False
-        if not self._is_terminating and self._start_cold(trainer):
-            self._see_started()
-
-    def _see_started(self) -> None:
-        ready = all(one.is_running for one in self._trainers)
-        if ready and not self._has_reported_start and not self._is_terminating:
-            self._has_reported_start = True
-            self._tell(Started(self._attempt))
-
-    def _fail_start(self, problem: Problem) -> None:
-        self._has_reported_start = True
-        self._tell(StartFailed(self._attempt, problem))
-        self._look_soon()
+    def _list_members(self) -> list[int]:
+        return [one.pid for one in self._household.members()]
 
     def _tell(self, event: Event) -> None:
+        # The order stays: the memory proof and the release proof report through here as well, so
+        # that Gone comes after each end.
         self._loop.call_soon(self._report, event)
 
     # --- hearing ----------------------------------------------------------------------------
 
-    def _hear_end(self, trainer: Trainer, attempt: int, pid: int, ended: Ended) -> None:
-        if attempt != self._attempt or trainer.pid != pid:
-            return
-        # What it answered may still lie in the pipe.
-        self._nursery.settle(pid)
-        if not trainer.is_running:
-            trainer.pid = 0
-            self._replace(trainer)
-            self._look_soon()
-            return
-        trainer.ended = ended
+    def _hear_end(self, trainer: Trainer, ended: Ended) -> None:
         if self._ends_by_itself:
             self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
+        attempt = self._starter.attempt
         self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal, time.time()))
-        if self._request is not None:
-            self._request.hear_end()
-        if not self._living():
-            if self._is_terminating:
+        self._requests.hear_end()
+        if not self._starter.living():
+            if self._starter.is_terminating:
                 self._terminate_rest()
-            self._look_soon()
+            self._proof.look_soon()
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether nobody has asked for an end: neither by a signal nor for the checkpoint before it."""
-        return not self._is_terminating and (self._request is None or self._request.is_trial)
+        """Whether the SideCar has not asked for an end yet: neither by a signal nor by a checkpoint
+        before it."""
+        return not self._starter.is_terminating and not self._requests.wants_end
 
     def _see_failure(self, ended: Ended) -> None:
         """
@@ -310,220 +220,79 @@ class Processes:
         is_own = self._ends_by_itself and ended.code != 0
         if is_own:
             self.on_failure()
-        is_first = sum(one.ended is not None for one in self._trainers) == 1
+        is_first = sum(one.ended is not None for one in self._starter.trainers) == 1
         is_early = self._loop.time() - self._started_at < EARLY_SECONDS
         if is_first and is_own and is_early and not self.has_stepped():
             self._store.note_failure()
 
-    def _living(self) -> list[Trainer]:
-        return [one for one in self._trainers if one.pid and not one.ended]
-
     def hear_child(self) -> None:
         """Some child was collected: look at once, if we are looking."""
-        if self._is_killing and self._timer is not None:
-            self._look_soon()
+        self._proof.hear_child()
 
     # --- stopping ---------------------------------------------------------------------------
 
-    def prepare(self, processes: int) -> None:
-        self._nursery.prepare(processes)
-
     def checkpoint(self, *, is_trial: bool = False) -> None:
-        if not self._must_report_gone:
-            # That nobody is left has just been told, and is the last word of an attempt.
+        if not self._proof.is_due:
+            # *Gone* has just been reported, and is the last event of an attempt.
             return
-        attempt = self._attempt
-        self.give_up_checkpoint()
-
-        def tell(fault: str) -> None:
-            if attempt != self._attempt or request.is_given_up:
-                return
-            if self._request is request:
-                # A later end is not taken for the answer to this.
-                self._request = None
-            if not fault:
-                self._report(CheckpointDone(attempt))
-            else:
-                self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
-
-        first = self._trainers[0] if self._trainers else None
-        request = self._request = requests.Request(
-            self._training.saving,
-            self._trainers,
-            environment=self._environment if first is None else self._environment_of(first),
-            outputs=self._outputs,
-            reaper=self._reaper,
-            watch=self._store.make_watch(lambda: [one.pid for one in self._household.members()]),
-            is_output_read=self.is_output_read,
-            tell=tell,
-        )
-        request.is_trial = is_trial
+        self._requests.ask(is_trial=is_trial, is_output_read=self.is_output_read)
 
     def give_up_checkpoint(self) -> None:
-        if self._request is not None:
-            self._request.is_given_up = True
-        self._cancel_request()
+        self._requests.give_up()
 
     def hear_confirmation(self) -> None:
         """A line of the log matched the expression that confirms a checkpoint."""
-        if self._request is not None:
-            self._request.hear_line()
-
-    @property
-    def _is_settling(self) -> bool:
-        return self._request is not None and self._request.is_settling
-
-    def _cancel_request(self) -> None:
-        if self._request is not None:
-            self._request.cancel()
-            self._request = None
+        self._requests.hear_line()
 
     def terminate(self) -> None:
-        if not self._is_settling:
-            self._cancel_request()
-        self._is_terminating = True
-        living = self._living()
+        # Where all that were asked have ended, their files or last lines may
+        # still confirm the checkpoint.
+        if not self._requests.is_settling:
+            self._requests.cancel()
+        self._starter.is_terminating = True
+        living = self._starter.living()
         # The ranks first: helpers that lose their parent's protection too early make it fail.
         for one in living:
             send(one.pid, signal.SIGTERM)
         if not living:
             self._terminate_rest()
-        self._look_soon()
+        self._proof.look_soon()
 
     def _terminate_rest(self) -> None:
         for one in self._household.members():
             send(one.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        self._cancel_request()
-        self._is_terminating = self._is_killing = True
-        self._kills = 0
-        self._looks = 0
-        self._look()
+        # A copy from memory to the disk may take longer than the grace. The release waits for it in
+        # any case, and it needs no process: so it can still confirm the checkpoint.
+        if not self._requests.is_securing:
+            self._requests.cancel()
+        # Spares that are just becoming ranks must not be replaced by cold starts.
+        self._starter.is_terminating = True
+        self._proof.kill()
 
     def forward(self, signum: int) -> None:
         """Pass on a signal that was meant for the training."""
-        for one in self._living():
+        for one in self._starter.living():
             send(one.pid, signum)
 
     def close(self) -> None:
         """Leave nothing open; the job's processes are gone by then."""
-        self._rendezvous.close()
-        self._board.close()
+        self._environment.close()
         self._store.close()
 
-    # --- the proof --------------------------------------------------------------------------
-
-    def _look_soon(self) -> None:
-        self._looks = 0
-        self._look_after(0.0)
-
-    def _look_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._look)
-
-    def _look(self) -> None:
-        """See whether anybody is left; as long as somebody is, look again."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._must_report_gone:
-            return
-        if not self._is_killing and self._living():
-            # Their ends will be told.
-            return
-        # What has died already must not make the next look doubtful.
-        self._reaper.reap()
-        collected = self._reaper.collected
-        if self._is_anybody_left() or self._is_settling:
-            self._empty_at = None
-            self._look_later()
-        elif self._empty_at != collected:
-            self._empty_at = collected
-            self._look_after(0.0)
-        elif self._has_unread_lines():
-            self._look_later()
-        elif self._release.bases:
-            self._ask_for_memory()
-        else:
-            self._say_gone()
+    def _end_start(self) -> None:
+        self._requests.cancel()
+        self._environment.end_start()
+        self.on_gone()
 
     def _has_unread_lines(self) -> bool:
         """
         Whether the last lines of a training that ended by itself are still to be read.
 
-        They say how far it came. Nobody is left by then, so that only a reader who is behind, or
-        an output without a reader, makes the release wait, and not for long.
+        They say how far it came. No process is left by then, so that only a slow reader, a slow file or an
+        output without a reader delays the release, and not for long.
         """
         if self._read_until is None or self._loop.time() > self._read_until:
             return False
         return not self.is_output_read()
-
-    def _look_later(self) -> None:
-        self._looks += 1
-        self._look_after(min(FIRST_LOOK_SECONDS * 2 ** min(self._looks, 10), SLOWEST_LOOK_SECONDS))
-
-    def _is_anybody_left(self) -> bool:
-        left = self._kill_all() if self._is_killing else bool(self._household.members())
-        return left or bool(self._living())
-
-    def _ask_for_memory(self) -> None:
-        """Nobody is left; see whether the GPUs say so as well."""
-        attempt = self._attempt
-
-        def hear(reading: Reading) -> None:
-            if attempt != self._attempt or not self._must_report_gone:
-                return
-            # What does not answer is not proven.
-            unreleased = self._release.find_unreleased(reading or ())
-            if unreleased and not self._is_patience_over():
-                self._tell_lingering(unreleased)
-                self._look_later()
-                return
-            if unreleased:
-                self._tell_released_in_use(unreleased)
-            self._say_gone()
-
-        self._admission.gauges.ask(hear)
-
-    def _is_patience_over(self) -> bool:
-        """Whether memory has been in the way for as long as it may be, where a machine is shared."""
-        now = self._loop.time()
-        self._empty_since = now if self._empty_since is None else self._empty_since
-        return 0 < self._training.release_seconds <= now - self._empty_since
-
-    def _tell_released_in_use(self, unreleased: Mapping[str, str]) -> None:
-        limit = self._training.release_seconds
-        self.on_released_in_use(
-            f"no process of the job was left for {limit:g} s, so that its GPUs are released although"
-            f" {'; '.join(unreleased.values())}"
-        )
-
-    def _tell_lingering(self, unreleased: Mapping[str, str]) -> None:
-        """Say once of these GPUs that they, and no process, are in the way of the release."""
-        if self._lingering != unreleased.keys():
-            self._lingering = frozenset(unreleased)
-            message = f"no process of the job is left, but {'; '.join(unreleased.values())}"
-            limit = self._training.release_seconds
-            message += f"; --release-seconds releases them after {limit:g} s" if limit else ""
-            problem = make_problem("GPUMemoryNotReleased", message)
-            self._tell(Lingering(self._attempt, problem))
-
-    def _kill_all(self) -> bool:
-        if not self._household.kill():
-            return False
-        self._kills += 1
-        if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:
-            # All but us, in one go of the kernel; our own helpers are made anew.
-            os.kill(-1, signal.SIGKILL)
-        return True
-
-    def _say_gone(self) -> None:
-        self._must_report_gone = False
-        self._is_killing = False
-        self._empty_at = None
-        self._cancel_request()
-        self._rendezvous.close()
-        self.on_gone()
-        self._tell(Gone(self._attempt))

@@ -1,8 +1,8 @@
 """
-Whether a start may begin on the GPUs that it was told: they are there, can be used, have names, are empty.
+Whether a start may begin on the GPUs of its command: they exist, can be used, have names, are empty.
 
-Asked by :mod:`dlsidecar.processes.supervising` right before each start. A GPU that looks used is looked at again
-for a moment, because what has just ended may echo in NVML's figures: utilisation is an average over the
+:mod:`dlsidecar.processes.supervising` asks right before each start. A GPU that looks used is looked at again
+for a moment, because a process that has just ended may still show in NVML's figures: utilisation is an average over the
 last second, and the driver frees memory after the process is gone.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Callable, Union
 
-from dlsidecar.observing import gpus
-from dlsidecar.observing.gpu_thread import Gauges, Reading
-from dlsidecar.observing.naming import name_gpus
+from dlsidecar.observing.gpus import nvml as gpus
+from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus.naming import name_gpus
 from dlsidecar.processes.releasing import Release, measure
 from dlsidecar.remedies import make_problem
 from dlsidecar.settings import GpuIds
@@ -26,11 +26,11 @@ AGAIN_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Admitted:
-    """What a start has to know of its GPUs."""
+    """The facts about its GPUs that a start needs."""
 
     release: Release = Release({})
     names: Mapping[str, str] = field(default_factory=dict)
-    """What they are called in the environment of the training, by what was told."""
+    """Their names in the environment of the training, by their names in the command."""
 
 
 Answer = Union[Admitted, Problem]
@@ -40,7 +40,7 @@ class Admission:
     """Asks before each start."""
 
     patience_seconds = 3.0
-    """For so long a GPU may look used before the start is refused."""
+    """The time for which a GPU may look used before the start is refused."""
 
     def __init__(
         self, gauges: Gauges, gpu_ids: GpuIds, *, show: Callable[[Reading], None] = lambda _: None
@@ -55,6 +55,8 @@ class Admission:
         """Call back with the answer, as long as it is wanted; without NVML, from within this call."""
         until = self._loop.time() + self.patience_seconds
 
+        # Nothing here keeps a handle to cancel: a look for an attempt that is over finds that out
+        # by `is_wanted`, and ends the series.
         def look() -> None:
             if is_wanted():
                 self.gauges.ask(take)
@@ -64,25 +66,27 @@ class Admission:
                 return
             if reading is not None:
                 self._show(reading)
+            # The base lines have learnt from this very reading before it was passed on.
             used = self.gauges.bases.find_used(reading or [], run.gpus)
             if used and self._loop.time() < until:
                 self._loop.call_later(AGAIN_SECONDS, look)
             else:
-                hear(self._judge(run, reading or [], used))
+                hear(self._judge(run, reading or [], used=used))
 
+        # Known once the thread has looked for NVML; a question before that gets an empty reading.
         if self.gauges.missing:
-            hear(self._judge(run, [], {}))
+            hear(self._judge(run, [], used={}))
         else:
             look()
 
-    def _judge(self, run: Run, present: list[Gpu], used: Mapping[str, str]) -> Answer:
+    def _judge(self, run: Run, present: list[Gpu], *, used: Mapping[str, str]) -> Answer:
         unknown = gpus.find_unknown(present, run.gpus) if present else []
         if unknown:
             return make_problem("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
         lost = gpus.find_lost(present, run.gpus)
         if lost:
             return make_problem("GPUsVanished", "; ".join(lost))
-        naming = name_gpus(present, run.gpus, self._gpu_ids)
+        naming = name_gpus(present, run.gpus, wanted=self._gpu_ids)
         if naming.unresolved:
             why = self.gauges.missing or "NVML does not answer"
             message = f"GPU {', '.join(naming.unresolved)} cannot be named by {self._gpu_ids.value}"

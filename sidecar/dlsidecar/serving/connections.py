@@ -1,5 +1,5 @@
 """
-What all doors of a SideCar have in common: how many may come in at once, and how much they may say.
+The common limits of all doors of a SideCar: how many clients may come in at once, and how much they may send.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class LimitedServer(HTTPServer):
     """
     A server that does not let itself be drowned in connections.
 
-    When there are as many as there may be, a new one takes the place of another: of a stranger, which has
-    not yet shown who it is, of the address that has most of them; else of the guest that came first.
-    Guests are those that may only read, such as the processes of the job itself, which has a certificate
-    of its own. They never fill the house, and whoever may declare is never sent away for anybody.
+    When there are as many as there may be, a new one takes the place of another: of a stranger,
+    which has not yet shown who it is, of the address that has most of them; else of the guest that
+    came first. Guests are those that may only read, such as the processes of the job itself, which
+    has a certificate of its own. They never take all places, and the server never closes the
+    connection of a client that may command in favour of another.
     """
 
     def initialize(
@@ -87,5 +88,5 @@ class LimitedServer(HTTPServer):
             log.warning("there are too many connections, one more of them from %s", address)
 
     def use(self, context: ssl.SSLContext) -> None:
-        """Meet whoever comes from now on with these certificates."""
+        """Use these certificates for all new connections."""
         self.ssl_options = context

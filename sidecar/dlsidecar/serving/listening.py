@@ -1,8 +1,7 @@
 """
 The doors of a SideCar: opened before anything is done, closed when all is done.
 
-What is asked for at them is answered in :mod:`dlsidecar.serving.serving`; who is let in says
-:mod:`dlsidecar.serving.trust`.
+:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` says which clients may enter.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CHUNK = 64 * 1024
 NO_LIMIT = 2**62
 """Tornado closes where a body is too large. We answer first, and so count ourselves."""
 LONGEST_SOCKET_PATH = 103
-"""What Linux allows, less the ending that the socket has before it is ready."""
+"""The longest path that Linux allows, less the suffix that the socket has before it is ready."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
 
@@ -72,15 +71,16 @@ class Servers:
         door = trust.NamedDoor(controller_name=settings.controller_name, job_uid=settings.job_uid)
         sockets = bind_sockets(settings.port, settings.address or None)
         self.port = port_of(sockets)
-        self._network = self._serve_control(door, sockets, context)
+        self._network = self._serve_control(door, sockets, context=context)
 
     def _serve_control(
         self,
         door: trust.Door,
         sockets: list[socket.socket],
+        *,
         context: ssl.SSLContext | None = None,
     ) -> LimitedServer:
-        app = serving.controller_app(self._agent, self._settings, door)
+        app = serving.controller_app(self._agent, self._settings, door=door)
         server = self._serve(app, sockets, context)
         door.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
         self._doors.append(door)
@@ -106,15 +106,18 @@ class Servers:
         return server
 
     def _unix_socket(self, path: str) -> socket.socket:
-        """Listen at a socket that only its owner may open, at no moment anybody else."""
+        """Listen at a socket that at every moment only its owner may open."""
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
             text = f"a socket's path has at most {LONGEST_SOCKET_PATH} bytes"
             raise OSError(text, path)
+        # First, because bind_unix_socket() removes a socket that it finds at `.new`: without the
+        # lock that may be one of another SideCar that begins at the same moment.
         self._locks.append(lock(path))
+        # The umask is that of the whole process; the threads that make files begin after open().
         before = os.umask(0o177)
         try:
-            # In one step, so that a socket is missing only before the first start of this name
-            # and after one that ended in order: whoever watches from outside relies on that.
+            # In one step, so that a socket is missing only before the first start of this name and
+            # after one that ended in order: watchers outside rely on that.
             bound = bind_unix_socket(f"{path}.new", mode=0o600)
             Path(f"{path}.new").rename(path)
         finally:
@@ -131,8 +134,9 @@ class Servers:
             return
         log.info("the certificates were renewed")
         self._network.use(context)
-        # Whoever was let in by the old authority has to show itself to the new one.
+        # A client that the old CA admitted has to authenticate with the new one.
         closing = asyncio.ensure_future(self._network.close_all_connections())
+        # The event loop holds its tasks weakly: without this set one may be collected half-way.
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
 
@@ -147,21 +151,24 @@ class Servers:
 
     async def close(self) -> None:
         """
-        Let nobody else in, and give those who follow us time to read the last state.
+        Accept no new connections, and give the followers time to read the last state.
 
-        What the end has cost is told with it and never again, so those count as well who have just
-        been told the state before, and are about to ask.
+        Only the last state has the cost of the end. So followers count as well that have just
+        got the state before, and are about to ask.
         """
         for server in self._servers:
             server.stop()
         for door in self._doors:
             door.close()
+        # Turns of the loop are counted and not the clock: after a pause of the machine the
+        # followers still get theirs.
         left = LAST_WORDS_SECONDS
         while left > 0 and (self.waiting or self._owes_last_state()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
             await server.close_all_connections()
+        # While the locks are held: after that, a socket of this path may be the next SideCar's.
         for path in self._paths:
             path.unlink(missing_ok=True)
         for held in self._locks:
@@ -174,11 +181,11 @@ class Servers:
 
 def lock(path: str) -> int:
     """
-    Take the right to listen at a socket, or raise OSError if somebody living has it.
+    Take the right to listen at a socket, or raise OSError if a living process has it.
 
-    A socket outlives whoever died without a last word, so that there is one says nothing. The
-    kernel gives the lock back at each death. Its file stays: to remove it would let two at once
-    have a lock of the same name.
+    A socket outlives a process that was killed, so its existence proves nothing. The kernel gives
+    the lock back at each death. Its file stays: to remove it would let two at once have a lock of
+    the same name.
     """
     held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -12,7 +12,7 @@ Sample = tuple[str, float]
 
 
 def write(state: State) -> str:
-    """Write all that can be told in numbers."""
+    """Write all facts that are numbers."""
     lines = []
     for name, text, samples in _families(state):
         lines.append(f"# HELP {PREFIX}{name} {text}")
@@ -42,9 +42,13 @@ def _progress(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
     yield "iteration", "The iteration reported last.", [("", progress.iteration)]
     yield "iterations_per_second", "Over the latest iterations.", [("", speed)]
     yield "idle_seconds", "Since the latest iteration.", [("", progress.idle_seconds)]
-    yield "spares_ready", "Interpreters that wait.", [("", warmth.ready)]
-    yield "spares_memory_bytes", "What they occupy.", [("", warmth.memory_bytes)]
-    yield "spares_memory_limit_bytes", "What they may occupy.", [("", warmth.limit_bytes)]
+    yield "spares_ready", "The interpreters that wait.", [("", warmth.ready)]
+    yield "spares_memory_bytes", "The memory that they occupy.", [("", warmth.memory_bytes)]
+    yield (
+        "spares_memory_limit_bytes",
+        "The most memory that they may occupy.",
+        [("", warmth.limit_bytes)],
+    )
 
 
 def _gpus(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
@@ -52,7 +56,11 @@ def _gpus(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
     used = [gpu.memory_used for gpu in state.gpus]
     share = [gpu.utilization for gpu in state.gpus]
     yield "gpu_utilization", "From 0 to 1.", list(zip(labels, share))
-    yield "gpu_memory_used_bytes", "By whomever.", [*zip(labels, map(float, used))]
+    yield (
+        "gpu_memory_used_bytes",
+        "The memory in use, by any process.",
+        [*zip(labels, map(float, used))],
+    )
 
 
 def _label(name: str, value: str) -> str:

@@ -1,14 +1,14 @@
 """
-The SideCar's ear: it answers over HTTP, and dials nobody.
+The SideCar's server: it answers over HTTP, and makes no connections of its own.
 
 Three doors, each with its own listener, so that none can be mistaken for another. ``/v1`` is for
 the controller: over mutual TLS on a network, over a Unix socket on one machine. The inner socket
 is for the training process and takes its progress. The health port is plain and read-only.
 
-A request can do no more than hand a value to the agent. Everything about a request is limited:
-its headers in time, its body in size and time, how many connections there may be and how many long
-polls may wait. Whatever is refused is answered with a :class:`~dlwire.messages.Refusal`, as far as
-there is an HTTP request to answer; a connection that never becomes one is closed.
+A request can do no more than hand a value to the agent. Everything about a request is limited: its
+headers in time, its body in size and time, how many connections there may be and how many long
+polls may wait. A refused request gets a :class:`~dlwire.messages.Refusal`, as far as there is an HTTP
+request to answer; a connection that never becomes one is closed.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ REMEDIES = {
     " container and start it again if it is to be another one",
     Refused.LEAVING: "wait for the next start of the container",
     Refused.NOT_FOUND: "ask for /v1/target, /v1/state, /v1/progress, /healthz or /metrics, each at"
-    " its own door",
+    " its own address",
     Refused.TOO_MANY: "close some of the requests that wait for a change",
 }
 
 
 class Agent(Protocol):
-    """Whom the server hands things to."""
+    """The parts that the server hands values to."""
 
     @property
     def incarnation(self) -> str: ...
@@ -106,9 +106,9 @@ class Refusing(Exception):
 
 @stream_request_body
 class Handler(RequestHandler):
-    """What all requests have in common: their limits, and how they are refused."""
+    """The common part of all requests: their limits, and how they are refused."""
 
-    def initialize(self, agent: Agent, serving: Serving, door: trust.Door) -> None:
+    def initialize(self, agent: Agent, serving: Serving, *, door: trust.Door) -> None:
         self.agent = agent
         self.serving = serving
         self.door = door
@@ -129,7 +129,7 @@ class Handler(RequestHandler):
         self._limit_body()
 
     def _limit_body(self) -> None:
-        # Before it is read, because whoever sends too much should not be listened to.
+        # Check it before reading the body, because the server must not read one that is too large.
         length = self.request.headers.get("Content-Length", "")
         # Not all that Python calls digits are; what is none is refused with the body.
         is_number = length.isascii() and length.isdigit()
@@ -158,7 +158,7 @@ class Handler(RequestHandler):
         super().on_connection_close()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._finished:
+        if self._finished:  # It was refused, as too late or as too large.
             return
         self._received += chunk
         if len(self._received) > self.serving.largest_body:
@@ -173,7 +173,7 @@ class Handler(RequestHandler):
         self.finish(codec.encode(message))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        # What a client did wrong is told to the client; what we did wrong, to our log.
+        # A client's mistake goes to the client; a fault of ours goes to our log.
         if isinstance(value, (Refusing, HTTPError, Wrong)):
             log.info("refused %s: %s", self._request_summary(), value)
         elif not isinstance(value, StreamClosedError):
@@ -233,7 +233,7 @@ def _as_refusing(error: BaseException | None, status: int, request: HTTPServerRe
 
 
 class TargetHandler(Handler):
-    """What shall be."""
+    """Takes the target that the controller declares."""
 
     def put(self) -> None:
         target = codec.decode_target(self.body())
@@ -245,7 +245,7 @@ class TargetHandler(Handler):
 
 
 class StateHandler(Handler):
-    """What is; and when asked to wait, what it is as soon as it is something else."""
+    """Returns the state; if asked to wait, as soon as it changes."""
 
     change: asyncio.Future[None] | None = None
 
@@ -260,7 +260,7 @@ class StateHandler(Handler):
         if is_known and wait > 0 and is_awaited:
             await self._wait(wait, patience)
         if self.door.is_closing:
-            # Whoever asks again over this connection would only keep us from ending.
+            # Further requests over this connection would only delay our end.
             self.set_header("Connection", "close")
         if wait > 0 and not self._has_hung_up():
             self.door.tell(self._stream(), self.agent.version)
@@ -271,12 +271,12 @@ class StateHandler(Handler):
         return connection.stream
 
     def _has_hung_up(self) -> bool:
-        """Whether nobody listens any more; we are told only of those who leave while they wait."""
+        """Whether the client is gone; tornado reports that only while the request waits."""
         stream = self._stream()
         return bool(stream is None or stream.closed())
 
     async def _wait(self, seconds: float, patience: float) -> None:
-        # Those that may only read have no part in what is there for those that may declare.
+        # Clients that may only read do not take from the limit of those that may declare.
         waiting = self.door.waiting_guests if self.is_guest else self.door.waiting
         if len(waiting) >= self.serving.most_waiting:
             raise Refusing(Refused.TOO_MANY, f"{len(waiting)} requests wait already")
@@ -285,12 +285,12 @@ class StateHandler(Handler):
         try:
             await asyncio.wait({self.change}, timeout=seconds)
         finally:
-            self.change.cancel()
+            self.change.cancel()  # asyncio.wait() cancels nothing when its time is up.
             waiting.discard(self.change)
 
     async def _wait_for_news(self, known: State, patience: float) -> None:
         await self.agent.wait_for_change(known.version)
-        # Who follows hundreds of us cannot read each step of each training.
+        # A follower of hundreds of SideCars cannot read each step of each training.
         if patience > 0:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
@@ -301,7 +301,7 @@ class StateHandler(Handler):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        # Nobody listens any more, so the place can be given to another.
+        # The client is gone, so another request can have its place.
         if self.change is not None:
             self.change.cancel()
 
@@ -357,32 +357,34 @@ class MetricsHandler(Handler):
 
 
 class NotFoundHandler(Handler):
-    """Whatever there is not."""
+    """Any other path."""
 
     def prepare(self) -> None:
         super().prepare()
-        raise Refusing(Refused.NOT_FOUND, "there is no such path at this door")
+        raise Refusing(Refused.NOT_FOUND, "there is no such path at this address")
 
 
 # --- what is behind each door ---------------------------------------------------------------
 
 
-def controller_app(agent: Agent, serving: Serving, door: trust.Door) -> Application:
+def controller_app(agent: Agent, serving: Serving, *, door: trust.Door) -> Application:
     paths = {r"/v1/target": TargetHandler, r"/v1/state": StateHandler}
-    return _application(paths, agent, serving, door)
+    return _application(paths, agent, serving=serving, door=door)
 
 
 def inner_app(agent: Agent, serving: Serving) -> Application:
-    return _application({r"/v1/progress": ProgressHandler}, agent, serving, trust.Door())
+    return _application(
+        {r"/v1/progress": ProgressHandler}, agent, serving=serving, door=trust.Door()
+    )
 
 
 def health_app(agent: Agent, serving: Serving) -> Application:
     paths = {r"/healthz": HealthHandler, r"/metrics": MetricsHandler}
-    return _application(paths, agent, serving, trust.Door())
+    return _application(paths, agent, serving=serving, door=trust.Door())
 
 
 def _application(
-    paths: Mapping[str, type[Handler]], agent: Agent, serving: Serving, door: trust.Door
+    paths: Mapping[str, type[Handler]], agent: Agent, *, serving: Serving, door: trust.Door
 ) -> Application:
     given = {"agent": agent, "serving": serving, "door": door}
     return Application(

@@ -1,14 +1,14 @@
 """
-Who may speak to the SideCar.
+Which clients may connect to the SideCar.
 
-On a network both sides show certificates of one authority. Whom a certificate is for says the name
-in it (a DNS name in subjectAltName), never the address it comes from: addresses are reused, and a
-pod is no better known by its own than anybody else's. Two names count: the controller's, which may
-do everything, and that of the SideCar's own job, which may read.
+On a network both sides show certificates of one authority. The name in a certificate (a DNS name in
+subjectAltName) identifies its holder, never the address that it comes from: addresses are reused,
+and prove nothing about a pod. Two names count: the controller's, which may do everything, and that
+of the SideCar's own job, which may read.
 
 On one machine the file system decides: the socket belongs to its owner and has mode 0600.
 
-There is no third way, and so no default without a proof of who speaks.
+There is no third way, and so no default without a proof of the client's identity.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream
 
@@ -34,7 +35,7 @@ AUTHORITY = "ca.crt"
 JOB_SUFFIX = ".job.dljob"
 
 ASKS_AGAIN_SECONDS = 1.0
-"""Who follows us asks again within this after each answer."""
+"""A follower asks again within this time after each answer."""
 REMEDY = "show a certificate with the name of this job's controller"
 
 
@@ -52,19 +53,20 @@ class Door:
         self.waiting_guests: set[asyncio.Future[None]] = set()
         """And of those that may only read."""
         self.is_closing = False
-        """Whether nothing will change any more, so that whoever asks is answered a last time."""
+        """Whether nothing will change any more, so that requests get a last answer."""
         self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None
-        """Hears of each connection whose sender may read, and whether that may not declare."""
+        """Is called for each connection whose client may read, with whether that client may only read."""
         self._told: dict[IOStream, tuple[int, float]] = {}
-        """Which version those who follow us were told last, over which connection, and when."""
+        """The latest version that each follower got over its connection, and when."""
 
     def tell(self, stream: IOStream, version: int) -> None:
-        """Note that somebody who follows us is told this version now."""
+        """Note that a follower gets this version now."""
+        # The end of a connection is not reported to a door, so closed streams are dropped here.
         self._told = {one: told for one, told in self._told.items() if not one.closed()}
         self._told[stream] = (version, time.monotonic())
 
     def owes(self, version: int) -> bool:
-        """Whether somebody was told an earlier one just now, and is about to ask for this."""
+        """Whether a follower got an earlier version just now, and is about to ask for this one."""
         since = time.monotonic() - ASKS_AGAIN_SECONDS
         return any(
             told < version and at > since and not stream.closed()
@@ -84,7 +86,7 @@ class Door:
 
 
 class NamedDoor(Door):
-    """A door that looks at the name in the certificate of whoever comes."""
+    """A listener that checks the name in the certificate of each client."""
 
     def __init__(self, *, controller_name: str, job_uid: str) -> None:
         super().__init__()
@@ -92,6 +94,11 @@ class NamedDoor(Door):
         self._readers = {self._controller, job_name(job_uid)}
 
     def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
+        connection = request.connection
+        assert isinstance(connection, HTTP1Connection)
+        # A peer that ends the connection behind its request takes its certificate along.
+        if connection.stream.closed():
+            return "the connection has ended"
         certificate = request.get_ssl_certificate()
         if not isinstance(certificate, Mapping) or not certificate:
             return "there is no certificate"
@@ -100,9 +107,9 @@ class NamedDoor(Door):
             return "the certificate has expired"
         names = names_in(certificate)
         if not names & self._readers:
-            return f"{shown_names(names)} has no business with this job"
+            return f"{shown_names(names)} has no rights for this job"
         if may_declare and self._controller not in names:
-            return f"{shown_names(names)} may read, and declare nothing"
+            return f"{shown_names(names)} may read, and may not command"
         return ""
 
 
@@ -117,7 +124,7 @@ def shown_names(names: set[str]) -> str:
 
 
 class Certificates:
-    """The files of a mounted folder, which somebody else renews."""
+    """The files of a mounted folder, which another program renews."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [folder / name for name in (CERTIFICATE, KEY, AUTHORITY)]
@@ -126,7 +133,9 @@ class Certificates:
 
     def load(self) -> ssl.SSLContext:
         """Read them all; raises OSError, of which SSLError is one, if they are no good."""
-        self._seen = self._stamp()
+        # Stamped before they are read: files that are replaced while they are read differ from
+        # this stamp, and the next call reads them again.
+        stamp = self._stamp()
         certificate, key, authority = self._files
         for file in self._files:
             # OpenSSL does not say which of them it cannot read.
@@ -141,6 +150,8 @@ class Certificates:
         # in TLS 1.3 can that be left out.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
+        # Only now: files that could not be read for a passing reason are tried again.
+        self._seen = stamp
         return context
 
     def renewed(self) -> ssl.SSLContext | None:
@@ -151,7 +162,8 @@ class Certificates:
             context = self.load()
         except OSError as error:
             # They may be half written. The old ones serve until the new ones are whole.
-            log.warning("cannot read the renewed certificates yet: %s", error)
+            if self.is_readable:
+                log.warning("cannot read the renewed certificates yet: %s", error)
             self.is_readable = False
             return None
         self.is_readable = True

@@ -1,8 +1,8 @@
 """
 How many spare interpreters fit into memory.
 
-Asked by :mod:`dlsidecar.warm.warming` before it makes any. What they may take together is what the job says
-(``--spare-memory``), else half of what is free for the container or the machine at that moment: while a
+:mod:`dlsidecar.warm.warming` asks before it makes any. All spares together may take the amount that the job allows
+(``--spare-memory``), else half of the memory that is free for the container or the machine at that moment: while a
 change is under way the training and the spares of the next start live side by side.
 """
 
@@ -15,7 +15,7 @@ from dlsidecar.linux.family import read_file
 from dlsidecar.observing.shortages import find_files
 
 FIRST_GUESS_BYTES = 256 << 20
-"""What one takes before the first is ready and can be measured; PyTorch takes about as much."""
+"""The assumed size of a spare until the first is ready and can be measured; PyTorch takes about as much."""
 
 
 class Budget:
@@ -34,9 +34,9 @@ class Budget:
 
     def allow(self, count: int, *, ready: int) -> tuple[int, str]:
         """
-        Return how many of so many there may be, and why fewer, if they are fewer.
+        Return how many of ``count`` spares memory allows, and the reason if they are fewer.
 
-        Of those that are ``ready`` the memory is in use already.
+        The memory of those that are ``ready`` is in use already.
         """
         if not self._given_bytes:
             free = self._read_free()
@@ -54,10 +54,10 @@ class Budget:
         )
 
 
-def read_free_bytes() -> int:
-    """Return the memory that is free for this container; -1 where that cannot be known."""
+def read_free_bytes(reserved_bytes: int = 0) -> int:
+    """Return the memory that is free for this container, without what is reserved; -1 where it is not known."""
     found = [free for free in (read_free_of_group(), read_free_of_machine()) if free >= 0]
-    return min(found, default=-1)
+    return max(0, min(found) - reserved_bytes) if found else -1
 
 
 def read_free_of_group() -> int:

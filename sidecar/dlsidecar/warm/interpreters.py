@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from dlsidecar.observing.rank_outputs import ProcessOutput
+
 
 def read_link(path: str) -> str:
     try:
@@ -21,13 +23,14 @@ def read_link(path: str) -> str:
 class Spare:
     """One interpreter that waits, seen from outside."""
 
-    def __init__(self, pid: int, orders: int, answers: int) -> None:
+    def __init__(self, pid: int, orders: int, *, answers: int, output: ProcessOutput) -> None:
         self.pid = pid
         self.orders = orders
         self.answers = answers
+        self.output = output
         self.is_ready = False
         self.order = b""
-        """What it shall become, if that was decided before it was ready."""
+        """The process that it shall become, if that was decided before it was ready."""
         self.unread = b""
         self.on_running: Callable[[str], None] | None = None
 

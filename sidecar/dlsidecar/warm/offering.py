@@ -1,5 +1,5 @@
 """
-What a training program finds in its environment besides ranks and GPUs: ``dljob.training``, and what that reads.
+The environment of a training program beyond ranks and GPUs: ``dljob.training``, and the variables that it reads.
 
 :mod:`dlsidecar.assembling` offers what holds for all starts, :mod:`dlsidecar.processes.supervising` the board on which
 the ranks of one start agree. A program that does not look at any of it runs as it would without it.

@@ -2,7 +2,7 @@
 A Python interpreter that has imported what the job names and waits to become its training.
 
 This file is not imported by the SideCar: its source is handed to ``python -c`` of the job's own
-interpreter, whatever version that is, with the job's own packages. It imports nothing of ours.
+interpreter, of any version, with the job's own packages. It imports nothing of ours.
 
 It gets four descriptors, and then the names of the modules to import: where orders come from,
 where answers go, and the output and the error output of the training. It answers ``ready``, waits
@@ -13,6 +13,7 @@ arguments as a cold start would have had them, and the script as ``__main__``.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import json
 import os
@@ -25,9 +26,13 @@ from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
+LATER = {"torch": "torch._dynamo"}
+"""Modules that a framework imports at its first use: PyTorch 2 loads its compiler with the first optimizer, in seconds."""
 MEETING_SECONDS = 0.25
 """The longest time for which a rank waits until the first one opens the place where they meet."""
 MEETING_STEP_SECONDS = 0.005
+ELSEWHERE_SECONDS = 0.15
+"""How far a rank on another node stays behind the first one, whose port it cannot see in a table."""
 
 
 def answer(descriptor: int, **what: object) -> None:
@@ -40,13 +45,21 @@ def preload(names: list[str]) -> list[str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001, PERF203 - whatever a module of the user raises
+        except Exception as error:  # noqa: BLE001, PERF203 - a module of the user may raise anything
             faults.append(f"{name}: {type(error).__name__}: {error}")
     return faults
 
 
+def preload_later() -> None:
+    """Import the modules that imported frameworks leave for later; a version without such a module needs none."""
+    for name, later in LATER.items():
+        if name in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(later)
+
+
 def read_order(descriptor: int) -> Any:
-    """Wait for the one order; None means that nobody is there any more to give it."""
+    """Wait for the one order; None means that the SideCar is gone."""
     data = b""
     while not data.endswith(b"\n"):
         block = os.read(descriptor, 65536)
@@ -93,6 +106,9 @@ def await_first_rank(environment: Mapping[str, str]) -> None:
     counts its peers would take a connection that tries the port for one of them.
     """
     port = environment.get("MASTER_PORT", "")
+    if port.isdigit() and environment.get("NODE_RANK", "0") != "0":
+        time.sleep(ELSEWHERE_SECONDS)
+        return
     is_beside = environment.get("NODE_RANK") == "0" and environment.get("RANK", "0") != "0"
     end = time.monotonic() + MEETING_SECONDS
     while is_beside and port.isdigit() and not is_open(int(port)) and time.monotonic() < end:
@@ -142,12 +158,14 @@ def main() -> None:
     # As we got it: what is imported may change it.
     environment = dict(os.environ)
     faults = preload(sys.argv[5:])
+    if not faults:
+        preload_later()
     answer(answers, ready=not faults, faults=faults)
     order = read_order(orders)
     if faults or order is None:
         return
     os.close(orders)
-    # What the imports printed was nobody's business; what comes now is the training's.
+    # The output of the imports is discarded; from now on it is the training's.
     os.dup2(out, 1)
     os.dup2(err, 2)
     for descriptor in {out, err} - {1, 2}:

@@ -1,9 +1,9 @@
 """
 Keeping interpreters ready, so that a new start need not wait for its imports.
 
-They are started like any process and not forked from one another, because the threads of numpy
-and CUDA do not survive a fork. One that has touched a GPU is thrown away: it has made up its mind
-which ones it sees. Whatever goes wrong, the training is started cold, and the reason is told.
+They are started like any process and not forked from one another, because the threads of numpy and
+CUDA do not survive a fork. One that has touched a GPU is discarded, because CUDA has already fixed
+which GPUs it sees. After any failure the training starts cold, and the SideCar reports the reason.
 
 How many are kept: as many as there can ever be processes in this container, because a checkpoint takes
 less time than the imports of a framework, so that spares that are made during a change come too late for
@@ -17,11 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from subprocess import DEVNULL
 
 from dlsidecar.linux.kernel import send
@@ -32,44 +29,12 @@ from dlsidecar.linux.spawning import (
     read_helper,
     start,
 )
+from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.warm.budgets import Budget
 from dlsidecar.warm.interpreters import Spare
-
-PYTHON = re.compile(r"python(\d(\.\d+)?)?")
-FLAGS = re.compile(r"-[bBdEiOsuv]+")
-FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
+from dlsidecar.warm.scripts import take_apart
 
 Problem = Callable[[str, str], None]
-
-
-@dataclass(frozen=True)
-class Script:
-    """A command taken apart into the interpreter and what it shall run."""
-
-    interpreter: tuple[str, ...]
-    module: str
-    """Empty where it is a file, which then is the first of the arguments."""
-    arguments: tuple[str, ...]
-
-
-def take_apart(command: Sequence[str]) -> Script | None:
-    """Return the parts of ``python [options] script …``, or None where it is not of that form."""
-    if not PYTHON.fullmatch(Path(command[0]).name):
-        return None
-    rest = list(command[1:])
-    interpreter = [command[0]]
-    while rest and rest[0] != "-m":
-        if FLAGS.fullmatch(rest[0]):
-            interpreter.append(rest.pop(0))
-        elif rest[0] in FLAGS_WITH_VALUE and len(rest) > 1:
-            interpreter += [rest.pop(0), rest.pop(0)]
-        else:
-            break
-    if rest[:1] == ["-m"]:
-        return Script(tuple(interpreter), rest[1], tuple(rest[1:])) if len(rest) > 1 else None
-    if not rest or rest[0].startswith("-"):
-        return None
-    return Script(tuple(interpreter), "", tuple(rest))
 
 
 class Nursery:
@@ -85,7 +50,7 @@ class Nursery:
     """After a start the training comes first; then the next spares are made."""
     answer_seconds = 5.0
     waking_seconds = 60.0
-    """So long a start waits for a spare that still imports."""
+    """The longest time that a start waits for a spare that still imports."""
     review_seconds = 5.0
     """The time between two looks whether the spares still fit into memory."""
 
@@ -95,7 +60,7 @@ class Nursery:
         command: Sequence[str],
         preload: Sequence[str],
         environment: Mapping[str, str],
-        outputs: tuple[int, int],
+        outputs: Outputs,
         passed: Sequence[int],
         reaper: Reaper,
         on_problem: Problem,
@@ -120,13 +85,14 @@ class Nursery:
         self._review: asyncio.TimerHandle | None = None
         self._most = 0
         """The largest number of processes here, as far as it is known."""
+        self._is_most_known = False
         self._steady = 0
         """The number of processes that run."""
         self._coming = 0
-        """So many are needed by the start that is expected; 0 if none is."""
+        """The number of spares that the expected start needs; 0 if none is expected."""
         self.budget = Budget()
         self.wanted = 0
-        """How many there are to be now, as far as memory allows."""
+        """How many the nursery keeps at this moment, as far as memory allows."""
         self.on_change: Callable[[], None] = lambda: None
         if preload and self._script is None:
             on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
@@ -140,6 +106,18 @@ class Nursery:
     def ready(self) -> int:
         return sum(one.is_ready for one in self._spares)
 
+    @property
+    def awaited(self) -> int:
+        """
+        How many will be ready soon if nothing fails, with those that are; a start that waits for them is warm.
+
+        Those that cannot be made are not among them. While it is open how many processes there can be, there is
+        one more, because a nursery that awaited none would look like one that needs none.
+        """
+        is_filling = self._timer is not None
+        soon = self.wanted if is_filling else min(self.wanted, len(self._spares))
+        return soon if self._is_most_known or not soon else max(soon, self.ready + 1)
+
     def memory_bytes(self) -> int:
         return sum(one.memory_bytes() for one in self._spares)
 
@@ -150,15 +128,16 @@ class Nursery:
         """How much memory they may take, as it was when that was last looked at."""
         return self.budget.limit_bytes
 
-    def expect(self, most: int) -> None:
+    def expect(self, most: int, *, is_known: bool = True) -> None:
         """Keep a spare for each of the most processes that there can be, where memory allows it."""
         self._most = most
+        self._is_most_known = is_known
         self._settle()
         if self._timer is None:
             self._fill()
 
     def prepare(self, count: int) -> None:
-        """Make what a start of so many needs, without waiting any longer."""
+        """Make the spares for a start of ``count`` processes, without waiting any longer."""
         self._coming = count
         self._settle()
         if self._timer is not None:
@@ -218,7 +197,8 @@ class Nursery:
         assert self._script is not None
         from_us, orders = os.pipe()
         answers, to_us = os.pipe()
-        passed = (from_us, to_us, *self._outputs)
+        output = self._outputs.open()
+        passed = (from_us, to_us, *output.descriptors)
         numbers = [str(one) for one in passed]
         command = [*self._script.interpreter, "-c", self._source, *numbers, *self._preload]
         try:
@@ -237,7 +217,8 @@ class Nursery:
         finally:
             os.close(from_us)
             os.close(to_us)
-        spare = Spare(pid, orders, answers)
+            output.let_go()
+        spare = Spare(pid, orders, answers=answers, output=output)
         self._spares.append(spare)
         self._reaper.watch(pid, lambda ended: self._ended(spare, ended))
         os.set_blocking(answers, False)
@@ -252,7 +233,7 @@ class Nursery:
         except BlockingIOError:
             return
         if not data:
-            # Its end is told by the reaper, but one that only closed the pipe is of no use either.
+            # The reaper reports its end, but one that only closed the pipe is of no use either.
             self._loop.remove_reader(spare.answers)
             self._refuse(spare, "it closed its pipe")
             return
@@ -316,6 +297,7 @@ class Nursery:
         self._spares.remove(spare)
         self._reaper.forget(spare.pid)
         self._close(spare)
+        # Children are collected on this loop alone, so that the number is still the spare's.
         send(spare.pid, signal.SIGKILL)
 
     def _close(self, spare: Spare) -> None:
@@ -323,13 +305,22 @@ class Nursery:
             self._loop.remove_reader(spare.answers)
             os.close(spare.answers)
             os.close(spare.orders)
+            # Timers come here later; the numbers may be those of other files by then.
             spare.answers = spare.orders = -1
 
     # --- using them -------------------------------------------------------------------------
 
-    def take(self, environment: Mapping[str, str], on_running: Callable[[str], None]) -> int | None:
+    def take(
+        self,
+        environment: Mapping[str, str],
+        on_running: Callable[[str], None],
+        *,
+        rank: int | None = None,
+    ) -> int | None:
         """
         Let a spare become the training, and return its process id; None where there is none.
+
+        The lines of its output begin with ``rank``, unless the process is alone in its job.
 
         ``on_running`` hears the empty string when it has, or why it has not. The caller watches
         for its end from here on.
@@ -350,8 +341,10 @@ class Nursery:
             "arguments": list(self._script.arguments),
         }
         spare.on_running = on_running
+        spare.output.sign(rank)
         self._spares.remove(spare)
         self._sent[spare.pid] = spare
+        # The caller watches it in this turn of the loop, before its end can be collected.
         self._reaper.forget(spare.pid)
         self._fill_later()
         self._failures = 0
@@ -371,15 +364,18 @@ class Nursery:
             while order:
                 order = order[os.write(spare.orders, order) :]
         except OSError as error:
+            # Not at once: the caller kills the spare by its process id, and has it
+            # only when take() returns.
             self._loop.call_soon(self._refuse, spare, error.strerror or str(error))
             return
         self._loop.call_later(self.answer_seconds, self._refuse, spare, "it does not answer")
 
     def _refuse(self, spare: Spare, reason: str) -> None:
+        # The timers of one that has answered or was discarded come here as well.
         if spare.answers < 0:
             return
         if spare in self._spares:
-            # It waits no more; its end will be told.
+            # It waits no more; the reaper will report its end.
             send(spare.pid, signal.SIGKILL)
             return
         self._sent.pop(spare.pid, None)

@@ -1,10 +1,11 @@
-"""A store without a place, which fails when it is told to: for tests of what stands in front of one."""
+"""A store in memory only, which fails on request: for tests of the code that uses a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 
 from dlcore.model import JobId
 from dlcore.profiles import JobType
+from dlstore.history import HistoryEntry
 from dlstore.store import (
     USUAL_BOUNDS,
     Bounds,
@@ -13,13 +14,7 @@ from dlstore.store import (
     StoreError,
     Ticket,
 )
-from dlstore.tables import (
-    GpuRow,
-    HistoryEntry,
-    JobRow,
-    from_record,
-    to_record,
-)
+from dlstore.tables import GpuRow, JobRow, from_record, to_record
 from dlstore.timeline import SAMPLE, TimelineRow
 
 

@@ -1,6 +1,8 @@
 """Where the stores of the tests are, and short ways to what is put into them."""
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from dlcore.profiles import (
     Observation,
     SpeedSeen,
 )
+from dlstore.history import HistoryEntry
 from dlstore.opening import open_store
 from dlstore.store import (
     USUAL_BOUNDS,
@@ -20,7 +23,6 @@ from dlstore.store import (
     Store,
     StoreAway,
 )
-from dlstore.tables import HistoryEntry
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
 
@@ -28,6 +30,7 @@ KIND = JobType("resnet50", "imagenet", 256)
 OTHER = JobType("bert", "", 32)
 SHAPE = Shape(4, 1, "V100")
 AWAY = StoreAway("memory", "does not answer", "wait")
+T = TypeVar("T")
 
 
 PATIENCE_SECONDS = 60.0
@@ -38,11 +41,22 @@ def open_patiently(address: str, bounds: Bounds = USUAL_BOUNDS) -> Store:
     return open_store(address, environment={}, bounds=bounds, patience_seconds=PATIENCE_SECONDS)
 
 
+def insist(do: Callable[[], T]) -> T:
+    """Do it at a server that is up, also where a busy machine keeps its answer for longer than the patience of the store."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return do()
+        except StoreAway:
+            if time.monotonic() > end:
+                raise
+
+
 class Place:
     """A place for a store, which can be opened several times."""
 
     address = "memory"
-    """What other processes can open it by."""
+    """The address by which other processes can open it."""
 
     def __init__(self) -> None:
         self._opened: list[Store] = []

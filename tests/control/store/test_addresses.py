@@ -1,4 +1,4 @@
-"""What an address means, and that nobody sees the secrets in one."""
+"""The meaning of an address, and that no message shows the secrets in it."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -108,7 +108,7 @@ passwords = st.text(min_size=4, max_size=20).filter(str.strip)
 
 @given(passwords, st.booleans())
 def test_no_password_is_shown(password: str, quoted: bool):
-    # Only what cannot stand there by chance proves anything.
+    # Marks around the password, because a short password may occur in the text by chance.
     secret = f"QQ{password}ZZ"
     written = quote(secret, safe="") if quoted else secret
     url = f"mongodb://bob:{written}@localhost:27017/db"
@@ -120,7 +120,7 @@ def test_no_password_is_shown(password: str, quoted: bool):
 
 
 def everything_told(url: str, text: str) -> str:
-    """All that anybody is told about an address, this text among it."""
+    """Return all that messages show about an address, this text among it."""
     try:
         address = read_address(url, NOBODY)
     except StoreUnusable as error:

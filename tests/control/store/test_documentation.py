@@ -1,4 +1,4 @@
-"""What docs/store.md shows can be typed as it stands there."""
+"""The commands in docs/store.md work as they are printed there."""
 
 import re
 import sqlite3
@@ -10,7 +10,7 @@ import yaml
 from dlcore.documents import profilefile
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation
-from dlstore.sqlite_store import SqliteStore
+from dlstore.sqlite.store import SqliteStore
 from dlstore.store import fold_into
 from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import make_entry, speed_seen
@@ -31,7 +31,7 @@ def test_every_query_finds_something(tmp_path: Path):
             AccuracySeen(1.0, 0.5),
             CostSeen(CostTerm.CHECKPOINT, 3.0),
         ]
-        fold_into(store, JobType("resnet18"), seen)
+        fold_into(store, JobType("resnet18"), observations=seen)
         store.record([make_entry("resnet18-imagenet", 1.0)])
         store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
         store.replace_jobs([JobRow(job=JobId("resnet18-imagenet"))])

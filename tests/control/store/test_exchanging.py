@@ -32,7 +32,7 @@ OFFLINE = Profile(
 def test_what_was_exported_can_be_imported_elsewhere(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
-        fold_into(store, kind, [speed_seen(5.0), CostSeen(CostTerm.CHECKPOINT, 3.0)])
+        fold_into(store, kind, observations=[speed_seen(5.0), CostSeen(CostTerm.CHECKPOINT, 3.0)])
     known = [stored.profile for stored in store.profiles().values() if stored.profile is not None]
     text = json.dumps(profilefile.render_all(known))
     elsewhere = MemoryStore()
@@ -47,7 +47,7 @@ def test_what_was_exported_can_be_imported_elsewhere(place: Place):
 
 def test_an_import_fills_gaps_and_leaves_what_was_measured():
     store = MemoryStore()
-    fold_into(store, KIND, [speed_seen(5.0)])
+    fold_into(store, KIND, observations=[speed_seen(5.0)])
     assert import_profiles(store, [OFFLINE]) == Imported(changed=(KIND,))
     profile = store.profiles()[KIND].profile
     assert profile is not None
@@ -60,7 +60,7 @@ def test_an_import_fills_gaps_and_leaves_what_was_measured():
 
 def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
     store = MemoryStore()
-    fold_into(store, KIND, [CostSeen(CostTerm.POD_TERMINATION, 7.0)])
+    fold_into(store, KIND, observations=[CostSeen(CostTerm.POD_TERMINATION, 7.0)])
     import_profiles(store, [OFFLINE])
     profile = store.profiles()[KIND].profile
     assert profile is not None
@@ -70,7 +70,7 @@ def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
 
 def test_an_import_may_take_the_place_of_what_was_known():
     store = MemoryStore()
-    fold_into(store, KIND, [speed_seen(5.0)])
+    fold_into(store, KIND, observations=[speed_seen(5.0)])
     assert import_profiles(store, [OFFLINE], instead=True) == Imported(changed=(KIND,))
     profile = store.profiles()[KIND].profile
     assert profile is not None
@@ -80,7 +80,7 @@ def test_an_import_may_take_the_place_of_what_was_known():
 
 def test_an_import_keeps_the_bounds():
     store = MemoryStore()
-    fold_into(store, KIND, [speed_seen(5.0)])
+    fold_into(store, KIND, observations=[speed_seen(5.0)])
     many = {Shape(gpus, 1, "P100"): Speed(1.0) for gpus in range(1, MOST_SHAPES + 1)}
     import_profiles(store, [Profile(KIND, many)])
     profile = store.profiles()[KIND].profile
@@ -92,7 +92,7 @@ def test_an_import_keeps_the_bounds():
 def test_what_was_imported_goes_on_learning():
     store = MemoryStore()
     import_profiles(store, [OFFLINE])
-    profile = fold_into(store, KIND, [speed_seen(50.0)]).profile
+    profile = fold_into(store, KIND, observations=[speed_seen(50.0)]).profile
     assert profile is not None
     assert profile.speeds[SHAPE].iterations_per_s == 75.0
 
@@ -110,7 +110,7 @@ def test_the_shipped_profiles_can_be_taken_in(make_place, kind: str):
 
 def test_forgetting_tells_whether_there_was_something(place: Place):
     store = place.open()
-    fold_into(store, KIND, [speed_seen()])
+    fold_into(store, KIND, observations=[speed_seen()])
     assert forget_profile(store, KIND)
     assert not forget_profile(store, KIND)
     assert not forget_profile(store, JobType("unheard of"))

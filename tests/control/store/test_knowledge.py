@@ -26,7 +26,7 @@ class Desk:
                 self.waiting.setdefault(kind, []).append(each)
 
     def write(self, count: int = 1000, kind: JobType = KIND) -> None:
-        """Let the store have so many of those that wait."""
+        """Let the store take the first ``count`` observations that wait."""
         waiting = self.waiting.setdefault(kind, [])
         batch, self.waiting[kind] = waiting[:count], waiting[count:]
         expected = self.knowledge.expect(kind, batch)
@@ -34,9 +34,9 @@ class Desk:
         self.knowledge.confirm(kind, expected, self.stored[kind])
 
     def others(self, *seen: Observation, kind: JobType = KIND) -> None:
-        """Somebody writes into the store."""
+        """Let another writer change the store."""
         old = self.stored.get(kind, NOTHING)
-        profile = fold_all(old.profile or Profile(kind), seen, FREE)
+        profile = fold_all(old.profile or Profile(kind), seen, defaults=FREE)
         self.stored[kind] = Stored(profile, old.revision + 1)
 
     def speeds(self, kind: JobType = KIND) -> Sequence[float]:
@@ -96,7 +96,7 @@ def test_what_was_forgotten_elsewhere_is_forgotten(desk: Desk):
         desk.write(kind=kind)
     desk.observe(speed_seen(7.0), kind=OTHER)
     desk.knowledge.forget_all_but({})
-    # What was not written yet is news.
+    # Observations that are not written yet count as news.
     assert desk.knowledge.profiles().keys() == {OTHER}
     assert desk.speeds(OTHER) == (7.0,)
 

@@ -1,4 +1,4 @@
-"""What holds for every store, whatever it keeps things in."""
+"""The contract of all stores, on each kind of store."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -11,6 +11,7 @@ from dlcore import profiles
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
 from dlcore.recording.record import Expected
+from dlstore.history import HistoryEntry
 from dlstore.store import (
     MOST_TICKETS,
     Bounds,
@@ -18,13 +19,7 @@ from dlstore.store import (
     Ticket,
     fold_into,
 )
-from dlstore.tables import (
-    LONGEST_TEXT,
-    GpuRow,
-    GpuState,
-    HistoryEntry,
-    JobRow,
-)
+from dlstore.tables import LONGEST_TEXT, GpuRow, GpuState, JobRow
 from dlstore.timeline import SAMPLE, TimelineRow, prune_every
 from tests.control.store.places import (
     KIND,
@@ -66,7 +61,7 @@ def test_folding_through_the_store_is_folding(place: Place, seen):
     store = place.open()
     store.change(KIND, forget)
     for batch in seen:
-        fold_into(store, KIND, batch)
+        fold_into(store, KIND, observations=batch)
     expected = reduce(profiles.fold, [each for batch in seen for each in batch], Profile(KIND))
     found = store.profiles().get(KIND)
     if found is None:
@@ -89,7 +84,7 @@ def test_types_are_kept_apart(place: Place):
         JobType('"a"', "$b.c", 1),
     ]
     for number, kind in enumerate(kinds, start=1):
-        fold_into(store, kind, [speed_seen(float(number))])
+        fold_into(store, kind, observations=[speed_seen(float(number))])
     found = store.profiles()
     assert found.keys() == set(kinds)
     for number, kind in enumerate(kinds, start=1):
@@ -102,7 +97,7 @@ def test_types_are_kept_apart(place: Place):
 def test_only_the_types_that_are_asked_for_are_read(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
-        fold_into(store, kind, [speed_seen()])
+        fold_into(store, kind, observations=[speed_seen()])
     assert store.profiles([OTHER]).keys() == {OTHER}
     assert store.profiles([]) == {}
     assert store.profiles([JobType("unheard of")]) == {}
@@ -111,7 +106,7 @@ def test_only_the_types_that_are_asked_for_are_read(place: Place):
 def test_defaults_stay_in_force_for_what_was_not_measured(place: Place):
     defaults = Costs(checkpoint=60.0, pod_termination=30.0)
     seen = CostSeen(CostTerm.CHECKPOINT, 5.0)
-    profile = fold_into(place.open(), KIND, [seen], defaults=defaults).profile
+    profile = fold_into(place.open(), KIND, observations=[seen], defaults=defaults).profile
     assert profile is not None
     assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
 
@@ -119,26 +114,29 @@ def test_defaults_stay_in_force_for_what_was_not_measured(place: Place):
 def test_what_teaches_nothing_changes_nothing(place: Place):
     store = place.open()
     nothing: list[Observation] = [speed_seen(0.0), AccuracySeen(-1.0, 0.5)]
-    assert fold_into(store, KIND, nothing).profile is None
+    assert fold_into(store, KIND, observations=nothing).profile is None
     assert store.revisions() == {}
-    before = fold_into(store, KIND, [speed_seen()])
-    assert fold_into(store, KIND, nothing).revision == before.revision
+    before = fold_into(store, KIND, observations=[speed_seen()])
+    assert fold_into(store, KIND, observations=nothing).revision == before.revision
 
 
 def test_every_change_has_a_revision_of_its_own(place: Place):
     store = place.open()
-    seen = [fold_into(store, KIND, [speed_seen(float(each))]).revision for each in range(1, 5)]
+    seen = [
+        fold_into(store, KIND, observations=[speed_seen(float(each))]).revision
+        for each in range(1, 5)
+    ]
     assert seen == sorted(set(seen))
     assert store.revisions() == {KIND: seen[-1]}
 
 
 def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Place):
     store = place.open()
-    before = fold_into(store, KIND, [speed_seen()]).revision
+    before = fold_into(store, KIND, observations=[speed_seen()]).revision
     store.change(KIND, forget)
     assert store.profiles() == {}
     assert store.revisions() == {}
-    after = fold_into(store, KIND, [speed_seen(7.0)])
+    after = fold_into(store, KIND, observations=[speed_seen(7.0)])
     assert after.revision > before
     assert after.profile is not None
     assert after.profile.speeds[SHAPE].recent == (7.0,)
@@ -146,8 +144,8 @@ def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Pla
 
 def test_what_one_writes_the_other_reads(place: Place):
     one, other = place.open(), place.open()
-    fold_into(one, KIND, [speed_seen(5.0)])
-    fold_into(other, KIND, [speed_seen(7.0)])
+    fold_into(one, KIND, observations=[speed_seen(5.0)])
+    fold_into(other, KIND, observations=[speed_seen(7.0)])
     for store in (one, other):
         profile = store.profiles()[KIND].profile
         assert profile is not None
@@ -156,7 +154,7 @@ def test_what_one_writes_the_other_reads(place: Place):
 
 def test_what_was_kept_is_there_the_next_time(shared_place: Place):
     store = shared_place.open()
-    profile = fold_into(store, KIND, [speed_seen(), AccuracySeen(3.0, 0.25)]).profile
+    profile = fold_into(store, KIND, observations=[speed_seen(), AccuracySeen(3.0, 0.25)]).profile
     store.record([make_entry("a", 1.0)])
     store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
     store.close()
@@ -169,9 +167,9 @@ def test_what_was_kept_is_there_the_next_time(shared_place: Place):
 
 def test_what_cannot_be_kept_is_refused_and_leaves_the_rest(shared_place: Place):
     store = shared_place.open()
-    fold_into(store, KIND, [speed_seen()])
+    fold_into(store, KIND, observations=[speed_seen()])
     with pytest.raises(Exception, match="holds characters that are not plain"):
-        fold_into(store, JobType("ein Modell für Bäume"), [speed_seen()])
+        fold_into(store, JobType("ein Modell für Bäume"), observations=[speed_seen()])
     assert store.profiles().keys() == {KIND}
 
 
@@ -181,8 +179,8 @@ def test_what_cannot_be_kept_is_refused_and_leaves_the_rest(shared_place: Place)
 def test_a_change_is_made_once_however_often_it_is_asked_for(place: Place):
     store = place.open()
     ticket = Ticket("me", 1)
-    first = fold_into(store, KIND, [speed_seen(5.0)], ticket=ticket)
-    again = fold_into(place.open(), KIND, [speed_seen(5.0)], ticket=ticket)
+    first = fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=ticket)
+    again = fold_into(place.open(), KIND, observations=[speed_seen(5.0)], ticket=ticket)
     assert again.revision == first.revision
     assert again.profile is not None
     assert again.profile.speeds[SHAPE].recent == (5.0,)
@@ -193,7 +191,7 @@ def test_tickets_of_others_do_not_matter(place: Place):
     for writer in ("me", "you"):
         for number in (1, 2):
             ticket = Ticket(writer, number)
-            fold_into(store, KIND, [speed_seen(float(number))], ticket=ticket)
+            fold_into(store, KIND, observations=[speed_seen(float(number))], ticket=ticket)
     profile = store.profiles()[KIND].profile
     assert profile is not None
     assert profile.speeds[SHAPE].recent == (1.0, 2.0, 1.0, 2.0)
@@ -202,7 +200,7 @@ def test_tickets_of_others_do_not_matter(place: Place):
 def test_a_ticket_counts_for_its_own_type(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
-        fold_into(store, kind, [speed_seen()], ticket=Ticket("me", 1))
+        fold_into(store, kind, observations=[speed_seen()], ticket=Ticket("me", 1))
     assert store.profiles().keys() == {KIND, OTHER}
 
 
@@ -210,29 +208,32 @@ def test_tickets_do_not_pile_up(place: Place):
     store = place.open()
     tickets = [Ticket(f"writer {number}", 1) for number in range(2 * MOST_TICKETS)]
     for ticket in tickets:
-        fold_into(store, KIND, [speed_seen()], ticket=ticket)
+        fold_into(store, KIND, observations=[speed_seen()], ticket=ticket)
     assert store.profiles()[KIND].tickets == tuple(tickets[-MOST_TICKETS:])
 
 
 def test_a_change_that_is_repeated_after_many_writers_counts_once(place: Place):
     store = place.open()
-    before = fold_into(store, KIND, [speed_seen(1.0)], ticket=Ticket("first", 1))
-    fold_into(store, KIND, [speed_seen(5.0)], ticket=Ticket("me", 1))
+    before = fold_into(store, KIND, observations=[speed_seen(1.0)], ticket=Ticket("first", 1))
+    fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=Ticket("me", 1))
     for number in range(MOST_TICKETS):
-        fold_into(store, KIND, [speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
+        fold_into(store, KIND, observations=[speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
     last = store.profiles()[KIND]
     again = Ticket("me", 1).tried(before.revision)
-    assert fold_into(store, KIND, [speed_seen(5.0)], ticket=again).revision == last.revision
+    assert (
+        fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=again).revision
+        == last.revision
+    )
 
 
 def test_a_repeat_of_a_change_that_was_not_made_is_made(place: Place):
     store = place.open()
-    before = fold_into(store, KIND, [speed_seen(1.0)], ticket=Ticket("first", 1))
+    before = fold_into(store, KIND, observations=[speed_seen(1.0)], ticket=Ticket("first", 1))
     for number in range(MOST_TICKETS):
-        fold_into(store, KIND, [speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
+        fold_into(store, KIND, observations=[speed_seen(2.0)], ticket=Ticket(f"writer {number}", 1))
     last = store.profiles()[KIND]
     again = Ticket("me", 1).tried(before.revision)
-    made = fold_into(store, KIND, [speed_seen(5.0)], ticket=again)
+    made = fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=again)
     assert made.revision == last.revision + 1
 
 
@@ -468,7 +469,7 @@ def test_threads_may_share_a_store(place: Place):
     def write(writer: int) -> None:
         for number in range(10):
             seen = AccuracySeen(float(10 * writer + number), 0.5)
-            fold_into(store, KIND, [seen], ticket=Ticket(str(writer), number))
+            fold_into(store, KIND, observations=[seen], ticket=Ticket(str(writer), number))
             store.record([make_entry(f"job-{writer}", float(number))])
             store.history(limit=5)
 

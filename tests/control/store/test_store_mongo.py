@@ -1,14 +1,18 @@
-"""What holds for the store on a server alone, against a real one."""
+"""Properties of the store on a server alone, against a real one."""
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Profile
@@ -19,9 +23,11 @@ from dlstore.addresses import (
     MongoAddress,
     read_address,
 )
-from dlstore.mongo_store import SCHEMA, TRUST_SECONDS, MongoStore
+from dlstore.mongo.server import SCHEMA
+from dlstore.mongo.store import TRUST_SECONDS, MongoStore
 from dlstore.opening import open_store
 from dlstore.store import (
+    Bounds,
     StoreAway,
     StoreError,
     StoreUnusable,
@@ -35,6 +41,7 @@ from tests.control.store.places import (
     OTHER,
     PATIENCE_SECONDS,
     Place,
+    insist,
     make_entry,
     open_patiently,
     speed_seen,
@@ -58,7 +65,7 @@ def mongo_address(text: str) -> MongoAddress:
 
 @contextmanager
 def database(address: str) -> Iterator[Any]:
-    """The database as somebody else sees it, who came with a client of their own."""
+    """The database as another client sees it, over a connection of its own."""
     client: MongoClient[dict[str, Any]] = MongoClient(address)
     with closing(client):
         yield client.get_default_database()
@@ -71,7 +78,7 @@ def test_there_is_one_document_a_type(mongo: Place):
     store = mongo.open()
     for number in range(1, 6):
         for kind in (KIND, OTHER):
-            fold_into(store, kind, [speed_seen(float(number))])
+            fold_into(store, kind, observations=[speed_seen(float(number))])
     with database(mongo.address) as db:
         found = {document["_id"]: document for document in db.profiles.find()}
     assert found.keys() == {'["resnet50", "imagenet", 256]#5', '["bert", "", 32]#5'}
@@ -109,13 +116,13 @@ def test_what_is_asked_for_often_is_indexed(mongo: Place):
 
 def test_whoever_comes_second_reads_anew(mongo: Place):
     one, other = mongo.open(), mongo.open()
-    fold_into(one, KIND, [speed_seen(1.0)])
+    fold_into(one, KIND, observations=[speed_seen(1.0)])
     seen: list[Profile | None] = []
 
     def change(known: Profile | None) -> Profile | None:
         seen.append(known)
         if len(seen) == 1:
-            fold_into(other, KIND, [speed_seen(2.0)])
+            fold_into(other, KIND, observations=[speed_seen(2.0)])
         return None
 
     assert one.change(KIND, change).revision == 3
@@ -125,7 +132,7 @@ def test_whoever_comes_second_reads_anew(mongo: Place):
 
 def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo: Place):
     one, other = mongo.open(), mongo.open()
-    fold_into(one, KIND, [speed_seen(1.0)])
+    fold_into(one, KIND, observations=[speed_seen(1.0)])
     calls = 0
 
     def change(known: Profile | None) -> Profile | None:
@@ -134,7 +141,7 @@ def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo:
         if calls == 1:
             # While we sleep, others come and go: revisions 2 to 4, of which only the last is left.
             for speed in (2.0, 3.0, 4.0):
-                fold_into(other, KIND, [speed_seen(speed)])
+                fold_into(other, KIND, observations=[speed_seen(speed)])
         assert known is not None
         speeds = {shape: each._replace(weight=77.0) for shape, each in known.speeds.items()}
         return Profile(KIND, speeds)
@@ -153,9 +160,9 @@ def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo:
 def test_a_change_that_was_overtaken_after_it_was_made_counts_once(mongo: Place):
     one, other = mongo.open(), mongo.open()
     ticket = Ticket("one", 1)
-    fold_into(one, KIND, [speed_seen(1.0)], ticket=ticket)
-    fold_into(other, KIND, [speed_seen(2.0)], ticket=Ticket("other", 1))
-    again = fold_into(one, KIND, [speed_seen(1.0)], ticket=ticket)
+    fold_into(one, KIND, observations=[speed_seen(1.0)], ticket=ticket)
+    fold_into(other, KIND, observations=[speed_seen(2.0)], ticket=Ticket("other", 1))
+    again = fold_into(one, KIND, observations=[speed_seen(1.0)], ticket=ticket)
     assert again.revision == 2
 
 
@@ -189,7 +196,7 @@ def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
 def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     store = mongo.open()
     for kind in (KIND, OTHER):
-        fold_into(store, kind, [speed_seen()])
+        fold_into(store, kind, observations=[speed_seen()])
     with database(mongo.address) as db:
         wrong = {"speeds": "many", "tickets": "torn off"}
         db.profiles.update_one({"type.model": "bert"}, {"$set": wrong})
@@ -197,7 +204,7 @@ def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     again = mongo.open()
     assert again.profiles().keys() == {KIND}
     assert "the profile of bert/32 is damaged and will be learnt again" in caplog.text
-    assert fold_into(again, OTHER, [speed_seen(9.0)]).revision == 2
+    assert fold_into(again, OTHER, observations=[speed_seen(9.0)]).revision == 2
     assert again.profiles().keys() == {KIND, OTHER}
 
 
@@ -227,15 +234,67 @@ def test_a_name_that_nobody_knows_is_away():
 def test_an_outage_in_between_is_over_when_the_server_is_back(server: MongoServer):
     address = server.url("dljob")
     with closing(open_store(address, environment={}, patience_seconds=10.0)) as store:
-        fold_into(store, KIND, [speed_seen()])
-        store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
+        insist(lambda: fold_into(store, KIND, observations=[speed_seen()]))
+        insist(lambda: store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)]))
         server.kill()
         with pytest.raises(StoreAway):
             store.replace_gpus([])
         server.start()
-        store.replace_gpus([])
-        assert store.gpus() == ()
-        assert store.profiles().keys() == {KIND}
+        insist(lambda: store.replace_gpus([]))
+        assert insist(store.gpus) == ()
+        assert insist(store.profiles).keys() == {KIND}
+
+
+class History:
+    """The collection of a server that may carry out a request whose answer is lost."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.loses_answer = False
+
+    def insert_many(self, documents: Sequence[dict[str, Any]], **_: Any) -> None:
+        self.documents |= {document["_id"]: document for document in documents}
+        if self.loses_answer:
+            self.loses_answer = False
+            raise AutoReconnect("connection closed")
+
+    def aggregate(self, _: object) -> list[dict[str, Any]]:
+        counts = Counter(document["job"] for document in self.documents.values())
+        return [{"_id": job, "entries": count} for job, count in counts.items()]
+
+    def find(self, *_: object) -> "Found":
+        return Found(self.documents.values())
+
+    def delete_many(self, which: dict[str, Any]) -> None:
+        for each in which["_id"]["$in"]:
+            del self.documents[each]
+
+
+class Found(list[dict[str, Any]]):
+    """The documents of one job, found in the order of their time."""
+
+    def sort(self, *_: object, **__: object) -> "Found":  # type: ignore[override]
+        return Found(sorted(self, key=lambda document: document["at"], reverse=True))
+
+    def skip(self, count: int) -> "Found":
+        return Found(self[count:])
+
+
+def test_the_history_of_a_job_stays_bounded_after_an_answer_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The entries of that request are there, so that they count."""
+    store = MongoStore(mongo_address("mongodb://nowhere/db"), bounds=Bounds(entries_per_job=10))
+    history = History()
+    monkeypatch.setattr(store._server, "_connected", lambda: SimpleNamespace(history=history))
+    entries = [make_entry("a", float(number), id=f"{number:02}") for number in range(11)]
+    store.record(entries[:1])
+    history.loses_answer = True
+    with pytest.raises(StoreAway):
+        store.record(entries[1:10])
+    assert len(history.documents) == 10
+    store.record(entries[10:])
+    assert sorted(history.documents) == [entry.id for entry in entries[2:]]
 
 
 # --- secrets
@@ -269,16 +328,17 @@ def test_who_is_refused_is_told_without_the_password(
 
 def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path: Path):
     ours = Authority().issue(tmp_path / "ours", "localhost")
-    theirs = Authority("somebody else").issue(tmp_path / "theirs", "localhost")
+    theirs = Authority("another authority").issue(tmp_path / "theirs", "localhost")
     with MongoServer(ferretdb, tmp_path / "mongo", tls=ours) as server:
         place = server.place.replace("127.0.0.1", "localhost")
         url = f"mongodb://{place}/db?tls=true&tlsCAFile="
         with closing(open_patiently(f"{url}{ours / 'ca.crt'}")) as store:
-            fold_into(store, KIND, [speed_seen()])
+            fold_into(store, KIND, observations=[speed_seen()])
             assert store.revisions() == {KIND: 1}
         with (
             closing(
-                MongoStore(mongo_address(f"{url}{theirs / 'ca.crt'}"), patience_seconds=1)
+                # All of it passes: the driver tries again until then.
+                MongoStore(mongo_address(f"{url}{theirs / 'ca.crt'}"), patience_seconds=10)
             ) as s,
             pytest.raises(StoreError, match="certificate verify failed"),
         ):
@@ -299,3 +359,18 @@ def test_a_url_that_cannot_work_is_refused_at_once(url: str, told: str):
     with pytest.raises(StoreUnusable, match=told) as raised:
         open_store(url, environment={})
     assert str(raised.value).endswith("; correct its URL")
+
+
+def test_a_user_who_may_only_read_reads_what_a_controller_has_written(
+    mongo: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FerretDB has no roles, so that the refusal of a write, and that alone, is played here."""
+    mongo.open().record([make_entry("read")])
+    reader = mongo.open()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationFailure("not authorized on dljob to execute command", 13)
+
+    for name in ("insert_one", "create_index"):
+        monkeypatch.setattr(Collection, name, refuse)
+    assert [entry.job for entry in reader.history(limit=10)] == ["read"]

@@ -1,12 +1,10 @@
-"""What holds for the store in a file alone: the file, its versions, and what can be wrong with it."""
+"""Properties of the store in a file alone: the file, its versions, and its possible faults."""
 
-import fcntl
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracyPoint, JobType
-from dlstore import sqlite_file
-from dlstore.sqlite_file import APPLICATION_ID, STEPS
-from dlstore.sqlite_store import SqliteStore
+from dlstore.sqlite import file as sqlite_file
+from dlstore.sqlite.file import APPLICATION_ID, STEPS
+from dlstore.sqlite.store import SqliteStore
 from dlstore.store import (
     StoreAway,
     StoreError,
@@ -55,7 +53,7 @@ def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
     before = os.umask(0)
     try:
         with opened(path) as store:
-            fold_into(store, KIND, [speed_seen()])
+            fold_into(store, KIND, observations=[speed_seen()])
             modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     finally:
         os.umask(before)
@@ -66,20 +64,20 @@ def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
 def test_a_file_that_is_there_keeps_its_permissions(path: Path):
     path.touch(mode=0o640)
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_one_file_is_left_when_it_is_closed(path: Path):
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
     assert [each.name for each in path.parent.iterdir()] == ["store.db"]
 
 
 def test_a_path_may_hold_any_sign(tmp_path: Path):
     path = tmp_path / "a %20?b=c#d" / "käse.db"
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
     assert path.exists()
     with opened(path) as store:
         assert store.profiles().keys() == {KIND}
@@ -87,7 +85,7 @@ def test_a_path_may_hold_any_sign(tmp_path: Path):
 
 def test_readers_do_not_wait_for_a_writer(path: Path):
     with opened(path, busy_seconds=0.05) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
         with locked(path):
             assert store.profiles().keys() == {KIND}
             assert store.history() == ()
@@ -95,10 +93,10 @@ def test_readers_do_not_wait_for_a_writer(path: Path):
 
 def test_a_file_that_was_removed_is_begun_anew(path: Path):
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
         for each in list(path.parent.iterdir()):
             each.unlink()
-        fold_into(store, OTHER, [speed_seen()])
+        fold_into(store, OTHER, observations=[speed_seen()])
         assert store.profiles().keys() == {OTHER}
     with opened(path) as store:
         assert store.profiles().keys() == {OTHER}
@@ -107,14 +105,14 @@ def test_a_file_that_was_removed_is_begun_anew(path: Path):
 def test_a_file_that_was_put_in_its_place_is_used(path: Path):
     copy = path.with_name("copy.db")
     with opened(copy) as store:
-        fold_into(store, OTHER, [speed_seen()])
+        fold_into(store, OTHER, observations=[speed_seen()])
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
         for each in path.parent.glob("store.db*"):
             each.unlink()
         copy.rename(path)
         assert store.profiles().keys() == {OTHER}
-        fold_into(store, KIND, [speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
     with opened(path) as store:
         assert store.profiles().keys() == {KIND, OTHER}
 
@@ -138,8 +136,8 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path):
         assert [row.job for row in store.gpus()] == ["a", None]
         [job] = store.jobs()
         assert (job.phase, job.placement, job.options) == (Phase.RUNNING, placement, (1, 2, 4))
-        # What was forgotten then is known to have been.
-        assert fold_into(store, JobType("bert"), [speed_seen()]).revision == 3
+        # The store remembers that this profile was forgotten then.
+        assert fold_into(store, JobType("bert"), observations=[speed_seen()]).revision == 3
     assert query(path, "PRAGMA user_version") == [(len(STEPS),)]
     assert query(path, "SELECT count(*) FROM speed_profile") == [(3,)]
 
@@ -203,8 +201,8 @@ def test_a_locked_file_is_away_until_it_is_not(path: Path):
             locked(path),
             pytest.raises(StoreAway, match=r"is locked by another process .* \(fuser .*\)"),
         ):
-            fold_into(store, KIND, [speed_seen()])
-        fold_into(store, KIND, [speed_seen()])
+            fold_into(store, KIND, observations=[speed_seen()])
+        fold_into(store, KIND, observations=[speed_seen()])
         assert store.revisions() == {KIND: 1}
 
 
@@ -248,7 +246,7 @@ def test_damage_inside_is_found_when_it_is_opened(path: Path):
 def test_a_damaged_file_can_be_replaced_while_it_is_used(path: Path):
     copy = path.with_name("copy.db")
     with opened(copy) as store:
-        fold_into(store, OTHER, [speed_seen()])
+        fold_into(store, OTHER, observations=[speed_seen()])
     with opened(path) as store:
         for each in path.parent.glob("store.db*"):
             each.unlink()
@@ -263,14 +261,14 @@ def test_a_damaged_file_can_be_replaced_while_it_is_used(path: Path):
 def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
     with opened(path) as store:
         for kind in (KIND, OTHER):
-            fold_into(store, kind, [speed_seen()])
+            fold_into(store, kind, observations=[speed_seen()])
     query(
         path, "UPDATE profiles SET document = '{\"kind\": 3}', tickets = '{' WHERE model = 'bert'"
     )
     with opened(path) as store:
         assert store.profiles().keys() == {KIND}
         assert "the profile of bert/32 is damaged and will be learnt again" in caplog.text
-        assert fold_into(store, OTHER, [speed_seen(9.0)]).revision == 2
+        assert fold_into(store, OTHER, observations=[speed_seen(9.0)]).revision == 2
         assert store.profiles().keys() == {KIND, OTHER}
 
 
@@ -307,7 +305,7 @@ OPEN = f"""
 import os, sys
 from pathlib import Path
 from dlstore.store import StoreError
-from dlstore.sqlite_store import SqliteStore
+from dlstore.sqlite.store import SqliteStore
 from tests.control.store.writers import write_piece
 if os.geteuid() == 0:
     # Root may write anywhere.
@@ -324,7 +322,7 @@ except StoreError as error:
 
 
 def told_another_user(path: Path) -> str:
-    """What somebody is told who is not root."""
+    """Return the error that a user other than root gets."""
     ran = subprocess.run(
         [sys.executable, "-c", OPEN, path],
         cwd="/",
@@ -337,33 +335,14 @@ def told_another_user(path: Path) -> str:
     return ran.stdout
 
 
-@contextmanager
-def passable(path: Path) -> Iterator[None]:
-    """Let others pass through the folders above, which are their owner's alone."""
-    # Tests of other processes share the upper ones, and would close them again meanwhile.
-    shared = os.open(tempfile.gettempdir(), os.O_RDONLY)
-    fcntl.flock(shared, fcntl.LOCK_EX)
-    closed = [each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH]
-    modes = {each: each.stat().st_mode for each in closed}
-    try:
-        for each, mode in modes.items():
-            each.chmod(mode | stat.S_IXOTH)
-        yield
-    finally:
-        for each, mode in modes.items():
-            each.chmod(mode)
-        os.close(shared)
-
-
 @pytest.mark.parametrize(("file", "folder"), [(0o444, 0o777), (0o666, 0o555), (0o000, 0o777)])
-def test_who_may_not_write_is_told_so(tmp_path: Path, file: int, folder: int):
-    path = tmp_path / "folder" / "store.db"
+def test_who_may_not_write_is_told_so(passable: Path, file: int, folder: int):
+    path = passable / "folder" / "store.db"
     with opened(path):
         pass
     path.chmod(file)
     path.parent.chmod(folder)
-    with passable(path.parent):
-        answer = told_another_user(path)
+    answer = told_another_user(path)
     path.parent.chmod(0o700)
     assert answer.startswith(f"StoreUnusable {path}: cannot be used (")
     assert answer.rstrip().endswith("let the user that runs dljob write it and its folder")
@@ -392,7 +371,7 @@ import sys
 import tempfile
 from pathlib import Path
 from dlstore.store import StoreAway
-from dlstore.sqlite_store import SqliteStore
+from dlstore.sqlite.store import SqliteStore
 from tests.control.store.writers import count_pieces, write_piece
 folder = Path(sys.argv[1])
 ballast = folder / "ballast"
@@ -438,7 +417,11 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path):
 
 def test_the_tables_of_the_paper_can_be_queried(path: Path):
     with opened(path) as store:
-        fold_into(store, KIND, [speed_seen(4.0), speed_seen(8.0, shape=SHAPE._replace(gpus=8))])
+        fold_into(
+            store,
+            KIND,
+            observations=[speed_seen(4.0), speed_seen(8.0, shape=SHAPE._replace(gpus=8))],
+        )
         store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0, job=JobId("a"), worker=0)])
         placement = Placement.of({NodeName("n1"): [0, 1], NodeName("n2"): [3]})
         job = JobRow(job=JobId("a"), gpus=3, placement=placement, type=KIND, options=(1, 2, 4))
@@ -463,6 +446,20 @@ def test_an_unchanged_table_is_not_written(path: Path):
         assert other.execute("PRAGMA data_version").fetchone() == before
         store.replace_gpus(rows[:-1])
         assert other.execute("PRAGMA data_version").fetchone() != before
+
+
+def test_a_table_is_written_again_into_a_file_that_is_put_in_the_place_of_the_first(path: Path):
+    rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
+    with opened(path) as store:
+        store.replace_gpus(rows)
+        for each in list(path.parent.iterdir()):
+            each.unlink()
+        store.replace_gpus(rows)
+        assert len(store.gpus()) == 4
+        for each in list(path.parent.iterdir()):
+            each.unlink()
+        store.replace_gpus(rows[:3])
+        assert len(store.gpus()) == 3
 
 
 def test_what_others_wrote_into_a_table_is_replaced_at_once(path: Path):

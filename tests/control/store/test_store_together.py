@@ -5,7 +5,8 @@ import random
 import signal
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from threading import Timer
 
 import pytest
@@ -14,7 +15,7 @@ from dlcore.model import JobId
 from dlstore.opening import open_store
 from dlstore.store import Store, StoreError
 from tests.control.store.conftest import WITH_SERVER
-from tests.control.store.places import KIND, Place, open_patiently
+from tests.control.store.places import KIND, Place, insist, open_patiently
 from tests.control.store.writers import BEGUN, count_pieces, write_piece, writing
 from tests.servers.mongo import MongoServer
 
@@ -22,6 +23,8 @@ from tests.servers.mongo import MongoServer
 pytestmark = pytest.mark.slow
 
 WRITERS = ("anna", "ben", "cem")
+MOST_PIECES = 190
+"""No more than the store keeps of one job, however fast the machine is."""
 
 
 @pytest.mark.parametrize("pieces", [40])
@@ -39,7 +42,7 @@ def test_processes_that_write_at_once_lose_nothing(shared_place: Place, pieces: 
 
 
 def confirmed(process: subprocess.Popen[str], until: int, pause: float) -> int:
-    """Kill the writer a moment after it has confirmed so many pieces; return how many it did."""
+    """Kill the writer a moment after it has confirmed ``until`` pieces; return how many it did."""
     assert process.stdout is not None
     last = 0
     assert process.stdout.readline().strip() == BEGUN
@@ -60,12 +63,11 @@ def test_a_writer_that_is_killed_leaves_whole_pieces(make_place, seed: int):
         name = f"life-{life}"
         # At first there is no file yet, so the first lives may end while it is made.
         until = chance.choice([0, 0, 1, 5])
-        # No more than the store keeps of one kind, however fast the machine is.
-        with writing(place.address, name, 190) as process:
+        with writing(place.address, name, MOST_PIECES) as process:
             told = confirmed(process, until, chance.uniform(0.0, 0.05))
         store = open_patiently(place.address)
         observations, entries = count_pieces(store, name)
-        # What was under way may be there or not, but then as a whole.
+        # A piece that was being written may be there or not, but only as a whole.
         assert told <= entries <= observations <= told + 1
         for number in range(1, observations + 2):
             write_piece(store, name, number)
@@ -73,12 +75,17 @@ def test_a_writer_that_is_killed_leaves_whole_pieces(make_place, seed: int):
         store.close()
 
 
-def write_until_it_fails(store: Store, first: int) -> int:
-    """Write pieces from this number on; return the one that failed."""
-    number = first
+def write_until_it_fails(store: Store, name: str, killed_from: int, kill: Timer) -> int:
+    """Write pieces, and begin to kill the server at this one; return the one that failed."""
+    for number in range(1, killed_from):
+        insist(partial(write_piece, store, name, number))
+    kill.start()
+    number = killed_from
     with suppress(StoreError):
         while True:
-            write_piece(store, "writer", number)
+            if number == MOST_PIECES:
+                kill.join()
+            write_piece(store, name, number)
             number += 1
     return number
 
@@ -86,35 +93,37 @@ def write_until_it_fails(store: Store, first: int) -> int:
 @WITH_SERVER
 def test_a_server_that_is_killed_has_what_it_confirmed(server: MongoServer):
     chance = random.Random(0)
-    store = open_store(server.url("dljob"), environment={})
-    checker = open_patiently(server.url("dljob"))
-    failed = 0
-    for _ in range(4):
-        kill = Timer(chance.uniform(0.2, 0.5), os.kill, (server.pid, signal.SIGKILL))
-        kill.start()
-        failed = write_until_it_fails(store, failed + 1)
-        kill.join()
-        server.kill()
-        server.start()
-        observations, entries = count_pieces(checker, "writer")
-        assert failed - 1 <= entries <= observations <= failed
-        # Whoever does not know whether a piece was written writes it again.
-        write_piece(checker, "writer", failed)
-        assert count_pieces(checker, "writer") == (failed, failed)
-    store.close()
-    checker.close()
+    with (
+        # Longer than a busy machine keeps the server from its answer.
+        closing(open_store(server.url("dljob"), environment={}, patience_seconds=10.0)) as store,
+        closing(open_patiently(server.url("dljob"))) as checker,
+    ):
+        for life in range(4):
+            # A fast machine writes many: the point of the kill is drawn from the pieces, and
+            # each life has a name of its own.
+            name = f"life-{life}"
+            kill = Timer(chance.uniform(0.0, 0.02), os.kill, (server.pid, signal.SIGKILL))
+            failed = write_until_it_fails(store, name, chance.randint(5, 60), kill)
+            kill.join()
+            server.kill()
+            server.start()
+            observations, entries = count_pieces(checker, name)
+            assert failed - 1 <= entries <= observations <= failed
+            # A client that does not know whether a piece was written writes it again.
+            write_piece(checker, name, failed)
+            assert count_pieces(checker, name) == (failed, failed)
 
 
 @WITH_SERVER
 def test_a_server_that_hangs_costs_a_bounded_time(server: MongoServer):
-    store = open_store(server.url("dljob"), environment={}, patience_seconds=10.0)
-    write_piece(store, "writer", 1)
-    server.freeze()
-    began = time.monotonic()
-    with pytest.raises(StoreError, match="does not answer"):
-        store.history(JobId("writer"))
-    # Generous: what matters is that it does not wait for ever.
-    assert time.monotonic() - began < 100.0
-    server.thaw()
-    assert count_pieces(store, "writer") == (1, 1)
-    store.close()
+    opened = open_store(server.url("dljob"), environment={}, patience_seconds=10.0)
+    with closing(opened) as store:
+        insist(lambda: write_piece(store, "writer", 1))
+        server.freeze()
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="does not answer"):
+            store.history(JobId("writer"))
+        # Generous: what matters is that it does not wait for ever.
+        assert time.monotonic() - began < 100.0
+        server.thaw()
+        assert insist(lambda: count_pieces(store, "writer")) == (1, 1)

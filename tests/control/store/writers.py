@@ -21,12 +21,12 @@ BEGUN = "begun"
 
 def write_piece(store: Store, name: str, number: int) -> None:
     """Write one piece; again, it does nothing."""
-    fold_into(store, KIND, [speed_seen(float(number))], ticket=Ticket(name, number))
+    fold_into(store, KIND, observations=[speed_seen(float(number))], ticket=Ticket(name, number))
     store.record([make_entry(name, float(number), id=f"{name}/{number}")])
 
 
 def count_pieces(store: Store, name: str) -> tuple[int, int]:
-    """How many observations and how many entries of a writer are there."""
+    """Return how many observations and how many entries of a writer the store has."""
     stored = store.profiles().get(KIND)
     tickets = stored.tickets if stored is not None else ()
     observations = max((each.number for each in tickets if each.writer == name), default=0)

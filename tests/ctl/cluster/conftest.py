@@ -35,5 +35,5 @@ def as_user(dljob, tmp_path, monkeypatch):
 
 @pytest.fixture
 def ada(scene, as_user):
-    """Who may do everything, in the namespace of the scene."""
+    """A user who may do everything in the namespace of the scene."""
     return as_user(in_namespace(scene.stage.plane.admin, scene.namespace))

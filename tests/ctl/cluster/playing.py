@@ -86,7 +86,7 @@ def install_roles(api: Api) -> None:
 
 
 class User:
-    """Somebody with a kubeconfig, at a terminal."""
+    """A user with a kubeconfig, at a terminal."""
 
     def __init__(
         self, dljob: Command, kubeconfig: Path, folder: Path, patch: pytest.MonkeyPatch

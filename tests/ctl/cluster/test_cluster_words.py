@@ -1,8 +1,16 @@
-"""What is made of the answers of a cluster, and which place is meant: without any cluster."""
+"""The output from the answers of a cluster, and the choice of the place: without any cluster."""
 
 import asyncio
+import gc
 import json
+import os
+import pty
 import socket
+import sys
+import termios
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
@@ -15,17 +23,11 @@ from dlctl.backends.backend import (
     LogQuery,
     NotThere,
 )
-from dlctl.backends.choosing import Place, choose
-from dlctl.backends.cluster import (
-    gpus,
-    past,
-    podlogs,
-    remote,
-    watching,
-    wording,
-)
+from dlctl.backends.choosing import Place, choose, decide
+from dlctl.backends.cluster import podlogs, remote, submitting, watching
 from dlctl.backends.cluster.backend import ClusterBackend
-from dlctl.backends.cluster.operators import Operator
+from dlctl.backends.cluster.reading import gpus, past, wording
+from dlctl.backends.cluster.reading.operators import Operator
 from dlctl.backends.cluster.refusals import complaints, explain
 from dlctl.backends.local.local_backend import LocalBackend
 from dlkube.client import (
@@ -85,6 +87,54 @@ def chosen(place=None, started_as="dljob"):
 
 def is_cluster(backend):
     return isinstance(backend, ClusterBackend)
+
+
+def test_a_place_that_is_decided_stays_the_same(nowhere, kubeconfig):
+    cluster = decide(Place())
+    document = json.loads(kubeconfig.read_text(encoding="utf-8"))
+    document["clusters"].append({"name": "d", "cluster": {"server": "https://other:6443"}})
+    document["contexts"][1]["context"]["cluster"] = "d"
+    document["current-context"] = "two"
+    kubeconfig.write_text(json.dumps(document), encoding="utf-8")
+    assert cluster.target is not None
+    assert cluster.target.connect().access.address == SERVER
+    assert cluster.open().home == "team-a"
+    assert decide(Place()).open().home == "default"
+    with click.Context(click.Command("x"), info_name="kubectl-dljob"):
+        plugin = decide(Place())
+    kubeconfig.unlink()
+    machine = decide(Place())
+    kubeconfig.write_text(json.dumps(document), encoding="utf-8")
+    assert isinstance(machine.open(), LocalBackend)
+    assert is_cluster(plugin.open())
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({}, "metadata"),
+        ({"metadata": {"name": "a"}}, "spec"),
+        ({"metadata": [], "spec": {}}, "metadata"),
+        ({"metadata": {}, "spec": {}}, "metadata.name"),
+        ({"metadata": {"name": 3}, "spec": {}}, "metadata.name"),
+        ({"metadata": {"name": "a", "namespace": ".."}, "spec": {}}, "metadata.namespace"),
+        ({"metadata": {"name": "a", "namespace": 3}, "spec": {}}, "metadata.namespace"),
+        ({"metadata": {"name": "a"}, "spec": None}, "spec"),
+    ],
+)
+def test_a_document_without_its_parts_is_refused_by_the_field(kubeconfig, document, field):
+    with pytest.raises(BackendError) as refused:
+        chosen().create_jobs([{"metadata": {"name": "whole"}, "spec": {}}, document])
+    assert [(each.document, each.path) for each in refused.value.complaints] == [
+        (1, path) for path in ([field, "spec"] if not document else [field])
+    ]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/..", "/a", "a/b/c"])
+def test_a_name_that_leads_elsewhere_is_no_job(kubeconfig, name):
+    for ask in ("get_job", "delete_job", "explain"):
+        with pytest.raises(NotThere, match="there is no such job"):
+            getattr(chosen(), ask)(name)
 
 
 def test_without_anything_it_is_the_usual_folder_and_both_remedies_are_told(nowhere):
@@ -238,6 +288,61 @@ def test_a_field_that_an_older_definition_does_not_know_is_told():
     assert "kubectl apply -k manifests/install" in lines[0]
 
 
+class GoingAway:
+    """An API server that creates some jobs, or tries them, and then does not answer any more."""
+
+    def __init__(self, answers, error, *, while_trying):
+        self.answers = answers
+        self.error = error
+        self.while_trying = while_trying
+
+    async def create(self, _resource, document, _namespace, *, dry_run, strict):
+        assert strict
+        if dry_run is self.while_trying:
+            self.answers -= 1
+            if self.answers < 0:
+                raise self.error
+        return document
+
+
+RESET = Unreachable("the API server at x does not answer (reset)")
+
+
+def submitted(answers, *names, error=RESET, while_trying=False):
+    jobs = [{"metadata": {"name": each, "namespace": "team"}} for each in names]
+    api = GoingAway(answers, error, while_trying=while_trying)
+    return asyncio.run(submitting.create(cast("Any", api), jobs, dry_run=False))
+
+
+def test_an_api_server_that_goes_away_half_way_leaves_jobs_that_are_named():
+    with pytest.raises(Away) as refused:
+        submitted(2, "a", "b", "c", "d")
+    assert str(refused.value) == (
+        "the API server at x does not answer (reset); a, b were submitted before it and exist now;"
+        " c may exist too: dljob get lists the jobs"
+    )
+    with pytest.raises(Away, match=r"\(reset\); a may exist: dljob get lists the jobs"):
+        submitted(0, "a", "b")
+    with pytest.raises(Unreachable):
+        submitted(0, "a")
+
+
+def test_a_proxy_that_gives_up_leaves_a_job_that_may_exist_and_blames_no_document():
+    late = Rejected(504, {"message": "<h1>Gateway\nTime-out</h1>"})
+    what = "the API server, or a proxy before it, answers 504 (<h1>Gateway Time-out</h1>)"
+    with pytest.raises(Away) as refused:
+        submitted(1, "a", "b", "c", error=late)
+    assert str(refused.value) == (
+        f"{what}; a were submitted before it and exist now; b may exist too: dljob get lists the jobs"
+    )
+    with pytest.raises(Away) as refused:
+        submitted(0, "a", error=late)
+    assert str(refused.value) == f"{what}; a may exist: dljob get lists the jobs"
+    with pytest.raises(Rejected) as plain:
+        submitted(1, "a", "b", error=late, while_trying=True)
+    assert plain.value is late
+
+
 # --- sentences ----------------------------------------------------------------------------
 
 
@@ -338,7 +443,7 @@ LABELS = {"dljob.io/pool": "", "dljob.io/gpu-count": "3", "dljob.io/gpu-type": "
 
 def shown(nodes, jobs, *, sees_all_jobs=True):
     listed = gpus.list_gpus(
-        nodes, gpus.find_holdings(jobs, "ns"), POOL, sees_all_jobs=sees_all_jobs
+        nodes, gpus.find_holdings(jobs, "ns"), pool=POOL, sees_all_jobs=sees_all_jobs
     )
     return {
         f"{node['name']}/{gpu['index']}": (gpu["state"], gpu.get("job"), gpu.get("reason"))
@@ -365,7 +470,7 @@ def test_each_gpu_is_of_who_has_it_or_free_or_out():
 def test_what_the_operator_knows_of_gpus_is_shown():
     told = {"n1": {"uuids": {"0": "GPU-a", "2": "GPU-c"}, "out": {"2": "it reported Xid 79"}}}
     node = make_node("n1", labels=LABELS)
-    (listed,) = gpus.list_gpus([node], {}, POOL, told, sees_all_jobs=True)
+    (listed,) = gpus.list_gpus([node], {}, pool=POOL, told=told, sees_all_jobs=True)
     assert listed["gpus"] == [
         {"index": 0, "state": "free", "uuid": "GPU-a"},
         {"index": 1, "state": "free"},
@@ -400,9 +505,9 @@ def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
     assert change["annotations"] == {cordons: '{"2": "a", "10": "b"}'}
     assert gpus.write_numbered(node, {cordons: {}})["metadata"]["annotations"] == {cordons: None}
     with pytest.raises(NotThere, match="n1/3: there is no such GPU; n1 has 0, 1, 2"):
-        gpus.insist_on_gpu(node, 3, POOL)
+        gpus.insist_on_gpu(node, 3, pool=POOL)
     with pytest.raises(NotThere, match=r"n9: is not a node of the pool; label it dljob.io/pool"):
-        gpus.insist_on_gpu({"metadata": {"name": "n9"}}, 0, POOL)
+        gpus.insist_on_gpu({"metadata": {"name": "n9"}}, 0, pool=POOL)
 
 
 class PlayedAsker:
@@ -423,8 +528,8 @@ class PlayedAsker:
             return self.node
         raise NotThere(name)
 
-    async def merge(self, _resource, _name, change):
-        self.changes.append(change)
+    async def merge(self, _resource, _name, changes):
+        self.changes.append(changes)
         return self.node
 
 
@@ -491,7 +596,7 @@ def test_what_was_decided_and_what_happened_is_in_one_order():
         ],
         "a",
     )
-    entries = past.list_history(status, events, "a")
+    entries = past.list_history(status, events, job="a")
     assert [entry["kind"] for entry in entries] == ["start", "reshape", "running", "stop"]
     assert entries[1]["old"] == {"gpus": 1, "nodes": []}
     assert "new" not in entries[3]
@@ -506,7 +611,7 @@ def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second(end):
             {"at": "2026-01-31T12:00:10.900Z", "kind": end},
         ]
     }
-    entries = past.list_history(status, past.list_events([event(10, "Running")], "a"), "a")
+    entries = past.list_history(status, past.list_events([event(10, "Running")], "a"), job="a")
     assert [entry["kind"] for entry in entries] == ["start", "running", end]
 
 
@@ -538,6 +643,84 @@ def test_a_bar_that_is_drawn_over_itself_is_passed_on_piece_by_piece():
     reading = podlogs._Reading(LogQuery())
     pieces = [b"2026-01-31T12:00:00.000000000Z 10%\r", b"20%\r", b"done\n"]
     assert [reading.take(piece) for piece in pieces] == [b"10%\r", b"20%\r", b"done\n"]
+
+
+def test_a_reader_that_leaves_a_silent_log_leaves_no_task_behind():
+    async def story():
+        follower = podlogs.Follower(cast("Any", None), podlogs.Job("team", "a"), LogQuery())
+        look = asyncio.get_running_loop().create_future()
+        reader = asyncio.ensure_future(follower._next(look))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait({reader})
+        await asyncio.sleep(0)
+        assert reader.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """The other end of our terminal."""
+    other, own = pty.openpty()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: own))
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: own))
+    yield other
+    os.close(own)
+    with suppress(OSError):
+        os.close(other)
+
+
+class Cut:
+    """A connection that ends with the first bytes."""
+
+    def __init__(self):
+        self.sent = 0
+
+    async def send_bytes(self, _):
+        self.sent += 1
+        raise ConnectionResetError("Cannot write to closing transport")
+
+
+def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(terminal):
+    async def story():
+        found, loop, connection = [], asyncio.get_running_loop(), Cut()
+        loop.set_exception_handler(lambda _, context: found.append(context))
+        before = termios.tcgetattr(sys.stdin.fileno())
+        with remote._passing_on(cast("Any", connection)):
+            assert termios.tcgetattr(sys.stdin.fileno()) != before
+            while not connection.sent:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        assert found == []
+        assert termios.tcgetattr(sys.stdin.fileno()) == before
+
+    asyncio.run(story())
+
+
+def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(terminal, monkeypatch):
+    reads, read = [], os.read
+
+    def count(*given):
+        reads.append(given)
+        return read(*given)
+
+    async def story():
+        found, loop = [], asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: found.append(context))
+        with remote._passing_on(cast("Any", Cut())):
+            monkeypatch.setattr(os, "read", count)
+            os.close(terminal)
+            async with asyncio.timeout(240.0):
+                while not reads:
+                    await asyncio.sleep(0)
+            for _ in range(9):
+                await asyncio.sleep(0)
+        assert (len(reads), found) == (1, [])
+
+    asyncio.run(story())
 
 
 def test_the_end_of_a_command_is_its_exit_status_or_why_there_is_none():
@@ -573,7 +756,7 @@ class Refusing:
 
 def watched(server, count):
     async def watch():
-        watcher = watching.Watcher(server, "ns", "team=vision", retry_seconds=0.0)
+        watcher = watching.Watcher(server, "ns", labels="team=vision", retry_seconds=0.0)
         news = watcher.watch("5")
         return [await anext(news) for _ in range(count)]
 

@@ -28,17 +28,17 @@ def follow_a_job(scene, there, name):
     with pytest.raises(dljob.Refused) as refused:
         there.submit(job)
     assert name in str(refused.value)
-    running = there.wait(job, "Running", timeout=60)
+    running = there.wait(job, "Running", timeout=240)
     assert running.gpus >= 1
     assert there.why(job).message
     assert there.scale(job, 1).spec["gpus"]["options"] == [1]
     assert there.suspend(job).is_suspended
-    there.wait(job, "Suspended", timeout=60)
+    there.wait(job, "Suspended", timeout=240)
     assert there.events(job)
     assert there.history(job)
     assert name in [each.name for each in there.jobs()]
     there.cancel(job)
-    there.wait_until_gone(job, timeout=60)
+    there.wait_until_gone(job, timeout=240)
     with pytest.raises(dljob.NotFound):
         there.get(job)
 
@@ -52,6 +52,30 @@ def test_a_notebook_follows_a_job_while_its_event_loop_runs(scene, there):
         follow_a_job(scene, there, "noted")
 
     asyncio.run(cell())
+
+
+def test_closing_ends_a_followed_log_and_other_questions_are_answered_meanwhile(scene):
+    kubeconfig = in_namespace(scene.stage.plane.admin, scene.namespace)
+    scene.stage.submit("followed", iterations=FOREVER)
+    scene.stage.wait_for_phase("followed", "Running")
+
+    async def read(there, begun):
+        async for _ in there.logs("followed", dljob.Logs(follow=True)):
+            begun.set()
+
+    async def ask():
+        begun = asyncio.Event()
+        async with dljob.connect_async(kubeconfig=str(kubeconfig)) as there:
+            reading = asyncio.create_task(read(there, begun))
+            await asyncio.wait_for(begun.wait(), 240)
+            phase = (await there.get("followed")).phase
+        await asyncio.wait_for(reading, 240)
+        return phase
+
+    assert asyncio.run(ask()) == "Running"
+    with dljob.connect(kubeconfig=str(kubeconfig)) as there:
+        there.cancel("followed")
+        there.wait_until_gone("followed", timeout=240.0)
 
 
 def test_what_the_cluster_refuses_names_document_and_field(scene, there):

@@ -24,7 +24,7 @@ SPACE = "default"
 
 
 def make_machine(name: str, *, pods: int = 110, **amounts: int) -> Machine:
-    """Make a node with so much of everything, in wholes."""
+    """Make a node with these amounts of each resource, in wholes."""
     has = {"cpu": 0, **amounts, PODS: pods}
     return Machine(name, {each: amount * WHOLE for each, amount in has.items()})
 
@@ -58,7 +58,7 @@ def make_member(
 
 
 def make_gang(gang: str, count: int, *, least: int | None = None, **options: Any) -> list[Member]:
-    """Make a gang of workers, of which so many are needed at least."""
+    """Make a gang of ``count`` workers, which needs at least ``least`` of them."""
     roles = {"worker": least or count}
     return [make_member(gang, number, roles=roles, **options) for number in range(count)]
 

@@ -1,4 +1,7 @@
-"""Who gets room: all or none, the oldest first, never more than a node has, and never for ever."""
+"""
+The order in which gangs get room: all members or none, the oldest first, within each node's
+capacity.
+"""
 
 from dataclasses import replace
 
@@ -7,16 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from dlcore.placement.amounts import fits, total
-from dlgangs.deciding import (
-    Overtaking,
-    Rules,
-    Standing,
-    State,
-    Verdict,
-    decide,
-    missing_roles,
-    note_refusals,
-)
+from dlgangs.deciding import decide, missing_roles, note_refusals
+from dlgangs.verdicts import Overtaking, Rules, Standing, State, Verdict
 from dlkube.constraints.members import (
     Member,
     Refusal,
@@ -33,7 +28,7 @@ NODE = make_machine("a", cpu=4)
 def look(
     world: World, state: State | None = None, now: float = 0.0, rules: Rules = RULES
 ) -> tuple[State, dict[str, Verdict]]:
-    decision = decide(world, state or State(), now, rules)
+    decision = decide(world, state or State(), now=now, rules=rules)
     return decision.state, {gang.name: each for gang, each in decision.verdicts.items()}
 
 
@@ -163,14 +158,14 @@ def test_where_kube_scheduler_does_not_want_a_pod_it_is_not_planned_for_a_while(
     world = make_world(machines, team)
     state, _ = look(world)
     assert {each.node for each in state.held.values()} == {"a"}
-    state = note_refusals(world, state, team[0], ["b"], now=1.0, rules=RULES)
+    state = note_refusals(world, state, member=team[0], passed=["b"], now=1.0, rules=RULES)
     assert state.refusals == {(team[0].uid, "a"): Refusal(3.0, 0)}
     state, _ = look(world, state, now=1.0)
     assert state.held[team[0].uid].node == "b"
     # Again, and it is believed for longer.
-    state = note_refusals(world, state, team[0], ["b"], now=4.0, rules=RULES)
+    state = note_refusals(world, state, member=team[0], passed=["b"], now=4.0, rules=RULES)
     assert state.refusals[team[0].uid, "a"] == Refusal(8.0, 1)
-    state = note_refusals(world, state, team[0], ["a", "b"], now=5.0, rules=RULES)
+    state = note_refusals(world, state, member=team[0], passed=["a", "b"], now=5.0, rules=RULES)
     assert not state.refusals
 
 
@@ -270,7 +265,7 @@ class Story(RuleBasedStateMachine):
         member = self.members[data.draw(st.sampled_from(sorted(self.members)))]
         if member.stage is Stage.PENDING:
             self.state = note_refusals(
-                self.world(), self.state, member, nodes, now=self.now, rules=RULES
+                self.world(), self.state, member=member, passed=nodes, now=self.now, rules=RULES
             )
 
     @rule()

@@ -1,16 +1,19 @@
-"""What kube-scheduler is answered, in its own words; what is told to people, and when pods are woken."""
+"""
+The extender's answers in kube-scheduler's own words, the reports to users, and the waking of pods.
+"""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from dlgangs.book import Book
 from dlgangs.decider import Decider, Since
-from dlgangs.deciding import Rules, Standing, Verdict
 from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
-from dlgangs.waking import Agenda, Word
+from dlgangs.verdicts import Rules, Standing, Verdict
+from dlgangs.waking import AT_ONCE, Agenda, Waker, Word
 from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
 from tests.operator.gangs.casts import SPACE, make_member
@@ -129,7 +132,7 @@ def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
     assert not desk.decider.held
 
 
-# --- what is told ---------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------
 
 GANG = GangName(SPACE, "g")
 MEMBERS = {each.name: each for each in (make_member("g", 0), make_member("g", 1))}
@@ -138,7 +141,7 @@ MEMBERS = {each.name: each for each in (make_member("g", 0), make_member("g", 1)
 def tell(
     story: Story, verdict: Verdict, *, since: float, now: float
 ) -> list[tuple[str, str, bool]]:
-    words = story.continue_with({GANG: Since(verdict, since)}, MEMBERS, now)
+    words = story.continue_with({GANG: Since(verdict, since)}, MEMBERS, now=now)
     return [(each.pod.name, each.reason, each.is_warning) for each in words]
 
 
@@ -200,3 +203,69 @@ def test_who_was_never_told_of_its_room_or_has_gone_is_told_nothing():
     agenda.words([(name, held)], {"uid"}, 2.0)
     assert agenda.words([(name, held)], {"uid"}, 3.0)
     assert agenda.words([], set(), 4.0) == []
+
+
+class SlowServer:
+    """An API server that answers when a test lets it, and takes a write in just before its answer."""
+
+    def __init__(self) -> None:
+        self.gates: list[tuple[str, asyncio.Event]] = []
+        self.written: list[tuple[str, str]] = []
+
+    async def apply(self, _resource, document, *, namespace, sub):
+        assert (namespace, sub) == (SPACE, "status")
+        name, (condition,) = document["metadata"]["name"], document["status"]["conditions"]
+        gate = asyncio.Event()
+        self.gates.append((name, gate))
+        await gate.wait()
+        self.written.append((name, condition["status"]))
+
+    async def answer(self, number: int) -> None:
+        self.gates.pop(number)[1].set()
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def word(name: str, node: str) -> Word:
+    return Word(Name(SPACE, name), f"uid-{name}", node)
+
+
+def test_the_last_word_about_a_pod_is_the_one_that_stays():
+    async def story() -> None:
+        there: Any = SlowServer()
+        waker = Waker(there)
+        writing = asyncio.create_task(waker.run())
+        waker.say([word("p", "a")])
+        await settle()
+        waker.say([word("p", "b"), word("p", ""), word("q", "a")])
+        await settle()
+        # The writes that are under way are answered in reverse order.
+        while there.gates:
+            await there.answer(len(there.gates) - 1)
+        assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
+        assert ("q", "True") in there.written
+        writing.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+
+
+def test_words_do_not_pile_up():
+    async def story() -> None:
+        there: Any = SlowServer()
+        waker = Waker(there)
+        writing = asyncio.create_task(waker.run())
+        names = [f"p{number}" for number in range(2 * AT_ONCE)]
+        for _ in range(10):
+            waker.say([word(name, "a") for name in names])
+            await settle()
+        while there.gates:
+            await there.answer(0)
+        # Of each pod that was written to at once a second one, of the others the latest alone.
+        assert len(there.written) == 3 * AT_ONCE
+        writing.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))

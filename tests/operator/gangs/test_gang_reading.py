@@ -1,4 +1,4 @@
-"""What documents of pods and nodes mean for gangs, and how amounts are counted."""
+"""The meaning of documents of pods and nodes for gangs, and how amounts are counted."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def pod(
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"dljob.io/gang": "g", "dljob.io/gang-role": "worker"},
             "annotations": {"dljob.io/gang-roles": json.dumps({"worker": 2})},
-            "managedFields": [{"manager": "somebody"}],
+            "managedFields": [{"manager": "kubectl"}],
         },
         "spec": {"schedulerName": MINE, "containers": [container], **spec},
         "status": {"phase": phase, "podIP": "10.0.0.1"},
@@ -94,7 +94,8 @@ def asks(**amounts: str) -> dict[str, Any]:
     [
         ({"containers": [asks(cpu="1"), asks(cpu="2")]}, 3000),
         ({"containers": [asks(cpu="1")], "initContainers": [asks(cpu="5"), asks(cpu="2")]}, 5000),
-        # What is always restarted stays, beside containers and beside those that are started later.
+        # A sidecar container (restartPolicy Always) counts with the containers and the later init
+        # containers.
         (
             {
                 "containers": [asks(cpu="1")],
@@ -148,7 +149,7 @@ def test_a_member_is_read_with_what_it_needs():
     [
         (pod(nodeName="n", phase="Running"), Stage.BOUND),
         (pod(nodeName="n", phase="Succeeded"), Stage.SUCCEEDED),
-        # Where it is already nobody asks any more who has put it there.
+        # The scheduler of a pod no longer matters once the pod is bound to a node.
         (pod(nodeName="n", schedulerName="default-scheduler"), Stage.BOUND),
     ],
 )

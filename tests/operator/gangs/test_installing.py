@@ -1,7 +1,6 @@
 """The gang scheduler as it is installed: what is applied is accepted, and grants what is used, no more."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from dlgangs.waking import CONDITION
 from tests.operator.gangs.troupes import Troupe, playing, plugged
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import wait_until
+from tests.servers.audits import read_events
 from tests.servers.controlplane import ControlPlane, Wishes
 from tests.servers.namespaces import make_namespace
 
@@ -39,10 +39,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory):
 @contextmanager
 def without_the_rest(plane: ControlPlane) -> Iterator[None]:
     """Take from the account what it may do as a scheduler, and its own pod out of the way of gangs."""
-    for role in ("kube-scheduler", "volume-scheduler"):
-        plane.kubectl("delete", "clusterrolebinding", f"{NAME}-as-{role}")
-    plane.kubectl("scale", "-n", HOME, f"deployment/{NAME}", "--replicas=0")
     try:
+        for role in ("kube-scheduler", "volume-scheduler"):
+            plane.kubectl("delete", "clusterrolebinding", f"{NAME}-as-{role}")
+        plane.kubectl("scale", "-n", HOME, f"deployment/{NAME}", "--replicas=0")
+        # A pod that came to the node of the test would stay, since no kubelet reports its end.
+        plane.kubectl("rollout", "status", "-n", HOME, f"deployment/{NAME}", "--timeout=240s")
+        wait_until(lambda: not plane.kubectl("get", "pods", "-n", HOME, "-o", "name"))
         yield
     finally:
         plane.kubectl("apply", "-k", INSTALL)
@@ -62,10 +65,10 @@ def granted(plane: ControlPlane) -> set[tuple[str, str]]:
 def used(log: Path) -> set[tuple[str, str]]:
     """Read from the audit log what the account has asked for, all of which must have been allowed."""
     found = set()
-    for event in map(json.loads, log.read_text().splitlines()):
+    for event in read_events(log):
         reference: dict[str, Any] = event.get("objectRef") or {}
         if "resource" not in reference:
-            continue  # Which kinds of objects there are, anybody may ask.
+            continue  # Every account may discover the kinds of objects.
         what = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
         decision = event["annotations"]["authorization.k8s.io/decision"]
         assert decision == "allow", (event["verb"], what)
@@ -74,7 +77,7 @@ def used(log: Path) -> set[tuple[str, str]]:
 
 
 def play_everything(troupe: Troupe) -> None:
-    """Let happen whatever the extender has to write something about."""
+    """Play every situation in which the extender has to write something."""
     troupe.add_nodes({"x": {"cpu": "4"}})
     wake_one(troupe)
     runs = troupe.create_gang("runs", {"worker": 2})
@@ -118,7 +121,7 @@ def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPla
     # A watch is logged when it ends, which the API server has to notice.
     wait_until(
         lambda: granted(plane) <= used(plane.audit_log),
-        lambda: f"nobody has used {granted(plane) - used(plane.audit_log)}",
+        lambda: f"no request has used {granted(plane) - used(plane.audit_log)}",
     )
     assert used(plane.audit_log) == granted(plane)
 
@@ -139,7 +142,7 @@ def test_its_account_may_do_what_a_scheduler_may(
 ):
     resource, _, part = what.partition("/")
     question = ["auth", "can-i", verb, resource, f"--subresource={part}", f"--as={ACCOUNT}", "-A"]
-    # What was just granted has to come round first.
+    # The API server may need a moment to see the new grant.
     wait_until(lambda: plane.kubectl.try_to(*question).out.strip() == may)
 
 

@@ -1,9 +1,9 @@
-"""Who asks is shown a certificate that is good, also when it has been renewed while we run."""
+"""Each TLS handshake shows a valid certificate, also after a renewal while the server runs."""
 
 import asyncio
 import socket
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -75,6 +75,8 @@ def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: P
             return await reader.readline()
         finally:
             writer.close()
+            with suppress(ssl.SSLError, ConnectionError):
+                await writer.wait_closed()
 
     async def story() -> None:
         context = Shown(tmp_path, tmp_path / "ca.crt").context
@@ -115,6 +117,19 @@ def test_its_own_certificates_are_made_once_and_renewed_in_time(
     asyncio.run(story())
 
 
+def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path):
+    """A program that was killed between the two files has left such a pair."""
+    provide(tmp_path / "other")
+    provide(tmp_path)
+    authority = (tmp_path / "ca.crt").read_bytes()
+    (tmp_path / "tls.key").write_bytes((tmp_path / "other" / "tls.key").read_bytes())
+    provide(tmp_path)
+    (tmp_path / "tls.key").unlink()
+    provide(tmp_path)
+    Shown(tmp_path)
+    assert (tmp_path / "ca.crt").read_bytes() == authority
+
+
 def test_without_a_certificate_it_says_what_is_needed(tmp_path: Path):
     with pytest.raises(NoCertificate, match=r"has to hold tls\.crt and tls\.key"):
         Shown(tmp_path)
@@ -123,7 +138,7 @@ def test_without_a_certificate_it_says_what_is_needed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--listen=8443"], "write one like 127.0.0.1:8443"),
+        (["--listen=8443"], "write [ADDRESS]:PORT"),
         (["--listen=0.0.0.0:8443"], "name a folder with --tls"),
         (["--make-tls"], "--tls FOLDER"),
         (["--hold-seconds=0"], "--hold-seconds"),

@@ -96,7 +96,7 @@ def shipped_configuration(port: int, authority: Path) -> Json:
 
 @dataclass
 class Troupe:
-    """What one test plays: nodes of its own, and the pods of a namespace."""
+    """The stage of one test: nodes of its own, and the pods of a namespace."""
 
     plugin: Plugin
     api: Api
@@ -195,7 +195,7 @@ class Troupe:
         self.api.delete(self.path(), gracePeriodSeconds=0)
         self.wait(lambda: not self.pods())
 
-    # --- what is told
+    # --- events
 
     def events(self, reason: str) -> list[Json]:
         items = self.api.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]

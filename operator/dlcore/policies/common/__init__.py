@@ -1,1 +1,1 @@
-"""What several policies share; none of it is a policy."""
+"""Code that several policies share; none of it is a policy."""

@@ -1,13 +1,13 @@
 """
 Shares by count, as if all GPUs of a type were alike: who is given how many of which type.
 
-What the policies have in common that think in numbers and leave the places to
-:mod:`dlcore.placement.placing`: :mod:`dlcore.policies.max_min` and :mod:`dlcore.policies.optimus_periodic`.
+The common part of the policies that decide numbers and leave the places to
+:mod:`dlcore.placement.placing`: :mod:`dlcore.policies.baselines.max_min` and :mod:`dlcore.policies.papers.optimus_periodic`.
 """
 
 from dlcore.contract import View
 from dlcore.model import JobId, JobState
-from dlcore.placement.free_gpus import acceptable_types, largest_possible, may_be_anywhere
+from dlcore.placement.largest import acceptable_types, largest_possible, may_be_anywhere
 from dlcore.policies.common.ordering import rank_types
 
 

@@ -1,4 +1,4 @@
-"""What another number of GPUs gains a job, as Optimus reckons it: without the cost of the change."""
+"""The gain of a job from another number of GPUs, as Optimus computes it: without the cost of the change."""
 
 from dlcore.contract import View
 from dlcore.model import JobState

@@ -1,8 +1,8 @@
 """
-What a policy that reshapes thinks with: who would hold what, and what each could give up.
+The working values of a policy that reshapes: which job would hold which GPUs, and which each could give up.
 
 A :class:`Ledger` starts as things are, and the policy tries its moves on it; nothing outside is
-touched. :mod:`dlcore.policies.adaptive` finds victims with it, in time that hardly grows with the
+touched. :mod:`dlcore.policies.papers.adaptive` finds victims with it, in time that hardly grows with the
 number of jobs: what could be given up is kept in heaps by the gap that would come of it, and
 only the nodes that a move touches are looked at again.
 """
@@ -14,13 +14,8 @@ from typing import NamedTuple
 
 from dlcore.contract import Share, View
 from dlcore.model import Cause, Cluster, JobId, JobState, NodeName, Placement
-from dlcore.placement.free_gpus import (
-    Room,
-    count_good,
-    count_nodes,
-    count_usable,
-    name_type,
-)
+from dlcore.placement.counting import count_good, count_nodes, count_usable, name_type
+from dlcore.placement.free_gpus import Room
 from dlcore.predicting.predictor import Predictor
 from dlwire.messages import Shape
 
@@ -70,7 +65,7 @@ class Holding:
         self._left = None
 
     def remaining_on(self, nodes: Mapping[NodeName, int], gpu_type: str) -> float:
-        """The same with so many GPUs on these nodes, the cost of the change included."""
+        """The same with these GPUs on these nodes, the cost of the change included."""
         placement = self.state.placement
         moves = placement is not None and not nodes.keys() <= set(placement.nodes)
         return self.remaining_with(Shape(sum(nodes.values()), len(nodes), gpu_type), moves=moves)
@@ -91,7 +86,7 @@ class Holding:
         return self.predictor.remaining_after(self.state, shape, self.then, moves=moves)
 
     def share(self, unchanged: Cause) -> Share:
-        """What the policy answers for this job."""
+        """The policy's answer for this job."""
         if self.cause is None:
             return Share(self.gpus, unchanged)
         return Share(self.gpus, self.cause, self.gpu_type, dict(self.nodes))
@@ -198,7 +193,7 @@ class Ledger:
     @property
     def spare_gpus(self) -> int:
         """
-        How many GPUs there would be at most if everybody gave up what he could.
+        How many GPUs there would be at most if every job gave up what it can.
 
         More than there is room for in :attr:`spare`, because on which of its nodes a job on several
         would give GPUs up is open.
@@ -225,9 +220,9 @@ class Ledger:
 
     def count_good(self, holding: Holding, nodes: Mapping[NodeName, int]) -> dict[NodeName, int]:
         """
-        How many of so many GPUs of the job others could be given, were they free.
+        How many of these GPUs of the job other jobs could get if they were free.
 
-        A job may go on with GPUs that nobody new would get; it gives those up first.
+        A job may continue with GPUs that no other job could get; it gives those up first.
         """
         known = {node: count for node, count in nodes.items() if node in self.room.nodes}
         held = holding.state.placement
@@ -236,7 +231,7 @@ class Ledger:
 
 class Offers:
     """
-    What running jobs could give up, by type and by the gap that would come of it on one node.
+    The GPUs that running jobs could give up, by type and by the gap that would result on one node.
 
     A gap counts the GPUs that are free on the node already. Offers are never taken out of their
     heap when they become void; each carries the version of its node, and void ones are skipped.
@@ -302,7 +297,7 @@ class Offers:
         return offer.version == self._versions[offer.node]
 
     def collect(self, node: NodeName, gpus: int) -> list[Offer]:
-        """Offers of several jobs on a node that free so many GPUs together, the shortest first."""
+        """Offers of several jobs on a node that together free ``gpus`` GPUs, the shortest first."""
         least = [o for o in self._iter_offers(node) if o.keeps == o.holding.state.least]
         chosen: list[Offer] = []
         for largest in sorted(least, key=lambda o: (o.remaining, o.order)):
@@ -322,7 +317,7 @@ class Offers:
         return self._ledger.room.nodes[offer.node] + self._frees(offer)
 
     def _frees(self, offer: Offer) -> int:
-        """How many GPUs somebody else could have of those that are given up."""
+        """How many of the GPUs that are given up another job could have."""
         holding, node = offer.holding, offer.node
         here, count = holding.nodes[node], self._ledger.count_good
         gives = min(holding.gpus - offer.keeps, here)

@@ -48,7 +48,7 @@ class Curve:
 
     def fit_exponent(self, most: float) -> float | None:
         """
-        The p of the k**p that fits best up to the first option that reaches so many GPUs.
+        The p of the k**p that fits best up to the first option that reaches ``most`` GPUs.
 
         At least two options are looked at; ``None`` where there is one only.
         """
@@ -68,7 +68,7 @@ class Curve:
         return self.options[-1]
 
     def options_to(self, gpus: int) -> tuple[int, ...]:
-        """The options up to so many GPUs."""
+        """The options up to ``gpus`` GPUs."""
         return self.options[: bisect_right(self.options, gpus)]
 
     def speed(self, gpus: int) -> float:

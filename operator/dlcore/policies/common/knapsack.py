@@ -1,9 +1,9 @@
 """
-The multiple-choice knapsack, exactly: one option of each job, the greatest sum, so many GPUs.
+The shares of jobs with given curves and prices that add up to the most on a number of GPUs.
 
-What :func:`dlcore.policies.common.pricing.fill` does greedily. Pure functions of numbers; policies call
-:func:`solve` with curves whose "speed" may be anything that grows with the GPUs, and the value that
-each reaches at its peak.
+:func:`dlcore.policies.common.pricing.fill` finds them greedily, and here they are found exactly: bounds exclude most options,
+and :mod:`.multiple_choice` decides between the rest. Pure functions of numbers; policies call :func:`solve` with
+curves whose "speed" may be anything that grows with the GPUs, and the value that each reaches at its peak.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcore.policies.common.hulls import Curve
+from dlcore.policies.common.multiple_choice import Floats, Option, solve_exactly
 from dlcore.policies.common.pricing import fill
 
 MOST_CELLS = 100_000_000
-"""Up to so many additions the dynamic programme makes, which is about a fifth of a second."""
+"""The most additions of the dynamic programme, which take about a fifth of a second."""
 
 _SLACK = 1e-12
 """By what share of the bound two sums may differ and count as equal, because they are rounded."""
 
-Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 
@@ -39,8 +39,8 @@ def solve(
     """
     Choose how many GPUs each job has, so that price x speed adds up to the most.
 
-    The linear relaxation bounds the sum from above and greed reaches one close below. What an option
-    would lose against the bound beyond that gap excludes it, exactly; dynamic programming decides
+    The linear relaxation bounds the sum from above and greed reaches one close below. An option that
+    loses more against the bound than that gap is excluded, exactly; dynamic programming decides
     between the few that are left. That is exact as long as it takes at most ``most_cells``
     additions; beyond, the greedy shares are kept, which are less than one step of one job from the
     bound.
@@ -76,7 +76,7 @@ def _list_options(curves: Sequence[Curve], prices: Sequence[float]) -> _Options:
 
 
 def _find_rate(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> float:
-    """What a GPU more would be worth in the relaxation, where steps of the hulls may be cut."""
+    """The worth of one more GPU in the relaxation, where steps of the hulls may be cut."""
     steps = [
         (price * step.gain, step.gpus)
         for price, curve in zip(prices, curves, strict=True)
@@ -117,35 +117,20 @@ class _Core:
         more = kept.gpus - kept.gpus[starts][kept.job]
         gain = kept.value - kept.value[starts][kept.job]
         self.unit = int(np.gcd.reduce(more)) or 1
-        self.choices: dict[int, list[tuple[int, float]]] = {}
+        self.choices: dict[int, list[Option]] = {}
         for job, gpus, value in zip(kept.job.tolist(), more.tolist(), gain.tolist(), strict=True):
             if gpus > 0:
-                self.choices.setdefault(job, []).append((gpus // self.unit, value))
+                options = self.choices.setdefault(job, [(0, 0, 0.0)])
+                options.append((gpus, gpus // self.unit, value))
 
     def count_cells(self, gpus: int) -> int:
         """How many additions a search makes."""
-        return (gpus // self.unit + 1) * sum(len(each) for each in self.choices.values())
+        return (gpus // self.unit + 1) * sum(len(each) - 1 for each in self.choices.values())
 
     def search(self, gpus: int) -> tuple[list[int], float]:
         """Decide by dynamic programming over the GPUs that are left; return counts and the sum."""
-        room = gpus // self.unit
-        best = np.zeros(room + 1)
-        taken: dict[int, Whole] = {}
-        for job, choices in self.choices.items():
-            before, took = best, np.zeros(room + 1, dtype=np.int64)
-            best = before.copy()
-            for width, value in choices:
-                if width > room:
-                    continue
-                tried = before[: room + 1 - width] + value
-                better = tried > best[width:]
-                best[width:][better] = tried[better]
-                took[width:][better] = width
-            taken[job] = took
+        chosen = solve_exactly(list(self.choices.values()), gpus // self.unit)
         counts = list(self.counts)
-        left = room
-        for job in reversed(self.choices):
-            width = int(taken[job][left])
-            counts[job] += width * self.unit
-            left -= width
-        return counts, self.value + float(best[room])
+        for job, (more, _, _) in zip(self.choices, chosen, strict=True):
+            counts[job] += more
+        return counts, self.value + sum(value for _, _, value in chosen)

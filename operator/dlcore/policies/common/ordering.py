@@ -1,10 +1,10 @@
 """
-What the policies share that take jobs in some order and give each a fixed number of GPUs.
+The common part of the policies that take jobs in some order and give each a fixed number of GPUs.
 
 They differ in the order, in whether a job that does not fit blocks those behind it, in whether
-running jobs are in that order too and may lose their GPUs, and in how nodes are chosen. What is
-common is here: :func:`admit` for policies that never stop anybody, :func:`preempt` for those that
-do, and :class:`Filling`, which both put jobs into the free GPUs with.
+running jobs are in that order too and may lose their GPUs, and in how nodes are chosen. This module
+has the rest: :func:`admit` for policies that never stop a job, :func:`preempt` for those that do,
+and :class:`Filling`, by which both put jobs into the free GPUs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +13,9 @@ from typing import Protocol
 
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
-from dlcore.placement.free_gpus import (
-    Fit,
-    Room,
-    acceptable_types,
-    count_usable,
-    largest_possible,
-    may_be_anywhere,
-    name_type,
-)
+from dlcore.placement.counting import count_usable, name_type
+from dlcore.placement.free_gpus import Fit, Room
+from dlcore.placement.largest import acceptable_types, largest_possible, may_be_anywhere
 
 # One object each for all who wait, because thousands do and each is compared at every event.
 NO_ROOM = Cause(CauseCode.NO_ROOM)
@@ -31,7 +25,7 @@ NEXT_ROUND = Cause(CauseCode.NEXT_ROUND)
 Count = Callable[[JobState, View], int]
 """How many GPUs a job without any shall have."""
 Find = Callable[[Room, JobState, int, View], Fit | None]
-"""Where a job with so many GPUs would have a place."""
+"""The place for a job with a number of GPUs."""
 
 
 # --- how many -----------------------------------------------------------------------------
@@ -203,7 +197,8 @@ def admit(
     """
     Let all running jobs go on, and start pending ones in order of arrival.
 
-    With ``passing`` whoever fits may start; else the first that does not fit blocks the others.
+    With ``passing`` every job that fits may start; else the first that does not fit blocks the
+    others.
     """
     filling = Filling(view, view.running, count=count, find=find)
     for block in view.pending.blocks:
@@ -238,7 +233,7 @@ def _admit_block(filling: "Filling", block: Iterable[JobState], *, passing: bool
 
 
 class Left(Protocol):
-    """Whoever gives GPUs away."""
+    """The part that gives GPUs away."""
 
     @property
     def most(self) -> int:
@@ -259,7 +254,7 @@ def preempt(view: View, line: Line) -> Decision:
     It is decided by counts first, as if all GPUs of a type were alike. Then those that run and are
     taken again keep their GPUs untouched, and the newcomers look for a place beside them. When one
     finds none, because the free GPUs are scattered or out of its reach, all others are asked again
-    in order, those that were to be stopped for it among them: so nobody is stopped in vain, and a
+    in order, those that were to be stopped for it among them: so no job is stopped in vain, and a
     job that is hard to place waits for a better moment.
     """
     counting = _Counting(view)
@@ -295,7 +290,7 @@ class _Counting:
         self.left: dict[str, int] = dict(view.cluster.totals)
         self.most = view.cluster.total
         self.newcomers: dict[JobId, Iterable[tuple[str, int]]] = {}
-        """What was counted for those that have nothing yet."""
+        """The numbers by type for jobs that have nothing yet."""
 
     def choose(self, line: Line) -> list[JobState]:
         """Those that GPUs suffice for, in order."""
@@ -324,7 +319,7 @@ class _Counting:
         return True
 
     def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
-        """Running jobs whose GPUs nobody else could be given are stopped for nobody."""
+        """Running jobs whose GPUs no other job could get are not stopped."""
         known = {state.id for state in chosen}
         others = (state for state in self.view.running if state.id not in known)
         return [state for state in others if not any(gpus for _, gpus in self._held(state))]

@@ -26,7 +26,7 @@ def find_prices(
     hulls: Sequence[Sequence[Step]], weights: Sequence[float], gpus: float
 ) -> list[float]:
     """
-    Find the constant prices of jobs that end in the given order, for so many GPUs.
+    Find the constant prices of jobs that end in the given order, for ``gpus`` GPUs.
 
     Backwards, from the last to end: while the jobs i, i+1, … are active, the most that price x
     speed can add up to over all shares equals the sum of their weights. The jobs after i reach
@@ -90,7 +90,7 @@ def fill(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> list[in
     for job in order:
         if gpus == 0:
             return counts
-        # A job that was passed is out, for its later steps stand on the one that did not fit.
+        # A job that was passed is out, because its later steps build on the one that did not fit.
         if job in passed:
             continue
         width = int(curves[job].steps[done[job]].gpus)
@@ -117,7 +117,7 @@ class Priced(NamedTuple):
 
     @property
     def worth(self) -> float:
-        """What the last GPU that it was given is worth to it, or the first one where it has none."""
+        """The worth to it of the last GPU that it was given, or of the first one where it has none."""
         reached = 0.0
         for gpus, gain in self.curve.steps:
             reached += gpus
@@ -127,7 +127,7 @@ class Priced(NamedTuple):
 
 
 class Worths(Mapping[JobId, float]):
-    """What a GPU is worth to each job; found when asked, because few of thousands are asked about."""
+    """The worth of a GPU to each job; computed on demand, because callers ask about few of thousands."""
 
     def __init__(self, priced: Mapping[JobId, Priced]) -> None:
         self._priced = priced

@@ -1,9 +1,9 @@
 """
 In which order jobs come that are known to end: by the time they still need, or by that x GPUs.
 
-:mod:`dlcore.policies.srtf` and its relatives order with it, and :mod:`dlcore.policies.elastic.sharing`.
+:mod:`dlcore.policies.baselines.srtf` and its relatives order with it, and :mod:`dlcore.policies.papers.afs.sharing`.
 
-What is concluded about a job is kept for as long as it stays true, because thousands may wait and
+Results about a job are kept for as long as they stay true, because thousands may wait and
 an event changes three of them.
 """
 
@@ -35,8 +35,9 @@ def rank(view: View, *, by_service: bool = False, count: Count | None = None) ->
     for waiting and running jobs alike: were those that run ranked by what they really got, a job
     that got a slower type would be overtaken, and overtake again as soon as it waits.
 
-    With ``count``, for elastic jobs, the time is that on so many GPUs, whatever a job has now. Jobs of
-    a higher priority then come before all others, and one of unknown length is supposed to have one.
+    With ``count``, for elastic jobs, the time is that on this number of GPUs, regardless of what a
+    job has now. Jobs of a higher priority then come before all others, and one of unknown length is
+    supposed to have one.
     """
     paces = _find_paces(view, _Rule(by_service, count))
     running = sorted([paces.entry(state, view.now, view) for state in view.running])
@@ -64,7 +65,7 @@ def rank(view: View, *, by_service: bool = False, count: Count | None = None) ->
 
 
 class _Rule(NamedTuple):
-    """What jobs are ordered by."""
+    """The rule that orders jobs."""
 
     by_service: bool
     elastic: Count | None
@@ -116,7 +117,7 @@ class _Paces:
         return entry
 
     def entry(self, state: JobState, now: float, view: View) -> _Entry:
-        """What the job needs yet at that time."""
+        """The remaining need of the job at that time."""
         if self.rule.elastic is not None:
             gpus = self.rule.elastic(state, view)
             shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])

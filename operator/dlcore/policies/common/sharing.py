@@ -1,5 +1,5 @@
 """
-What the policies have in common that first say how many GPUs each job should have, of all jobs.
+The common part of the policies that first decide for all jobs how many GPUs each should have.
 
 A policy reads the jobs as claims (:func:`read_claims`), decides numbers type by type, and lets
 :func:`settle` make shares of them: that asks where they would fit, gives less where they do not, and
@@ -13,20 +13,15 @@ from typing import NamedTuple
 
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
-from dlcore.placement.free_gpus import (
-    Room,
-    acceptable_types,
-    count_nodes,
-    count_usable,
-    grow,
-    largest_possible,
-)
+from dlcore.placement.counting import count_nodes, count_usable
+from dlcore.placement.free_gpus import Room, grow
+from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.policies.common.hulls import Curve, make_curve
 from dlcore.policies.common.ordering import BEHIND, keep, keep_all
 from dlcore.policies.common.pricing import Priced, Worths
 from dlcore.predicting.conclusions import Kept
+from dlcore.predicting.growths import usual_growth
 from dlcore.predicting.predictor import SUPPOSED_S
-from dlcore.predicting.relating import usual_growth
 from dlcore.profiles import JobType
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
@@ -35,10 +30,10 @@ _FASTER_WITH_MORE = Cause(CauseCode.FASTER_WITH_MORE)
 _FASTER_WITH_FEWER = Cause(CauseCode.FASTER_WITH_FEWER)
 
 SHORTEST_SECONDS = 1.0
-"""No job is taken to be nearer to its end than that: what divides by the time left stays finite."""
+"""No job counts as nearer to its end than that, so that divisions by the remaining time stay finite."""
 
 MOST_PRIORITY = 20
-"""Priorities count up to so many steps up or down, so that weights stay ordinary numbers."""
+"""Priorities count up to this many steps up or down, so that weights stay ordinary numbers."""
 
 
 class Claim(NamedTuple):
@@ -56,7 +51,7 @@ class Claim(NamedTuple):
         return self.state.placement.shape.gpus if self.state.placement is not None else 0
 
     def remaining(self, gpus: int) -> float:
-        """How many seconds it would train yet on so many GPUs."""
+        """The seconds that it would still train on ``gpus`` GPUs."""
         return self.span / self.curve.speed(gpus)
 
     @property
@@ -78,7 +73,7 @@ class Claims:
     odd: list[JobState] = field(default_factory=list)
     """Pending jobs that no single type suffices for."""
     elsewhere: Mapping[JobId, list[Claim]] = field(default_factory=dict)
-    """What pending jobs would be on the other types that they accept."""
+    """The claims of pending jobs on the other types that they accept."""
 
     def replace(self, chosen: Iterable[Claim]) -> "Claims":
         """The same with these claims in the stead of those of all jobs."""
@@ -93,7 +88,7 @@ class Claims:
 
 
 def weigh(state: JobState, base: float) -> float:
-    """What a job counts for: ``base`` times as much with each step of priority."""
+    """The weight of a job: ``base`` times as much with each step of priority."""
     return float(base ** max(-MOST_PRIORITY, min(MOST_PRIORITY, state.job.priority)))
 
 
@@ -228,7 +223,7 @@ class _Reading:
             return max(SHORTEST_SECONDS, span)
         held = state.placement.shape if state.placement is not None else None
         if held is not None and state.speed > 0.0 and not state.adjusting:
-            # What is seen of it tells how long it takes as it is.
+            # Its measured speed shows how long it takes in its present shape.
             here = predictor.training_time(state, held, now)
             return max(SHORTEST_SECONDS, here * max(curve.speed(held.gpus), curve.speeds[0]))
         return SUPPOSED_S * curve.speeds[0]
@@ -243,8 +238,8 @@ def settle(view: View, claims: Claims, wants: Mapping[JobId, int]) -> Decision:
 
     Jobs that keep or lose GPUs stay where they are. The others are placed beside them, the widest
     first, because narrow ones find room in what those leave. Where a number has no place, the next
-    lower option is tried that is more than the job has. What was to be taken from a job and was given
-    to no other stays with it. GPUs that are left go to jobs that are odd, or that wait for another
+    lower option is tried that is more than the job has. GPUs that were to be taken from a job and went
+    to no other stay with it. GPUs that are left go to jobs that are odd, or that wait for another
     type.
     """
     settling = _Settling(view)
@@ -268,7 +263,8 @@ class _Settling:
     def __init__(self, view: View) -> None:
         self.view = view
         self.shares: dict[JobId, Share] = {}
-        self.room = Room(view.cluster)
+        self.room: Room
+        """There since :meth:`keep_running`."""
 
     def keep_running(self, claims: Claims, wants: Mapping[JobId, int]) -> None:
         """Count what running jobs go on with, before anything is given."""

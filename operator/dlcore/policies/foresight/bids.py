@@ -1,8 +1,8 @@
 """
-What each job needs yet and how it scales: the bids between which GPUs are divided.
+The bids between which GPUs are divided: the remaining need of each job, and how it scales.
 
-:mod:`.policy` collects them at the beginning of each decision. What does not change while a job
-waits is kept from one decision to the next, because thousands may wait and an event changes a few.
+:mod:`.policy` collects them at the beginning of each decision. Parts that do not change while a job
+waits are kept from one decision to the next, because thousands may wait and an event changes a few.
 """
 
 import math
@@ -10,28 +10,29 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlcore.contract import View
 from dlcore.model import Cluster, GpuDemand, Job, JobState
-from dlcore.placement.free_gpus import acceptable_types, count_usable, largest_possible
+from dlcore.placement.counting import count_usable
+from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.policies.foresight.curves import Curve, make_curve
 from dlcore.policies.foresight.lengths import Experience, draw_shares
 from dlcore.policies.foresight.sightings import Sightings, Speeds, expect
-from dlcore.predicting.relating import usual_growth
+from dlcore.predicting.growths import usual_growth
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 
 Key = tuple[object, ...]
-"""What curves depend on."""
+"""The properties that curves depend on."""
 
 OVERDUE_SHARE = 0.1
-"""What is supposed to be left of a job that has done all it needed by its own count: so much of that."""
+"""The assumed rest of a job that has done all its work by its own count, as a share of that work."""
 
 MOST_SAMPLES = 8
-"""A job of unknown length is priced for so many lengths."""
+"""The number of lengths for which a job of unknown length is priced."""
 
 MOST_SAMPLED = 4000
-"""With more jobs for fewer, so that jobs x lengths stay below this."""
+"""With more jobs the number of lengths is smaller, so that jobs x lengths stay below this."""
 
 LEAST_LEFT = 1e-9
-"""Less work than that is taken for so much, because prices are divided by it."""
+"""The least remaining work that counts, because prices are divided by it."""
 
 
 class Bid:
@@ -71,7 +72,7 @@ class Bid:
         self.weight = 1.0
         """How much an hour of this job counts beside an hour of others."""
         self.price = 0.0
-        """What an iteration of it is worth, in hours of others."""
+        """The worth of one of its iterations, in hours of others."""
         self.cheapest = 0.0
         """The same if the job could be had on any type, for one that runs on some type."""
         held = state.placement
@@ -89,7 +90,7 @@ class Bid:
         """Which part of the cost of a change is due to a change now."""
 
     def slow_down(self, factor: float) -> None:
-        """Let the job need so many times as long in every shape."""
+        """Let the job need ``factor`` times as long in every shape."""
         self.left *= factor
         self.lefts = tuple([left * factor for left in self.lefts])
 
@@ -125,7 +126,7 @@ class Bid:
 
     def worth(self, speed: float, *, cost: float, horizon: float) -> float:
         """
-        What a second at this speed is worth, if the job first loses ``cost`` seconds to a change.
+        The worth of a second at this speed, if the job first loses ``cost`` seconds to a change.
 
         The loss is spread over the time for which the change is expected to last: to the end of
         the job, and at most ``horizon`` seconds.
@@ -139,7 +140,7 @@ class Bid:
         return worth
 
     def cost_of(self, gpus: int) -> float:
-        """How long a change to so many GPUs keeps the job from training; a first start is free."""
+        """The time for which a change to ``gpus`` GPUs keeps the job from training; a first start is free."""
         if self.part == 0.0:
             return 0.0
         # Its user may have taken the number that it holds from its options.
@@ -160,14 +161,17 @@ def _find_part(state: JobState) -> float:
 
 
 class Bidders:
-    """Makes bids, for as long as the profiles and the cluster stay what they are."""
+    """
+    Makes bids, for as long as the profiles and the cluster stay what they are.
+
+    Several threads may collect bids at the same time, because the queue is played ahead while the loop decides.
+    So only results that are right for all decisions are kept here; :class:`_Terms` has those of one decision.
+    """
 
     def __init__(self, view: View) -> None:
         self.profiles = view.predictor.profiles
         self.cluster = view.cluster
-        self.samples = 1
         self._curves: dict[Key, tuple[Speeds, tuple[Curve, ...]]] = {}
-        self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
         self._waiting: dict[JobState, tuple[Key, float]] = {}
 
     def suits(self, view: View) -> bool:
@@ -177,14 +181,11 @@ class Bidders:
     def collect(self, view: View, experience: Experience, sightings: Sightings) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
-        # They hang on more than profiles and cluster, and there are few different ones.
-        self._costs.clear()
-        jobs = len(view.running) + len(view.pending)
-        self.samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
+        terms = _Terms(view, experience)
         bids: list[Bid] = []
         for state in view.running:
             curves = self._curves_of(_key_of(state), state, view, sightings)
-            bid = self._bid_running(state, view, curves, experience)
+            bid = _bid_running(state, curves, terms)
             if bid is not None:
                 bid.slow_down(sightings.slowness_of(state))
                 bids.append(bid)
@@ -197,55 +198,14 @@ class Bidders:
             curves = self._curves_of(key, state, view, sightings)
             if curves:
                 bid = Bid(state, curves)
-                self._settle_left(bid, left, view, experience)
-                bid.change_costs = self._costs_of(state.job, view)
+                terms.settle_left(bid, left)
+                bid.change_costs = terms.costs_of(state.job)
                 bids.append(bid)
         return bids
 
     def _prune(self, view: View) -> None:
         if len(self._waiting) > 1000 + 4 * len(view.pending):
             self._waiting.clear()
-
-    def _bid_running(
-        self, state: JobState, view: View, curves: tuple[Curve, ...], experience: Experience
-    ) -> Bid | None:
-        placement = state.placement
-        assert placement is not None
-        bid = Bid(state, curves) if curves else None
-        own = bid.curve_on(placement.gpu_type) if bid is not None else None
-        if bid is None or own is None:
-            return None
-        left = state.iterations_total - state.iterations_at(view.now)
-        self._settle_left(bid, left, view, experience)
-        bid.curve = own
-        if not view.cluster.flawless:
-            bid.usable = sum(count_usable(placement, view.cluster).values())
-        bid.change_costs = self._costs_of(state.job, view)
-        return bid
-
-    def _settle_left(self, bid: Bid, left: float, view: View, experience: Experience) -> None:
-        """Say how much work is left: what is known, or else what experience says of such a job."""
-        state, pace = bid.state, bid.alone
-        done = state.iterations_at(view.now)
-        if left == math.inf:
-            shares = draw_shares(state.id, view.seed, self.samples)
-            attained = done / pace
-            bid.lefts = [
-                max(LEAST_LEFT, experience.expect_left(attained, share) * pace) for share in shares
-            ]
-            left = max(LEAST_LEFT, experience.expect_left(attained, 0.5) * pace)
-        elif left <= 0.0:
-            left = OVERDUE_SHARE * done
-        bid.left = max(LEAST_LEFT, left)
-
-    def _costs_of(self, job: Job, view: View) -> Mapping[int, float]:
-        key = (job.type, job.gpus.options)
-        costs = self._costs.get(key)
-        if costs is None:
-            find = view.predictor.change_cost
-            costs = {gpus: find(job, Shape(gpus, 1, "")) for gpus in job.gpus.options}
-            self._costs[key] = costs
-        return costs
 
     # --- how jobs scale
 
@@ -260,8 +220,58 @@ class Bidders:
         return known[1]
 
 
+class _Terms:
+    """The parts that all bids of one decision have in common, and no other decision."""
+
+    def __init__(self, view: View, experience: Experience) -> None:
+        self.view = view
+        jobs = len(view.running) + len(view.pending)
+        self._samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
+        self._experience = experience
+        # Costs depend on more than profiles and cluster, and there are few different ones.
+        self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
+
+    def settle_left(self, bid: Bid, left: float) -> None:
+        """Say how much work is left: what is known, or else what experience says of such a job."""
+        state, pace = bid.state, bid.alone
+        done = state.iterations_at(self.view.now)
+        if left == math.inf:
+            expect_left = self._experience.expect_left
+            shares = draw_shares(state.id, self.view.seed, self._samples)
+            attained = done / pace
+            bid.lefts = [max(LEAST_LEFT, expect_left(attained, share) * pace) for share in shares]
+            left = max(LEAST_LEFT, expect_left(attained, 0.5) * pace)
+        elif left <= 0.0:
+            left = OVERDUE_SHARE * done
+        bid.left = max(LEAST_LEFT, left)
+
+    def costs_of(self, job: Job) -> Mapping[int, float]:
+        key = (job.type, job.gpus.options)
+        costs = self._costs.get(key)
+        if costs is None:
+            find = self.view.predictor.change_cost
+            costs = {gpus: find(job, Shape(gpus, 1, "")) for gpus in job.gpus.options}
+            self._costs[key] = costs
+        return costs
+
+
+def _bid_running(state: JobState, curves: tuple[Curve, ...], terms: _Terms) -> Bid | None:
+    placement, view = state.placement, terms.view
+    assert placement is not None
+    bid = Bid(state, curves) if curves else None
+    own = bid.curve_on(placement.gpu_type) if bid is not None else None
+    if bid is None or own is None:
+        return None
+    terms.settle_left(bid, state.iterations_total - state.iterations_at(view.now))
+    bid.curve = own
+    if not view.cluster.flawless:
+        bid.usable = sum(count_usable(placement, view.cluster).values())
+    bid.change_costs = terms.costs_of(state.job)
+    return bid
+
+
 def _key_of(state: JobState) -> Key:
-    """All that the curves of a job depend on, besides profiles, cluster and what was seen."""
+    """The properties that the curves of a job depend on, apart from profiles, cluster and sightings."""
     demand = state.job.gpus
     key = (state.job.type, demand.options, demand.types, demand.max_nodes)
     if state.needs is None and not state.bound_to:

@@ -1,8 +1,8 @@
 """
 How many GPUs each job shall have: the shares that are worth most together.
 
-At given prices this is a knapsack in which each job takes one of its numbers of GPUs, or none. What
-a job gets by a share is its price x speed, less what the change costs it. With up to some hundred
+At given prices this is a knapsack in which each job takes one of its numbers of GPUs, or none. The worth of
+a share to a job is its price x speed, less the cost of the change. With up to some hundred
 GPUs the best shares are found exactly, by dynamic programming over the number of GPUs. Beyond that,
 one price of a GPU divides them: every job takes what is worth most to it after paying for its GPUs,
 and only what is left over is divided exactly, among the jobs that are nearly indifferent.
@@ -13,29 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dlcore.policies.common.multiple_choice import Option, count_gpus, solve_by_price, solve_exactly
 from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve
 
 EXACT_CELLS = 60_000
-"""Up to so many jobs x GPUs the knapsack is solved exactly; that takes about 10 ms."""
-
-CORE = 48
-"""So many jobs share what is left over in a large cluster."""
-
-HALVINGS = 50
-"""How exactly the price of a GPU is found there."""
-
-
-Option = tuple[int, int, float]
-"""
-A share of a job: its GPUs, how many of them it takes from others, and its worth a second.
-
-It is a plain tuple, because Python's search for garbage drops plain tuples of numbers and visits named ones.
-A decision about 10,000 jobs makes 50,000 options, and the search was a quarter of its time.
-"""
+"""Up to this many jobs x GPUs the knapsack is solved exactly; that takes about 10 ms."""
 
 
 class Item(NamedTuple):
@@ -55,10 +38,6 @@ class Item(NamedTuple):
             if worth > most or (worth == most and weight < least):
                 best, least, most = option, weight, worth
         return best
-
-
-Options = Sequence[Option]
-Floats = NDArray[np.float64]
 
 
 def choose_by_type(
@@ -121,17 +100,12 @@ def choose(
     items = [_make_item(bid, capacity, horizon=horizon) for bid in _shortlist(bids, capacity)]
     items += visitors
     best = [item.best for item in items]
-    if _count(best) > capacity:
+    if count_gpus(best) > capacity:
         if len(items) * capacity <= EXACT_CELLS:
-            best = _solve([item.options for item in items], capacity)
+            best = solve_exactly([item.options for item in items], capacity)
         else:
-            best = _solve_large(items, capacity)
+            best = solve_by_price([item.options for item in items], capacity)
     return {item.bid: gpus for item, (gpus, _, _) in zip(items, best, strict=True) if gpus}
-
-
-def _count(options: Iterable[Option]) -> int:
-    """How many GPUs these shares take from others."""
-    return sum(weight for _, weight, _ in options)
 
 
 def _shortlist(bids: Sequence[Bid], capacity: int) -> list[Bid]:
@@ -150,7 +124,7 @@ def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
 
 
 def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ...]:
-    """List what a job can have of so many GPUs, with the worth after the cost of the change."""
+    """List the options of a job among ``capacity`` GPUs, with their worths after the cost of the change."""
     basis = (bid.price, horizon)
     if bid.listed_on is not bid.curve or bid.listed_at != basis:
         # With several types of GPU they are asked for up to three times in one decision.
@@ -166,18 +140,25 @@ def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ..
 
 def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     """All options of a job, from nothing upwards; at last what it holds, if no other is that."""
-    held, curve = bid.held, bid.curve
+    held, curve, price = bid.held, bid.curve, bid.price
+    # Most jobs hold no broken GPU, so each option weighs its number, and a call for each is saved.
+    is_simple = bid.usable == held or bid.switches
     nothing = 0.0
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
-        lost = bid.price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
+        lost = price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
         nothing = -lost / horizon
     yield 0, 0, nothing
     is_listed = False
     for gpus, speed in curve.options:
-        cost = 0.0 if gpus == held else bid.cost_of(gpus)
-        is_listed = is_listed or gpus == held
-        yield gpus, weigh(bid, gpus), bid.worth(speed, cost=cost, horizon=horizon)
+        weight = gpus if is_simple else weigh(bid, gpus)
+        if gpus == held:
+            is_listed = True
+            yield gpus, weight, bid.worth(speed, cost=0.0, horizon=horizon)
+        elif bid.part == 0.0:
+            yield gpus, weight, price * speed
+        else:
+            yield gpus, weight, bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon)
     if held in curve.speeds and not is_listed:
         # Fewer GPUs would be as fast, but to change over costs something.
         kept = bid.worth(curve.speeds[held], cost=0.0, horizon=horizon)
@@ -195,94 +176,6 @@ def weigh(bid: Bid, gpus: int) -> int:
     if gpus <= bid.held:
         return min(gpus, bid.usable)
     return gpus - (bid.held - bid.usable)
-
-
-def _solve(items: Sequence[Options], capacity: int) -> list[Option]:
-    """Solve the knapsack exactly."""
-    rows = [np.zeros(capacity + 1)]
-    for options in items:
-        before = rows[-1]
-        after = np.full(capacity + 1, -np.inf)
-        for _, weight, worth in options:
-            if weight > capacity:
-                continue
-            reached = before[: capacity + 1 - weight] + worth
-            np.maximum(after[weight:], reached, out=after[weight:])
-        rows.append(after)
-    chosen: list[Option] = []
-    left = int(np.argmax(rows[-1]))
-    for options, before, after in zip(
-        reversed(items), reversed(rows[:-1]), reversed(rows[1:]), strict=True
-    ):
-        gpus, weight, worth = next(
-            (gpus, weight, worth)
-            for gpus, weight, worth in options
-            if weight <= left and before[left - weight] + worth == after[left]
-        )
-        chosen.append((gpus, weight, worth))
-        left -= weight
-    chosen.reverse()
-    return chosen
-
-
-def _solve_large(items: Sequence[Item], capacity: int) -> list[Option]:
-    """Let one price of a GPU divide them, and the left-over be divided exactly."""
-    worths, weights = _tabulate(items)
-    low, high = 0.0, float(np.max(worths[np.isfinite(worths)])) + 1.0
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        if _sum_chosen(worths - middle * weights, weights) > capacity:
-            low = middle
-        else:
-            high = middle
-    paid = worths - high * weights
-    chosen = np.argmax(paid, axis=0)
-    best = [item.options[index] for item, index in zip(items, chosen, strict=True)]
-    left = capacity - _count(best)
-    if left > 0:
-        _divide_rest(items, best, left, paid, chosen)
-    return best
-
-
-def _sum_chosen(paid: Floats, weights: Floats) -> float:
-    """
-    How many GPUs the jobs take that choose what is worth most to each after paying, of equals the first.
-
-    Column by column, because that is several times as fast as ``argmax`` over short rows.
-    """
-    most, taken = paid[0].copy(), weights[0].copy()
-    for worth, weight in zip(paid[1:], weights[1:], strict=True):
-        np.copyto(taken, weight, where=worth > most)
-        np.maximum(most, worth, out=most)
-    return float(taken.sum())
-
-
-def _divide_rest(
-    items: Sequence[Item], best: list[Option], left: int, paid: Floats, chosen: NDArray[np.intp]
-) -> None:
-    """Solve again for the jobs that come nearest to choosing otherwise, with what they have."""
-    places = np.arange(len(items))
-    regret = paid.copy()
-    regret[chosen, places] = -np.inf
-    second = paid[chosen, places] - regret.max(axis=0)
-    core = sorted(int(place) for place in np.argsort(second, kind="stable")[:CORE])
-    capacity = min(left, _count(items[place].options[-1] for place in core))
-    capacity += _count(best[place] for place in core)
-    for place, option in zip(
-        core, _solve([items[place].options for place in core], capacity), strict=True
-    ):
-        best[place] = option
-
-
-def _tabulate(items: Sequence[Item]) -> tuple[Floats, Floats]:
-    """The worths and weights of all options: a column for each job, a row for each place in a list."""
-    counts = np.array([len(item.options) for item in items])
-    is_there = np.arange(counts.max()) < counts[:, np.newaxis]
-    worths = np.full(is_there.shape, -np.inf)
-    weights = np.zeros(is_there.shape)
-    worths[is_there] = [worth for item in items for _, _, worth in item.options]
-    weights[is_there] = [weight for item in items for _, weight, _ in item.options]
-    return np.ascontiguousarray(worths.T), np.ascontiguousarray(weights.T)
 
 
 def split_by_type(bids: Sequence[Bid]) -> Mapping[str, list[Bid]]:

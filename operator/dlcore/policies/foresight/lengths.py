@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dlcore.model import JobId
 
 MOST_REMEMBERED = 400
-"""So many lengths are remembered, the latest ones."""
+"""The number of lengths that are remembered, the latest ones."""
 
 FEWEST = 10
 """As long as fewer jobs have ended, what is supposed at first counts more than what they say."""
@@ -31,7 +31,7 @@ class Experience(NamedTuple):
 
     def expect_left(self, attained: float, share: float) -> float:
         """
-        How much a job needs yet that has had so many seconds on one GPU.
+        The remaining need of a job that has had ``attained`` seconds on one GPU.
 
         It needs less with the probability ``share``. Before anything was learnt, a job is as likely to
         need as much again as it has had as not to.

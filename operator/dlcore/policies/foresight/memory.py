@@ -1,5 +1,5 @@
 """
-What ``foresight`` remembers from one decision to the next, also over a restart of the controller.
+The memory of ``foresight`` from one decision to the next, also over a restart of the controller.
 
 :mod:`.policy` reads it with :func:`recall` at the beginning of each decision, and returns
 :class:`State` at the end. A state is a dict of values that JSON can hold, because only such a one is
@@ -32,11 +32,11 @@ class Progress(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the policy remembers."""
+    """The policy's memory."""
 
     at: float
     levels: Mapping[str, float] = {}
-    """What a GPU of each type was worth lately, smoothed."""
+    """The recent worth of a GPU of each type, smoothed."""
     progress: Mapping[JobId, Progress] = {}
     lengths: Mapping[JobId, float] = {}
     """How long the latest jobs were, in seconds on one GPU, in order of their ends."""

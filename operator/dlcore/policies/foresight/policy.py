@@ -10,12 +10,13 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
 from dlcore.options import check, declare
-from dlcore.placement.free_gpus import count_usable
-from dlcore.policies.foresight.arranging import KEEPS, Arranging, leave_only
+from dlcore.placement.counting import count_usable
 from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
 from dlcore.policies.foresight.memory import Memory, Progress, State, recall
+from dlcore.policies.foresight.placing.arranging import Arranging, leave_only
+from dlcore.policies.foresight.placing.sites import KEEPS
 from dlcore.policies.foresight.pricing import find_prices, fix_sizes
 from dlcore.policies.foresight.sightings import look
 from dlcore.policies.foresight.switching import switch_types
@@ -28,10 +29,10 @@ USUAL_SHARE = 0.75
 """A usual time is one that this part of the jobs does not exceed; longer ones begin to count more."""
 
 FEWEST_TIMES = 20
-"""Until so many jobs have ended, the times expected of the present ones count as well."""
+"""Until this many jobs have ended, the times expected of the present ones count as well."""
 
 HIGHEST_WEIGHT = 1e150
-"""With so many different priorities that weights would pass this, each step counts less."""
+"""If the number of different priorities would bring weights above this, each step counts less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Foresight:
 
     name: ClassVar[str] = "foresight"
     paper: ClassVar[str] = "our own, after SmartFill (arXiv 2509.01811)"
-    needs: ClassVar[str] = "speeds, iterations; learns lengths that it is not told"
+    needs: ClassVar[str] = "speeds, iterations; learns unknown lengths"
     assumes: ClassVar[Assumes] = {
         Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
         Knowledge.SPEED: USUAL_CURVE,
@@ -131,7 +132,7 @@ class Foresight:
     def _smooth(
         self, memory: Memory, now: float, prices: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """What a GPU of each type was worth lately."""
+        """The recent worth of a GPU of each type."""
         kept = math.exp(-max(0.0, now - memory.at) / self.memory) if memory.levels else 0.0
         return {
             kind: kept * memory.levels.get(kind, price) + (1.0 - kept) * price

@@ -1,9 +1,9 @@
 """
-What a GPU is worth to each job: prices at which the sum of all completion times is least.
+The worth of a GPU to each job: prices at which the sum of all completion times is least.
 
 While the set of jobs stays the same, one unit of work of a job has a constant worth: its *price*. The
 best shares at any moment are those that maximise the sum of price x speed, and at the best prices
-that sum is just the number of jobs that are there, because each second costs each of them a second.
+that sum is just the number of present jobs, because each second costs each of them a second.
 So prices follow backwards from the job that ends last: with the prices of those behind it known, the
 price of a job is the least at which the maximum grows by its weight.
 
@@ -19,6 +19,10 @@ SmartFill (arXiv 2509.01811) has the argument. Two things are added. Slots do no
 part of the price at which GPUs changed hands lately, which is what the jobs that are yet to arrive
 will want them for. And near the front of the line neighbours change places where the sum of price x
 work falls by it, because no formula knows the order in which jobs end.
+
+:mod:`dlcore.policies.common.pricing` finds the same prices where neither is added, of parts of GPUs as well: it keeps
+the GPUs of equal worth together in a heap. Here each GPU has its own slot in a sorted list, because several
+quotes are asked for, on several types and in both orders of two neighbours, before one is taken.
 """
 
 import math
@@ -30,10 +34,10 @@ from dlcore.policies.foresight.bids import Bid
 from dlcore.policies.foresight.curves import Curve, narrow
 
 EXCHANGED = 128
-"""Of so many jobs at the front of the line, neighbours may change places."""
+"""The number of jobs at the front of the line of which neighbours may change places."""
 
 Slots = list[float]
-"""What each GPU of a type would be used for, in worth a second, rising."""
+"""The worth a second of the best use of each GPU of a type, rising."""
 
 
 class Quote(NamedTuple):

@@ -1,8 +1,8 @@
 """
-What jobs were seen to train at, where that is not what was expected of them.
+The measured speeds of jobs, where they differ from the expected ones.
 
-A profile may be wrong, and the policy sees how fast each job trains only in the shape that it has. What
-was seen once is kept for the type of job, so that a shape which disappointed is not tried again by
+A profile may be wrong, and the policy sees how fast each job trains only in the shape that it has. It keeps each
+measured speed for the type of job, so that a disappointing shape is not tried again by
 each job, and by the same job again and again. A shape that was never seen is expected to be wrong in
 the same direction as those that were, but by less.
 
@@ -23,13 +23,13 @@ NOTICED = 0.02
 """A deviation below this share is taken for noise, because nothing would be gained by heeding it."""
 
 SETTLING_S = 30.0
-"""For so long a job has to train in a shape before its speed is noted."""
+"""The time for which a job has to train in a shape before its speed is noted."""
 
 COMMON_PART = 0.5
 """The exponent with which the mean deviation of the shapes seen is expected of the others."""
 
 MOST_TYPES = 256
-"""Of so many types of job it is kept, of the latest."""
+"""The number of types of job, the latest ones, whose speeds are kept."""
 
 Speeds = Mapping[Shape, float]
 
@@ -52,7 +52,7 @@ class Sightings(NamedTuple):
     by_job: Mapping[JobId, Sighting] = {}
 
     def speeds_of(self, kind: JobType) -> Speeds:
-        """What was seen of a type: the same object for as long as nothing new is."""
+        """The measured speeds of a type: the same object for as long as nothing is new."""
         return self.by_type.get(kind, _NONE)
 
     def slowness_of(self, state: JobState) -> float:
@@ -98,7 +98,7 @@ def look(sightings: Sightings, view: View) -> Sightings:
 
 
 def _pause(before: Sighting, now: float) -> Sighting:
-    """What is known of a job that does not train now; it has to settle again."""
+    """The sighting of a job that does not train now; it has to settle again."""
     return before if before.since is None else before._replace(since=now)
 
 

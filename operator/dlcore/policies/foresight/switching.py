@@ -7,7 +7,7 @@ visit is worth what it adds to staying, after the cost of the change.
 
 That is reckoned at the price that a job would have if it could be on any type. Its price on its own
 type would be too high: where GPUs are slow an iteration is dear, so the jobs of a slow type would
-drive others from the fast one. What a visitor leaves is not counted: with it jobs changed places some
+drive others from the fast one. The GPUs that a visitor leaves do not count: with them jobs changed places some
 nine times as often, for a mean completion time 4 % higher (Gavel's ``continuous_96`` on its three types).
 
 A job changes its type only where it becomes faster than it is. So none leaves its type to make room for
@@ -17,8 +17,9 @@ others, and the reason of the change is its own.
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
+from dlcore.policies.common.multiple_choice import Option
 from dlcore.policies.foresight.bids import Bid
-from dlcore.policies.foresight.choosing import Item, Option, choose
+from dlcore.policies.foresight.choosing import Item, choose
 from dlcore.policies.foresight.curves import Point
 
 Visits = Mapping[str, Sequence[Item]]
@@ -68,7 +69,7 @@ def _iter_visitors(
 
 
 def _make_visit(bid: Bid, options: Sequence[Point], stays: int, horizon: float) -> Item:
-    """What a job could have on another type, with what each adds to staying with so many GPUs."""
+    """The options of a job on another type, with the gain of each over keeping ``stays`` GPUs."""
     cost = bid.cost_of(stays) if 0 < stays != bid.held else 0.0
     now = bid.worth(bid.curve.speeds.get(stays, 0.0), cost=cost, horizon=horizon)
     discount = bid.cheapest / bid.price if bid.price > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""What a GPU is worth to each job after a decision, for the reasons that people read."""
+"""The worth of a GPU to each job after a decision, for the reasons that people read."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -44,7 +44,7 @@ class Worths(Mapping[JobId, float]):
         return len(self._by_job)
 
     def _find_kept(self, bid: Bid) -> float:
-        """What the job would lose with each GPU that it gave up, at the least."""
+        """The least loss of the job with each GPU that it gave up."""
         options = list_options(bid, ALL, horizon=self._horizon)
         kept = next((option for option in options if option[0] == bid.held), None)
         if kept is None:
@@ -55,7 +55,7 @@ class Worths(Mapping[JobId, float]):
         return max(0.0, min(losses, default=0.0))
 
     def _find_wanted(self, bid: Bid) -> float:
-        """What each GPU of its smallest share would be worth to a job that waits."""
+        """The worth of each GPU of its smallest share to a job that waits."""
         options = list_options(bid, ALL, horizon=self._horizon)
         wanted = ((weight, worth) for gpus, weight, worth in options if gpus)
         weight, worth = next(wanted, (1, 0.0))

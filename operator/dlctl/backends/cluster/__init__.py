@@ -1,1 +1,1 @@
-"""Jobs on a Kubernetes cluster, as the verbs ask for them: through its API server, and by nobody else."""
+"""Jobs on a Kubernetes cluster, as the verbs ask for them: only through its API server."""

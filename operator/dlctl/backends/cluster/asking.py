@@ -3,20 +3,29 @@ The API server, asked from verbs that wait for what they ask: one event loop, wh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from dlctl.backends.backend import BackendError
 from dlctl.backends.cluster.refusals import explain
 from dlkube.access import Access
-from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.client import ApiServer, Listing, Rejected, Unreachable
+from dlkube.resources import Resource
 
 MANAGER: Final = "kubectl-dljob"
 """The field manager of what users change by us."""
 CONNECTIONS: Final = 16
 
 T = TypeVar("T")
+
+
+async def list_in(
+    api: ApiServer, kind: Resource, namespaces: Sequence[str], *, labels: str = "", fields: str = ""
+) -> Listing:
+    """List the objects of some namespaces; an empty name means all."""
+    found = [await api.list(kind, each, labels=labels, fields=fields) for each in namespaces]
+    return Listing([item for each in found for item in each.items], found[0].version)
 
 
 class Asker:
@@ -37,11 +46,11 @@ class Asker:
             return self.ask_plainly(act)
 
     def ask_plainly(self, act: Callable[[ApiServer], Awaitable[T]]) -> T:
-        """Do something, for whoever knows what to make of a refusal."""
+        """Send a request, for a caller that handles refusals itself."""
         try:
             return self._runner.run(self._do(act))
         except asyncio.CancelledError:
-            # Who is interrupted while Runner.run() makes ready for that is told of it by this alone.
+            # An interrupt that comes while Runner.run() prepares for interrupts shows only as this error.
             raise KeyboardInterrupt from None
 
     def iterate(self, make: Callable[[ApiServer], AsyncIterator[T]]) -> Generator[T]:
@@ -53,13 +62,15 @@ class Asker:
             while True:
                 is_idle = False
                 with self.translating():
+                    # The event loop runs only within a question. While the caller uses what
+                    # was found, all tasks of the flow pause, and go on with the next one.
                     found = self.ask_plainly(lambda _: _next(flow))
                 is_idle = True
                 if not found:
                     return
                 yield from found
         finally:
-            # What was interrupted in the midst is ended with the event loop.
+            # A question that was interrupted half-way ends with the event loop.
             if is_idle:
                 self.ask_plainly(lambda _: _close(flow))
 
@@ -89,7 +100,7 @@ class Asker:
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Let what the API server refuses be told in our words."""
+        """Translate refusals of the API server into our words."""
         try:
             yield
         except (Rejected, Unreachable) as error:

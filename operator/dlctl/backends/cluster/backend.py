@@ -1,15 +1,15 @@
 """
 A Kubernetes cluster, as the verbs ask it: everything through its API server, with the user's rights.
 
-There is no other server: what people are to see stands in objects that Kubernetes' own rights guard.
-The operator decides; what it decided and why it says in the status of a job, and in Events.
+There is no other server: all facts for people are in objects that Kubernetes' own rights guard.
+The operator decides, and writes its decisions with their reasons into the status of a job and into Events.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.launchers import notice_of
@@ -25,18 +25,20 @@ from dlctl.backends.backend import (
     NotThere,
     Plan,
 )
-from dlctl.backends.cluster import past, podlogs, submitting
-from dlctl.backends.cluster.asking import Asker
+from dlctl.backends.cluster import podlogs, submitting
+from dlctl.backends.cluster.asking import Asker, list_in
 from dlctl.backends.cluster.connecting import Connection
-from dlctl.backends.cluster.operators import Operator
-from dlctl.backends.cluster.refusals import FORBIDDEN
-from dlctl.backends.cluster.watching import Watcher
-from dlctl.backends.cluster.wording import (
+from dlctl.backends.cluster.cordoning import Said, change_gpu
+from dlctl.backends.cluster.reading import past
+from dlctl.backends.cluster.reading.operators import Operator
+from dlctl.backends.cluster.reading.wording import (
     assumptions,
     describe_waiting,
     outages,
     sentence,
 )
+from dlctl.backends.cluster.refusals import FORBIDDEN
+from dlctl.backends.cluster.watching import Watcher
 from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 from dlkube.client import ApiServer, Rejected
@@ -45,15 +47,7 @@ from dlkube.resources import DLJOBS, EVENTS, NODES
 if TYPE_CHECKING:
     from dlcore.recording.record import Record
 
-ATTEMPTS: Final = 5
-"""So often a node is changed anew that somebody else has changed meanwhile."""
-
 T = TypeVar("T")
-
-_Said = Callable[[str], dict[str, str]]
-"""What an annotation of a node says of which GPUs, by their numbers."""
-_Change = Callable[[_Said], Mapping[str, Mapping[str, str]]]
-"""Makes of that what annotations are to say."""
 
 
 class ClusterBackend:
@@ -67,11 +61,16 @@ class ClusterBackend:
         connection: Connection,
         everywhere: bool = False,  # noqa: FBT001, FBT002 - as the option has it
         *,
+        namespaces: Sequence[str] = (),
         notice: Callable[[str], None] = say,
     ) -> None:
+        """``everywhere``: about all namespaces, or about these ``namespaces``, where they are named."""
         self._asker = Asker(connection.access)
         self._connection = connection
+        self._everywhere = everywhere
         self._listed = "" if everywhere else connection.namespace
+        self._among = namespaces
+        self._places = namespaces or (self._listed,)
         self._notice = notice
         self._noticed: set[str] = set()
         self._operator = Operator(self._asker)
@@ -79,6 +78,9 @@ class ClusterBackend:
     @property
     def home(self) -> str:
         return self._listed
+
+    def open_another(self) -> "ClusterBackend":
+        return ClusterBackend(self._connection, self._everywhere, notice=self._notice)
 
     def close(self) -> None:
         self._asker.close()
@@ -89,12 +91,12 @@ class ClusterBackend:
     # --- jobs
 
     def list_jobs(self, selector: str = "") -> JobList:
-        listing = self._asker.ask(lambda api: api.list(DLJOBS, self._listed, labels=selector))
+        listing = self._asker.ask(lambda api: list_in(api, DLJOBS, self._places, labels=selector))
         return JobList([_shown(item) for item in listing.items], listing.version)
 
     def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
         def watch(api: ApiServer) -> Any:
-            watcher = Watcher(api, self._listed, selector)
+            watcher = Watcher(api, self._listed, labels=selector)
             return watcher.watch(version)
 
         for news in self._asker.iterate(watch):
@@ -151,10 +153,13 @@ class ClusterBackend:
         waiting = describe_waiting(jobs, time.time())
         return Plan(effects, [*created.notices, notice, waiting], tells_others=False)
 
-    def explain(self, name: str) -> Json:
+    def explain(self, name: str, *, with_outages: bool = True) -> Json:
+        """``with_outages``: also tell why GPUs of all nodes are out of service, where the job waits for that reason."""
         job = self.get_job(name)
         called = full_name(job, self.home)
-        remarks = [*assumptions(job), *outages(job, self._operator.known_gpus)]
+        remarks = assumptions(job)
+        if with_outages:
+            remarks += outages(job, self._operator.known_gpus)
         told = {"message": sentence(job, time.time()), "assumptions": remarks}
         return {"name": called, **told, "job": job}
 
@@ -168,7 +173,7 @@ class ClusterBackend:
         except BackendError as error:
             self._tell_once(f"{error}; other events of {called} are left out")
             events = []
-        return past.list_history(job.get("status") or {}, events, called)[-limit:]
+        return past.list_history(job.get("status") or {}, events, job=called)[-limit:]
 
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
         if name:
@@ -187,13 +192,13 @@ class ClusterBackend:
 
     def read_record(self, since: float) -> "Record":
         from dlcore.recording.record import Header, Source  # noqa: PLC0415 - as below
-        from dlctl.backends.cluster import recorded  # noqa: PLC0415 - no other verb needs it
+        from dlctl.backends.cluster.reading import recorded  # noqa: PLC0415 - no other verb needs it
 
         jobs = self.list_jobs().items
         selector = "involvedObject.kind=DLJob"
         listing = self._unless_forbidden(
             lambda: self._asker.ask_plainly(
-                lambda api: api.list(EVENTS, self._listed, fields=selector)
+                lambda api: list_in(api, EVENTS, self._places, fields=selector)
             ),
             "the Events are left out",
         )
@@ -202,15 +207,15 @@ class ClusterBackend:
             since=since,
             until=time.time(),
             policy=str(self.about().get("policy", "")),
-            title=self._listed or "all namespaces",
+            title=self._listed or ", ".join(self._among) or "all namespaces",
         )
         events = recorded.events_by_job(jobs, listing.items if listing is not None else ())
-        return recorded.compose(jobs, events, self.list_nodes(), header)
+        return recorded.compose(jobs, events, nodes=self.list_nodes(), header=header)
 
     # --- GPUs
 
     def list_nodes(self) -> list[Json]:
-        from dlctl.backends.cluster import gpus  # noqa: PLC0415 - takes longer to load than to get jobs
+        from dlctl.backends.cluster.reading import gpus  # noqa: PLC0415 - takes longer to load than to get jobs
 
         jobs, sees_all_jobs = self._find_holders()
         holdings = gpus.find_holdings(jobs, self.home)
@@ -222,12 +227,14 @@ class ClusterBackend:
             return gpus.list_held(holdings)
         pool = self._operator.pool()
         told = self._operator.known_gpus()
-        return gpus.list_gpus(nodes.items, holdings, pool, told, sees_all_jobs=sees_all_jobs)
+        return gpus.list_gpus(
+            nodes.items, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs
+        )
 
     def _find_holders(self) -> tuple[list[Json], bool]:
         """List all jobs that may be seen, and tell whether those are all there are."""
         everywhere = self._unless_forbidden(
-            lambda: self._asker.ask_plainly(lambda api: api.list(DLJOBS)),
+            lambda: self._asker.ask_plainly(lambda api: list_in(api, DLJOBS, self._among or ("",))),
             f"only jobs in namespace {self._connection.namespace} are shown",
         )
         if everywhere is not None:
@@ -239,7 +246,13 @@ class ClusterBackend:
         from dloperator.nodes.nodes import CORDONS  # noqa: PLC0415 - as above
 
         number = str(gpu)
-        self._change_gpu(node, gpu, lambda said: {CORDONS: said(CORDONS) | {number: reason}})
+        change_gpu(
+            self._asker,
+            self._operator,
+            node,
+            gpu=gpu,
+            change=lambda said: {CORDONS: said(CORDONS) | {number: reason}},
+        )
         return {"node": node, "gpu": gpu, "reason": reason}
 
     def uncordon(self, node: str, gpu: int) -> Json:
@@ -250,7 +263,7 @@ class ClusterBackend:
         fault = told.get("faults", {}).get(number, "")
         was_cordoned = False
 
-        def change(said: _Said) -> Mapping[str, Mapping[str, str]]:
+        def change(said: Said) -> Mapping[str, Mapping[str, str]]:
             nonlocal was_cordoned
             cordons = said(CORDONS)
             was_cordoned = number in cordons
@@ -259,38 +272,13 @@ class ClusterBackend:
             word = datetime.now(UTC).isoformat(timespec="microseconds")
             return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
 
-        self._change_gpu(node, gpu, change)
+        change_gpu(self._asker, self._operator, node, gpu=gpu, change=change)
         other = told.get("out", {}).get(number)
         if other and not fault and not was_cordoned:
             self._tell_once(
                 f"{node}/{gpu} stays out of service, as the operator reported last: {other}"
             )
         return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
-
-    def _change_gpu(self, node: str, gpu: int, change: _Change) -> None:
-        """Change what annotations of a node say of its GPUs."""
-        for _ in range(ATTEMPTS - 1):
-            try:
-                self._try_to_change_gpu(node, gpu, change)
-            except Conflict:
-                continue
-            return
-        self._try_to_change_gpu(node, gpu, change)
-
-    def _try_to_change_gpu(self, node: str, gpu: int, change: _Change) -> None:
-        from dlctl.backends.cluster import gpus  # noqa: PLC0415 - as above
-
-        try:
-            document = self._asker.ask(lambda api: api.get(NODES, node))
-        except NotThere as error:
-            raise NotThere(
-                f"{node}: there is no such node; dljob gpu list shows all nodes"
-            ) from error
-        gpus.insist_on_gpu(document, gpu, self._operator.pool())
-        wanted = change(lambda name: gpus.read_numbered(document, name))
-        if any(gpus.read_numbered(document, name) != said for name, said in wanted.items()):
-            written = gpus.write_numbered(document, wanted)
-            self._asker.ask(lambda api: api.merge(NODES, node, written))
 
     def list_settings(self) -> list[Json]:
         return self._operator.settings()
@@ -316,7 +304,7 @@ class ClusterBackend:
             )
         return self._asker.iterate(lambda api: podlogs.read(api, job, query))
 
-    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+    def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         from dlctl.backends.cluster import remote  # noqa: PLC0415 - no other verb needs it
 
         job = self.get_job(name)
@@ -334,21 +322,27 @@ class ClusterBackend:
             f"CUDA_VISIBLE_DEVICES={numbers}",
             f"NVIDIA_VISIBLE_DEVICES={numbers}",
         ]
-        return self._asker.ask(lambda api: remote.execute(api, place, ["env", *seen, *command]))
+        return self._asker.ask(
+            lambda api: remote.execute(api, place, command=["env", *seen, *command])
+        )
 
     # --- what they share
 
     def _locate(self, name: str) -> tuple[str, str]:
         """Say in which namespace a job is meant, and its name there."""
-        namespace, slash, own = name.rpartition("/")
-        return (namespace if slash else self._connection.namespace), own
+        named, slash, own = name.rpartition("/")
+        namespace = named if slash else self._connection.namespace
+        if not (submitting.is_path_part(namespace) and submitting.is_path_part(own)):
+            # Nothing, "." and ".." in a path would be a question for other objects, such as all jobs.
+            raise NotThere(f"{name}: there is no such job; dljob get lists the jobs")
+        return namespace, own
 
     def _log_of(self, name: str) -> podlogs.Job:
         metadata = self.get_job(name)["metadata"]
         return podlogs.Job(metadata["namespace"], metadata["name"])
 
     def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
-        """Look at something that not everybody may see, or tell what follows from that."""
+        """Read something that not every user may see, or report what the refusal means."""
         with self._asker.translating():
             try:
                 return look()
@@ -365,7 +359,7 @@ class ClusterBackend:
 
 
 def _shown(document: Json) -> Json:
-    """Leave out who has written which field, which nobody asks a job for."""
+    """Leave out the managed fields, which users do not need."""
     document["metadata"].pop("managedFields", None)
     return document
 
@@ -378,7 +372,7 @@ def _notices(documents: Sequence[Json]) -> list[str]:
     specs = [each.get("spec") or {} for each in documents]
     notices = [notice_of(spec) for spec in specs]
     for document in documents:
-        # What cannot be read here the API server has refused already, and has said why.
+        # The API server has already refused documents that are unreadable here, with the reason.
         with suppress(jobfile.JobFileError):
             notices.append(saving.notice_for(jobfile.parse(document)))
     if any("environment" in spec for spec in specs):

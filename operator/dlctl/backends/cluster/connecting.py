@@ -5,7 +5,6 @@ Which cluster is meant, and as whom it is spoken to: as kubectl finds it, but fo
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlctl.backends.backend import BackendError
 from dlkube import access
@@ -26,14 +25,50 @@ class Connection:
     """Whether the user has named it."""
 
 
-def connect(kubeconfig: str = "", context: str = "", namespace: str = "") -> Connection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A cluster by the names that it has in a kubeconfig: it stays the same one when another context becomes current."""
+
+    file: str
+    context: str
+    namespace: str
+    is_named: bool = False
+    """Whether the user has named the namespace."""
+
+    def connect(self) -> Connection:
+        """
+        Read the credentials, which other programs may have renewed.
+
+        Raises :class:`BackendError` with one line that says what to do.
+        """
+        try:
+            found = access.find(self.file, self.context)
+        except NoAccess as error:
+            raise BackendError(str(error)) from error
+        return Connection(found, self.namespace, self.is_named)
+
+
+def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") -> Target:
     """Find the cluster; raises :class:`BackendError` with one line that says what to do."""
     file = kubeconfig or _usual_file()
+    if not file and not context and OWN_NAMESPACE.is_file():
+        own = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+        return Target(file="", context="", namespace=namespace or own, is_named=bool(namespace))
     try:
-        found = access.find(file, context)
+        named, its_namespace = access.find_context(file, context)
     except NoAccess as error:
         raise BackendError(str(error)) from error
-    return Connection(found, namespace or _namespace(file, context), bool(namespace))
+    return Target(
+        file=file,
+        context=named,
+        namespace=namespace or its_namespace or USUAL_NAMESPACE,
+        is_named=bool(namespace),
+    )
+
+
+def connect(kubeconfig: str = "", context: str = "", namespace: str = "") -> Connection:
+    """Find the cluster and read the credentials; raises :class:`BackendError`."""
+    return find_target(kubeconfig, context, namespace).connect()
 
 
 def _usual_file() -> str:
@@ -41,16 +76,3 @@ def _usual_file() -> str:
     named = os.environ.get("KUBECONFIG", "")
     usual = Path.home() / ".kube" / "config"
     return named or (str(usual) if usual.is_file() else "")
-
-
-def _namespace(file: str, context: str) -> str:
-    """Which namespace the context names, or that of the pod we are in."""
-    if not file and OWN_NAMESPACE.is_file():
-        return OWN_NAMESPACE.read_text(encoding="utf-8").strip()
-    from kubernetes.config import list_kube_config_contexts  # noqa: PLC0415 - as access has done
-
-    contexts, active = list_kube_config_contexts(file or None)  # type: ignore[no-untyped-call]
-    chosen: dict[str, Any] = next(
-        (each for each in contexts if each["name"] == context), active or {}
-    )
-    return str(chosen.get("context", {}).get("namespace") or USUAL_NAMESPACE)

@@ -1,8 +1,8 @@
 """
-What the training of a job wrote, from the logs that the kubelets keep of its pods.
+The output of a job's training, from the logs that the kubelets keep of its pods.
 
 Each start of a container has a log of its own; the kubelet keeps that of the latest start and of the
-one before it. While a job is followed, a connection that is cut is opened anew where it was.
+one before it. While a job is followed, a connection that is cut is opened again where it was.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlctl.backends.backend import LogLine, LogQuery
 from dlctl.output.jobviews import FINAL
 from dlkube import names
@@ -29,16 +29,18 @@ Json = dict[str, Any]
 
 LOOK_S: Final = 2.0
 """While a job is followed it is asked so often whether it has other pods by now, or has ended."""
+OVER_S: Final = 0.5
+"""How often a follower without lines asks whether it is over."""
 FORBIDDEN: Final = 403
 NOT_YET: Final = 400
-"""What is answered where a container has not begun, or was never started before."""
+"""The status of the answer where a container has not begun, or was never started before."""
 LONGEST_LINE: Final = 1 << 20
 """A line that goes on for longer is passed on in pieces."""
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\S+) ?")
 
 
 class Job(NamedTuple):
-    """Whose logs are meant."""
+    """The job whose logs are to be read."""
 
     namespace: str
     name: str
@@ -110,7 +112,7 @@ async def read(api: ApiServer, job: Job, query: LogQuery) -> AsyncIterator[LogLi
 async def _read_all(
     api: ApiServer, job: Job, logs: Sequence[_Log], query: LogQuery
 ) -> AsyncIterator[bytes]:
-    """Yield everything, or read backwards until there are so many lines."""
+    """Yield everything, or read backwards until the wanted number of lines is reached."""
     if query.lines is None:
         for log in logs:
             async for line in _read_one(api, job, log, query):
@@ -179,7 +181,7 @@ class _Reading:
     in_line: bool = False
     """Whether that line goes on."""
     known_until: bytes = b""
-    """What is older was read before the connection was cut."""
+    """Older lines were read before the connection was cut."""
 
     def begin(self) -> dict[str, str]:
         """Say what to ask for, now or once more, in case the connection was cut."""
@@ -224,36 +226,42 @@ class Follower:
     _tasks: "set[asyncio.Future[None]]" = field(default_factory=set)
     _is_first_look: bool = True
     _error: BaseException | None = None
-    """What no other try would mend."""
+    """An error that no other try would cure."""
 
     async def follow(self) -> AsyncIterator[LogLine]:
         """Yield the last lines of each log and then what is added."""
         look = asyncio.ensure_future(self._look_until_ended())
         try:
-            while not (look.done() and self._lines.empty()):
+            while not (look.done() and self._lines.empty()) and not self.query.is_over():
                 line = await self._next(look)
                 if line is not None:
                     yield line
-            await look
+            if look.done():
+                await look
         finally:
             for task in (look, *self._tasks):
                 task.cancel()
+            # Until all have ended, because each has a connection
+            # of the session that is closed after this.
             await asyncio.gather(look, *self._tasks, return_exceptions=True)
 
     async def _next(self, look: "asyncio.Future[None]") -> LogLine | None:
-        """Wait for a line, or until there will be no more of them."""
+        """Wait for a line, until there will be no more of them, or until it is time to ask whether it is over."""
         if not self._lines.empty():
             return self._lines.get_nowait()
         getting = asyncio.ensure_future(self._lines.get())
         either: tuple[asyncio.Future[Any], ...] = (getting, look)
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if getting.done():
-            return getting.result()
-        getting.cancel()
-        return None
+        try:
+            await asyncio.wait(either, timeout=OVER_S, return_when=asyncio.FIRST_COMPLETED)
+            return getting.result() if getting.done() else None
+        finally:
+            # Also where this is cancelled, else the getter waits on for a line that comes no more. No line is lost:
+            # a queue gives a line out only when its getter runs, and one that is cancelled after it was
+            # woken leaves the line for the next.
+            getting.cancel()
 
     async def _look_until_ended(self) -> None:
-        """Read whatever logs there come to be, until the job has ended and all of them are read."""
+        """Read all logs as they appear, until the job has ended and all of them are read."""
         while not await self._look():
             await asyncio.sleep(self.look_seconds)
         if self._tasks:
@@ -268,7 +276,7 @@ class Follower:
         """Begin to read what is new; tell whether the job has ended."""
         self._insist_on_reading()
         try:
-            # What it wrote in the end is there once it is seen to have ended.
+            # Its last output is readable once it is seen to have ended.
             has_ended = await self._has_ended()
             pods = await list_pods(self.api, self.job)
         except (Rejected, Unreachable) as error:
@@ -310,6 +318,8 @@ class Follower:
     def _finish(self, task: "asyncio.Future[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
+            # Kept for the next look. Read here in any case,
+            # else asyncio logs it as never retrieved.
             self._error = self._error or task.exception()
 
     async def _read(self, log: _Log, reading: _Reading) -> None:

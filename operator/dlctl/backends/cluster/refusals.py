@@ -1,7 +1,7 @@
 """
-What an API server refuses, in one line that says what to do.
+Refusals of an API server, each in one line that says what to do.
 
-Pure. Whatever is not known here is passed on as the API server says it.
+Pure. A refusal that is not known here is passed on in the words of the API server.
 """
 
 import re
@@ -35,7 +35,7 @@ _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"')
 _VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
 """The value that is wrong, which says little where it is the whole of a mapping."""
 _NOT_ALL = "some validation rules were not checked because the object was invalid"
-"""What is added where the shape of a document is wrong, after what is wrong with it."""
+"""The server adds this after its messages where the shape of a document is wrong."""
 
 _ROLES: Final = {
     ("dljobs", False): "dljob-view",
@@ -120,7 +120,7 @@ def _iter_lines(error: Rejected) -> Iterator[tuple[str, str]]:
             if _NOT_ALL in cause.get("message", ""):
                 continue
             said = one_line(_VALUE.sub("", cause.get("message", "")))
-            # Rules that concern several fields are told of the whole of them.
+            # A rule about several fields has the path of their parent.
             field = str(cause.get("field") or "")
             yield field, f"{field}: {said}" if field else said
     elif error.reason == "AlreadyExists":

@@ -1,8 +1,8 @@
 """
 A command in a container, as ``kubectl exec`` runs it: over a WebSocket, one byte naming the stream.
 
-Spoken is ``v4.channel.k8s.io``, which every kubelet knows. It has no way to say that standard input
-has ended; so input is passed on from a terminal only, where nobody waits for its end.
+Spoken is ``v4.channel.k8s.io``, which every kubelet knows. It has no way to say that standard input has
+ended; so input is passed on from a terminal only, whose input does not end.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from dlcore.documents.podrules import TRAINER
+from dlcore.documents.rules.podrules import TRAINER
 from dlctl.backends.backend import BackendError
 from dlkube.client import ApiServer
 from dlkube.resources import PODS
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     container: str = TRAINER
 
 
-async def execute(api: ApiServer, place: Place, command: Sequence[str]) -> int:
+async def execute(api: ApiServer, place: Place, *, command: Sequence[str]) -> int:
     """Run a command to its end and return its exit status; what it prints goes where ours does."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     streams = ("stdin", "stdout", "tty") if is_terminal else ("stdout", "stderr")
@@ -72,7 +72,7 @@ async def _listen(connection: aiohttp.ClientWebSocketResponse) -> int:
 
 
 def read_status(content: bytes) -> int:
-    """Read what is told of the end of a command; raises what kept it from being run."""
+    """Read the exit status of a command from the server's last message; raises if the command did not run."""
     status: dict[str, Any] = json.loads(content)
     if status.get("status") == "Success":
         return 0
@@ -91,7 +91,17 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
     sending: asyncio.Queue[bytes] = asyncio.Queue()
 
     def read_keys() -> None:
-        sending.put_nowait(bytes([STDIN]) + os.read(keys, BLOCK))
+        try:
+            typed = os.read(keys, BLOCK)
+        except BlockingIOError:
+            return
+        except OSError:
+            typed = b""
+        if typed:
+            sending.put_nowait(bytes([STDIN]) + typed)
+        else:
+            # The terminal was hung up. It stays readable, and the loop would call this again and again.
+            loop.remove_reader(keys)
 
     def tell_size() -> None:
         width, height = os.get_terminal_size(sys.stdout.fileno())
@@ -99,14 +109,18 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
         sending.put_nowait(bytes([RESIZE]) + size)
 
     async def send() -> None:
-        while True:
-            await connection.send_bytes(await sending.get())
+        # A connection that ends is seen by `_listen`, which says so; keys go nowhere from then on.
+        with contextlib.suppress(ConnectionError, aiohttp.ClientError):
+            while True:
+                await connection.send_bytes(await sending.get())
 
+    # Read before anything is changed, so that each error from here on puts the terminal back.
     before = termios.tcgetattr(keys)
     sender = asyncio.ensure_future(send())
     try:
-        # What was typed meanwhile is not thrown away.
+        # Keys that were typed meanwhile are kept.
         tty.setraw(keys, termios.TCSADRAIN)
+        # In raw mode Ctrl-C is a byte for the command in the container, and no signal here.
         tell_size()
         loop.add_reader(keys, read_keys)
         loop.add_signal_handler(signal.SIGWINCH, tell_size)
@@ -115,4 +129,6 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
         loop.remove_reader(keys)
         loop.remove_signal_handler(signal.SIGWINCH)
         sender.cancel()
-        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        # One that was hung up has no settings any more.
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)

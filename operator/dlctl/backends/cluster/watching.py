@@ -1,5 +1,5 @@
 """
-Jobs as they change, for as long as somebody wants to know: whatever cuts a watch, it goes on.
+Jobs as they change, for as long as the caller reads: a watch that is cut continues.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dlkube.resources import DLJOBS
 Json = dict[str, Any]
 
 RETRY_S: Final = 1.0
-"""Where nobody answers any longer, it is asked again so often."""
+"""How often an API server that no longer answers is asked again."""
 PAUSE_S: Final = 0.1
 """So that who ends each watch at once is not asked all the time."""
 PATIENCE_S: Final = 30.0
@@ -26,20 +26,20 @@ PATIENCE_S: Final = 30.0
 
 
 class News(NamedTuple):
-    """What has changed."""
+    """The changes since the last news."""
 
     items: list[Json]
     removed: list[Json]
     version: str
     is_complete: bool = False
-    """Whether those are all there are, so that whoever knows of others is to forget them."""
+    """Whether these are all jobs, so that the reader has to forget any others."""
 
 
 class Watcher:
     """Watches the jobs of a namespace, or of all, that have these labels."""
 
     def __init__(
-        self, api: ApiServer, namespace: str, labels: str, *, retry_seconds: float = RETRY_S
+        self, api: ApiServer, namespace: str, *, labels: str, retry_seconds: float = RETRY_S
     ) -> None:
         self._api = api
         self._namespace = namespace
@@ -53,6 +53,8 @@ class Watcher:
             began = time.monotonic()
             try:
                 async for news in self._go_on(version):
+                    # Before the reader gets it: a watch that is cut goes
+                    # on after this event, however long the reader takes.
                     version = news.version
                     yield news
                 self._well_at = time.monotonic()
@@ -62,7 +64,7 @@ class Watcher:
                 await asyncio.sleep(self._retry_seconds)
             except Rejected as error:
                 if error.status == GONE:
-                    version = ""  # So long ago that it has to be listed anew.
+                    version = ""  # It is too old for the server; everything has to be listed again.
                 elif self._is_for_good(began):
                     raise
                 await asyncio.sleep(self._retry_seconds)
@@ -70,6 +72,7 @@ class Watcher:
     def _is_for_good(self, began: float) -> bool:
         """Whether it was refused for so long that it does not pass; what had gone on before may."""
         now = time.monotonic()
+        # It was granted until then, so that the refusal is new and may pass.
         if now > began + PATIENCE_S:
             self._well_at = now
         return now > self._well_at + PATIENCE_S
@@ -95,6 +98,8 @@ class Watcher:
             newer = found["metadata"]["resourceVersion"]
             match event["type"]:
                 case "BOOKMARK":
+                    # Where no job changes, bookmarks alone keep
+                    # the version young enough for the next watch.
                     yield News([], [], newer)
                 case "DELETED":
                     yield News([], [found], newer)

@@ -1,8 +1,8 @@
 """
 Logs that lie in files: their last lines, and what is added to them.
 
-A log that is turned over – renamed and begun anew, or cut – is read on from its new beginning. What
-:mod:`dllocal.pods.rotating` has made parts of is read as the one log that it was.
+A rotated log – one that was renamed and started again, or cut – is read on from its new beginning. The parts
+that :mod:`dllocal.pods.rotating` has made of a log are read as one.
 """
 
 import fcntl
@@ -18,6 +18,7 @@ from dlctl.backends.backend import (
     BackendError,
     LogLine,
     NotThere,
+    never,
 )
 from dllocal.folders import older_parts
 from dllocal.pods.logtimes import Begin
@@ -38,21 +39,25 @@ Begins = Mapping[str, Begin]
 WHOLE: Begins = MappingProxyType({})
 
 
-def read_lines(logs: Logs, lines: int | None, begins: Begins = WHOLE) -> Iterator[LogLine]:
+def read_lines(logs: Logs, lines: int | None, *, begins: Begins = WHOLE) -> Iterator[LogLine]:
     """Yield the last lines of each log, one log after the other."""
     for node, path in logs.items():
-        tail = _Tail(node, path, lines, begins.get(node))
+        tail = _Tail(node, path, lines=lines, begin=begins.get(node))
         yield from tail.read()
         yield from tail.rest()
 
 
 def follow(
-    find: Callable[[], tuple[Logs, bool]], lines: int | None, begins: Begins = WHOLE
+    find: Callable[[], tuple[Logs, bool]],
+    lines: int | None,
+    *,
+    begins: Begins = WHOLE,
+    is_over: Callable[[], bool] = never,
 ) -> Iterator[LogLine]:
     """
-    Yield the last lines of each log and then what is added, until the job has ended.
+    Yield the last lines of each log and then what is added, until the job has ended or ``is_over`` holds.
 
-    ``find`` tells where the logs are and whether it has.
+    ``find`` tells where the logs are and whether the job has ended.
     """
     tails: dict[str, _Tail] = {}
     logs, ended = find()
@@ -60,7 +65,7 @@ def follow(
     while True:
         for node, path in logs.items():
             if node not in tails:
-                tails[node] = _Tail(node, path, lines, begins.get(node))
+                tails[node] = _Tail(node, path, lines=lines, begin=begins.get(node))
             yield from tails[node].read()
         # Of a node that comes later everything is news.
         lines = None
@@ -69,6 +74,8 @@ def follow(
                 yield from tail.rest()
             return
         time.sleep(LOOK_S)
+        if is_over():
+            return
         if time.monotonic() - asked >= ASK_S:
             logs, ended = _ask_again(find, logs)
             asked = time.monotonic()
@@ -87,7 +94,7 @@ def _ask_again(find: Callable[[], tuple[Logs, bool]], logs: Logs) -> tuple[Logs,
 class _Tail:
     """One log with its parts, as far as it was read."""
 
-    def __init__(self, node: str, path: Path, lines: int | None, begin: Begin | None) -> None:
+    def __init__(self, node: str, path: Path, *, lines: int | None, begin: Begin | None) -> None:
         self._node = node
         self._path = path
         self._lines = lines
@@ -108,12 +115,12 @@ class _Tail:
                 yield LogLine(self._node, line)
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield what nobody has ended by a line break."""
+        """Yield the rest, which no line break ends."""
         if self._begun:
             yield LogLine(self._node, self._begun)
             self._begun = b""
 
-    # --- bytes, whichever part they are in
+    # --- bytes, from any part
 
     def _iter_blocks(self) -> Iterator[bytes]:
         try:
@@ -173,7 +180,7 @@ class _Tail:
         """Open the parts that were not there before, oldest first."""
         files = _open_parts(self._path)
         identities = [_identify(os.fstat(file)) for file in files]
-        # What is read itself may have got the name of a part, by somebody who renames logs.
+        # The file that is read may itself be a part now, if another program renames logs.
         known = self._parts | {self._identity}
         new = [file for file, name in zip(files, identities, strict=True) if name not in known]
         for file in files:
@@ -198,7 +205,7 @@ def _open(path: Path) -> int:
 
 
 def _open_parts(path: Path) -> list[int]:
-    """Open all parts; tried anew if they change their names meanwhile."""
+    """Open all parts; try again if they change their names meanwhile."""
     files: list[int] = []
     try:
         files += map(_open, older_parts(path))
@@ -234,7 +241,7 @@ def _iter_file(file: int) -> Iterator[bytes]:
 
 
 def _seek_tail(files: Sequence[int], lines: int) -> None:
-    """Go to where the last so many lines begin, which may be in any of these files, one whole."""
+    """Go to the beginning of the last ``lines`` lines, which may be in any of these files; together they are one log."""
     left, is_end = lines, True
     for file in reversed(files):
         position = os.fstat(file).st_size

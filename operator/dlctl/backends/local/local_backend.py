@@ -8,7 +8,7 @@ is to see a job's GPUs runs here, in the surroundings that it tells.
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from dlcore.recording.record import Record
 
 WATCH_S = 25.0
-"""A question for news is asked again after so long, so that nobody waits on a dead connection."""
+"""A request for news is repeated after this time, so that no verb waits on a dead connection."""
 
 RETRY_S = 1.0
-"""Where nobody answers any longer, it is asked again so often."""
+"""How often a server that no longer answers is asked again."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""What a shell returns for a command that is not there, or that cannot be executed."""
+"""The exit statuses of a shell for a command that does not exist, or that cannot be executed."""
 
 WORKING_DIRECTORY = "dljob.io/working-directory"
 
@@ -56,13 +56,16 @@ class LocalBackend:
     def __init__(self, socket: Path, *, or_else: str = "") -> None:
         self._client = SocketClient(socket, or_else=or_else)
 
+    def open_another(self) -> "LocalBackend":
+        return self  # Nothing is open between two questions.
+
     def close(self) -> None:
         """Nothing is open between two questions."""
 
     @cached_property
     def home(self) -> str:
         """The namespace of one's own jobs: where users share a server, the user; else none."""
-        # Who may open the socket tells whether it is shared, without a question more.
+        # The permissions of the socket show whether it is shared, without another request.
         try:
             is_shared = self._client.path.stat().st_mode & 0o077
         except OSError:
@@ -88,7 +91,7 @@ class LocalBackend:
             try:
                 news = _job_list(self._get("jobs", query=query, seconds=WATCH_S))
             except Away:
-                # The next one goes on with the same jobs, and tells all of them anew.
+                # The next server goes on with the same jobs, and sends all of them again.
                 time.sleep(RETRY_S)
                 continue
             version = news.version
@@ -153,25 +156,22 @@ class LocalBackend:
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
         begins = {} if query.since is None else self._find_begins(name, query.since)
         if not query.follow:
-            return read_lines(self._find_logs(name, query.node)[0], query.lines, begins)
-        return follow(lambda: self._find_logs(name, query.node), query.lines, begins)
+            return read_lines(self._find_logs(name, query.node)[0], query.lines, begins=begins)
+        find = partial(self._find_logs, name, query.node)
+        return follow(find, query.lines, begins=begins, is_over=query.is_over)
 
-    def execute(self, name: str, command: Sequence[str], node: str = "") -> int:
+    def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         there = self._items("jobs", self._named(name), "surroundings")
-        chosen = [each for each in there if each["node"] == node] if node else there
-        if not chosen:
-            nodes = ", ".join(each["node"] for each in there)
-            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
-        place = chosen[0]
+        place = _choose(there, name, node=node)
         try:
             status = _run(list(command), place)
         except OSError as error:
-            return _tell_not_run(command[0], place["folder"], error)
+            return _tell_not_run(command[0], place["folder"], error=error)
         # As a shell tells of a command that a signal has ended.
         return status if status >= 0 else 128 - status
 
     def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
-        """Say where in the log of each node that begins which was written within so many seconds."""
+        """Find the place in the log of each node where the output of the last ``since`` seconds begins."""
         answer = self._get("jobs", self._named(name), "logs", query={"since": since})
         return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
@@ -249,11 +249,20 @@ def _as_user(place: Json) -> dict[str, Any]:
 
 
 def _of_this_terminal() -> dict[str, str]:
-    """What belongs to the terminal and not to the job, in whose environment a command runs."""
+    """Return the variables of this terminal, which a command needs on top of its job's environment."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
 
 
-def _tell_not_run(command: str, folder: str, error: OSError) -> int:
+def _choose(there: Sequence[Json], name: str, *, node: str) -> Json:
+    """Return the first of the places of a job, or the first on this node."""
+    chosen = [each for each in there if node in ("", each["node"])]
+    if not chosen:
+        nodes = ", ".join(each["node"] for each in there)
+        raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+    return chosen[0]
+
+
+def _tell_not_run(command: str, folder: str, *, error: OSError) -> int:
     """Say why a command was not run, and return what a shell would."""
     if error.filename == folder:
         raise BackendError(
@@ -288,7 +297,12 @@ def _list(documents: Sequence[Json]) -> Json:
 
 
 def _placed(document: Json, here: str) -> Json:
-    metadata = document["metadata"]
+    metadata = document.get("metadata")
+    # The server says what is wrong with such a document, in the words that it has for all fields.
+    if not isinstance(metadata, Mapping):
+        return document
     annotations = metadata.get("annotations") or {}
+    if not isinstance(annotations, Mapping):
+        return document
     placed = {**metadata, "annotations": {WORKING_DIRECTORY: here, **annotations}}
     return {**document, "metadata": placed}

@@ -41,7 +41,7 @@ def run(command: Sequence[str], **options: Any) -> int:
         os.close(follower)
         follower = -1
         with _raw(ours[0]) if ours[0] in shown else contextlib.nullcontext():
-            return _pass_on(process, leader, shown, reads=ours[0] in shown)
+            return _pass_on(process, leader, shown=shown, reads=ours[0] in shown)
     finally:
         for descriptor in (leader, follower):
             if descriptor >= 0:
@@ -66,7 +66,7 @@ def _start(
 
 
 def _pass_on(
-    process: subprocess.Popen[bytes], leader: int, shown: Sequence[int], *, reads: bool
+    process: subprocess.Popen[bytes], leader: int, *, shown: Sequence[int], reads: bool
 ) -> int:
     keys, sources = sys.stdin.fileno(), [leader]
     if reads:
@@ -94,7 +94,7 @@ def _look(process: subprocess.Popen[bytes], leader: int, out: int, sources: list
 
 
 def _copy(source: int, sink: int) -> bool:
-    """Pass on what is there; tell whether there may be more."""
+    """Pass on the waiting data; return whether there may be more."""
     try:
         block = os.read(source, BLOCK)
     except OSError:

@@ -1,9 +1,9 @@
 """
 HTTP on the Unix socket of a ``dljob up``: one request a connection, JSON in and out.
 
-What goes wrong on the way is told as a :class:`~dlctl.backends.backend.BackendError` that names the socket
+A failure raises a :class:`~dlctl.backends.backend.BackendError` that names the socket
 and what to do. Python's own client would do as well, but loading it takes longer than all the rest
-of ``dljob get``; and what answers here is our own server, which says how long an answer is.
+of ``dljob get``; and the peer is our own server, which says how long an answer is.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ROOT = 0
 
 
 class _Cut(ConnectionError):
-    """Who was asked ended before all of the answer was there."""
+    """The server ended before the whole answer had arrived."""
 
 
 class SocketClient:
@@ -43,7 +43,7 @@ class SocketClient:
         self.path = path
         self._patience_s = patience_s or PATIENCE_S
         self._or_else = or_else
-        """What else could be meant, where nobody answers."""
+        """The remedy where no server answers."""
 
     def ask(
         self,
@@ -55,7 +55,7 @@ class SocketClient:
         seconds: float = 0.0,
     ) -> dict[str, Any]:
         """
-        Return the answer to a request for ``/v1/PARTS…``, which may take so many seconds longer.
+        Return the answer to a request for ``/v1/PARTS…``, which may take ``seconds`` longer than usual.
 
         Each part may hold any characters.
         """
@@ -65,7 +65,7 @@ class SocketClient:
         limit = self._patience_s + seconds
         payload = b"" if body is None else json.dumps(body).encode()
         try:
-            return _read(_exchange(self.path, _request(method, target, payload), limit))
+            return _read(_exchange(self.path, _request(method, target, payload), limit=limit))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise Away(
                 f"no dljob up answers at {self.path}; start one, or name the folder of another one"
@@ -111,7 +111,7 @@ def shorten(path: Path) -> Path:
     return path.parent.resolve(strict=True) / path.name
 
 
-def _exchange(path: Path, request: bytes, limit: float) -> bytes:
+def _exchange(path: Path, request: bytes, *, limit: float) -> bytes:
     """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit)
@@ -119,7 +119,7 @@ def _exchange(path: Path, request: bytes, limit: float) -> bytes:
         connection.connect(str(short))
         _insist_on_user(connection, path)
         _insist_on_folder(short.parent)
-        # Who refuses what is too large does so before all of it has arrived.
+        # A server refuses a request that is too large before all of it has arrived.
         with contextlib.suppress(BrokenPipeError):
             connection.sendall(request)
         blocks = []

@@ -1,7 +1,7 @@
 """
-``dljob apply``: jobs are as their files say, whether they are there already or not.
+``dljob apply``: make jobs agree with their files, whether they exist already or not.
 
-A job that is not there is submitted. Of one that is there the spec becomes what the file says, as far as it
+A job that does not exist is submitted. An existing job gets the spec of its file, as far as that
 may change while the job runs; a field that the file leaves out gets its default. Two things stay as they are
 unless the file says them: whether the job is suspended, and its labels. All of it is tried before anything is
 done, so that a file that is wrong changes nothing.
@@ -22,7 +22,12 @@ from dlctl.backends.backend import (
     NotThere,
 )
 from dlctl.backends.choosing import output_option, with_backend
-from dlctl.inputs.changing import change_job, describe_changes, insist_on_living
+from dlctl.inputs.changing import (
+    change_job,
+    describe_changes,
+    insist_on_living,
+    retry_overtaken,
+)
 from dlctl.inputs.completing import complete_files
 from dlctl.inputs.sources import (
     Source,
@@ -37,7 +42,7 @@ from dlctl.output.messages import say
 
 
 class Wish(NamedTuple):
-    """A job as its file has it, beside the one that is there."""
+    """A job as its file has it, beside the existing one."""
 
     source: Source
     name: str
@@ -120,8 +125,13 @@ def _try(backend: Backend, wish: Wish) -> None:
     if wish.there is None:
         backend.create_jobs([wish.document], dry_run=True)
     elif wish.differences:
-        insist_on_living(JobView.of(wish.there), wish.name)
-        backend.replace_job(wish.merged(wish.there), dry_run=True)
+        retry_overtaken(lambda: _try_to_change(backend, wish))
+
+
+def _try_to_change(backend: Backend, wish: Wish) -> None:
+    there = backend.get_job(wish.name)
+    insist_on_living(JobView.of(there), wish.name)
+    backend.replace_job(wish.merged(there), dry_run=True)
 
 
 def _create(backend: Backend, wishes: Sequence[Wish]) -> None:
@@ -145,5 +155,5 @@ def _apply(backend: Backend, wish: Wish, *, dry_run: bool) -> str:
     if not differences:
         return "is unchanged"
     if not dry_run:
-        change_job(backend, wish.name, wish.merged)
+        change_job(backend, wish.name, alter=wish.merged)
     return f"{would}changed: {', '.join(differences)}"

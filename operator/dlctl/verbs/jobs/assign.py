@@ -1,5 +1,5 @@
 """
-``dljob set``: the GPUs and the priority of jobs that are there.
+``dljob set``: change the GPUs and the priority of existing jobs.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ def command(backend: Backend, *, selection: Selection, priority: int | None, **s
     if not demand.is_given and priority is None:
         raise click.UsageError("nothing is set; give --gpus, --min-gpus, --max-gpus or --priority")
     names = selection.find(backend, "change", applies=lambda job: not job.is_final)
-    return for_each(names, lambda name: _set(backend, name, demand, priority=priority))
+    return for_each(names, lambda name: _set(backend, name, demand=demand, priority=priority))
 
 
-def _set(backend: Backend, name: str, demand: Demand, *, priority: int | None) -> str:
+def _set(backend: Backend, name: str, *, demand: Demand, priority: int | None) -> str:
     def alter(document: Json) -> Json:
         spec: Mapping[str, Any] = document["spec"]
         said: Json = {} if priority is None else {"priority": priority}
@@ -45,7 +45,7 @@ def _set(backend: Backend, name: str, demand: Demand, *, priority: int | None) -
         altered = {**document, "spec": {**spec, **said}}
         return altered if spec != altered["spec"] else document
 
-    change = change_job(backend, name, alter)
+    change = change_job(backend, name, alter=alter)
     if not change.is_change:
         return "is unchanged"
     return f"changed: {', '.join(describe_changes(change.before, change.after)) or 'nothing'}"

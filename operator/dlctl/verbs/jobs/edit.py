@@ -1,8 +1,8 @@
 """
 ``dljob edit``: a job in the editor of its user.
 
-What is wrong with the text comes back into the editor, as comments above it. What the user wrote is never
-lost: where it is given up, it is left in a file that is named.
+Mistakes in the text come back into the editor, as comments above it. The user's text is never
+lost: when the user gives up, the verb leaves it in a file and names that.
 """
 
 import os
@@ -19,7 +19,7 @@ import click
 from dlcore.documents.jobnames import full_name
 from dlctl.backends.backend import Backend, BackendError, Json
 from dlctl.backends.choosing import name_argument, with_backend
-from dlctl.inputs.changing import describe_changes, insist_on_living
+from dlctl.inputs.changing import describe_changes, insist_on_living, retry_overtaken
 from dlctl.inputs.sources import Source, WrongJobs, check
 from dlctl.output.forms import to_yaml
 from dlctl.output.jobviews import JobView
@@ -32,11 +32,11 @@ HEAD = (
     "the limits and the labels may change while the job runs. Nothing happens if nothing is changed.",
 )
 EDITORS = ("sensible-editor", "vi", "nano")
-"""What is tried where neither $VISUAL nor $EDITOR says which."""
+"""The editors that are tried where neither $VISUAL nor $EDITOR is set."""
 MOST_ROUNDS = 100
 """An editor that is a program, and writes the same mistake again and again, is opened so often."""
 SHOWN = ("name", "namespace", "labels", "annotations")
-"""What of the metadata is its user's."""
+"""The fields of the metadata that belong to the user."""
 
 
 @click.command("edit")
@@ -46,8 +46,8 @@ def command(backend: Backend, *, name: str) -> int:
     """
     Change a job in your editor: $VISUAL, else $EDITOR.
 
-    What is wrong with the text comes back as comments. To give up, leave the text as it is; what you
-    wrote is then in a file.
+    Mistakes in the text come back as comments. To give up, leave the text as it is; a file then has
+    what you wrote.
     """
     document = backend.get_job(name)
     insist_on_living(JobView.of(document), name)
@@ -55,13 +55,13 @@ def command(backend: Backend, *, name: str) -> int:
         prefix=f"dljob-{re.sub('[^a-z0-9-]', '-', name)}-", suffix=".yaml"
     )
     os.close(handle)
-    return _Editing(backend, name, document, Path(path)).run()
+    return _Editing(backend, name, document=document, path=Path(path)).run()
 
 
 class _Editing:
     """One job in an editor, until it is changed or given up."""
 
-    def __init__(self, backend: Backend, name: str, document: Json, path: Path) -> None:
+    def __init__(self, backend: Backend, name: str, *, document: Json, path: Path) -> None:
         self._backend = backend
         self._name = name
         self._base = document
@@ -121,19 +121,23 @@ class _Editing:
         """Change the job to what the text says; else say what is wrong with it."""
         try:
             wanted = self._read(text)
-            current = self._backend.get_job(self._name)
-            insist_on_living(JobView.of(current), self._name)
-            meanwhile = describe_changes(self._base, current)
-            if meanwhile:
-                self._base = current
-                return (_overtaken(meanwhile),)
-            changed = self._with(current, wanted)
-            differences = describe_changes(current, changed)
-            self._backend.replace_job(changed)
+            return retry_overtaken(lambda: self._change(wanted))
         except WrongJobs as wrong:
             return wrong.lines
         except BackendError as error:
             return [each.line for each in error.complaints] or [str(error)]
+
+    def _change(self, wanted: Json) -> Sequence[str]:
+        """Change the job, unless another user changed it after the text was begun: return what that user did."""
+        current = self._backend.get_job(self._name)
+        insist_on_living(JobView.of(current), self._name)
+        meanwhile = describe_changes(self._base, current)
+        if meanwhile:
+            self._base = current
+            return (_overtaken(meanwhile),)
+        changed = self._with(current, wanted)
+        differences = describe_changes(current, changed)
+        self._backend.replace_job(changed)
         click.echo(f"{self._name} changed: {', '.join(differences) or 'nothing'}")
         return ()
 

@@ -19,4 +19,4 @@ def command(backend: Backend, *, name: str, words: tuple[str, ...], node: str) -
 
     For example: dljob exec resnet18 -- nvidia-smi. The exit status is that of the command.
     """
-    return backend.execute(name, words, node)
+    return backend.execute(name, words, node=node)

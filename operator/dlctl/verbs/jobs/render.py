@@ -37,8 +37,8 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     """
     Print the pods that a job of these files would have on Kubernetes.
 
-    What is added to its template is the SideCar, the certificates by which it is known, its node, and
-    what lets it see GPUs; everything else is as it was written.
+    DLJob adds to its template the SideCar, the certificates that identify it, its node, and the
+    access to GPUs; everything else stays as you wrote it.
     """
     from dlcore.problems import WrongDocument  # noqa: PLC0415 - not for --help
     from dloperator.settings import read_settings  # noqa: PLC0415 - likewise
@@ -46,7 +46,7 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     settings = read_settings(None, options)
     try:
         found = [source for name in files for source in iter_sources(name)]
-        # What stands beside a job, such as its volume, is no pod of it.
+        # Other documents beside a job, such as its volume, are no pods of it.
         sources = [source for source in found if is_job(source)]
         check(sources)
     except WrongJobs as wrong:
@@ -57,7 +57,7 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     status = 0
     for source in sources:
         try:
-            pods += _render(source.document, node, settings.pods)
+            pods += _render(source.document, node, settings=settings.pods)
         except WrongDocument as wrong:
             status = 1
             for problem in wrong.problems:
@@ -68,7 +68,7 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     return 0
 
 
-def _render(document: Json, node: str, settings: "PodSettings") -> list[Json]:
+def _render(document: Json, node: str, *, settings: "PodSettings") -> list[Json]:
     from dlcontrol.situation.status import Booking  # noqa: PLC0415 - takes longer to load than --help does
     from dlcore.documents import jobfile  # noqa: PLC0415
     from dlcore.model import NodeName  # noqa: PLC0415
@@ -77,5 +77,7 @@ def _render(document: Json, node: str, settings: "PodSettings") -> list[Json]:
     job = jobfile.parse(document, require_template=True)
     metadata = {"namespace": "default", "uid": UNKNOWN_UID, **document["metadata"]}
     kept = {**document, "metadata": metadata}
-    trainer = building.make_trainer(kept, job, Booking(NodeName(node), 1), settings)
+    trainer = building.make_trainer(
+        kept, job, booking=Booking(NodeName(node), 1), settings=settings
+    )
     return [trainer, *building.make_auxiliaries(kept, job.roles)]

@@ -1,5 +1,5 @@
 """
-``dljob suspend``, ``resume`` and ``cancel``: what a user may change about jobs that are there.
+``dljob suspend``, ``resume`` and ``cancel``: changes of existing jobs.
 """
 
 import time
@@ -97,7 +97,7 @@ def cancel(
         applies=lambda job: keep_checkpoints or job.phase != CANCELLING,
         warning=_WARNINGS[keeping] if backend.removes_checkpoints else "",
     )
-    status = for_each(names, lambda name: cancel_job(backend, name, keeping))
+    status = for_each(names, lambda name: cancel_job(backend, name, keeping=keeping))
     if wait:
         _wait_until_gone(backend, names)
     return status
@@ -131,10 +131,10 @@ def suspend_job(backend: Backend, name: str, *, suspended: bool) -> Change:
             return document
         return {**document, "spec": {**document["spec"], "suspend": suspended}}
 
-    return change_job(backend, name, alter)
+    return change_job(backend, name, alter=alter)
 
 
-def cancel_job(backend: Backend, name: str, keeping: Keeping = Keeping.USUAL) -> str:
+def cancel_job(backend: Backend, name: str, *, keeping: Keeping = Keeping.USUAL) -> str:
     """Cancel a job; return what to tell of it, and of its checkpoints where the place knows of any."""
     fate = backend.delete_job(name, checkpoints=keeping).get("checkpoints")
     if not fate:

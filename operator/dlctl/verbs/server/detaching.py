@@ -19,10 +19,10 @@ from dlctl.output.messages import complain, say
 READY = b"ready"
 
 NOTICE_S = 10.0
-"""After so long without an answer the user learns what is waited for, and how to give up."""
+"""The time without an answer after which the user learns what the command waits for, and how to give up."""
 
 LAST_LINES = 10
-"""So many lines of the log are shown of a start that failed."""
+"""The number of lines of the log that are shown of a start that failed."""
 
 FIRST_INHERITED = 3
 """File descriptors from here on are not standard input, output or error."""
@@ -86,7 +86,7 @@ class Parent:
         return os.read(self.pipe, len(READY)) == READY
 
     def _log_lines(self) -> list[str]:
-        """What the child has written to the log, shortened."""
+        """Return the child's lines in the log, shortened."""
         try:
             with self.log.open("rb") as log:
                 # A log that was turned over meanwhile is shorter, and all of it is new.
@@ -117,7 +117,7 @@ def fork(log: Path) -> Child | Parent:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    # What else was inherited would stay open as long as this runs, such as the pipe of a caller
+    # Other inherited descriptors would stay open as long as this runs, such as the pipe of a caller
     # that waits for its end.
     for number in sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()):
         if number >= FIRST_INHERITED and number != writer:

@@ -1,15 +1,14 @@
 """
 ``dljob down``: end the ``dljob up`` of this machine, in order.
 
-The kernel says which process listens at the socket, and only who may signal that process can end it.
-What trains goes on: the SideCars need no controller, and the next ``dljob up`` finds them.
+The kernel says which process listens at the socket, and only a user who may signal that process can end it.
+Trainings go on: the SideCars need no controller, and the next ``dljob up`` finds them.
 """
 
 import os
 import select
 import signal
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -23,7 +22,7 @@ from dlctl.output.messages import say
 
 TIMEOUT_S = 60.0
 PATIENCE_S = 5.0
-"""One that hangs is ended without a list of its jobs."""
+"""A server that does not answer within this time ends without a list of its jobs."""
 
 MOST_NAMES = 5
 
@@ -44,7 +43,7 @@ def command(*, state: Path | None, timeout: float) -> None:
     """
     End the dljob up of this machine.
 
-    What trains goes on training, and the next dljob up takes it over. To end jobs as well, use
+    Trainings go on, and the next dljob up takes them over. To end jobs as well, use
     dljob cancel or dljob suspend before.
     """
     # Also that of all users, which root ends: the same one that the other verbs would ask.
@@ -79,13 +78,15 @@ def find_process(path: Path) -> int | None:
     return process
 
 
-def _find_training(path: Path) -> list[str]:
-    """Name the jobs that have GPUs. A server that does not answer can be ended all the same."""
-    with suppress(BackendError):
-        client = SocketClient(path, patience_s=PATIENCE_S)
+def _find_training(path: Path) -> list[str] | None:
+    """Return the names of the jobs that have GPUs, or ``None`` where the server does not answer."""
+    client = SocketClient(path, patience_s=PATIENCE_S)
+    try:
         jobs = [JobView.of(each, "") for each in client.ask("GET", ("jobs",))["items"]]
-        return [job.name for job in jobs if job.slices and not job.is_final]
-    return []
+    except BackendError:
+        # A server that hangs can be ended all the same, but nothing is known about its jobs.
+        return None
+    return [job.name for job in jobs if job.slices and not job.is_final]
 
 
 def _end(process: int, timeout: float, log: Path) -> None:
@@ -112,7 +113,12 @@ def _end(process: int, timeout: float, log: Path) -> None:
         )
 
 
-def _tell(training: list[str]) -> str:
+def _tell(training: list[str] | None) -> str:
+    if training is None:
+        return (
+            "It did not name its jobs before its end; each job that has GPUs goes on training, and"
+            " the next dljob up takes over."
+        )
     if not training:
         return "No job has GPUs."
     names = ", ".join(training[:MOST_NAMES])

@@ -1,7 +1,7 @@
 """
 Whether this installation may serve all users: each of them can run it, and only root can change it.
 
-``dljob up --system`` asks before it begins. Root would run whatever another user has written into an
+``dljob up --system`` asks before it begins. Root would run code that another user has written into an
 interpreter, a package, or a folder that modules are loaded from.
 """
 
@@ -58,7 +58,7 @@ def find_writer(path: Path) -> tuple[Path, str] | None:
     """
     Return what on the way to a file another user than root may change, and that user or group.
 
-    In a folder such as /tmp all may make files, but nobody may replace those of root.
+    In a folder such as /tmp every user may make files, but none may replace those of root.
     """
     for each in (path.absolute(), path.resolve()):
         for part in (each, *each.parents):
@@ -68,7 +68,7 @@ def find_writer(path: Path) -> tuple[Path, str] | None:
 
 
 def _writer_of(status: os.stat_result, *, is_last: bool) -> str:
-    """Name a user or group that may write there, besides root; empty if there is none."""
+    """Name a user or group other than root that may write there; empty if there is none."""
     if status.st_uid != 0:
         return f"the user {name_user(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode):

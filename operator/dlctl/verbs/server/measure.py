@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcore.documents import jobfile
 from dlcore.model import Job, Mechanism
 from dlcore.predicting import mini_epochs
@@ -37,7 +37,7 @@ from dllocal.gpus.nvml import NoGpus
 from dllocal.measuring import Bench, Stuck, Told
 from dllocal.pods import trainers
 from dllocal.profiling import Course, profile_in_mini_epochs, profile_job
-from dllocal.running import Setup
+from dllocal.setup import Setup
 from dlsim.clusters import Machines, build_packed
 from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
@@ -65,6 +65,8 @@ def measure(
         counts = mini_epochs.count_gpus(job.gpus.options)
     counts = counts or job.gpus.options
     check(file, job, counts)
+    # The folder goes last: `run_to_the_end` returns when the
+    # processes that write there have ended, also after Ctrl-C.
     with _quiet("dllocal"), tempfile.TemporaryDirectory(prefix="dljob-measure-") as folder:
         supply = find_gpus(cluster, max(counts))
         setup = Setup(
@@ -79,17 +81,17 @@ def measure(
         course = Course(counts=counts, rounds=rounds, patience_s=600.0 + 20 * seconds)
         length_s = MINI_EPOCH_SHARES * seconds if in_mini_epochs else None
         try:
-            return run_to_the_end(_measure(setup, document, course, length_s))
+            return run_to_the_end(_measure(setup, document, course=course, mini_epoch_s=length_s))
         except Stuck as error:
             raise click.ClickException(f"{error}; its logs are gone; run the job alone") from error
 
 
 async def _measure(
-    setup: Setup, document: Document, course: Course, mini_epoch_s: float | None
+    setup: Setup, document: Document, *, course: Course, mini_epoch_s: float | None
 ) -> Profile:
     async with Bench(setup) as bench:
         if mini_epoch_s is None:
-            return await profile_job(bench, document, course, say)
+            return await profile_job(bench, document, course=course, watch=say)
         return await profile_in_mini_epochs(
             bench, document, seconds=mini_epoch_s, patience_s=course.patience_s, watch=say
         )
@@ -97,7 +99,7 @@ async def _measure(
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Log errors only, of what is to be told by us."""
+    """Let a logger log errors only, because this verb itself reports the rest."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -109,7 +111,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 def keep(store: Store, measured: Profile, seconds: float) -> Profile:
     """Let the store learn what was measured, as if it had been seen of a job like others."""
-    stored = fold_into(store, measured.type, list(_observations(measured, seconds)))
+    stored = fold_into(store, measured.type, observations=list(_observations(measured, seconds)))
     return stored.profile or measured
 
 

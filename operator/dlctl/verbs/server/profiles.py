@@ -82,7 +82,7 @@ def find_store(backend: LocalBackend, folders: Folders) -> str:
 @click.group("profiles")
 def command() -> None:
     """
-    What is known of types of jobs: their speeds, learning curves and costs.
+    Show and change the profiles of types of jobs: speeds, learning curves and costs.
 
     A type is named as `dljob profiles list` prints it: MODEL/DATASET/BATCHSIZE.
     """
@@ -306,7 +306,7 @@ def measure(
 @_with_store
 def forget(store: Store, *, types: tuple[str, ...]) -> None:
     """
-    Forget what is known of types. Jobs of them are profiled anew.
+    Forget the profiles of types. DLJob then measures their jobs again.
     """
     for profile in _choose(list_known(store), types):
         importing.forget_profile(store, profile.type)

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from dlcontrol import settings as setting
-from dlcontrol.loop import Options
+from dlcontrol.scheduling import Options
 from dlcontrol.settings import Loaded
 from dlcontrol.situation.ports import Behind, Fenced
 from dlcore import policies
@@ -32,15 +32,14 @@ from dlctl.inputs.completing import complete_policies
 from dlctl.output.messages import say
 from dlctl.verbs.server import detaching, web
 from dlctl.verbs.server.installation import insist_on_root
+from dlctl.verbs.server.supplying import find_supply, folders_at
 from dllocal.events import Events
-from dllocal.folders import SYSTEM_ROOT, Folders, StateError, default_root
-from dllocal.gpus import devices, gpu_choices
+from dllocal.folders import SYSTEM_ROOT, StateError, default_root
 from dllocal.gpus.devices import Supply
-from dllocal.gpus.gpu_choices import WrongChoice, is_count
-from dllocal.gpus.nvml import NoGpus, Nvml
-from dllocal.running import Running, Setup, Sharing
+from dllocal.running import Running
 from dllocal.settings import LocalSettings
-from dlsim.clusters import Machines, build_packed
+from dllocal.setup import Setup, Sharing
+from dlsim.clusters import Machines
 from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
 from dlstore.opening import open_notebook
@@ -116,6 +115,14 @@ def _read_policy(text: str) -> str:
     help="Serve the page that shows GPUs over time to a browser on this machine, and print its address.",
 )
 @click.option(
+    "--web-host",
+    "web_names",
+    multiple=True,
+    callback=web.read_names,
+    metavar="NAME",
+    help="With --web: a name by which browsers reach it; by an address they do anyway. More than once for more names.",
+)
+@click.option(
     "--web-unencrypted",
     is_flag=True,
     help="Allow --web at an address that other machines reach, although all between can read along.",
@@ -159,19 +166,18 @@ def command(
     """
     Run jobs on this machine until Ctrl-C, or with --detach until dljob down.
 
-    What trains goes on training when this ends, and is found again by the next dljob up. Settings
+    Trainings go on when this ends, and the next dljob up finds them again. Settings
     come from the options, then from the environment (DLJOB_POLICY, DLJOB_PACE_PERIOD_SECONDS, …),
     then from the settings file. The log is dljob.log in the state folder.
     """
     sharing = _read_sharing(system=bool(given.pop("system")), group=given.pop("group"))
     root = state or (SYSTEM_ROOT if sharing is not None else default_root(os.environ))
-    page: web.Address | None = given.pop("page")
-    web.check_usage(
-        page, unencrypted=bool(given.pop("web_unencrypted")), system=sharing is not None
-    )
+    page = web.take_page(given, system=sharing is not None)
     loaded = load_settings(config, given)
     if print_unit:
-        click.echo(units.unit(_unit_arguments(context.find_root().obj, root, config)), nl=False)
+        click.echo(
+            units.unit(_unit_arguments(context.find_root().obj, root, config=config)), nl=False
+        )
         return 0
     if sharing is not None:
         insist_on_root()
@@ -179,13 +185,15 @@ def command(
         os.umask(0o077)
     child = None
     if detach or page is not None:
-        _make_folders(root)
+        folders_at(root)
     if detach:
         process = detaching.fork(root.absolute() / "dljob.log")
         if isinstance(process, detaching.Parent):
             return process.wait()
         child = process
-    setup = build_setup(root, loaded, find_supply(root, gpus, virtual_gpus, cluster))
+    setup = build_setup(
+        root, loaded, supply=find_supply(root, gpus, virtual=virtual_gpus, cluster=cluster)
+    )
     setup = replace(setup, sharing=sharing)
     try:
         with _logging(root / "dljob.log") as shown, web.serving(page, root):
@@ -216,7 +224,7 @@ def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
         ) from error
 
 
-def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> list[str]:
+def _unit_arguments(typed: Sequence[str], root: Path, *, config: Path | None) -> list[str]:
     """Say what a service is to be started with; it has neither this folder nor this environment."""
     if config is not None and not config.is_absolute():
         raise click.UsageError(
@@ -230,7 +238,7 @@ def _unit_arguments(typed: Sequence[str], root: Path, config: Path | None) -> li
 
 
 def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[LocalSettings]:
-    """Put the settings together; whatever is wrong with them is told by name."""
+    """Put the settings together; an error names the setting."""
     document: object = None
     if config is not None:
         documents = [content for _, content in yamlfiles.load(config)]
@@ -246,86 +254,10 @@ def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Lo
 _PATHS = {"metrics": "serving.metrics"}
 
 
-def find_supply(
-    root: Path,
-    gpus: str | None,
-    virtual: tuple[Machines, ...] | None,
-    cluster: tuple[Machines, ...] | None,
-) -> Supply:
-    """Say which GPUs there are: those of this machine, or virtual ones."""
-    given = [gpus is not None, virtual is not None, cluster is not None]
-    if sum(given) > 1:
-        raise click.UsageError(
-            "--gpus, --virtual-gpus and --cluster exclude each other; give one of them"
-        )
-    if cluster is not None:
-        nodes = build_packed(cluster)
-        return Supply(lambda: nodes)
-    if gpus is not None and is_count(gpus):
-        virtual = _read_old_count(gpus)
-    name = machine_name(root)
-    if virtual is not None:
-        node = devices.virtual_node(sum(each.nodes * each.gpus for each in virtual), name)
-        return Supply(lambda: (node,))
-    return _find_real(name, gpus)
-
-
-def _read_old_count(text: str) -> tuple[Machines, ...]:
-    """
-    Read a plain number as so many virtual GPUs, as it always was.
-
-    Where there are GPUs it could as well be meant as the number of one, or as so many of them: there
-    it is refused, because trainings would run on GPUs that were not asked for.
-    """
-    virtual: tuple[Machines, ...] = arguments.read_gpus(text)
-    try:
-        there = len(Nvml().devices())
-    except NoGpus:
-        say(
-            f"note: --gpus {text} starts {text} virtual GPUs; write --virtual-gpus {text} for"
-            " that. --gpus names GPUs of this machine, such as 0,2-3"
-        )
-        return virtual
-    raise click.UsageError(
-        f"--gpus {text}: the {there} GPUs here are named, not counted; write --gpus {text}-{text}"
-        f" for GPU {text} alone, --gpus 0,1 for some of them, or --virtual-gpus {text} for virtual"
-        " ones"
-    )
-
-
-def _find_real(name: str, gpus: str | None) -> Supply:
-    try:
-        chosen = None if gpus is None else gpu_choices.parse(gpus)
-        real = devices.find_gpus(name, chosen=chosen, environment=os.environ)
-    except NoGpus as error:
-        raise click.ClickException(str(error)) from error
-    except WrongChoice as error:
-        option = "" if gpus is None else "--gpus: "
-        raise click.UsageError(f"{option}{error}") from error
-    return Supply(real.nodes, real)
-
-
-def machine_name(root: Path) -> str:
-    """Find what this machine is called here."""
-    folders = _make_folders(root)
-    try:
-        return folders.machine_name()
-    except StateError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _make_folders(root: Path) -> Folders:
-    folders = Folders(root)
-    try:
-        folders.make()
-    except StateError as error:
-        raise click.ClickException(str(error)) from error
-    return folders
-
-
 def build_setup(
     root: Path,
     loaded: Loaded[LocalSettings],
+    *,
     supply: Supply,
 ) -> Setup:
     """Say what is to be run."""
@@ -359,6 +291,8 @@ async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handl
         await _control(setup, child, shown)
     except Behind as behind:
         log.warning("goes on in epoch %d: %s", behind.epoch, behind)
+        # `_control` has closed the first controller, lock included:
+        # flock refuses a second open file also within one process.
         options = replace(setup.options, may_rise=False)
         again = replace(setup, options=options, least_epoch=behind.epoch)
         await _control(again, child, shown)
@@ -370,16 +304,18 @@ async def _control(setup: Setup, child: detaching.Child | None, shown: logging.H
     announcing = None
     try:
         say(_greeting(setup, "dljob down" if child else "Ctrl-C"))
-        announcing = asyncio.create_task(_announce(running, child, shown))
+        announcing = asyncio.create_task(_announce(running, child, shown=shown))
         await running.run()
     finally:
         if announcing is not None:
+            # Where the server ends before its first cycle,
+            # a waiting parent reads the end of the pipe.
             announcing.cancel()
         await running.close()
 
 
 async def _announce(
-    running: Running, child: detaching.Child | None, shown: logging.Handler
+    running: Running, child: detaching.Child | None, *, shown: logging.Handler
 ) -> None:
     """Tell systemd and the waiting command that the server answers from now on."""
     while running.controller.scene is None:

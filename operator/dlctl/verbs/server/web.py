@@ -6,18 +6,20 @@ So a viewer costs the controller nothing. Called by :mod:`dlctl.verbs.server.up`
 when the controller ends, however it ends.
 """
 
-import ipaddress
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from dlctl.output.messages import say
+from dlwire.endpoints import Endpoint, read_endpoint
 
 LOOPBACK: Final = "127.0.0.1"
 LOCALHOST: Final = "localhost"
@@ -26,50 +28,73 @@ ENDING_S: Final = 10.0
 """After this time a process that does not end is killed."""
 
 
-class Address(NamedTuple):
-    """Where the page is served."""
+ANYWHERE: Final = Endpoint(LOOPBACK, 0)
 
-    host: str
-    port: int
-    """0: one that is free."""
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
-        if self.host == LOCALHOST:
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def url(self, port: int) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{port}/"
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
-ANYWHERE: Final = Address(LOOPBACK, 0)
+@dataclass(frozen=True)
+class Page:
+    """Where the page is to be served, and by which names browsers may ask for it."""
+
+    address: Endpoint
+    names: tuple[str, ...] = ()
+
+    def url(self, port: int, token: str) -> str:
+        """Return the address for a browser: by the first name, if there is one."""
+        host = self.address.host
+        if self.names:
+            host = self.names[0]
+        elif self.address.is_unspecified:
+            # Browsers refuse an address that stands for all of a machine, such as 0.0.0.0.
+            host = LOCALHOST
+        return f"http://{Endpoint(host, port)}/#token={token}"
 
 
 def read_address(
     ctx: click.Context,  # noqa: ARG001 - as click calls it
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     text: str | None,
-) -> Address | None:
+) -> Endpoint | None:
     """Read ``[ADDRESS]:PORT``; nothing but the option is a free port of the loopback."""
     if text is None:
         return None
     if not text:
         return ANYWHERE
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and int(port[:6]) < 65536):
-        raise click.BadParameter(
-            f"{text} is not an address with a port; write [ADDRESS]:PORT, such as {LOOPBACK}:8080"
-        )
-    return Address(host.strip("[]") or LOOPBACK, int(port))
+    try:
+        address = read_endpoint(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return address if address.host else address._replace(host=LOOPBACK)
 
 
-def check_usage(address: Address | None, *, unencrypted: bool, system: bool) -> None:
+def read_names(
+    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    param: click.Parameter,  # noqa: ARG001 - as click calls it
+    names: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Read whole names only: a pattern could match a name that an attacker's DNS server resolves."""
+    lowered = tuple(name.lower() for name in names)
+    for name in lowered:
+        if not _NAME.fullmatch(name):
+            raise click.BadParameter(
+                f"{name} is not the name of a machine; write it whole, without a port, such as gpu-7.lan"
+            )
+    return lowered
+
+
+def take_page(given: dict[str, Any], *, system: bool) -> Page | None:
+    """Take the options of the page out of those that are given; return where to serve it, if at all."""
+    address: Endpoint | None = given.pop("page")
+    names: tuple[str, ...] = given.pop("web_names")
+    unencrypted = bool(given.pop("web_unencrypted"))
+    if names and address is None:
+        raise click.UsageError("--web-host says how browsers reach --web; add --web")
+    _check_usage(address, unencrypted=unencrypted, system=system)
+    return None if address is None else Page(address, names)
+
+
+def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -> None:
     """Refuse what would show jobs to those who are not to see them."""
     if address is None:
         if unencrypted:
@@ -84,23 +109,23 @@ def check_usage(address: Address | None, *, unencrypted: bool, system: bool) -> 
         )
     if not (address.is_loopback or unencrypted):
         raise click.UsageError(
-            f"--web {address.host}:{address.port}: other machines reach that address, and all between them and this"
+            f"--web {address}: other machines reach that address, and all between them and this"
             " one could read the page and its token. Leave the address out, and look at it through"
             f" ssh -L PORT:{LOOPBACK}:PORT; or allow it with --web-unencrypted"
         )
 
 
 @contextmanager
-def serving(address: Address | None, root: Path) -> Iterator[None]:
+def serving(page: Page | None, root: Path) -> Iterator[None]:
     """Have the page served, if it is to be, until the block ends."""
-    if address is None:
+    if page is None:
         yield
         return
     with (root / "web.log").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(  # noqa: S603 - our own module
             [
                 *(sys.executable, "-P", "-m", "dlctl.verbs.server.web_process"),
-                *(str(root.absolute()), address.host, str(address.port)),
+                *(str(root.absolute()), page.address.host, str(page.address.port), *page.names),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,13 +134,13 @@ def serving(address: Address | None, root: Path) -> Iterator[None]:
             start_new_session=True,
         )
     try:
-        say(f"The page is at {_read_url(process, address, root)}")
+        say(f"The page is at {_read_url(process, page, root=root)}")
         yield
     finally:
         _end(process)
 
 
-def _read_url(process: subprocess.Popen[bytes], address: Address, root: Path) -> str:
+def _read_url(process: subprocess.Popen[bytes], page: Page, *, root: Path) -> str:
     """Wait until the port is open; returns the address with the token, which is printed this once."""
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -124,9 +149,9 @@ def _read_url(process: subprocess.Popen[bytes], address: Address, root: Path) ->
     told = json.loads(line)
     if "problem" in told:
         raise click.ClickException(
-            f"--web {address.host}:{address.port}: cannot be opened ({told['problem']}); choose another port"
+            f"--web {page.address}: cannot be opened ({told['problem']}); choose another port"
         )
-    return f"{address.url(told['port'])}#token={told['token']}"
+    return page.url(told["port"], told["token"])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 """
 ``dljob bound``: what no policy can go below on a trace, and how close to it a good policy may be.
 
-What the bound takes into account stands in :mod:`dlsim.bounding.bounds`.
+:mod:`dlsim.bounding.bounds` says what the bound takes into account.
 """
 
 import time
@@ -27,7 +27,7 @@ from dlctl.verbs.studies.scenarios import (
     takes,
 )
 from dlsim.bounding.bounds import ROUNDS, Bound, bound_mean_jct
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import Workload
 from dlsim.scenarios import Scenario, build_setting, read_workload
 
@@ -49,7 +49,7 @@ def command(rounds: int, output: str, **given: Any) -> None:
     Compute a lower bound on the average completion time of TRACE under any policy.
 
     No policy can be below it with these options, even one that knows the future: it holds for all
-    schedules of this simulator. How tight it is on some traces stands in docs/simulator.md.
+    schedules of this simulator. docs/simulator.md shows how tight it is on some traces.
     """
     scenario = take_scenario(given)
     setting = build_setting(scenario)
@@ -63,7 +63,7 @@ def command(rounds: int, output: str, **given: Any) -> None:
 
 
 def compute(workload: Workload, setting: Setting, *, rounds: int = ROUNDS) -> Bound:
-    """Compute the bound, with a bar for who watches."""
+    """Compute the bound, with a bar for a person who watches."""
     with progress_bar() as bar:
         if bar is None:
             return bound_mean_jct(workload, setting, rounds=rounds)
@@ -91,10 +91,10 @@ def show(bound: Bound, scenario: Scenario, trace: str, wall_s: float, form: str)
         return to_json(row)
     if form == "csv":
         return printing.to_csv([row])
-    return _tabulate(bound, trace, wall_s)
+    return _tabulate(bound, trace, wall_s=wall_s)
 
 
-def _tabulate(bound: Bound, trace: str, wall_s: float) -> str:
+def _tabulate(bound: Bound, trace: str, *, wall_s: float) -> str:
     table = Table(box=box.SIMPLE_HEAD, show_header=False, title=trace)
     table.title_justify, table.title_style = "left", "bold"
     table.add_column(no_wrap=True)

@@ -16,6 +16,7 @@ import click
 from rich.console import Console, RenderableType
 
 from dlcore.model import Mechanism
+from dlctl.extras import check_can_draw
 from dlctl.inputs.ending import run_to_the_end
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
@@ -41,7 +42,7 @@ from dlpapers.demonstrating.script import (
     write_real,
 )
 from dlpapers.demonstrating.stage import Failed, Stage
-from dlpapers.reproducing.sidecar_case import GPUS
+from dlpapers.reproducing.sidecar.case import GPUS
 from dlsim.results import writing
 
 FASTER = 12.0
@@ -67,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out."""
+    """The results."""
 
     script: Script
     results: list[Result]
@@ -130,10 +131,13 @@ def command(**given: Any) -> None:
     this machine are measured and shown apart.
     """
     options = Options(**given)
+    check_can_draw()
     writing.check_writable(options.out / JOURNAL)
     if options.record is not None:
         writing.check_writable(options.record)
     options.out.mkdir(parents=True, exist_ok=True)
+    # Left in reverse order: the controllers end, then
+    # their folder goes, and the log is closed last.
     with _logging(options.out / LOG), tempfile.TemporaryDirectory(prefix="dljob-demo-") as folder:
         outcome = run_to_the_end(_perform(options, Path(folder)))
     _close(options, outcome)
@@ -180,7 +184,7 @@ async def _perform(options: Options, folder: Path) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What is shown, and how."""
+    """The contents of the demonstration, and its form."""
 
     write: Callable[[Path], Script]
     play: Callable[[Sequence[Stage], Callable[[], None]], Awaitable[None]]
@@ -204,7 +208,7 @@ async def _play(options: Options, hall: Hall) -> Outcome:
     changes = CHANGES if options.changes is None else dict.fromkeys(CHANGES, options.changes)
     numbers = " and ".join(f"{number} {mechanism.value}" for mechanism, number in changes.items())
     _tell(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
-    reshapes = await performing.measure_all(hall, changes, programme.write_probe)
+    reshapes = await performing.measure_all(hall, changes, write=programme.write_probe)
     return Outcome(stages[0].script, results, reshapes, film)
 
 
@@ -217,7 +221,7 @@ async def _plan(options: Options, hall: Hall) -> Programme:
         )
     training = choose_training()
     gpus = len(hall.machine.node.gpus)
-    profile = await performing.profile_training(hall, training, say)
+    profile = await performing.profile_training(hall, training, watch=say)
     for shape, speed in sorted(profile.speeds.items()):
         say(
             f"measured offline: {speed.iterations_per_s:,.3g} it/s on {viewing.counted(shape.gpus)}"
@@ -225,9 +229,11 @@ async def _plan(options: Options, hall: Hall) -> Programme:
     _tell_gain(performing.gain_of(profile, gpus), gpus)
     iterations = performing.choose_iterations(profile, gpus)
     return Programme(
-        lambda folder: write_real(training, folder, iterations, profile, gpus),
+        lambda folder: write_real(
+            training, folder, iterations=iterations, profile=profile, gpus=gpus
+        ),
         performing.play_in_turn,
-        lambda folder: reshaping.write_real_probe(training, folder, gpus),
+        lambda folder: reshaping.write_real_probe(training, folder, gpus=gpus),
     )
 
 
@@ -270,11 +276,11 @@ def _view(
 ) -> Iterator[Callable[[], None]]:
     """Show what happens; hands out what is to be called whenever something has."""
     console = Console(file=raw(sys.stderr))
-    if viewing.is_worth_drawing(console, picture.height, os.environ):
+    if viewing.is_worth_drawing(console, picture.height, environment=os.environ):
         with viewing.live(picture, console):
             yield lambda: None
         return
-    yield viewing.Lines(hall.journal, stages, _tell).tell
+    yield viewing.Lines(hall.journal, stages, say=_tell).tell
 
 
 def _close(options: Options, outcome: Outcome) -> None:

@@ -1,5 +1,5 @@
 """
-What would become of the jobs of a live system: the scores, and when each job would end.
+Foretells the jobs of a live system: the scores, and when each job would end.
 
 Printed by ``dljob simulate --live``. All times count from now.
 """
@@ -21,7 +21,7 @@ TAKES = frozenset({Happening.STOPPED, Happening.LOST})
 
 
 class Future(NamedTuple):
-    """What a policy would make of a job."""
+    """The future of a job under a policy."""
 
     gpus: int
     """How many GPUs its first decision leaves or gives the job."""
@@ -54,7 +54,9 @@ def show(workload: Workload, outcomes: Sequence[Outcome], form: str) -> str:
     if form == "json":
         told = zip(scores, futures, strict=True)
         return to_json([{**asdict(score), "ends": _document(each)} for score, each in told])
-    return printing.show_scores(scores, form) + "\n" + _tabulate(workload, outcomes, futures)
+    return (
+        printing.show_scores(scores, form) + "\n" + _tabulate(workload, outcomes, futures=futures)
+    )
 
 
 def _document(futures: Mapping[JobId, Future]) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def _document(futures: Mapping[JobId, Future]) -> list[dict[str, Any]]:
 
 
 def _tabulate(
-    workload: Workload, outcomes: Sequence[Outcome], futures: Sequence[Mapping[JobId, Future]]
+    workload: Workload, outcomes: Sequence[Outcome], *, futures: Sequence[Mapping[JobId, Future]]
 ) -> str:
     """One row a job: its GPUs now, and for each policy the GPUs of its first decision and the end."""
     header = ("JOB", "GPUS", *(outcome.score.policy.upper() for outcome in outcomes))

@@ -20,9 +20,10 @@ CPU, memory, taints and volumes are not in these documents, so every node takes 
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -45,12 +46,12 @@ from dlcore.model import (
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl.backends.backend import Backend, BackendError, Json
+from dlctl.backends.backend import BackendError, JobList, Json
 from dlctl.backends.local.local_backend import LocalBackend
 from dlctl.verbs.server.profiles import list_known, open_profiles
 from dlsim.beliefs import Beliefs, believe
-from dlsim.engine.costs import DEFAULT_COSTS, costs_of_change
-from dlsim.engine.world import Setting
+from dlsim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
+from dlsim.engine.settings import Setting
 from dlsim.inputs.documents import Described
 from dlsim.inputs.shipped import load_profiles, load_shipped
 from dlsim.jobs.curves import Ground, Pool
@@ -62,13 +63,14 @@ from dlsim.jobs.workloads import (
     Workload,
     with_costs,
 )
+from dlstore.store import Store
 from dlwire.kinds import camel
 
 NAME = "live"
 """How the workload is called among traces."""
 
 LONGEST_SILENCE_S = 60.0
-"""For so long a training is taken to have gone on as fast as it was when it was last heard of."""
+"""The time for which a silent training is assumed to have gone on at its latest speed."""
 
 
 ALLOWED = frozenset(
@@ -80,9 +82,34 @@ ALLOWED = frozenset(
 """The options of ``dljob simulate`` that mean something of a live system."""
 
 
+class Living(Protocol):
+    """The answers of a live system: a :class:`~dlctl.backends.backend.Backend`, or those of one look."""
+
+    @property
+    def home(self) -> str:
+        """The namespace whose jobs are called by their name alone."""
+
+    def list_jobs(self) -> JobList:
+        """List all jobs."""
+
+    def list_nodes(self) -> list[Json]:
+        """List every GPU by its node."""
+
+    def list_settings(self) -> list[Json]:
+        """List how the controller is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The profiles of a system, and what has to be said about them."""
+
+    profiles: Mapping[JobType, Profile]
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What a live system looks like now."""
+    """A live system at this moment."""
 
     workload: Workload
     setting: Setting
@@ -95,25 +122,43 @@ class _Found:
     """A job that is to be played."""
 
     name: str
-    """What the verbs call it."""
+    """Its name in the verbs."""
     job: Job
     status: Status
 
 
-def look(
-    backend: Backend,
-    *,
-    state: Path | None,
-    profiles: Path | None,
-    seed: int,
-    now: float | None = None,
-) -> Present:
+def look(living: Living, known: Known, *, seed: int, now: float | None = None) -> Present:
     """
     Look at a live system; raises :class:`~dlctl.backends.backend.BackendError` if it does not answer.
 
     ``now`` is the time of what it answers, if that is not asked for at this moment.
     """
-    return _Look(backend, state, profiles, seed, time.time() if now is None else now).make()
+    return _Look(living, known, seed=seed, now=time.time() if now is None else now).make()
+
+
+def read_known(living: Living, *, state: Path | None, profiles: Path | None) -> Known:
+    """Read the profiles of a system: those of its store, where that can be read, and those of a file."""
+    known: dict[JobType, Profile] = {}
+    notes: list[str] = []
+    if isinstance(living, LocalBackend):
+        try:
+            with open_profiles(None, state) as store:
+                known = read_store(store)
+        except BackendError as error:
+            notes.append(f"its profiles cannot be read ({error})")
+    elif profiles is None:
+        notes.append(
+            "the profiles of a cluster are its operator's: speeds are the shipped ones and those"
+            " of now; give --profiles FILE, as `dljob profiles export` writes it"
+        )
+    if profiles is not None:
+        known |= load_profiles(profiles)
+    return Known(known, tuple(notes))
+
+
+def read_store(store: Store) -> dict[JobType, Profile]:
+    """Read the profiles of a store that is open."""
+    return {profile.type: profile for profile in list_known(store).values()}
 
 
 def check_usage(typed: Collection[str]) -> None:
@@ -123,7 +168,7 @@ def check_usage(typed: Collection[str]) -> None:
         raise click.UsageError(f"--live plays the jobs of the live system; leave {what} out")
 
 
-def adjust(setting: Setting, given: Mapping[str, Any], typed: Collection[str]) -> Setting:
+def adjust(setting: Setting, given: Mapping[str, Any], *, typed: Collection[str]) -> Setting:
     """Take what the command line says instead of what the system is set to."""
     cost, period = given["restart_cost"], given["period"]
     return replace(
@@ -146,11 +191,9 @@ def mislead(workload: Workload, given: Mapping[str, Any]) -> Workload:
 
 
 class _Look:
-    def __init__(
-        self, backend: Backend, state: Path | None, profiles: Path | None, seed: int, now: float
-    ) -> None:
-        self._backend = backend
-        self._state, self._profiles, self._seed = state, profiles, seed
+    def __init__(self, living: Living, known: Known, *, seed: int, now: float) -> None:
+        self._living, self._known = living, known
+        self._seed = seed
         self._notes: list[str] = []
         self._now = now
 
@@ -176,7 +219,7 @@ class _Look:
 
     def _read_settings(self) -> Mapping[str, Any]:
         try:
-            return {each["name"]: each["value"] for each in self._backend.list_settings()}
+            return {each["name"]: each["value"] for each in self._living.list_settings()}
         except BackendError as error:
             self._notes.append(f"its settings cannot be read ({error}); the defaults are taken")
             return {}
@@ -184,13 +227,13 @@ class _Look:
     # --- jobs
 
     def _iter_jobs(self) -> Iterator[_Found]:
-        for document in self._backend.list_jobs().items:
+        for document in self._living.list_jobs().items:
             status = status_documents.read_status(document.get("status") or {})
             cancelled = document.get("status", {}).get("cancelled")
             gone = cancelled or document["metadata"].get("deletionTimestamp")
             if gone or status.is_final or status.phase is Phase.SUSPENDED:
                 continue
-            name = full_name(document, self._backend.home)
+            name = full_name(document, self._living.home)
             try:
                 job = jobfile.parse(document, require_template=True)
             except jobfile.JobFileError as error:
@@ -210,23 +253,29 @@ class _Look:
             largest=max(cluster.totals.values(), default=1),
             node_gpus=max((len(node.gpus) for node in cluster.nodes), default=1),
         )
-        known = self._read_profiles()
+        known = self._known.profiles
+        self._notes += self._known.notes
         table = {**load_shipped(), **known}
         for each in found:
             table.setdefault(each.job.type, _profile_now(each))
         table = {kind: profile for kind, profile in table.items() if profile.speeds}
-        speeds = Described(table, Pool(load_standard_curves(), ground), ground, seed=self._seed)
+        speeds = Described(
+            table, Pool(load_standard_curves(), ground), ground=ground, seed=self._seed
+        )
         ordered = sorted(found, key=lambda each: each.job.submitted_at)
         jobs = [replace(each, job=speeds.add(each.job)) for each in ordered]
         profiles = {kind: with_costs(each, known) for kind, each in speeds.profiles().items()}
         predictor = Predictor(
             profiles=profiles, costs=setting.costs, mechanism=setting.mechanism, cluster=cluster
         )
-        traced = tuple(self._trace(each, cluster, predictor) for each in jobs)
+        refs = {GpuRef(node.name, gpu.index) for node in cluster.nodes for gpu in node.gpus}
+        traced = tuple(self._trace(each, refs, predictor=predictor) for each in jobs)
         notes = (*self._notes, *speeds.notes())
         return Workload(NAME, traced, profiles, profiles, notes)
 
-    def _trace(self, found: _Found, cluster: Cluster, predictor: Predictor) -> TracedJob:
+    def _trace(
+        self, found: _Found, refs: AbstractSet[GpuRef], *, predictor: Predictor
+    ) -> TracedJob:
         job, status = found.job, found.status
         done = self._count_done(status)
         total = status.iterations_total or float(job.training.iterations or 0) or math.inf
@@ -239,7 +288,7 @@ class _Look:
         standing = Standing(
             iterations_done=done,
             service=status.service,
-            placement=_find_placement(status, cluster),
+            placement=_find_placement(status, refs),
             started_at=None if status.started_at is None else status.started_at - self._now,
             bound_to=() if job.checkpoint.shared else status.bound_to,
             batch_size=status.batch_size,
@@ -260,30 +309,11 @@ class _Look:
     # --- GPUs
 
     def _read_nodes(self, played: set[str]) -> tuple[Node, ...]:
-        nodes = tuple(_read_node(each, played) for each in self._backend.list_nodes())
+        nodes = tuple(_read_node(each, played) for each in self._living.list_nodes())
         others = [gpu for node in nodes for gpu in node.gpus if gpu.unavailable_because]
         if others:
             self._notes.append(f"{len(others)} GPUs are out of use, or held by jobs not played")
         return nodes
-
-    # --- what is known
-
-    def _read_profiles(self) -> dict[JobType, Profile]:
-        known: dict[JobType, Profile] = {}
-        if isinstance(self._backend, LocalBackend):
-            try:
-                with open_profiles(None, self._state) as store:
-                    known = {profile.type: profile for profile in list_known(store).values()}
-            except BackendError as error:
-                self._notes.append(f"its profiles cannot be read ({error})")
-        elif self._profiles is None:
-            self._notes.append(
-                "the profiles of a cluster are its operator's: speeds are the shipped ones and those"
-                " of now; give --profiles FILE, as `dljob profiles export` writes it"
-            )
-        if self._profiles is not None:
-            known |= load_profiles(self._profiles)
-        return known
 
 
 def _read_costs(settings: Mapping[str, Any]) -> Costs:
@@ -306,17 +336,16 @@ def _read_node(document: Json, played: set[str]) -> Node:
 
 
 def _profile_now(found: _Found) -> Profile:
-    """What a job that trains shows of its type."""
+    """Return a profile of the job's type from its present speed."""
     placement, kind = found.status.placement, found.job.type
     if placement is None or found.status.speed <= 0.0:
         return Profile(kind)
     return Profile(kind, {placement.shape: Speed(found.status.speed)})
 
 
-def _find_placement(status: Status, cluster: Cluster) -> Placement | None:
+def _find_placement(status: Status, refs: AbstractSet[GpuRef]) -> Placement | None:
     """Where a job trains; nowhere if it still gathers its gang, or its GPUs are not to be seen."""
     placement = status.placement
     if placement is None or status.gang not in (0, placement.gpus):
         return None
-    there = {GpuRef(node.name, gpu.index) for node in cluster.nodes for gpu in node.gpus}
-    return placement if set(placement.refs()) <= there else None
+    return placement if refs >= set(placement.refs()) else None

@@ -16,7 +16,7 @@ from dlctl.output.forms import to_json
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is told of a policy."""
+    """The printed facts about a policy."""
 
     name: str
     does: str
@@ -25,9 +25,9 @@ class Entry:
     breaks: tuple[str, ...]
     """The laws of plans that it breaks on purpose."""
     options: dict[str, Any]
-    """What may follow its name, with the defaults."""
+    """Its options, with the defaults."""
     allowed: dict[str, str]
-    """What each option may be."""
+    """The allowed values of each option."""
 
 
 @click.command("policies")

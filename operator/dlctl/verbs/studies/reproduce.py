@@ -8,6 +8,7 @@ import click
 from rich import box
 from rich.table import Table
 
+from dlctl.extras import check_can_draw
 from dlctl.output import printing
 from dlctl.output.bars import progress_bar
 from dlctl.output.forms import to_json
@@ -67,7 +68,7 @@ def command(
 
     NAME is one of sidecar, gang, dragon, afs, ones, sia, shockwave, rubick and pollux, which are
     papers, or peers: the figures of other simulators.
-    What was assumed for each stands in docs/reproduction.md.
+    docs/reproduction.md lists the assumptions for each.
     """
     if is_whole and name not in WHOLE:
         raise click.UsageError(f"{name} has one form only; leave --all out")
@@ -75,6 +76,7 @@ def command(
     if traces is not None and name not in FROM_TRACES:
         raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
     if plot is not None:
+        check_can_draw()
         writing.check_writable(plot / "picture.png")
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
@@ -83,7 +85,7 @@ def command(
         # Not at the top, because it takes longer to load than most commands take to run.
         from dlctl.output.pictures import write_pictures  # noqa: PLC0415
 
-        write_pictures(plot, reproduction.draw(), formats)
+        write_pictures(plot, reproduction.draw(), forms=formats)
     for note in reproduction.notes:
         say(note)
     click.echo(show_rows(reproduction.rows, output), nl=False)

@@ -18,7 +18,7 @@ from dlcore.placement.limits import NamespaceLimits
 from dlctl.inputs import arguments
 from dlctl.output import printing
 from dlsim.clusters import fill_nodes
-from dlsim.engine.costs import DEFAULT_COSTS
+from dlsim.engine.controlling.costs import DEFAULT_COSTS
 from dlsim.results.looks import FORMATS, LOOKS, USUAL
 from dlsim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, Scenario
 from dlsim.worlds import WORLDS
@@ -168,7 +168,7 @@ CASE: Options = (
         "--restart-cost",
         type=arguments.read_seconds,
         metavar="SECONDS",
-        help="What each start of a job and each change of its GPUs costs. Default: "
+        help="The cost of each start of a job and each change of its GPUs. Default: "
         f"{DEFAULT_COSTS.pod_start(1) + DEFAULT_COSTS.process_start(1):g} s a start; "
         f"{DEFAULT_COSTS.process_restart(1):g} s a change in place, "
         f"{DEFAULT_COSTS.pod_restart(1):g} s by recreation.",
@@ -189,7 +189,7 @@ CASE: Options = (
         "the cluster has in that time.  [default: as they are]",
     ),
 )
-"""What a comparison has several of."""
+"""The options of which a comparison may have several values."""
 
 KNOWLEDGE: Options = (
     click.option(
@@ -230,7 +230,7 @@ KNOWLEDGE: Options = (
         "marginal utility.",
     ),
 )
-"""What policies know."""
+"""The options about the knowledge of policies."""
 
 TROUBLE: Options = (
     click.option(

@@ -20,7 +20,7 @@ from rich.table import Table
 from dlctl.output import printing
 from dlctl.output.forms import to_json
 from dlctl.output.messages import INTERRUPTED, say
-from dlctl.verbs.studies.compare import Work
+from dlctl.verbs.studies.comparing.working import Work
 from dlsim.comparing.planning import make_rows
 from dlsim.comparing.summing import bound_ratio
 from dlsim.comparing.tasks import Task, Values, without_measured
@@ -60,7 +60,7 @@ FIGURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is played, and how it is printed."""
+    """The simulations, and the form of the output."""
 
     scenario: Scenario
     policies: Sequence[str]
@@ -86,7 +86,7 @@ class Plan:
 
 def run(plan: Plan) -> int:
     """Play all of it, print what came out, and return the exit status."""
-    # What is wrong with the input is one error, and not one of each simulation.
+    # A mistake in the input is one error, and not one for each simulation.
     setting = build_setting(plan.scenario)
     workload = read_workload(plan.scenario, setting)
     work = Work(plan.tasks(), None)
@@ -145,21 +145,21 @@ def _tabulate(plan: Plan, rows: Sequence[Values]) -> str:
         if figure.field not in ("bound_ratio", "unfinished")
         or any(any(cells[index]) for cells in values.values())
     ]
-    title = _title(plan, rows, unit)
+    title = _title(plan, rows, unit=unit)
     all_of_it = plan.output == printing.WIDE
     wide = Console(width=printing.ENDLESS)
     room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
-    table = _make_table(title, values, shown)
+    table = _make_table(title, values, shown=shown)
     hidden: list[str] = []
     while len(shown) > 1 and wide.measure(table).maximum > room:
         hidden.insert(0, FIGURES[shown[-1]].title)
         shown = shown[:-1]
-        table = _make_table(title, values, shown)
+        table = _make_table(title, values, shown=shown)
     text = printing.render(table, piped_width=printing.ENDLESS, all_of_it=all_of_it)
     return text + printing.tell_hidden(hidden, room)
 
 
-def _make_table(title: str, values: dict[str, list[list[float]]], shown: Sequence[int]) -> Table:
+def _make_table(title: str, values: dict[str, list[list[float]]], *, shown: Sequence[int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.title_justify, table.title_style = "left", "bold"
     table.add_column("policy", no_wrap=True)
@@ -170,7 +170,7 @@ def _make_table(title: str, values: dict[str, list[list[float]]], shown: Sequenc
     return table
 
 
-def _title(plan: Plan, rows: Sequence[Values], unit: printing.Unit) -> str:
+def _title(plan: Plan, rows: Sequence[Values], *, unit: printing.Unit) -> str:
     seeds = sorted({row["seed"] for row in rows})
     jobs = sorted({row["jobs"] for row in rows})
     count = f"{jobs[0]:,}" if len(jobs) == 1 else f"{jobs[0]:,} to {jobs[-1]:,}"

@@ -1,8 +1,8 @@
 """
 ``dljob simulate``: a trace under one or more policies, and the figures of each.
 
-What it takes stands in ``dljob simulate --help``; what the figures mean, in
-:mod:`dlsim.results.scoring`.
+``dljob simulate --help`` lists its options; :mod:`dlsim.results.scoring` says what the figures
+mean.
 """
 
 from array import array
@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from dlcore import policies
 from dlcore.model import JobId
 from dlctl.backends.choosing import Place, opened, with_place
+from dlctl.extras import check_can_draw
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
 from dlctl.output import printing
@@ -36,7 +37,7 @@ from dlctl.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
-from dlsim.engine.world import Setting
+from dlsim.engine.settings import Setting
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import Workload
 from dlsim.premises import list_premises
@@ -57,7 +58,7 @@ class Options:
     """The command line."""
 
     source: object
-    """What is played, as errors name it."""
+    """The played trace or system, as errors name it."""
     policies: tuple[Contestant, ...]
     bound: bool
     output: str
@@ -79,7 +80,7 @@ class Options:
     default=("foresight",),
     show_default=True,
     metavar="NAME",
-    help="Who gets which GPUs; may be given several times. "
+    help="The policy that shares out GPUs; may be given several times. "
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`. FILE.py:Class is a "
     "policy of your own; see docs/policies.md.",
 )
@@ -146,10 +147,10 @@ def command(*, place: Place, live: bool, **given: Any) -> int:
     options = Options(source=scenario.trace, **given)
     if seeds is None:
         return run(scenario, options)
-    return run_seeds(scenario, options, seeds)
+    return run_seeds(scenario, options, seeds=seeds)
 
 
-def run_seeds(scenario: Scenario, options: Options, seeds: int) -> int:
+def run_seeds(scenario: Scenario, options: Options, *, seeds: int) -> int:
     """Play a trace with several seeds on all cores, print means and spreads, and return the status."""
     # Not at the top, because one seed needs no other processes.
     from dlctl.verbs.studies import seeds as several  # noqa: PLC0415
@@ -176,8 +177,8 @@ def run(scenario: Scenario, options: Options) -> int:
     """Play a trace, print the figures, and return the exit status."""
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
-    setting = charge_trials(scenario, setting, workload)
-    played = conclude(options, workload, setting)
+    setting = charge_trials(scenario, setting, workload=workload)
+    played = conclude(options, workload, setting=setting)
     if not played.outcomes:
         return INTERRUPTED
     bound = None
@@ -206,9 +207,8 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
     typed = {n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
     live.check_usage(typed)
     with opened(place) as backend:
-        present = live.look(
-            backend, state=place.state, profiles=given["profiles"], seed=given["seed"]
-        )
+        known = live.read_known(backend, state=place.state, profiles=given["profiles"])
+        present = live.look(backend, known, seed=given["seed"])
     if not present.workload.jobs:
         say("There are no jobs that train or wait.")
         return 0
@@ -225,7 +225,7 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
         look=given["look"],
     )
     workload = live.mislead(present.workload, given)
-    played = conclude(options, workload, live.adjust(present.setting, given, typed))
+    played = conclude(options, workload, setting=live.adjust(present.setting, given, typed=typed))
     if played.outcomes:
         click.echo(foretelling.show(workload, played.outcomes, options.output), nl=False)
     return INTERRUPTED if played.is_cut else 0
@@ -237,14 +237,14 @@ def _read_policies(names: Sequence[str]) -> tuple[Contestant, ...]:
 
 @dataclass(frozen=True)
 class Played:
-    """What came out, policy by policy."""
+    """The results, policy by policy."""
 
     outcomes: list[Outcome]
     is_cut: bool = False
     """Whether Ctrl-C ended it before all policies were played."""
 
 
-def conclude(options: Options, workload: Workload, setting: Setting) -> Played:
+def conclude(options: Options, workload: Workload, *, setting: Setting) -> Played:
     """Play the workload, say what is to be known of it, and write what is asked for."""
     check_outputs(options)
     played = play(options, workload, setting)
@@ -257,7 +257,7 @@ def conclude(options: Options, workload: Workload, setting: Setting) -> Played:
         say(note)
     report_left_out(outcomes)
     if options.jobs_out is not None:
-        write_jobs(options.jobs_out, outcomes, workload)
+        write_jobs(options.jobs_out, outcomes, workload=workload)
     if options.plot is not None:
         draw(options.plot, outcomes, options)
     if options.record is not None:
@@ -279,6 +279,7 @@ def check_outputs(options: Options) -> None:
     if options.jobs_out is not None:
         writing.check_writable(options.jobs_out)
     if options.plot is not None:
+        check_can_draw()
         writing.check_writable(options.plot / "picture.png")
     if options.record is not None:
         writing.check_writable(options.record)
@@ -286,7 +287,7 @@ def check_outputs(options: Options) -> None:
 
 def play(options: Options, workload: Workload, setting: Setting) -> Played:
     """Play the workload under every policy, with a bar for a person who watches."""
-    # What becomes of the few jobs of a live system is told one by one.
+    # The output has a line for each of the few jobs of a live system.
     is_live = any(traced.standing is not None for traced in workload.jobs)
     keeps = is_live or options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
@@ -304,7 +305,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> Played:
                 _check_fits(options, outcome.record)
                 outcomes.append(outcome if keeps else forget_history(outcome))
         except KeyboardInterrupt:
-            # What is there may have taken hours, and the user wants to see it.
+            # The results so far may have taken hours, and the user wants to see them.
             return Played(outcomes, is_cut=True)
     return Played(outcomes)
 
@@ -319,7 +320,7 @@ def _check_fits(options: Options, record: Record) -> None:
 
 
 def forget_history(outcome: Outcome) -> Outcome:
-    """Keep what is told of a run and let go of the rest, before the next one needs the memory."""
+    """Keep the printed part of a run and drop the rest, before the next one needs the memory."""
     record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
     return replace(outcome, record=record)
 
@@ -345,7 +346,7 @@ def _name_jobs(jobs: Sequence[JobId]) -> str:
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
 
 
-def write_jobs(path: Path, outcomes: Sequence[Outcome], workload: Workload) -> None:
+def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -> None:
     """Write one row a job and policy."""
     rows = [
         row
@@ -381,4 +382,4 @@ def draw(folder: Path, outcomes: Sequence[Outcome], options: Options) -> None:
     trace = outcomes[0].score.trace
     drawn = plots.draw_runs(runs, look=LOOKS[options.look])
     figures = {f"{trace}-{name}": figure for name, figure in drawn.items()}
-    write_pictures(folder, figures, options.formats)
+    write_pictures(folder, figures, forms=options.formats)

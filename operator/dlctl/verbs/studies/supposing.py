@@ -1,37 +1,44 @@
 """
 Two futures of all jobs of a live system by its own scheduler: as it is, and if one thing were different.
 
-A process of its own, which the live page's server starts for each question (:mod:`dlctl.verbs.server.web_process`):
-a question comes from standard input and its answer goes to standard output. It looks at the system as
-``dljob simulate --live`` does, changes what the question says in the documents of that one look, and plays both on. The
-system itself is only read.
+A process of its own, which the page's server starts for each question (:mod:`dlweb.games`): a question comes from standard
+input and its answer goes to standard output. On one machine it looks at the system as ``dljob simulate --live`` does. On
+a cluster the server has read all that a look needs, and the documents come with the question, so that this process needs
+no rights. It changes what the question says in these documents, and plays both on. The system itself is only read.
 """
 
 import json
+import os
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from dlcore import policies
+from dlcore.documents import profilefile
 from dlcore.documents.jobnames import full_name
-from dlcore.documents.jobrules import options_of
+from dlcore.documents.rules.jobrules import options_of
 from dlcore.problems import WrongDocument
 from dlcore.recording.sums import list_spans
 from dlctl.backends.backend import BackendError, JobList, Json
 from dlctl.backends.local.local_backend import LocalBackend
+from dlctl.output.streams import harmless_document
 from dlctl.verbs.studies import foretelling, live
 from dllocal.folders import Folders
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import Workload
 from dlsim.simulating import Contestant, Outcome, simulate
 
-MOST_CPU_S: Final = 60
-"""A question that takes longer is given up."""
+HERE: Final = "-"
+"""Instead of a state folder: the documents come with the question."""
+
+NICE: Final = 5
+"""Where documents come with the question, viewers who only look come first."""
 
 KEPT: Final = ("types", "mixed", "maxNodes", "ids")
 """Fields of a job's GPUs that stay as they are where other numbers are supposed."""
@@ -85,17 +92,26 @@ def read_question(document: Any) -> Question:
     return question
 
 
-class Supposed(LocalBackend):
-    """A live system as it was at one look, and as it is supposed to be."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supposed:
+    """The answers of a live system at one look, as they are or as they would be if one thing were different."""
 
-    def __init__(self, socket: Path, before: LocalBackend) -> None:
-        super().__init__(socket)
-        self.jobs = before.list_jobs()
-        self.nodes = before.list_nodes()
-        self.settings = before.list_settings()
+    jobs: list[Json]
+    nodes: list[Json]
+    settings: list[Json]
+    home: str = ""
 
-    def list_jobs(self, selector: str = "") -> JobList:  # noqa: ARG002 - all are played
-        return self.jobs
+    @classmethod
+    def ask(cls, living: live.Living) -> "Supposed":
+        return cls(
+            jobs=living.list_jobs().items,
+            nodes=living.list_nodes(),
+            settings=living.list_settings(),
+            home=living.home,
+        )
+
+    def list_jobs(self) -> JobList:
+        return JobList(self.jobs)
 
     def list_nodes(self) -> list[Json]:
         return self.nodes
@@ -103,19 +119,19 @@ class Supposed(LocalBackend):
     def list_settings(self) -> list[Json]:
         return self.settings
 
-    def apply(self, question: Question) -> None:
-        """Change what the question says; raises :class:`WrongQuestion`."""
-        items = deepcopy(self.jobs.items)
+    def change(self, question: Question) -> "Supposed":
+        """Return it as the question has it; raises :class:`WrongQuestion`."""
+        jobs, nodes = deepcopy(self.jobs), self.nodes
         if question.job:
-            _change(_find(items, question.job, "job"), question)
+            _change(_find(jobs, question.job, field="job"), question)
         if question.another:
-            items.append(_copy(_find(items, question.another, "another"), items))
-        self.jobs = self.jobs._replace(items=items)
+            jobs.append(_copy(_find(jobs, question.another, field="another"), jobs))
         if question.cordon:
-            self.nodes = _cordon(self.nodes, question.cordon)
+            nodes = _cordon(nodes, question.cordon)
+        return replace(self, jobs=jobs, nodes=nodes)
 
 
-def _find(items: Sequence[Json], name: str, field: str) -> Json:
+def _find(items: Sequence[Json], name: str, *, field: str) -> Json:
     for item in items:
         if full_name(item) == name:
             return item
@@ -142,21 +158,19 @@ def _change(document: Json, question: Question) -> None:
 
 def _copy(document: Json, items: Sequence[Json]) -> Json:
     """Make a new job of the same kind and length, which has not started."""
-    names = {item["metadata"]["name"] for item in items}
-    number = next(
-        each
-        for each in range(2, len(names) + 3)
-        if f"{document['metadata']['name']}-{each}" not in names
-    )
     metadata = {
         name: value
         for name, value in document["metadata"].items()
         if name in ("namespace", "labels")
     }
+    # A job of another namespace may have the same name.
+    taken = {full_name(item) for item in items}
+    numbered = ({**metadata, "name": f"{document['metadata']['name']}-{each}"} for each in count(2))
+    named = next(each for each in numbered if full_name({"metadata": each}) not in taken)
     spec = {**document["spec"], "suspend": False}
     return {
         **{name: document[name] for name in ("apiVersion", "kind")},
-        "metadata": {**metadata, "name": f"{document['metadata']['name']}-{number}"},
+        "metadata": named,
         "spec": spec,
     }
 
@@ -175,12 +189,25 @@ def _cordon(nodes: Sequence[Json], name: str) -> list[Json]:
 
 def suppose(root: Path, question: Question) -> Json:
     """Answer a question about the ``dljob up`` of a state folder."""
-    socket = Folders(root).socket
-    supposed = Supposed(socket, LocalBackend(socket))
-    at = time.time()
-    now = live.look(supposed, state=root, profiles=None, seed=0, now=at)
-    supposed.apply(question)
-    then = live.look(supposed, state=root, profiles=None, seed=0, now=at)
+    backend = LocalBackend(Folders(root).socket)
+    supposed = Supposed.ask(backend)
+    known = live.read_known(backend, state=root, profiles=None)
+    return _compare(supposed, known, question=question, at=time.time())
+
+
+def suppose_here(told: Json) -> Json:
+    """Answer a question about the system of these documents, which the page's server of a cluster has read."""
+    question = read_question(told["question"])
+    supposed = Supposed(jobs=told["jobs"], nodes=told["nodes"], settings=told["settings"])
+    profiles = {profile.type: profile for profile in profilefile.parse_all(told["profiles"])}
+    known = live.Known(profiles, tuple(told["notes"]))
+    return _compare(supposed, known, question=question, at=told["at"])
+
+
+def _compare(supposed: Supposed, known: live.Known, *, question: Question, at: float) -> Json:
+    # The same seed and the same instant, so that the futures differ by the question alone.
+    now = live.look(supposed, known, seed=0, now=at)
+    then = live.look(supposed.change(question), known, seed=0, now=at)
     futures = [_play(now, now.policy), _play(then, question.policy or now.policy)]
     return {"notes": list(then.workload.notes), "futures": futures}
 
@@ -219,20 +246,38 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def answer(root: Path, document: Any) -> Mapping[str, Any]:
-    """Answer a question, or say what is wrong with it."""
+    """Answer a question about a ``dljob up``, or say what is wrong with it."""
+    return _telling(lambda: suppose(root, read_question(document)))
+
+
+def _telling(act: Callable[[], Json]) -> Mapping[str, Any]:
     try:
-        return suppose(root, read_question(document))
+        found = act()
     except WrongQuestion as error:
-        return {"error": str(error), "status": 400}
+        found = {"error": str(error), "status": 400}
     except WrongDocument as error:
-        return {"error": error.lines()[0], "status": 400}
+        found = {"error": error.lines()[0], "status": 400}
     except (BackendError, BadInput) as error:
-        return {"error": str(error), "status": 503}
+        found = {"error": str(error), "status": 503}
+    except MemoryError:
+        problem = "the answer takes too much memory here; ask with dljob simulate --live"
+        found = {"error": problem, "status": 504}
+    # Names and policies of the question come back in what is wrong with it.
+    checked: Json = harmless_document(found)
+    return checked
 
 
-def main(root: str) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
-    json.dump(answer(Path(root), json.load(sys.stdin)), sys.stdout)
+def main(root: str, most_bytes: str = "") -> None:
+    """Answer the question of standard input, within a limit of memory if one is named; the server limits the time."""
+    # After the imports, whose size is known and small.
+    if most_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
+    if root == HERE:
+        os.nice(NICE)
+        told = _telling(lambda: suppose_here(json.load(sys.stdin)))
+    else:
+        told = answer(Path(root), json.load(sys.stdin))
+    json.dump(told, sys.stdout)
 
 
 if __name__ == "__main__":

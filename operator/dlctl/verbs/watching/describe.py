@@ -40,8 +40,8 @@ T = TypeVar("T")
 @with_backend
 def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
     """
-    Tell everything about a job: what it was told, what it has, how far it is, what that cost, its
-    conditions, the end of its log where it failed, and what happened to it lately.
+    Show everything about a job: its spec, its GPUs, its progress and what that cost, its
+    conditions, the end of its log where it failed, and its latest events.
     """
     told = [_collect(backend, name) for name in names]
     if output == "json":
@@ -89,12 +89,12 @@ def show(told: Json, home: str = "") -> str:
     """Write what :func:`_collect` has found."""
     job = JobView.of(told["job"], home)
     parts = [
-        *_iter_head(job, told["why"], told["assumptions"]),
+        *_iter_head(job, told["why"], assumptions=told["assumptions"]),
         *_iter_wishes(job),
         *_iter_allocation(job),
         *_iter_progress(job),
         *_iter_costs(job),
-        *_iter_tables(job, told["log"], told["events"]),
+        *_iter_tables(job, told["log"], events=told["events"]),
     ]
     return "".join(parts)
 
@@ -103,11 +103,15 @@ def _line(name: str, value: object) -> str:
     return f"{name + ':':<{WIDTH}} {value}\n"
 
 
+def _sentence(title: str, text: str) -> str:
+    return texts.flow(text, first=f"{title:<{WIDTH}} ", rest=" " * (WIDTH + 1))
+
+
 def _part(name: str, value: object) -> str:
     return f"  {name + ':':<{WIDTH - 2}} {value}\n"
 
 
-def _iter_head(job: JobView, why: str, assumptions: Sequence[str]) -> Iterator[str]:
+def _iter_head(job: JobView, why: str, *, assumptions: Sequence[str]) -> Iterator[str]:
     yield _line("Name", job.name)
     labels = [f"{key}={value}" for key, value in sorted(job.labels.items())] or ["<none>"]
     yield _line("Labels", labels[0])
@@ -119,9 +123,9 @@ def _iter_head(job: JobView, why: str, assumptions: Sequence[str]) -> Iterator[s
     if job.finished_at is not None:
         yield _line("Finished", texts.moment(job.finished_at))
     yield _line("Phase", texts.paint(job.phase))
-    yield _line("Why", why)
+    yield _sentence("Why:", why)
     for place, assumption in enumerate(assumptions):
-        yield f"{'' if place else 'Assumed:':<{WIDTH}} {assumption}\n"
+        yield _sentence("" if place else "Assumed:", assumption)
 
 
 # --- what its user wants ------------------------------------------------------------------
@@ -153,7 +157,7 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
     yield _part("Priority", spec.get("priority", 0))
 
 
-ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Which variables say most about where programs come from, the most telling first."""
 
 
@@ -161,10 +165,18 @@ def _iter_environment(wanted: Fields, variables: Mapping[str, str] | None) -> It
     if not variables:
         return
     python = wanted.get("python")
-    told = [name for name in ACTIVE if name in variables][:1]
-    where = f"that of {python}" if python else "".join(f"{n}={variables[n]}" for n in told)
+    where = f"that of {python}" if python else _origin_of_programs(variables)
     count = f"{len(variables)} variables, listed by -o json"
-    yield _part("Environment", f"{where}; {count}" if where else count)
+    yield _sentence("  Environment:", f"{where}; {count}" if where else count)
+
+
+def _origin_of_programs(variables: Mapping[str, str]) -> str:
+    for name in ACTIVE:
+        if name in variables:
+            return f"{name}={variables[name]}"
+    # The whole of it is many times as wide as a terminal, and the first folder decides most.
+    first, _, _ = variables.get("PATH", "").partition(":")
+    return f"PATH begins with {first}" if first else ""
 
 
 def _wanted_gpus(gpus: Fields) -> str:
@@ -305,7 +317,7 @@ def _iter_costs(job: JobView) -> Iterator[str]:
 # --- tables -------------------------------------------------------------------------------
 
 
-def _iter_tables(job: JobView, log: Sequence[str], events: Sequence[Json]) -> Iterator[str]:
+def _iter_tables(job: JobView, log: Sequence[str], *, events: Sequence[Json]) -> Iterator[str]:
     conditions = job.status.get("conditions", ())
     if conditions:
         rows = [

@@ -39,10 +39,10 @@ WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
 GROWING = frozenset({"STARTS", "DURATION", "AGE"})
 """Columns that change all the time, and are no news."""
 HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "STARTS", "ETA", "PROGRESS")
-"""What goes first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
+"""The columns that go first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
 
 ROOM = 4
-"""When watching, columns are wider by so much, because what comes may be longer."""
+"""The extra width of columns when watching, because later values may be longer."""
 
 
 @click.command("get")
@@ -87,12 +87,14 @@ def command(
     if names and selector:
         raise click.UsageError("names and --selector exclude each other; give one of them")
     listed = backend.list_jobs(selector)
-    found, missing = _choose(backend, listed.items, names)
+    found, missing = _choose(backend, listed.items, names=names)
     found = [item for item in found if _is_in(item, phases)]
     for name in missing:
         complain(f"{name}: there is no such job; dljob get lists the jobs")
     if watch:
-        _Watch(output, found, backend.home, phases).go_on(backend, selector, names, listed.version)
+        _Watch(output, found, home=backend.home, phases=phases).go_on(
+            backend, selector, names, listed.version
+        )
     elif output in (None, "wide") and not found:
         if not missing:
             say(_nothing(selector, phases))
@@ -113,7 +115,7 @@ def _is_in(item: Json, phases: Sequence[str]) -> bool:
 
 
 def _choose(
-    backend: Backend, items: list[Json], names: Sequence[str]
+    backend: Backend, items: list[Json], *, names: Sequence[str]
 ) -> tuple[list[Json], list[str]]:
     if not names:
         return items, []
@@ -201,7 +203,7 @@ class _Watch:
     """Prints a row whenever a job has changed in something that is printed."""
 
     def __init__(
-        self, output: str | None, items: list[Json], home: str, phases: Sequence[str]
+        self, output: str | None, items: list[Json], *, home: str, phases: Sequence[str]
     ) -> None:
         self._output = output
         self._phases = phases
@@ -263,5 +265,5 @@ class _Watch:
 
     def _print(self, text: str) -> None:
         click.echo(text, nl=False)
-        # Whoever reads a pipe wants to hear of it now.
+        # The reader of a pipe needs each change at once.
         sys.stdout.flush()

@@ -2,7 +2,10 @@
 ``dljob logs``: what the training of a job wrote.
 """
 
+import re
 import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -20,6 +23,11 @@ from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 from dlctl.output.streams import harmless_output
 
+_SIGNED = re.compile(rb"rank (\d{1,6}) \| ")
+"""The beginning of a line of a rank (:mod:`dlsidecar.observing.rank_outputs`)."""
+_OF_THE_SIDECAR = b"dljob-sidecar "
+"""The beginning of a line of the SideCar itself, which is in the log of its pod as well."""
+
 
 @click.command("logs")
 @name_argument()
@@ -36,7 +44,8 @@ from dlctl.output.streams import harmless_output
     "--rank",
     type=click.IntRange(0),
     metavar="N",
-    help="Only the output from the node where this rank of the job is now.",
+    help="Only the output of this rank of the job; of a job with one process on each node, the output from "
+    "the node where the rank is now.",
 )
 @click.option(
     "--since",
@@ -64,42 +73,88 @@ def command(
     """
     Print the output of a job's training, over all its starts.
 
-    Of a job that was on several nodes each line begins with the node, unless one is named. The
-    processes of one node write into one log. On a terminal, characters that would move its cursor or
+    Of a job that was on several nodes each line begins with the node, unless one is named. Where a
+    process of each GPU writes, its lines begin with its rank, unless one is named. On a terminal, characters that would move its cursor or
     retitle its window are shown by their numbers; a file or a program gets the bytes as they are.
     """
+    of_rank: int | None = None
     if rank is not None:
         if node:
             raise click.UsageError("--node and --rank exclude each other; give one of them")
-        node = find_node(JobView.of(backend.get_job(name), backend.home), name, rank)
-    several = not node and len(backend.list_log_nodes(name)) > 1
+        job = JobView.of(backend.get_job(name), backend.home)
+        if processes_of(job.spec) == PER_GPU:
+            of_rank = rank
+        else:
+            node = find_node(job, name, rank)
+    several = not node and rank is None and len(backend.list_log_nodes(name)) > 1
     printer = Printer(several=several, is_shown=sys.stdout.isatty() and not raw)
-    for line in backend.read_logs(name, LogQuery(node, lines, follow, since)):
+    query = LogQuery(node, lines, follow, since)
+    read = (
+        backend.read_logs(name, query)
+        if of_rank is None
+        else read_rank(backend, name, query, of_rank)
+    )
+    for line in read:
         printer.print(line)
         if follow:
             printer.flush()
     printer.flush()
     if not printer.nodes and not follow and since is None:
         is_over = JobView.of(backend.get_job(name), backend.home).is_final
-        say(f"{name} has written nothing{'' if is_over else ' yet; -f waits for it'}")
+        writer = name if of_rank is None else f"rank {of_rank} of {name}"
+        say(f"{writer} has written nothing{'' if is_over else ' yet; -f waits for it'}")
 
 
 def find_node(job: JobView, name: str, rank: int) -> str:
-    """Name the node on which a rank of a job is; that it shares its log with others is said."""
+    """Name the node on which a rank is, of a job with one process on each node."""
     if not job.slices:
         raise Conflict(
             f"{name} has no GPUs now ({job.phase}), so it has no ranks; choose by --node"
         )
-    is_by_gpu = processes_of(job.spec) == PER_GPU
-    first = 0
-    for part in job.slices:
-        count = len(part.gpus) if is_by_gpu else 1
-        if rank < first + count:
-            if count > 1:
-                say(f"note: ranks {first} to {first + count - 1} on {part.node} write into one log")
-            return part.node
-        first += count
-    raise NotThere(f"{name} has no rank {rank}; it has {first} now, which are counted from 0")
+    if rank >= len(job.slices):
+        count = len(job.slices)
+        raise NotThere(f"{name} has no rank {rank}; it has {count} now, which are counted from 0")
+    return job.slices[rank].node
+
+
+def read_rank(backend: Backend, name: str, query: LogQuery, rank: int) -> Iterator[LogLine]:
+    """Yield the lines of one rank, from all nodes on which it was, without the rank before them."""
+    if query.lines is None:
+        return _choose(backend.read_logs(name, query), rank)
+    # The last lines of a rank are among more lines of all ranks, whose number is not known before.
+    once = query._replace(lines=None, follow=False)
+    if not query.follow:
+        return iter(deque(_choose(backend.read_logs(name, once), rank), maxlen=query.lines))
+    reach = _find_reach(backend.read_logs(name, once), rank, query.lines)
+    return _choose(backend.read_logs(name, query._replace(lines=reach)), rank)
+
+
+def _find_reach(lines: Iterable[LogLine], rank: int, wanted: int) -> int:
+    """Return how many of the last lines of a node hold the wanted number of lines of this rank."""
+    counts: Counter[str] = Counter()
+    latest: deque[tuple[str, int]] = deque(maxlen=wanted)
+    for line in lines:
+        if any(True for _ in _choose([line], rank)):
+            latest.append((line.node, counts[line.node]))
+        counts[line.node] += 1
+    return max((counts[node] - number for node, number in latest), default=0)
+
+
+def _choose(lines: Iterable[LogLine], rank: int) -> Iterator[LogLine]:
+    for line in _split_states(lines):
+        signed = _SIGNED.match(line.text)
+        if signed is not None and int(signed[1]) == rank:
+            yield line._replace(text=line.text[signed.end() :])
+        # The only process of a job writes its lines as they are, and is rank 0.
+        elif signed is None and rank == 0 and not line.text.startswith(_OF_THE_SIDECAR):
+            yield line
+
+
+def _split_states(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Take lines apart that hold several states of progress bars, each of a rank of its own."""
+    for line in lines:
+        for text in line.text.splitlines(keepends=True):
+            yield line._replace(text=text)
 
 
 class Printer:

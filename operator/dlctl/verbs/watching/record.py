@@ -86,7 +86,7 @@ def command(
     for sentence in record.header.missing:
         say(f"The record is not complete: {sentence}.")
     if path is not None:
-        write_file(path, record, Format(form) if form else None)
+        write_file(path, record, form=Format(form) if form else None)
         say(f"Wrote what happened ({len(record.lines):,} lines) to {path}.")
     else:
         write_out(record, Format(form or output))
@@ -108,4 +108,4 @@ def _compose(store: Store, since: float) -> Record:
     times = [entry.at for entry in kept.history] + [row.at for row in kept.timeline]
     latest = max(times, default=since)
     header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
-    return compose(kept, (), header)
+    return compose(kept, (), header=header)

@@ -18,12 +18,8 @@ from rich.live import Live
 
 from dlctl.backends.backend import Away, Backend, BackendError
 from dlctl.backends.choosing import output_option, with_wide_backend
-from dlctl.output.frames import (
-    Frame,
-    Sight,
-    Signs,
-    Window,
-)
+from dlctl.output.frames import Frame, Sight, Window
+from dlctl.output.gpu_map import Signs
 from dlctl.output.jobviews import JobView
 from dlctl.output.streams import harmless_document, raw
 
@@ -86,9 +82,10 @@ def look(backend: Backend) -> Sight:
 def _print_once(backend: Backend, *, all_of_it: bool) -> None:
     sight, signs = look(backend), Signs()
     signs.learn(sight.jobs)
-    console = Console(highlight=False)
+    # The stream below, because the map is reversed where a job uses a GPU; look() has cleaned all texts.
+    console = Console(file=raw(sys.stdout), highlight=False)
     width = console.width if console.is_terminal and not all_of_it else ENDLESS
-    for line in Frame(sight, signs, Window(width, None)).lines():
+    for line in Frame(sight, signs, window=Window(width, None)).lines():
         console.print(line, width=width, no_wrap=True, soft_wrap=True)
 
 
@@ -101,7 +98,7 @@ class _Screen:
         self._signs = Signs()
         self._skipped = 0
         self._console = Console(file=raw(sys.stdout), highlight=False)
-        # Who cannot be asked at the very beginning is told in a line, not on a screen.
+        # If the place does not answer at the very beginning, the error is a line, not a screen.
         self._sight = look(backend)
 
     def run(self) -> None:
@@ -120,7 +117,7 @@ class _Screen:
         # Not what the environment says of it, which does not change when the window does.
         size = os.get_terminal_size(sys.stdout.fileno())
         width, height = self._console.size = ConsoleDimensions(size.columns or 80, size.lines or 24)
-        frame = Frame(self._sight, self._signs, Window(width, height, self._skipped))
+        frame = Frame(self._sight, self._signs, window=Window(width, height, self._skipped))
         self._skipped = min(self._skipped, frame.most_skipped)
         return Group(*frame.lines())
 

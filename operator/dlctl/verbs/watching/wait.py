@@ -36,7 +36,7 @@ _VALUES = {"": "True", "true": "True", "false": "False", "unknown": "Unknown"}
 
 
 class Verdict(Enum):
-    """What is to be said of a job that is waited for."""
+    """The result of a check of a job that the command waits for."""
 
     HOLDS = auto()
     NOT_YET = auto()
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Goal:
-    """What is waited for."""
+    """The condition that the command waits for."""
 
     phase: str = ""
     condition: str = ""
@@ -139,10 +139,10 @@ def command(backend: Backend, *, selection: Selection, goal: Goal, timeout: floa
     """
     names = selection.find(backend, "wait for")
     until = None if timeout is None else time.monotonic() + timeout
-    return _wait(backend, names, goal, until=until)
+    return _wait(backend, names, goal=goal, until=until)
 
 
-def _wait(backend: Backend, names: Sequence[str], goal: Goal, *, until: float | None) -> int:
+def _wait(backend: Backend, names: Sequence[str], *, goal: Goal, until: float | None) -> int:
     left, status = list(names), 0
     while True:
         for name in list(left):

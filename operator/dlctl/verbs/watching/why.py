@@ -8,9 +8,12 @@ import click
 
 from dlctl.backends.backend import Backend
 from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlctl.output import texts
 from dlctl.output.forms import to_json
 from dlctl.output.jobviews import JobView
 from dlctl.output.turns import describe_turn
+
+INSET = "  "
 
 
 @click.command("why")
@@ -30,12 +33,10 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
         return
     for answer in answers:
         prefix = f"{answer['name']} " if len(answers) > 1 else ""
-        click.echo(f"{prefix}{answer['message']}")
+        click.echo(texts.flow(f"{prefix}{answer['message']}"), nl=False)
         turn = describe_turn(JobView.of(answer["job"], backend.home))
-        if turn:
-            click.echo(f"  {turn}")
-        for assumption in answer["assumptions"]:
-            click.echo(f"  {assumption}")
+        for below in (*([turn] if turn else []), *answer["assumptions"]):
+            click.echo(texts.flow(below, first=INSET, rest=INSET), nl=False)
 
 
 def _without_document(answer: dict[str, object]) -> dict[str, object]:

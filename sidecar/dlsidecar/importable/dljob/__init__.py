@@ -1,5 +1,5 @@
 """
-What a Python program may import to work with DLJob.
+The package that a Python program imports to work with DLJob.
 
 A training imports :mod:`dljob.training`, which needs the standard library alone; the SideCar shows it
 this package. Where ``pip install dljob`` has put the rest beside it, the same package is the Python
@@ -14,6 +14,7 @@ from typing import Any
 
 # The stub beside this file gives type checkers the same names.
 __all__ = [  # noqa: F822 - __getattr__ finds them
+    "AsyncConnection",
     "Bound",
     "BrokenLaw",
     "Comparison",
@@ -26,6 +27,7 @@ __all__ = [  # noqa: F822 - __getattr__ finds them
     "JobOptions",
     "JobView",
     "Logs",
+    "MissingExtra",
     "NeverHolds",
     "NotFound",
     "Notice",
@@ -37,6 +39,7 @@ __all__ = [  # noqa: F822 - __getattr__ finds them
     "Scenario",
     "Share",
     "TimedOut",
+    "Timeline",
     "Unreachable",
     "View",
     "WrongInput",
@@ -45,6 +48,7 @@ __all__ = [  # noqa: F822 - __getattr__ finds them
     "bound",
     "compare",
     "connect",
+    "connect_async",
     "simulate",
 ]
 

@@ -1,4 +1,5 @@
 # What type checkers see of the names that __init__.py loads when they are used.
+from dlapi import AsyncConnection as AsyncConnection
 from dlapi import Bound as Bound
 from dlapi import BrokenLaw as BrokenLaw
 from dlapi import Comparison as Comparison
@@ -11,6 +12,7 @@ from dlapi import Job as Job
 from dlapi import JobOptions as JobOptions
 from dlapi import JobView as JobView
 from dlapi import Logs as Logs
+from dlapi import MissingExtra as MissingExtra
 from dlapi import NeverHolds as NeverHolds
 from dlapi import NotFound as NotFound
 from dlapi import Notice as Notice
@@ -22,6 +24,7 @@ from dlapi import Refused as Refused
 from dlapi import Scenario as Scenario
 from dlapi import Share as Share
 from dlapi import TimedOut as TimedOut
+from dlapi import Timeline as Timeline
 from dlapi import Unreachable as Unreachable
 from dlapi import View as View
 from dlapi import WrongInput as WrongInput
@@ -30,6 +33,7 @@ from dlapi import WrongUse as WrongUse
 from dlapi import bound as bound
 from dlapi import compare as compare
 from dlapi import connect as connect
+from dlapi import connect_async as connect_async
 from dlapi import simulate as simulate
 
 from dljob import training as training

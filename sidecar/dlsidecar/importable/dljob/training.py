@@ -1,7 +1,7 @@
 """
-What a training program may ask DLJob and tell it, in a few lines of its own.
+Lets a training program talk to DLJob in a few lines of its own.
 
-Everything works without DLJob as well: nothing is then asked for, folders are those that you give, and
+Everything works without DLJob as well: then no checkpoint is ever asked for, folders are those that you give, and
 reports go nowhere. So the same script runs under a plain ``torchrun``::
 
     from dljob import training
@@ -56,14 +56,14 @@ REPORT_SECONDS = 0.2
 MARKER = ".dljob-complete"
 LARGEST_NUMBER = 1e300
 METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
-"""What the SideCar takes as a number and as the name of a metric."""
+"""The largest number, and the names of metrics, that the SideCar accepts."""
 
 
 # --- checkpoints ------------------------------------------------------------------------------
 
 
 def folder(default: str | os.PathLike[str] = "checkpoints") -> Path:
-    """Return the folder of this job's checkpoints, which is there; without DLJob, ``default``."""
+    """Return the folder of this job's checkpoints, and create it if need be; without DLJob, ``default``."""
     _listen_once()
     path = Path(os.environ.get("DLJOB_CHECKPOINT_DIR") or default)
     path.mkdir(parents=True, exist_ok=True)
@@ -174,14 +174,14 @@ def report(step: int, *, epoch: float | None = None, **metrics: float) -> None:
 
     It needs ``progress: {http: true}`` or ``progress: {file: ...}`` in the job file. It never raises: a
     report that cannot be sent is named once on the error output, and so is a metric that is no finite number
-    or whose name is not allowed; the step is told without it, and the training goes on.
+    or whose name is not allowed; the step is reported without it, and the training goes on.
     """
     if is_leader():
         _Reporter.take(step, epoch, metrics)
 
 
 class _Reporter:
-    """What is told, and how often."""
+    """Sends the reports, with a limit of their rate."""
 
     _due = 0.0
     _unsent: dict[str, Any] | None = None
@@ -189,7 +189,7 @@ class _Reporter:
     _is_registered = False
 
     _left_out: ClassVar[set[str]] = set()
-    """What is named already."""
+    """The metrics whose fault was reported already."""
 
     @classmethod
     def take(cls, step: int, epoch: float | None, metrics: dict[str, float]) -> None:
@@ -206,6 +206,7 @@ class _Reporter:
         cls._unsent = told
         if not cls._is_registered:
             cls._is_registered = True
+            # The limit of the rate may have held back the last report.
             atexit.register(cls.send)
         if time.monotonic() >= cls._due:
             cls.send()
@@ -243,6 +244,7 @@ class _Reporter:
 
     @classmethod
     def send(cls) -> None:
+        # Taken first: what cannot be sent is not repeated, because the next report says more.
         told, cls._unsent = cls._unsent, None
         if told is None:
             return
@@ -301,6 +303,8 @@ class _Request:
         former = signal.getsignal(signum)
 
         def take(number: int, frame: Any) -> None:
+            # A flag and no lock: this interrupts the program at any place,
+            # also while it holds a lock.
             cls.is_open = True
             # A handler of the program's own is called as well; the default would end the process.
             if callable(former):
@@ -336,7 +340,9 @@ class _Board:
     _NUMBERS = struct.Struct("=qq")
     """A start of the ranks, and a step. Where a launcher starts its ranks again, old ones do not count."""
 
-    def __init__(self, path: str, rank: int, world: int) -> None:
+    def __init__(self, path: str, rank: int, *, world: int) -> None:
+        # Opened by each rank itself: flock keeps apart what was opened apart, and not the copies
+        # of an inherited descriptor.
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._place = rank + 1
         self._world = world
@@ -365,6 +371,8 @@ class _Board:
         try:
             yield
         finally:
+            # Not left to a close: a forked child, such as a worker of a data
+            # loader, has the file open too.
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _read(self, place: int) -> int:
@@ -372,7 +380,7 @@ class _Board:
         if len(data) < self._NUMBERS.size:
             return -1
         start, step = self._NUMBERS.unpack(data)
-        # What was never written is zero, and so is the first start: steps are written one higher.
+        # Unwritten bytes are zero, and so is the number of the first start: steps are written one higher.
         return step - 1 if start == self._start else -1
 
     def _write(self, place: int, step: int) -> None:
@@ -390,8 +398,10 @@ class _Collective:
 
     def is_due(self, _step: int) -> bool:
         distributed = self._torch.distributed
-        # What comes after this look counts at the next step.
+        # A request that comes after this check counts at the next step.
         asked = self._torch.tensor([int(_Request.is_open)])
+        # Each rank takes part at each step, asked or not: the others would
+        # wait for one that does not.
         distributed.all_reduce(asked, op=distributed.ReduceOp.MAX, group=self._group)
         is_due = bool(asked.item())
         if is_due:
@@ -417,7 +427,7 @@ def _find_agreement() -> _Alone | _Board | _Collective:
     denied: OSError | None = None
     if board and local == world:
         try:
-            return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world)
+            return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world=world)
         except OSError as error:
             # A program that has changed its user may not open it, on any of its ranks.
             denied = error

@@ -1,0 +1,328 @@
+"""
+The page of a cluster while many jobs come, go and reshape, in headless Chromium; and what "What if" takes at a large size.
+
+A real API server and scheduler, the operator, the SideCars, their trainings and the page's server run, each as a process;
+kubelets are played. A user logs in with a token. Measured are: the time until each view shows all jobs, the frames while
+the view is scrolled, the delay from a new job to the page, the memory of the page and of its server, and that the
+console has no errors.
+
+Then another control plane is filled with as many jobs as a large cluster has, and questions are asked over the API of the page's server.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import click
+from _measuring import describe_machine, print_result, summarize
+from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from _inhabited_cluster import TEAM, VIEWER, fill, inhabited
+
+from tests.operator.stages import Stage, staged
+from tests.portal.houses import House
+from tests.web.devtools import Page, opened
+
+Json = dict[str, Any]
+
+ON_A_NODE = 4
+ITERATIONS = (1200, 2000, 2800, 3600, 4400)
+"""Half a minute to two minutes of one GPU."""
+LIMIT_S = 900.0
+FINAL = ("Completed", "Failed")
+SIZE = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+HEADER = "document.querySelector('header').textContent"
+LINKS = "new Set([...document.querySelectorAll('.node p button, tbody th button')].map((each) => each.textContent))"
+TEXT = "document.getElementById('page').textContent"
+ROWS = "document.querySelectorAll('tbody tr').length"
+CHOICES = "(document.querySelectorAll('select')[1]?.options.length ?? 0) - 1"
+
+OPEN = (
+    "[...document.querySelectorAll('nav button')].find((each) => each.textContent === NAME).click()"
+)
+
+OTHER = "fifo"
+"""The policy of the question that is asked on the page."""
+
+CHOOSE = """
+{
+  const chosen = document.querySelector("select");
+  chosen.value = POLICY;
+  chosen.dispatchEvent(new Event("change", { bubbles: true }));
+}
+"""
+
+SCROLL = """
+new Promise((done) => {
+  const times = [];
+  const step = (at) => {
+    times.push(at);
+    if (times.length > FRAMES) { scrollTo(0, 0); done(times); return; }
+    scrollBy(0, Math.floor(times.length / 60) % 2 ? -40 : 40);
+    requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+})
+"""
+
+
+class View(NamedTuple):
+    """A view of the page, and an expression for the number of jobs that it shows."""
+
+    title: str
+    shown: str
+    has_ended: bool = True
+    """Whether it shows jobs that have ended, too."""
+    moves: str = SCROLL
+
+
+VIEWS = {
+    "lanes": View("GPUs over time", f"parseInt({HEADER}.match(/(\\d+) jobs/)?.[1])", moves=MOVE),
+    "now": View("Now", f"{LINKS}.size", has_ended=False),
+    "jobs": View("Jobs", ROWS),
+    "whatif": View("What if", CHOICES, has_ended=False),
+}
+
+
+class Looking:
+    """A user who looks at the page while jobs come and go."""
+
+    def __init__(self, page: Page, stage: Stage, *, jobs: int, pictures: Path | None) -> None:
+        self._page = page
+        self._stage = stage
+        self._jobs = jobs
+        self._pictures = pictures
+
+    async def log_in(self, token: str) -> float:
+        """Log in, and return the seconds until the first view shows all jobs."""
+        await self._page.ask("Emulation.setDeviceMetricsOverride", **SIZE)
+        field = "document.querySelector('input[type=password]')"
+        await self._page.until(f"{field} !== null")
+        await self._page.evaluate(f"{field}.value = {json.dumps(token)}")
+        began = time.monotonic()
+        await self._page.evaluate("document.querySelector('form button').click()")
+        count = VIEWS["lanes"].shown
+        await self._page.until(
+            f"document.querySelector('canvas') !== null && {count} >= {self._jobs}"
+        )
+        return time.monotonic() - began
+
+    async def look(self, name: str, frames: int) -> Json:
+        """Open a view, and scroll it."""
+        view = VIEWS[name]
+        # Those that end while it is opened are not waited for.
+        wanted = self._jobs - (0 if view.has_ended else await self._count_ended() + ON_A_NODE)
+        await self._open(view)
+        began = time.monotonic()
+        await self._until(f"{view.shown} >= {wanted}", view.shown)
+        shown_s = time.monotonic() - began
+        await self._take_picture(name)
+        moves = view.moves.replace("FRAMES", str(frames)).replace("ZOOMS", str(ZOOMS))
+        times = await self._page.evaluate(moves)
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        return {
+            "view": name,
+            "jobs": await self._page.evaluate(view.shown),
+            "all_shown_s": round(shown_s, 3),
+            "frames_per_s": round(1000.0 / mean(gaps), 1),
+            "frame_ms": summarize(gaps),
+        }
+
+    async def insist_on_names(self) -> None:
+        """The view of jobs has the very jobs that the API server has."""
+        items = (await asyncio.to_thread(self._stage.api.get, self._stage.path()))["items"]
+        wanted = sorted(f"{TEAM}/{each['metadata']['name']}" for each in items)
+        await self._open(VIEWS["jobs"])
+        await self._until(f"[...{LINKS}].sort().join() === {json.dumps(','.join(wanted))}", ROWS)
+
+    async def ask(self) -> float:
+        """Ask on the page what another policy would do, and return the seconds until both futures are shown."""
+        await self._open(VIEWS["whatif"])
+        await self._until("document.querySelector('select')?.options.length > 1", TEXT)
+        await self._page.evaluate(CHOOSE.replace("POLICY", json.dumps(OTHER)))
+        began = time.monotonic()
+        await self._page.evaluate("document.querySelector('form button').click()")
+        await self._until("document.querySelectorAll('.future').length === 2", TEXT)
+        took = time.monotonic() - began
+        await self._page.evaluate("document.querySelector('h2').scrollIntoView()")
+        await self._take_picture("futures")
+        return took
+
+    async def time_news(self, name: str, times: int) -> list[float]:
+        """Submit jobs, and return the seconds until each of them is shown."""
+        await self._open(VIEWS[name])
+        delays = []
+        for number in range(times):
+            job = f"late-{name}-{number}"
+            await asyncio.to_thread(self._stage.submit, job, iterations=ITERATIONS[-1])
+            began = time.monotonic()
+            await self._until(f"{LINKS}.has('{TEAM}/{job}')", f"[...{LINKS}].join()")
+            delays.append(time.monotonic() - began)
+        return delays
+
+    async def _open(self, view: View) -> None:
+        await self._page.evaluate(OPEN.replace("NAME", json.dumps(view.title)))
+
+    async def _until(self, condition: str, told: str) -> None:
+        try:
+            await self._page.until(condition)
+        except AssertionError as error:
+            await self._take_picture("in-vain")
+            raise click.ClickException(f"{error}: {await self._page.evaluate(told)}") from error
+
+    async def _count_ended(self) -> int:
+        items = (await asyncio.to_thread(self._stage.api.get, self._stage.path()))["items"]
+        return sum(each.get("status", {}).get("phase") in FINAL for each in items)
+
+    async def _take_picture(self, name: str) -> None:
+        if self._pictures is None:
+            return
+        self._pictures.mkdir(parents=True, exist_ok=True)
+        answer = await self._page.ask("Page.captureScreenshot", format="png")
+        (self._pictures / f"{name}.png").write_bytes(base64.b64decode(answer["data"]))
+
+
+class Sizes(NamedTuple):
+    """How much of each there is."""
+
+    jobs: int
+    nodes: int
+    frames: int
+    news: int
+    gpus: int
+    waiting: int
+
+
+async def look_at(
+    house: House, stage: Stage, folder: Path, *, sizes: Sizes, chromium: str, pictures: Path | None
+) -> list[Json]:
+    """Look at the page of a cluster whose jobs come and go."""
+    rows: list[Json] = []
+    async with opened(chromium, house.address, folder / "profile") as page:
+        looking = Looking(page, stage, jobs=sizes.jobs, pictures=pictures)
+        first_s = await looking.log_in(house.tokens[VIEWER])
+        began, before = time.monotonic(), cpu_seconds(house.server.pid)
+        rows += [await looking.look(name, sizes.frames) for name in VIEWS]
+        await looking.insist_on_names()
+        asked_s = await looking.ask()
+        delays = {
+            f"{name}_news_s": await looking.time_news(name, sizes.news) for name in ("jobs", "now")
+        }
+        used = (cpu_seconds(house.server.pid) - before) / (time.monotonic() - began)
+        # The first answer refuses the user who has not logged in yet, which the browser tells.
+        errors = [each for each in page.complaints if "401" not in each]
+        if errors:
+            raise click.ClickException(f"the console has errors: {errors}")
+        rows.append(
+            {
+                "login_to_all_shown_s": round(first_s, 2),
+                **{name: summarize(each) for name, each in delays.items()},
+                "what_if_on_page_s": round(asked_s, 1),
+                "console_errors": len(errors),
+                "page_mb": round(max(map(memory_mb, find_renderers(page.browser))), 1),
+                "server_mb": round(memory_mb(house.server.pid), 1),
+                "server_core_%": round(100.0 * used, 1),
+            }
+        )
+    return rows
+
+
+def watch(folder: Path, *, sizes: Sizes, chromium: str, pictures: Path | None) -> list[Json]:
+    """Let jobs come and go on a cluster, and look at its page."""
+    nodes = {f"node-{number}": ON_A_NODE for number in range(sizes.nodes)}
+    theirs = folder / "stage"
+    theirs.mkdir(parents=True)
+    with (
+        inhabited(folder, controllers=True) as house,
+        staged(house.plane, TEAM, theirs, nodes) as stage,
+    ):
+        stage.patience = LIMIT_S
+        stage.start_operator()
+        began = time.monotonic()
+        for number in range(sizes.jobs):
+            iterations = ITERATIONS[number % len(ITERATIONS)]
+            stage.submit(f"job-{number:03}", iterations=iterations)
+        submitted_s = time.monotonic() - began
+
+        def has_some_ended() -> bool:
+            items = stage.api.get(stage.path())["items"]
+            ended = sum(each.get("status", {}).get("phase") in FINAL for each in items)
+            return ended >= max(1, sizes.nodes)
+
+        stage.wait(has_some_ended)
+        rows = asyncio.run(
+            look_at(house, stage, folder, sizes=sizes, chromium=chromium, pictures=pictures)
+        )
+        size = {"jobs": sizes.jobs, "gpus": sizes.nodes * ON_A_NODE}
+        return [{**size, "submitted_s": round(submitted_s, 1)}, *rows]
+
+
+QUESTIONS: dict[str, Json] = {
+    "cordon": {"cordon": "node-0"},
+    "priority": {"job": f"{TEAM}/job-0", "priority": 10},
+    "another": {"another": f"{TEAM}/job-0"},
+    "policy": {"policy": "fifo"},
+}
+
+
+def _games_seconds(pid: int) -> float:
+    """Return the processor time of the processes that have ended which a process had started."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def suppose(folder: Path, *, gpus: int, waiting: int) -> list[Json]:
+    """Ask what if on a cluster of a size, as the page does."""
+    rows: list[Json] = []
+    with inhabited(folder, controllers=False) as house:
+        jobs = fill(house, gpus=gpus, waiting=waiting)
+        for name, question in QUESTIONS.items():
+            began, before = time.monotonic(), _games_seconds(house.server.pid)
+            status, told = house.suppose(VIEWER, question)
+            row = {"what_if": name, "gpus": gpus, "jobs": jobs, "status": status}
+            row["answer_s"] = round(time.monotonic() - began, 1)
+            row["game_core_s"] = round(_games_seconds(house.server.pid) - before, 1)
+            if status == 200:
+                row["jobs_in_futures"] = [len(future["jobs"]) for future in told["futures"]]
+            else:
+                row["refusal"] = told["error"]
+            rows.append(row)
+    return rows
+
+
+@click.command(help=__doc__)
+@click.option("--full", is_flag=True, help="200 jobs on 48 GPUs, and questions at 4,000 GPUs.")
+@click.option(
+    "--pictures", type=click.Path(path_type=Path), help="A folder for pictures of the views."
+)
+@click.option("--part", type=click.Choice(["page", "what-if"]), help="Measure this part alone.")
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
+def main(*, full: bool, pictures: Path | None, part: str | None, form: str) -> None:
+    chromium = shutil.which("chromium") or ""
+    if not chromium:
+        click.echo("there is no chromium on the path: only the server is measured", err=True)
+    sizes = Sizes(200, 12, 240, 5, 4000, 200) if full else Sizes(12, 2, 60, 1, 64, 8)
+    rows: list[Json] = [{**describe_machine(), "load": round(os.getloadavg()[0], 1)}]
+    with tempfile.TemporaryDirectory(prefix="dljob-page-") as temporary:
+        folder = Path(temporary)
+        if chromium and part != "what-if":
+            rows += watch(folder / "watched", sizes=sizes, chromium=chromium, pictures=pictures)
+        if part != "page":
+            rows += suppose(folder / "filled", gpus=sizes.gpus, waiting=sizes.waiting)
+    print_result(rows, form)
+
+
+if __name__ == "__main__":
+    main()

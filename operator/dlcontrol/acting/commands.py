@@ -1,0 +1,92 @@
+"""The commands that bring a job to the GPUs that were decided for it: to its SideCars, and about its pods."""
+
+from dataclasses import dataclass
+
+from dlcontrol.situation.ports import PodKey
+from dlcore.model import JobId, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Declare again what a SideCar does already, under our epoch, so that it obeys only us."""
+
+    key: PodKey
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Have pods on these nodes from now on."""
+
+    job: JobId
+    nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Create a pod that is booked; the controller that booked it may have ended before it could."""
+
+    key: PodKey
+
+
+@dataclass(frozen=True, slots=True)
+class Unbook:
+    """Forget the pods on these nodes: their end is proven."""
+
+    job: JobId
+    nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Forget the job altogether: it has ended, and so have its pods."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Tell a SideCar to stop; with ``leave`` it ends then, and its pod with it."""
+
+    key: PodKey
+    checkpoint: bool
+    leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End a pod that cannot take commands."""
+
+    key: PodKey
+    because: str
+    is_needed: bool = False
+    """Whether it should have been there, and another one has to take its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Tell these SideCars of a job to run the generation that was decided."""
+
+    job: JobId
+    nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Have a training save itself and go on, to see that its checkpoint works."""
+
+    key: PodKey
+    number: int
+
+
+Command = Try | Stamp | Book | Launch | Unbook | Forget | Remove | Halt | Begin
+
+
+def addressed(command: Command) -> set[NodeName]:
+    """Which SideCars of the job a command tells something."""
+    match command:
+        case Halt() | Remove():
+            return {command.key.node}
+        case Begin():
+            return set(command.nodes)
+        case _:
+            return set()

@@ -1,0 +1,171 @@
+"""One job as the coordinator sees it: what its pods do, whether they are ready, and which jobs wait for its GPUs."""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from dlcontrol.situation.ports import Entry, PodPhase
+from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.scene import Scene, Seat
+from dlcore.model import GpuRef, JobId, Mechanism, Placement
+from dlwire.messages import Run
+
+NAMES_S = 10.0
+"""How long the controller waits for a new SideCar to report the UUIDs of the GPUs; then they are named by
+their numbers."""
+
+
+def is_ready(scene: Scene, job: JobId) -> bool:
+    """Whether all pods that the job needs could start training at once: initialised, and warm."""
+    return Board(scene, Asides()).is_ready(job)
+
+
+class Board:
+    """All jobs of a scene, each looked at once however many others ask about it."""
+
+    def __init__(self, scene: Scene, asides: Asides) -> None:
+        self.scene = scene
+        self._asides = asides
+        self._cases: dict[JobId, JobInScene] = {}
+
+    def case(self, job: JobId) -> "JobInScene":
+        if job not in self._cases:
+            self._cases[job] = JobInScene(self, self.scene.entries[job])
+        return self._cases[job]
+
+    def is_ready(self, job: JobId) -> bool:
+        return self._asides.attempt(job, lambda: self.case(job).is_ready) or False
+
+
+class JobInScene:
+    """One job in the scene: what its pods do, what they know, and who waits for its GPUs."""
+
+    def __init__(self, board: Board, entry: Entry) -> None:
+        self.board = board
+        self.scene = scene = board.scene
+        self.job = entry.job.id
+        self.entry = entry
+        self.status = entry.status
+        self.seats = scene.seats_of(self.job)
+        there = [seat for seat in self.seats.values() if not seat.has_ended]
+        self.present = [seat for seat in there if not seat.untrusted]
+        self.untrusted = [seat for seat in there if seat.untrusted]
+        self.in_place = scene.mechanism is Mechanism.IN_PLACE
+
+    def is_awaited(self) -> bool:
+        """Whether it may train on until those are ready who get its GPUs."""
+        may_save = self.status.saves and not self._is_broken
+        is_wanted = not self.entry.is_wanted_gone and not self._was_told_to_stop
+        return self.in_place and may_save and is_wanted
+
+    @property
+    def _was_told_to_stop(self) -> bool:
+        """Whether the end of its latest start was begun; then it is brought to its end."""
+        latest = max((seat.start for seat in self.present), default=0)
+        return any(
+            self.knows_of_the_stop(seat) for seat in self.present if 0 < latest == seat.start
+        )
+
+    def knows_of_the_stop(self, seat: Seat) -> bool:
+        return seat.told is not None and seat.told.generation >= self.status.stop_generation
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether what lives of it hangs, because some of it was lost."""
+        return any(seat.is_living and self._has_lost_peers(seat) for seat in self.present)
+
+    def _has_lost_peers(self, seat: Seat) -> bool:
+        # Of what is on its way to it, it may have begun something since we heard of it.
+        return 0 < seat.start <= self.status.broken and not seat.contact.coming
+
+    def runs(self, seat: Seat) -> bool:
+        return seat.has_begun(self.status.run_generation)
+
+    def all_run(self, placement: Placement) -> bool:
+        seats = (self.seats.get(node) for node in placement.nodes)
+        return all(seat is not None and not seat.has_ended and self.runs(seat) for seat in seats)
+
+    def is_useless(self, seat: Seat, placement: Placement) -> bool:
+        """Whether a pod can end now that has no part in what was decided."""
+        if self._is_outdated(seat):
+            return True
+        if seat.key.node in placement.nodes:
+            return False
+        return not seat.is_living or self.all_run(placement)
+
+    def _is_outdated(self, seat: Seat) -> bool:
+        """Whether it was granted other devices when it started, or is part of what has to change."""
+        return not self.in_place and seat.booking.shaped != self.status.shaped
+
+    def may_book(self, placement: Placement, useless: list[Seat]) -> bool:
+        """Pods that are granted devices when they start are asked for when these are free."""
+        return self.in_place or (not useless and self._gains_are_free(placement))
+
+    def was_told_to_run(self, seat: Seat) -> bool:
+        told = seat.told
+        return isinstance(told, Run) and told.generation == self.status.run_generation
+
+    def may_stop(self, placement: Placement) -> bool:
+        """Whether the moment has come to end the processes of an earlier generation."""
+        if not self.in_place or self._was_told_to_stop or self._is_broken:
+            return True
+        if self._claimants(self._holds - set(placement.refs())):
+            return self.claimants_are_ready()
+        return self.is_ready and self._gains_are_free(placement)
+
+    def may_begin(self, placement: Placement) -> bool:
+        """Whether nothing but its own living processes is in the way of a new start."""
+        return (
+            self.is_ready and placement.gpus >= self.status.gang and self._gains_are_free(placement)
+        )
+
+    @cached_property
+    def is_ready(self) -> bool:
+        placement = self.status.placement
+        if placement is None or self.scene.now < self.status.retry_at:
+            return False
+        if self.untrusted or any(seat.pod.phase is PodPhase.LOST for seat in self.present):
+            return False  # Nothing could prove that no other process of the job is left.
+        return all(self._is_seat_ready(self.seats.get(node)) for node in placement.nodes)
+
+    def _is_seat_ready(self, seat: Seat | None) -> bool:
+        if seat is None or seat.is_leaving or self._is_outdated(seat):
+            return False
+        if not seat.is_stamped(self.scene.epoch):
+            return False
+        if not seat.contact.reachable or seat.key.node not in self.scene.nodes:
+            return False
+        if seat.is_living:
+            return True
+        return seat.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
+            self.scene, self.entry, seat
+        )
+
+    @property
+    def _holds(self) -> frozenset[GpuRef]:
+        return self.scene.held_by(self.job)
+
+    def _gains_are_free(self, placement: Placement) -> bool:
+        return all(self.scene.is_free_for(self.job, ref) for ref in placement.refs())
+
+    def _claimants(self, refs: Iterable[GpuRef]) -> set[JobId]:
+        claims = (self.scene.claims.get(ref) for ref in refs)
+        return {claimant for claimant in claims if claimant is not None and claimant != self.job}
+
+    def claimants_are_ready(self) -> bool:
+        placement = self.status.placement
+        kept = set(placement.refs()) if placement is not None else set()
+        return all(self.board.is_ready(job) for job in self._claimants(self._holds - kept))
+
+    def may_save(self, seat: Seat) -> bool:
+        wanted = self.status.saves and not self.entry.cancelled
+        # Until it obeys us alone, it may have begun something newer at the word of another.
+        is_known = seat.is_stamped(self.scene.epoch)
+        return wanted and not (is_known and self._has_lost_peers(seat))
+
+
+def _names_are_awaited(scene: Scene, entry: Entry, seat: Seat) -> bool:
+    """Whether its SideCar may be about to tell what the GPUs that it shall use are called."""
+    if entry.job.gpus.ids != "uuid" or seat.state is None or seat.state.gpus:
+        return False
+    is_new = scene.now - seat.contact.first_seen < NAMES_S
+    return is_new and not all(gpu.uuid for gpu in scene.nodes[seat.key.node].gpus)

@@ -1,0 +1,166 @@
+"""
+The consequence when a job ends, fails or cannot continue: no further attempt, or another one
+after a pause that grows, with its GPUs or without.
+
+:mod:`dlcontrol.judging.happenings` says which of these has happened.
+"""
+
+from dataclasses import replace
+
+from dlcontrol.judging.exits import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NOT_FOUND
+from dlcontrol.judging.progress import follow_progress
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.process_sets import Latest, ProcessSet, find_undisturbed
+from dlcontrol.situation.rules import News, Rules
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Condition, ConditionType
+from dlcore import lifecycle
+from dlcore.lifecycle import Event
+from dlcore.model import NodeName, Placement
+from dlcore.primitives.backoff import wait_after
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Problem
+
+
+class Case:
+    """One job in this cycle, with its new status and the news about it."""
+
+    def __init__(self, scene: Scene, entry: Entry, *, rules: Rules) -> None:
+        self.scene = scene
+        self.now = scene.now
+        self.entry = entry
+        self.job = entry.job
+        self.rules = rules
+        self.status = entry.status
+        self.news: list[News] = []
+        self.forecast: float | None = None
+        self.all_seats = tuple(scene.seats_of(entry.job.id).values())
+        self.seats = [seat for seat in self.all_seats if not seat.has_ended]
+        self.latest = Latest(scene, entry)
+        self.started = self.latest.seats
+
+    @property
+    def trains(self) -> bool:
+        return any(seat.phase is SideCarPhase.RUNNING for seat in self.started)
+
+    def end(self, event: Event, reason: str, message: str, *, exit_code: int | None = None) -> None:
+        """End the job: it gives its GPUs back, and nothing of it starts again."""
+        self.follow_progress()  # The last progress may arrive together with the end.
+        done = self.status.decided(None, now=self.now)
+        done = replace(
+            done,
+            phase=lifecycle.advance(done.phase, event),
+            finished_at=self.now,
+            exit_code=exit_code if exit_code is not None else done.exit_code,
+            speed=0.0,
+            paused_at=None,
+            message=message,
+        )
+        for kind, status in ((ConditionType.SCHEDULED, False), (ConditionType.FINISHED, True)):
+            told = Condition(kind, status=status, reason=reason, message=message)
+            done = done.with_condition(told, self.now)
+        self.status = done
+        self.news.append(News(reason, message, warning=event is Event.FAILED))
+
+    def fail(self, how: str, *, reason: str = "Crashed", keeps: bool = True) -> None:
+        """It failed through its own fault: try again, if that is allowed once more."""
+        failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
+        self.status = replace(self.status, failures=failures)
+        if failures > limit:
+            times = f"{failures} times" if failures > 1 else "once"
+            message = f"it failed {times}; the last time {how}"
+            self.end(Event.FAILED, "BackoffLimitExceeded", message)
+            return
+        delay = self._delay_after(failures)
+        message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
+        again = self._try_again if keeps else self.step_back
+        again(reason, message, delay=delay)
+
+    def end_without_command(self, problem: Problem) -> None:
+        """Its command is not there or cannot be executed, which no other attempt would change."""
+        self.status = replace(self.status, failures=self.status.failures + 1)
+        code = EXIT_NOT_FOUND if problem.name == NOT_FOUND else EXIT_NOT_EXECUTABLE
+        message = f"{problem.message}; {problem.remedy}"
+        self.end(Event.FAILED, problem.name, message, exit_code=code)
+
+    def _delay_after(self, times: int) -> float:
+        return wait_after(
+            times,
+            first_seconds=self.rules.retry_seconds,
+            longest_seconds=self.rules.longest_retry_seconds,
+        )
+
+    def _try_again(self, reason: str, message: str, delay: float) -> None:
+        """Start it again after some time; until then it keeps its GPUs only if that is soon."""
+        status, keeps = self.status, delay <= self.rules.keep_seconds
+        status = replace(
+            status, retry_at=self.now + delay, speed=0.0, paused_at=None, message=message
+        )
+        if status.placement is not None:
+            status = status.decided(
+                status.placement if keeps else None,
+                now=self.now,
+                gang=status.gang if keeps else 0,
+                cause=status.cause if keeps else None,
+            )
+        event = Event.CRASHED if keeps else Event.DISPLACED
+        self.status = replace(status, phase=lifecycle.advance(status.phase, event))
+        self.news.append(News(reason, message, warning=True))
+
+    def set_back(self, reason: str, what: str, *, ran: bool, keeps: bool) -> None:
+        """It could not go on, or begin, through no fault of its own that is known."""
+        setbacks = self.status.setbacks + 1
+        restarts = self.status.restarts + 1
+        self.status = replace(self.status, setbacks=setbacks, restarts=restarts)
+        # That what ran was lost is taken for an accident, the first time.
+        times = setbacks - 1 if ran else setbacks
+        delay = self._delay_after(times) if times else 0.0
+        when = f"it is tried again in {delay:g} s" if delay else "all its processes restart"
+        again = self._try_again if keeps else self.step_back
+        again(reason, f"{what}; {when}", delay=delay)
+
+    def step_back(self, reason: str, message: str, delay: float) -> None:
+        """Give back what it cannot use: all, or what it wanted beyond what it trains on."""
+        status = self.status
+        self.news.append(News(reason, message, warning=True))
+        start = self._find_former_start()
+        if start is None:
+            status = replace(status.decided(None, now=self.now), paused_at=None)
+            event = Event.DISPLACED
+        else:
+            status = status.decided(
+                self._placement_of(start),
+                now=self.now,
+                batch_size=start.batch_size or None,
+                cause=status.cause,
+            )
+            status = replace(status, adopted=start.generation)
+            event = Event.CHANGED
+        self.status = replace(
+            status,
+            phase=lifecycle.advance(status.phase, event),
+            retry_at=self.now + delay,
+            message=message,
+        )
+
+    def _find_former_start(self) -> ProcessSet | None:
+        """The GPUs on which the job still trains undisturbed, if no other job has got any of
+        them."""
+        start = find_undisturbed(self.scene, self.job.id)
+        if start is None or start.generation <= self.status.broken:
+            return None
+        owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
+        return start if owners == {self.job.id} else None
+
+    def _placement_of(self, start: ProcessSet) -> Placement:
+        nodes: dict[NodeName, list[int]] = {}
+        for ref in start.gpus:
+            nodes.setdefault(ref.node, []).append(ref.number)
+        kinds = {self.scene.nodes[node].gpu_type for node in nodes}
+        return Placement.of(nodes, "+".join(sorted(kinds)))
+
+    def follow_progress(self) -> None:
+        """Take over how far it is."""
+        self.status = follow_progress(
+            self.status, self.job, started=self.started, now=self.now, forecast=self.forecast
+        )

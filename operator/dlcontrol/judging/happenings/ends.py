@@ -1,0 +1,80 @@
+"""Whether a job has ended: well, by its target or deadline, or because a trial of its checkpoint went wrong."""
+
+from dataclasses import replace
+
+from dlcontrol.judging import trials
+from dlcontrol.judging.ends_and_retries import Case
+from dlcontrol.judging.exits import (
+    ENDED_EARLY,
+    Ending,
+    describe_end,
+    ended_well,
+)
+from dlcore.lifecycle import Event
+
+
+def judge_end_by_trial(case: Case) -> bool:
+    """It was asked to save itself and to go on, and has ended: it goes on where it was."""
+    what = trials.find_ended(case.started)
+    if not what or case.latest.generation <= case.status.broken:
+        return False
+    case.follow_progress()
+    total = case.job.training.iterations
+    if total is not None and case.status.iteration >= total:
+        return False  # It was done, too.
+    _start_after_trial(case, "EndedByTrial", what)
+    return True
+
+
+def judge_freeze_by_trial(case: Case) -> bool:
+    what = trials.find_frozen(case.started)
+    if not what or case.latest.generation <= case.status.broken:
+        return False
+    _start_after_trial(case, "FrozenByTrial", what)
+    return True
+
+
+def _start_after_trial(case: Case, reason: str, what: str) -> None:
+    """It cannot save itself and go on, so that this is not asked of it any more."""
+    case.status = replace(case.status, broken=case.latest.generation, ends=True)
+    case.set_back(reason, what, ran=True, keeps=True)
+
+
+def judge_finish(case: Case) -> bool:
+    """Whether all processes of its latest start ended by themselves, and well."""
+    well = ended_well(case.started)
+    if not well or len(well) < len(case.started) or len(well) < case.latest.containers:
+        return False
+    case.follow_progress()
+    ending = describe_end(case.job, case.status, seats=case.started)
+    if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
+        return _fails_by_ending(case, ending)
+    case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
+    return True
+
+
+def _fails_by_ending(case: Case, ending: Ending) -> bool:
+    """It ended before its user lets it: once for each start, whose end is seen until the next."""
+    if case.latest.generation <= case.status.broken:
+        return False
+    case.status = replace(case.status, broken=case.latest.generation, exit_code=0)
+    case.fail(ending.message, reason=ending.reason)
+    return True
+
+
+def judge_target(case: Case) -> bool:
+    target = case.job.training.target
+    if target is None or case.status.reached < target.patience:
+        return False
+    value = f"{target.metric} is {case.status.metric:g}"
+    message = f"{value}, and {target.value:g} was asked for"
+    case.end(Event.FINISHED, "TargetReached", message, exit_code=0)
+    return True
+
+
+def judge_deadline(case: Case) -> bool:
+    limit, started = case.job.limits.active_deadline_seconds, case.status.started_at
+    if limit is None or started is None or case.now - started <= limit:
+        return False
+    case.end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
+    return True

@@ -1,0 +1,103 @@
+"""Notes on a job to which nothing decisive has happened: that it runs, and its conditions."""
+
+from dataclasses import replace
+
+from dlcontrol.judging.checkpoints import TO_BE_TRIED, tell_of_saving
+from dlcontrol.judging.coming_up import quiet_seconds
+from dlcontrol.judging.conditions import tell_of_pods, tell_of_troubles
+from dlcontrol.judging.ends_and_retries import Case
+from dlcontrol.judging.progress import tell_of_stall
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.status import ConditionType, Status
+from dlcore import lifecycle
+from dlcore.lifecycle import Event
+from dlcore.model import Phase, Placement
+from dlwire.messages import Phase as SideCarPhase
+
+
+def note_running(case: Case) -> None:
+    status, placement = case.status, case.status.placement
+    if placement is None:
+        return
+    begun = [seat for seat in case.seats if seat.has_begun(status.run_generation)]
+    is_whole = {seat.key.node for seat in begun} >= set(placement.nodes)
+    if is_whole and all(seat.phase is SideCarPhase.RUNNING for seat in begun):
+        if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
+            _be_running(case, placement)
+        elif status.setbacks and case.now - status.decided_at > case.rules.steady_seconds:
+            case.status = replace(status, setbacks=0)
+    elif status.phase is Phase.ADJUSTING and status.paused_at is None and not case.trains:
+        case.status = replace(status, paused_at=case.now)
+
+
+def _be_running(case: Case, placement: Placement) -> None:
+    status = case.status
+    was_changed = status.phase is Phase.ADJUSTING
+    # Until it takes a step it does not train, and what the change has cost is not known.
+    paused_at = status.paused_at if status.paused_at is not None else case.now
+    case.status = replace(
+        status,
+        phase=lifecycle.advance(status.phase, Event.STARTED),
+        running=status.run_generation,
+        containers=len(placement.nodes),
+        leftover=case.scene.held_by(case.job.id).difference(placement.refs()),
+        bound_to=() if case.job.checkpoint.shared else placement.nodes,
+        paused_at=paused_at if was_changed else None,
+    )
+    case.news.append(News("Running", f"trains on {placement}"))
+
+
+def note_pods(case: Case) -> None:
+    before = case.status.condition(ConditionType.INITIALIZED)
+    quiet = quiet_seconds(case.scene, case.rules)
+    case.status = tell_of_pods(case.status, case.all_seats, now=case.now, quiet=quiet)
+    told = case.status.condition(ConditionType.INITIALIZED)
+    if told is not None and told.status and told is not before:
+        # Its command to run follows at once, so this needs no write of its own.
+        placement = case.status.placement
+        case.status = case.status.with_used(placement.nodes if placement is not None else ())
+    # DLJob reports that they are up when the job trains.
+    if told is not None and not told.status and told != before:
+        case.news.append(News(told.reason, told.message, warning=True))
+
+
+def note_saving(case: Case) -> None:
+    if case.status.phase is not Phase.RUNNING:
+        return
+    before = case.status.condition(ConditionType.SAVED)
+    case.status = tell_of_saving(case.job, case.status, now=case.now)
+    told = case.status.condition(ConditionType.SAVED)
+    if (
+        told is not None
+        and not told.status
+        and told.reason != TO_BE_TRIED
+        and told != before
+        and len(case.job.gpus.options) > 1
+    ):
+        case.news.append(News(told.reason, told.message, warning=True))
+
+
+def note_stall(case: Case) -> None:
+    _tell_if_new(
+        case,
+        tell_of_stall(case.status, case.started, now=case.now),
+        ConditionType.PROGRESSING,
+        well=True,
+    )
+
+
+def note_troubles(case: Case) -> None:
+    _tell_if_new(
+        case,
+        tell_of_troubles(case.status, case.seats, now=case.now),
+        ConditionType.TROUBLED,
+        well=False,
+    )
+
+
+def _tell_if_new(case: Case, status: Status, kind: ConditionType, *, well: bool) -> None:
+    """Take this over; if that changes the condition, tell, and warn if it is not well."""
+    before, case.status = case.status, status
+    told = status.condition(kind)
+    if status is not before and told is not None:
+        case.news.append(News(told.reason, told.message, warning=told.status is not well))

@@ -1,0 +1,25 @@
+"""
+How long a SideCar may be silent, and what follows when it is silent for longer.
+
+While the kubelet still reports the pod as up, :mod:`dlcontrol.acting.coordinating` ends it, because its GPUs
+stay occupied otherwise. When the platform has lost the pod as well, :mod:`dlcontrol.judging.happenings.pod_failures`
+plans the job without it: a new start waits until it is proven that no process is left there.
+"""
+
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.scene import Seat
+
+RENEWAL_S = 300.0
+"""The further time for a SideCar that only waits for its new certificate; a kubelet updates Secrets once a minute."""
+
+
+def must_end(seat: Seat, *, now: float, lost_seconds: float) -> bool:
+    """Whether a pod that is up has to end, because its SideCar was silent for too long."""
+    patience = lost_seconds + (RENEWAL_S if seat.contact.outdated else 0.0)
+    is_silent = seat.pod.phase is PodPhase.UP and not seat.contact.reachable
+    return is_silent and now - seat.contact.since > patience
+
+
+def is_lost(seat: Seat, *, now: float, lost_seconds: float) -> bool:
+    """Whether neither the platform nor the SideCar has reported on a pod for too long."""
+    return seat.pod.phase is PodPhase.LOST and now - seat.contact.since > lost_seconds

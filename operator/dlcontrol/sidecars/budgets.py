@@ -1,0 +1,31 @@
+"""How often a SideCar is asked: one that floods its controller with answers is asked more seldom."""
+
+from dlcontrol.sidecars.dialing import DialSettings
+from dlcore.primitives.allowance import Allowance
+
+
+class Budget:
+    """The requests, the changes and the bytes that one SideCar may cost."""
+
+    def __init__(self, settings: DialSettings) -> None:
+        self._polls = Allowance(settings.polls_per_second, settings.polls_at_once)
+        self._changes = Allowance(settings.changes_per_second, settings.changes_at_once)
+        self._bytes = Allowance(settings.bytes_per_second, settings.bytes_at_once)
+        self._received = 0
+        """The number of bytes that were counted."""
+        self._owed = 0.0
+        """How long to wait before it is asked again, because of its last answers."""
+
+    def take_poll(self, now: float) -> float:
+        """Count a request for news; return how long to wait before it is sent."""
+        owed, self._owed = self._owed, 0.0
+        return max(self._polls.take(now), owed)
+
+    def pay(self, now: float, *, received: int, is_change: bool) -> None:
+        """Count the cost of an answer; ``received`` are the bytes of all answers so far."""
+        more = received - self._received
+        self._received = received
+        owed = self._bytes.take(now, more) if more else 0.0
+        if is_change:
+            owed = max(owed, self._changes.take(now))
+        self._owed = max(self._owed, owed)

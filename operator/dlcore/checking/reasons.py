@@ -1,0 +1,76 @@
+"""
+Whether the reason of a step holds: it changes something, and what a job loses another one gains.
+
+Laws are about what is done, these two also about why: ``purpose`` and ``work-kept``.
+"""
+
+from collections.abc import Collection, Iterator
+
+from dlcore.checking.laws import Breach, Law
+from dlcore.model import DEMANDS, OWN_REASONS, CauseCode, JobId, JobState, Placement
+from dlcore.planning import Move, Reshape, Stop, Wait
+
+# Reasons to give a job other GPUs that are no better for itself.
+_TIDYING = frozenset({CauseCode.PACKING, CauseCode.EXPLORING, CauseCode.MAKES_ROOM})
+
+
+def find_idle_wait(step: Wait, state: JobState | None) -> Iterator[Breach]:
+    """Find out whether a pending job gets a reason to wait that it has not yet."""
+    if state is None:
+        yield Breach(Law.PURPOSE, step.job, "has a step Wait but is not pending")
+    elif state.waiting == step.cause:
+        message = "has a step Wait with the reason that it has already"
+        yield Breach(Law.PURPOSE, step.job, message)
+
+
+def find_idle_change(step: Reshape | Move, state: JobState) -> Iterator[Breach]:
+    """Find out whether a change gives the job something better, and is named for what it is."""
+    same_batch = step.batch_size is None or step.batch_size == state.batch_size
+    if same_batch and set(step.old.refs()) == set(step.new.refs()):
+        message = "gets exactly the GPUs and the batch that it has"
+        yield Breach(Law.PURPOSE, step.job, message)
+    elif same_batch and _is_as_good(step.old, step.new) and step.cause.code not in _TIDYING:
+        message = "is changed, and what it gets is no better than what it has"
+        yield Breach(Law.PURPOSE, step.job, message)
+    stays = not set(step.old.nodes).isdisjoint(step.new.nodes)
+    if stays != isinstance(step, Reshape):
+        message = "has a step Move that keeps a node, or a step Reshape that keeps none"
+        yield Breach(Law.PURPOSE, step.job, message)
+
+
+def find_vain_loss(
+    step: Reshape | Move | Stop, state: JobState, *, gainers: Collection[JobId | None]
+) -> Iterator[Breach]:
+    """Find out whether the job for which GPUs are taken is one of those that gain them."""
+    if step.cause.code in OWN_REASONS:
+        return
+    if step.old.gpus not in state.job.gpus.options:
+        return  # Its user has changed what it may have.
+    named = step.cause.job
+    if named is not None and named in gainers:
+        return
+    kept = 0 if isinstance(step, Stop) else len(set(step.new.refs()))
+    lost = len(step.old.refs()) - kept
+    gain = "no other job gains them"
+    if named is not None and any(each is not None for each in gainers):
+        gain = f"job {named}, for which it loses them, gains none of them"
+    yield Breach(Law.PURPOSE, step.job, f"loses {lost} GPU{'s'[: lost != 1]} and {gain}")
+
+
+def find_lost_work(
+    step: Reshape | Move | Stop, state: JobState, *, gainer: JobState | None
+) -> Iterator[Breach]:
+    """Find work that a step costs a job; only a law or a higher priority may, and no gain pays for it."""
+    if state.unsaved_from is None or step.cause.code in DEMANDS:
+        return
+    if not state.has_allowed_size:
+        return  # Its user has changed what it may have.
+    is_outranked = gainer is not None and gainer.job.priority > state.job.priority
+    if not (isinstance(step, Stop) and is_outranked):
+        yield Breach(Law.WORK_KEPT, step.job, "would lose work that no checkpoint saves")
+
+
+def _is_as_good(old: Placement, new: Placement) -> bool:
+    """Whether a job has nothing of the new placement that it had not of the old one."""
+    same = (old.gpus, old.gpu_type) == (new.gpus, new.gpu_type)
+    return same and new.shape.nodes >= old.shape.nodes

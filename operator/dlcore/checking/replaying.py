@@ -1,0 +1,165 @@
+"""
+The replay of a plan: its steps are taken one after the other, and each is held against the laws.
+
+:func:`dlcore.cycle.schedule` calls :func:`check`. The order of the checks decides which law an error
+names where a plan breaks several.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dlcore.checking import grants, reasons
+from dlcore.checking.holders import Holders
+from dlcore.checking.laws import Breach, BrokenLaw, Law
+from dlcore.checking.namespaces import find_excess
+from dlcore.checking.new_pods import NewPods
+from dlcore.model import GpuRef, JobId, JobState, Placement, Snapshot
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+
+
+def check(
+    plan: Plan, snapshot: Snapshot, *, policy: str, breaks: frozenset[Law] = frozenset()
+) -> None:
+    """
+    Raise :class:`BrokenLaw` at the first law that the plan breaks and ``breaks`` does not allow.
+
+    ``policy`` is the name of the policy that made it, for the error.
+    """
+    if plan.steps:
+        _Replay(plan.steps, snapshot, policy=policy, breaks=breaks).run()
+
+
+class _Replay:
+    """One pass over the steps of a plan."""
+
+    def __init__(
+        self, steps: Sequence[Step], snapshot: Snapshot, *, policy: str, breaks: frozenset[Law]
+    ) -> None:
+        self.steps = steps
+        self.snapshot = snapshot
+        self.policy = policy
+        self.breaks = breaks
+        self.cluster = snapshot.cluster
+        self.pending = snapshot.queue.select({step.job for step in steps})
+        # Jobs that wait on take no GPUs, so that nothing need be known of those that run.
+        is_still = all(isinstance(step, Wait) for step in steps)
+        self.holders = Holders(() if is_still else snapshot.running)
+        self.new_pods = NewPods(self.cluster.free)
+        self.losses: list[Reshape | Move | Stop] = []
+
+    def run(self) -> None:
+        if self.holders.has_doubles:
+            stopped = {step.job for step in self.steps if isinstance(step, Stop)}
+            self._refuse_all(self.holders.find_doubles(stopped))
+        seen: set[JobId] = set()
+        for step in self.steps:
+            if step.job in seen:
+                self._refuse(Law.PURPOSE, step.job, "has more than one step")
+            seen.add(step.job)
+            if isinstance(step, Wait):
+                self._refuse_all(reasons.find_idle_wait(step, self.pending.get(step.job)))
+            elif isinstance(step, Start):
+                self._start(step)
+            else:
+                self._take(step)
+        # Last, because only now is it known which job gains what another one loses.
+        for loss in self.losses:
+            gainers = self.holders.gainers_of(_lost_by(loss))
+            self._refuse_all(
+                reasons.find_vain_loss(loss, self.holders.states[loss.job], gainers=gainers)
+            )
+        for step in self.steps:
+            if not isinstance(step, Wait | Start):
+                self._check_work(step)
+        if self.snapshot.limits.max_gpus:
+            self._refuse_all(find_excess(self.steps, self.snapshot))
+
+    def _refuse_all(self, breaches: Iterable[Breach]) -> None:
+        for breach in breaches:
+            self._refuse(*breach)
+
+    def _refuse(self, law: Law, job: JobId, message: str) -> None:
+        if law not in self.breaks:
+            raise BrokenLaw(law, job, message, policy=self.policy, at_s=self.snapshot.now)
+
+    def _start(self, step: Start) -> None:
+        state = self.pending.get(step.job)
+        if state is None:
+            self._refuse(Law.PURPOSE, step.job, "is started but is not pending")
+            return
+        self._give(step, set(step.placement.refs()), step.placement)
+        self._check_grant(step, state, step.placement)
+
+    def _take(self, step: Reshape | Move | Stop) -> None:
+        state = self.holders.states.get(step.job)
+        if state is None or state.placement != step.old:
+            self._refuse(Law.PURPOSE, step.job, "does not hold what the step takes from it")
+        elif isinstance(step, Stop):
+            self.holders.release(step.job, step.old.refs())
+            self.losses.append(step)
+        else:
+            self._change(step, state)
+
+    def _change(self, step: Reshape | Move, state: JobState) -> None:
+        self._refuse_all(reasons.find_idle_change(step, state))
+        old, new = set(step.old.refs()), set(step.new.refs())
+        # The GPUs that it gives up are free for later steps only: a job cannot wait for itself.
+        self._give(step, new - old, step.new)
+        self._check_grant(step, state, step.new)
+        self.holders.release(step.job, old - new)
+        if old - new and len(new) < len(old):
+            self.losses.append(step)
+
+    def _give(self, step: Start | Reshape | Move, refs: set[GpuRef], whole: Placement) -> None:
+        if len(set(whole.refs())) != whole.shape.gpus:
+            self._refuse(Law.REAL_GPUS, step.job, "is given the same GPU twice")
+        if step.after:
+            self._check_after(step, refs)
+        kinds = whole.gpu_type.split("+")
+        for ref in sorted(refs):
+            self._refuse_all(grants.find_unreal(step.job, ref, kinds=kinds, cluster=self.cluster))
+            self._check_released(step, ref)
+            self.holders.give(step.job, ref)
+
+    def _check_after(self, step: Start | Reshape | Move, refs: set[GpuRef]) -> None:
+        for idle in sorted(set(step.after) - self.holders.releasers_of(refs)):
+            self._refuse(
+                Law.RELEASED_FIRST, step.job, f"waits for job {idle}, which releases nothing to it"
+            )
+
+    def _check_released(self, step: Start | Reshape | Move, ref: GpuRef) -> None:
+        if self.holders.is_busy(ref):
+            owner = self.holders.owner_of(ref)
+            law = Law.RELEASED_FIRST if self._gives_up(owner, ref) else Law.ONE_MASTER
+            self._refuse(law, step.job, f"gets GPU {ref}, which job {owner} still holds")
+        former = self.holders.releaser_of(ref)
+        if former is not None and former not in step.after:
+            self._refuse(
+                Law.RELEASED_FIRST,
+                step.job,
+                f"gets GPU {ref} without waiting for job {former}, which releases it",
+            )
+
+    def _gives_up(self, owner: JobId, ref: GpuRef) -> bool:
+        """Whether the GPU is taken from its owner by a step that comes later."""
+        return any(
+            isinstance(step, Stop)
+            or (isinstance(step, Reshape | Move) and ref not in step.new.refs())
+            for step in self.steps
+            if step.job == owner
+        )
+
+    def _check_grant(self, step: Start | Reshape | Move, state: JobState, whole: Placement) -> None:
+        self._refuse_all(grants.find_breaches(step, state, whole=whole, cluster=self.cluster))
+        if state.needs is not None:
+            self._refuse_all(self.new_pods.add(state, whole))
+
+    def _check_work(self, step: Reshape | Move | Stop) -> None:
+        state = self.holders.states.get(step.job)
+        if state is not None:
+            gainer = self.pending.get(step.cause.job) if step.cause.job is not None else None
+            self._refuse_all(reasons.find_lost_work(step, state, gainer=gainer))
+
+
+def _lost_by(step: Reshape | Move | Stop) -> Iterable[GpuRef]:
+    kept = () if isinstance(step, Stop) else set(step.new.refs())
+    return (ref for ref in step.old.refs() if ref not in kept)

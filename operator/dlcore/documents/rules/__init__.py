@@ -1,0 +1,1 @@
+"""Rules between the fields of a document that no single field can express."""

@@ -1,1 +1,0 @@
-"""The rules of AFS-L and its relatives."""

@@ -1,5 +1,0 @@
-"""ONES: an evolutionary search over which job each GPU serves, with elastic batch sizes."""
-
-from dlcore.policies.ones.policy import Ones
-
-__all__ = ["Ones"]

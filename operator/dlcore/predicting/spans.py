@@ -1,0 +1,64 @@
+"""
+Between which bounds a job will most likely be done, for people.
+
+The bounds follow from how much the latest observations of its speed differ, from how many there are,
+from how far a speed never seen can be trusted, and from the bounds of its length.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from dlcore.model import JobState
+from dlcore.predicting.predictor import Predictor, Span
+from dlwire.messages import Shape
+
+NOT_SEEN = 0.3
+"""By what share a speed may be another one than was predicted, as long as it was never seen. Each
+time that it is seen counts."""
+
+SPREAD_FACTOR = 1.645 * 1.4826
+"""From the median distance between observations and their median to what nine of ten are within."""
+
+MOST_DOUBT = 0.9
+
+
+def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span:
+    """Until a job with GPUs is done and gone if it is left as it is, with the bounds of that."""
+    expected = predictor.remaining(state, now)
+    if state.placement is None or expected == math.inf:
+        return Span(expected, expected, expected)
+    shape = state.placement.shape
+    training = predictor.training_time(state, shape, now)
+    done, total = state.iterations_at(now), state.iterations_total
+    low, high = state.iterations_between or (total, total)
+    doubt = _doubt(predictor, state, shape)
+    pace = training / max(total - done, 1e-9)
+    ahead = expected - training
+    return Span(
+        expected,
+        min(expected, ahead + max(0.0, low - done) * pace / (1.0 + doubt)),
+        max(expected, ahead + max(0.0, high - done) * pace / (1.0 - doubt)),
+    )
+
+
+def _doubt(predictor: Predictor, state: JobState, shape: Shape) -> float:
+    """By what share the speed of a job in its present shape may be another one."""
+    profile = predictor.profiles.get(state.job.type)
+    seen = profile.speeds.get(shape) if profile is not None else None
+    count, recent = (seen.weight, seen.recent) if seen is not None else (0.0, ())
+    doubt = _spread(recent)
+    if state.speed > 0.0 and not state.adjusting:
+        # The speed is seen at this moment, which is one more observation.
+        count += 1
+    else:
+        doubt += (1.0 - predictor.estimate(state.job, shape).confidence) / 2.0
+    return min(MOST_DOUBT, doubt + NOT_SEEN / (1.0 + count))
+
+
+def _spread(recent: Sequence[float]) -> float:
+    """By what share of their median observations lie around it."""
+    if len(recent) < 2:
+        return 0.0
+    middle = median(recent)
+    return SPREAD_FACTOR * median(abs(each - middle) for each in recent) / middle

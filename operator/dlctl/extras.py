@@ -1,0 +1,55 @@
+"""
+Which extra of the package brings what is not installed, such as ``pip install 'dljob[simulator]'``.
+
+A verb imports what few users need when it needs it. :mod:`dlctl.main` and :mod:`dlapi.refusals` turn
+the failure of such an import into a refusal. Which extra holds which package is read from the metadata
+of the installed dljob, so ``pyproject.toml`` is the only list.
+"""
+
+import re
+from collections import Counter
+from importlib import metadata
+from importlib.util import find_spec
+
+PACKAGE = "dljob"
+_REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
+
+
+class MissingExtra(Exception):
+    """A package that only an extra brings is not installed."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(module, extra)
+        self.message = f"{module} is not installed"
+        self.remedy = f"pip install '{PACKAGE}[{extra}]'"
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}"
+
+
+def check_can_draw() -> None:
+    """Refuse pictures before hours of work, where they could not be drawn afterwards."""
+    module = "matplotlib"
+    if find_spec(module) is None:
+        error = ModuleNotFoundError(name=module)
+        raise find_missing(error) or error
+
+
+def find_missing(error: ModuleNotFoundError) -> MissingExtra | None:
+    """Return the refusal of a failed import, where an extra brings the module that is missing."""
+    module = (error.name or "").partition(".")[0]
+    extra = _extras().get(module)
+    return None if extra is None else MissingExtra(module, extra)
+
+
+def _extras() -> dict[str, str]:
+    """Map the packages that only extras bring to the smallest extra that brings each."""
+    try:
+        required = metadata.requires(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        # A checkout that is on the path and was never installed has no extras.
+        return {}
+    pairs = [(found[1], found[2]) for each in required if (found := _REQUIREMENT.match(each))]
+    sizes = Counter(extra for _, extra in pairs)
+    # The last of equal keys stays, so the smallest extra comes last.
+    return dict(sorted(pairs, key=lambda pair: sizes[pair[1]], reverse=True))

@@ -1,0 +1,64 @@
+"""
+The tools that ``dljob mcp`` offers in front of the place where jobs run.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlcore.problems import WrongDocument
+from dlctl.backends.backend import BackendError, Json
+from dlctl.backends.choosing import Chosen
+from dlctl.output.streams import harmless_document
+from dlctl.verbs.agents.calls import Halt
+from dlctl.verbs.agents.changing import CHANGING
+from dlctl.verbs.agents.protocol import ToolRefused
+from dlctl.verbs.agents.reading import READING
+from dlctl.verbs.agents.tools import Asked, Tool
+
+
+class PlacedTools:
+    """The tools in front of one place; each call connects to it, since what answers there may start again."""
+
+    def __init__(self, chosen: Chosen, traces: Sequence[Path], *, allow_changes: bool) -> None:
+        self._chosen = chosen
+        self._traces = traces
+        offered = (*READING, *CHANGING) if allow_changes else READING
+        self._tools = {tool.name: tool for tool in offered}
+
+    def describe(self) -> Sequence[Json]:
+        return [tool.describe() for tool in self._tools.values()]
+
+    def has(self, name: str) -> bool:
+        return name in self._tools
+
+    def plays(self, name: str) -> bool:
+        return self._tools[name].plays
+
+    def call(self, name: str, arguments: Mapping[str, Any], halt: Halt) -> Json:
+        tool = self._tools[name]
+        tool.check(arguments)
+        try:
+            return self._ask(tool, arguments, halt)
+        except BackendError as error:
+            raise ToolRefused(str(error)) from error
+        except WrongDocument as error:
+            raise ToolRefused("\n".join(error.lines())) from error
+        except click.ClickException as error:
+            raise ToolRefused(error.format_message()) from error
+        except RecursionError as error:
+            raise ToolRefused("the arguments are nested too deeply; nest less") from error
+
+    def _ask(self, tool: Tool, arguments: Mapping[str, Any], halt: Halt) -> Json:
+        notices: list[str] = []
+        with closing(self._chosen.open(notice=notices.append)) as backend:
+            asked = Asked(backend, self._chosen.folders, self._traces, arguments, halt)
+            answer = tool.ask(asked)
+        if notices:
+            # Such as that the user may not see all: without it the agent would take a part for the whole.
+            answer = {**answer, "notices": [*answer.get("notices", ()), *notices]}
+        shown: Json = harmless_document(answer)
+        return shown

@@ -1,0 +1,133 @@
+"""
+A tool of ``dljob mcp``: what the agent reads of it, which arguments it takes, and what it asks.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents import jobforms
+from dlctl.backends.backend import Backend, Json
+from dlctl.verbs.agents.calls import Halt
+from dlctl.verbs.agents.protocol import ToolRefused
+from dllocal.folders import Folders
+
+Schema = Mapping[str, Any]
+"""Of an argument, in JSON Schema."""
+
+LONGEST_TEXT: Final = 1000
+
+JOB: Final[Schema] = {
+    "type": "string",
+    "pattern": rf"^([^/.][^/]*/)?{jobforms.LABEL.pattern}$",
+    "maxLength": 320,
+    "description": "The name of the job, as list_jobs has it.",
+}
+DOCUMENT: Final[Schema] = {
+    "type": "object",
+    "description": "A DLJob as a job file has it: apiVersion, kind, metadata and spec.",
+}
+
+TYPES: Final[Mapping[str, type]] = {"string": str, "integer": int, "object": dict, "array": list}
+
+
+def text(description: str) -> Schema:
+    return {"type": "string", "maxLength": LONGEST_TEXT, "description": description}
+
+
+def whole(description: str, *, least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most, "description": description}
+
+
+class Asked(NamedTuple):
+    """A question to a tool."""
+
+    backend: Backend
+    folders: Folders | None
+    """Of the ``dljob up`` that is asked; ``None``: it is a cluster."""
+    traces: Sequence[Path]
+    """The folders whose traces may be played; a path begins in the first one."""
+    given: Mapping[str, Any]
+    halt: Halt
+
+
+Ask = Callable[[Asked], Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool: what the agent reads of it, and what it does."""
+
+    name: str
+    does: str
+    ask: Ask
+    arguments: Mapping[str, Schema]
+    required: tuple[str, ...] = ()
+    plays: bool = False
+    """Whether it takes minutes, in a process of its own."""
+    changes: bool = False
+    destroys: bool = False
+    """Whether it can take away what was there, and not only add to it."""
+    repeats: bool = True
+    """Whether a second call with the same arguments changes nothing more."""
+
+    def describe(self) -> Json:
+        return {
+            "name": self.name,
+            "description": self.does,
+            "inputSchema": {
+                "type": "object",
+                "properties": dict(self.arguments),
+                "required": list(self.required),
+                "additionalProperties": False,
+            },
+            "annotations": {
+                "readOnlyHint": not self.changes,
+                "destructiveHint": self.destroys,
+                "idempotentHint": self.repeats,
+                "openWorldHint": False,
+            },
+        }
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse arguments that the schema does not allow."""
+        for name in self.required:
+            if name not in given:
+                raise ToolRefused(f"{name}: is missing; {self.arguments[name]['description']}")
+        for name, value in given.items():
+            schema = self.arguments.get(name)
+            if schema is None:
+                known = ", ".join(self.arguments) or "none"
+                raise ToolRefused(
+                    f"{name[:LONGEST_TEXT]}: there is no such argument; there are: {known}"
+                )
+            _check_value(name, value, schema=schema)
+
+
+def _check_value(name: str, value: Any, *, schema: Schema) -> None:
+    # A bool is an int to Python, and not to JSON.
+    if not isinstance(value, TYPES[schema["type"]]) or isinstance(value, bool):
+        raise ToolRefused(f"{name}: is no {schema['type']}")
+    if isinstance(value, str):
+        _check_text(name, value, schema=schema)
+    elif isinstance(value, int):
+        least, most = schema["minimum"], schema["maximum"]
+        if not least <= value <= most:
+            raise ToolRefused(f"{name}: is not from {least} to {most}")
+    elif isinstance(value, list):
+        if len(value) > schema["maxItems"]:
+            raise ToolRefused(f"{name}: has more than {schema['maxItems']} items")
+        for each in value:
+            _check_value(name, each, schema=schema["items"])
+
+
+def _check_text(name: str, value: str, *, schema: Schema) -> None:
+    longest = schema.get("maxLength", LONGEST_TEXT)
+    if len(value) > longest:
+        raise ToolRefused(f"{name}: is longer than {longest} characters")
+    if "enum" in schema and value not in schema["enum"]:
+        raise ToolRefused(f"{name}: {value!r} is none of {', '.join(schema['enum'])}")
+    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        raise ToolRefused(f"{name}: {value!r} is no such name; {schema['description']}")

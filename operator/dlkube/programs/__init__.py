@@ -1,0 +1,1 @@
+"""How a program of ours runs: its signals and log, coroutines that end together, and one on a thread of its own."""

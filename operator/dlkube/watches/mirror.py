@@ -1,0 +1,192 @@
+"""
+Mirrors of the objects that the watches have shown, with our own latest writes until the watches show those too (law 2).
+
+Versions decide what is newer: the API server counts all writes of a kind of resource in one number,
+so an answer to a write and an event of the watch can come in any order.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dlkube import names
+from dlkube.constraints.other_pods import Neighbourhood
+from dlkube.names import Name
+from dlkube.watches.trimming import (
+    is_more_than_a_heartbeat,
+    trim,
+    trim_node,
+    trim_pod,
+)
+
+Json = Mapping[str, Any]
+
+_OUR_OWN = frozenset({"resourceVersion", "finalizers"})
+MOST_GONE = 10_000
+"""Events of what was deleted longer ago than this do not come any more."""
+
+
+def _is_more_than_ours(known: Json, shown: Json) -> bool:
+    """
+    Whether anything of a job is new but what we ourselves write: a status in one epoch, and our finalizer.
+
+    The watch often delivers our own write before its answer arrives. Every write of a user changes
+    the metadata: a new spec raises the generation.
+    """
+    if _written_by_users(known) != _written_by_users(shown):
+        return True
+    before = epoch_of(known)
+    return before > 0 and epoch_of(shown) != before
+
+
+def _written_by_users(job: Json) -> tuple[Json, list[str]]:
+    metadata = job["metadata"]
+    finalizers = metadata.get("finalizers") or ()
+    return (
+        {name: each for name, each in metadata.items() if name not in _OUR_OWN},
+        [each for each in finalizers if each != names.FINALIZER],
+    )
+
+
+def version_of(document: Json) -> int:
+    """Which write made it what it is."""
+    return int(document["metadata"]["resourceVersion"])
+
+
+def epoch_of(document: Json) -> int:
+    """Which leader wrote the status; 0 if none did."""
+    epoch: int = (document.get("status") or {}).get("epoch", 0)
+    return epoch
+
+
+class Mirror:
+    """The objects of one kind, as far as is known here."""
+
+    def __init__(
+        self,
+        changed: Callable[[Name, bool], None],
+        *,
+        is_news: Callable[[Json, Json], bool] = lambda _known, _shown: True,
+        trimmed: Callable[[Json], Json] = trim,
+    ) -> None:
+        self._changed = changed
+        """Told what has changed, and whether that is news: our own writes are not."""
+        self._is_news = is_news
+        """Whether what others wrote is, by the object as it was and as it is."""
+        self._trimmed = trimmed
+        """Returns of an object what is remembered."""
+        self._objects: dict[Name, Json] = {}
+        self._gone: dict[Name, int] = {}
+        """Of objects that were deleted lately: with which write."""
+        self._listed_at: dict[str, int] = {}
+        """As of which write a namespace, or everything, was listed."""
+
+    @property
+    def objects(self) -> Mapping[Name, Json]:
+        return self._objects
+
+    def get(self, name: Name) -> Json | None:
+        return self._objects.get(name)
+
+    def show(self, document: Json, *, is_ours: bool = False) -> None:
+        """Take in what a watch says, or the answer to a write of ours."""
+        name, version = Name.of(document), version_of(document)
+        known = self._objects.get(name)
+        if known is not None and version_of(known) >= version:
+            return
+        if known is None and self._is_past(name, version):
+            return
+        self._gone.pop(name, None)
+        shown = self._objects[name] = self._trimmed(document)
+        self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
+
+    def show_end(self, document: Json) -> None:
+        """Take in that an object is deleted; the document is the last there was of it."""
+        name, version = Name.of(document), version_of(document)
+        known = self._objects.get(name)
+        if known is not None and version_of(known) > version:
+            return
+        self._gone[name] = version
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        if known is not None:
+            del self._objects[name]
+            self._changed(name, True)  # noqa: FBT003 - as above
+
+    def show_all(self, documents: Iterable[Json], version: int, *, namespace: str = "") -> None:
+        """
+        Take in a whole list, as it was at a version: what is older and not in it is deleted.
+
+        With a namespace it is the list of the objects in that namespace.
+        """
+        there = set()
+        for document in documents:
+            there.add(Name.of(document))
+            self.show(document)
+        for name, known in list(self._objects.items()):
+            is_meant = namespace in ("", name.namespace) and name not in there
+            if is_meant and version_of(known) <= version:
+                del self._objects[name]
+                self._changed(name, True)  # noqa: FBT003 - as above
+        self._listed_at[namespace] = max(self._listed_at.get(namespace, -1), version)
+
+    def _is_past(self, name: Name, version: int) -> bool:
+        """Whether what is unknown and of this version is known to be deleted."""
+        listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
+        return version <= max(self._gone.get(name, -1), *listed_at)
+
+
+class Mirrors:
+    """The objects that the operator watches, and who is woken by what becomes of them."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[bool], None] = lambda _: None
+        """Told of news; true where more of the same kind is to be expected."""
+        self.stir: Callable[[], None] = lambda: None
+        """Told of every change, our own too."""
+        self.meet: Callable[[Name], None] = lambda _: None
+        """Told of each job that a user has submitted or changed, as soon as it is seen."""
+        self.believe: Callable[[Json], Json] = lambda job: job
+        """Returns of a job what counts, because its status may be of another program than the leader."""
+        self._is_attended = False
+        self.changed_jobs: set[Name] = set()
+        """Since they were looked at last."""
+        self.changed_pods: set[Name] = set()
+        """Since they were counted last."""
+        self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
+        self.pods = Mirror(self._pod_changed, trimmed=trim_pod)
+        self.nodes = Mirror(self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node)
+        self.neighbourhood = Neighbourhood()
+        """The other users of the nodes."""
+
+    def attend(self) -> None:
+        """
+        Collect from now on what has changed, beginning with everything there is.
+
+        Until then no cycle empties it, so it would only grow in an operator that waits to lead.
+        """
+        self._is_attended = True
+        self.changed_jobs.update(self.jobs.objects)
+        self.changed_pods.update(self.pods.objects)
+
+    def believed_job(self, name: Name) -> Json | None:
+        """Return what counts of a job."""
+        document = self.jobs.get(name)
+        return None if document is None else self.believe(document)
+
+    def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        if self._is_attended:
+            self.changed_jobs.add(name)
+        self.stir()
+        if is_news:
+            self.wake(True)  # noqa: FBT003 - as above
+            self.meet(name)
+
+    def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        if self._is_attended:
+            self.changed_pods.add(name)
+        self._changed(name, is_news)
+
+    def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
+        self.stir()
+        if is_news:
+            self.wake(False)  # noqa: FBT003 - as above

@@ -1,0 +1,260 @@
+"""
+The watches: kopf follows kinds of objects, and its handlers only remember (law 2).
+
+They put the objects into mirrors, which wake the loops that read them. Nothing is written here: kopf
+handles events only, and so marks no object as its own.
+
+A watch that had to restart does not report what was deleted meanwhile. It shows everything there is
+instead, and whenever it does so, everything is listed once more by us.
+"""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import aiohttp
+import kopf
+from kopf._cogs.clients import api as kopf_client
+
+from dlkube import names
+from dlkube.access import Access, Connector
+from dlkube.client import ApiServer, Json, NotFound, Rejected, Unreachable
+from dlkube.parsing import parse
+from dlkube.resources import DLJOBS, NODES, PODS, Resource
+from dlkube.watches.mirror import Mirror, Mirrors
+
+log = logging.getLogger(__name__)
+
+OURS: Final = names.JOB_LABEL
+"""Of pods, those with this label are followed."""
+
+SERVER_SECONDS: Final = 300
+"""A watch is restarted after this time, from where it was, in case its connection is dead."""
+SETTLE_S: Final = 1.0
+AGAIN_S: Final = 3.0
+
+
+class NotInstalled(Exception):
+    """The custom resource is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A kind of objects, and what is remembered of it."""
+
+    resource: Resource
+    mirror: Mirror
+    labels: str = ""
+    """Only those with these labels."""
+    is_in_namespaces: bool = True
+    home: str = ""
+    """A namespace in which they are followed in addition to the watched ones."""
+    keep: Callable[[Json], Json] = dict
+    """Returns of an object what is worth remembering."""
+
+
+def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
+    """Say what the operator follows; ``home`` is where it lives, and its placeholder pods do."""
+    return (
+        Followed(DLJOBS, mirrors.jobs),
+        Followed(PODS, mirrors.pods, labels=OURS, home=home),
+        Followed(NODES, mirrors.nodes, is_in_namespaces=False),
+    )
+
+
+class Watches:
+    """All that is followed. :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        access: Access,
+        api: ApiServer,
+        *,
+        followed: Sequence[Followed],
+        namespaces: tuple[str, ...] = (),
+    ) -> None:
+        self._access = access
+        self._api = api
+        self._followed = followed
+        self._namespaces = namespaces
+        self._began_anew = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set this event to end the watches."""
+
+    async def list_all(self) -> None:
+        """Take in everything there is as of now."""
+        for each in self._followed:
+            for namespace in self._namespaces_of(each):
+                await self._list(each, namespace)
+
+    def _namespaces_of(self, followed: Followed) -> tuple[str, ...]:
+        """Where such objects are looked at; an empty one stands for everywhere."""
+        if not self._namespaces or not followed.is_in_namespaces:
+            return ("",)
+        home = {followed.home} - {"", *self._namespaces}
+        return (*self._namespaces, *home)
+
+    async def _list(self, followed: Followed, namespace: str) -> None:
+        resource = followed.resource
+        try:
+            listing = await self._api.list(resource, namespace, labels=followed.labels)
+        except NotFound as error:
+            raise NotInstalled(
+                f"the API server does not know the kind {resource.kind} ({error}); install its"
+                " definition: kubectl apply -k crds"
+            ) from error
+        kept = [followed.keep(item) for item in listing.items]
+        # Watches may have shown newer objects meanwhile, so that the mirror compares versions.
+        followed.mirror.show_all(kept, int(listing.version), namespace=namespace)
+
+    async def run(self) -> None:
+        """Follow everything until told to end."""
+        lister = asyncio.get_running_loop().create_task(self._list_again())
+        # Neither our own list nor the first one of the watch reports what was deleted between the two.
+        self._began_anew.set()
+        try:
+            with warnings.catch_warnings():
+                # It says of its own options that they will change.
+                warnings.simplefilter("ignore", FutureWarning)
+                await kopf.operator(
+                    # It would make one of the user's name, which has none in many a container.
+                    identity=cast(Any, "dljob"),
+                    registry=self._registry(),
+                    settings=_settings(self._followed),
+                    standalone=True,
+                    clusterwide=not self._namespaces,
+                    namespaces=sorted(
+                        {n for each in self._followed for n in self._namespaces_of(each)} - {""}
+                    ),
+                    stop_flag=self.ended,
+                )
+        finally:
+            lister.cancel()
+
+    async def _list_again(self) -> None:
+        while True:
+            await self._began_anew.wait()
+            # Such events come in crowds.
+            await asyncio.sleep(SETTLE_S)
+            # Before listing: a watch that begins again meanwhile calls for another list.
+            self._began_anew.clear()
+            try:
+                await self.list_all()
+            except (NotInstalled, Rejected, Unreachable) as error:
+                log.warning("cannot list what there is: %s", error)
+            except Exception:
+                # No other task waits for this one. If it ended, objects that are deleted while a watch is
+                # interrupted would be taken as present from then on.
+                log.exception("cannot list what there is")
+            else:
+                continue
+            await asyncio.sleep(AGAIN_S)
+            self._began_anew.set()
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            return _connection(self._access)
+
+        for each in self._followed:
+            self._register(each, registry)
+        return registry
+
+    def _register(self, followed: Followed, registry: kopf.OperatorRegistry) -> None:
+        kind = followed.resource
+
+        @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)
+        async def see(event: Any, **_: Any) -> None:
+            self._see(followed, event)
+
+    def _see(self, followed: Followed, event: Any) -> None:
+        namespaces = self._namespaces_of(followed)
+        namespace = event["object"]["metadata"].get("namespace", "")
+        if "" not in namespaces and namespace not in namespaces:
+            return  # kopf follows everything of what is followed there for another's sake.
+        mirror, document = followed.mirror, followed.keep(event["object"])
+        # kopf has a worker for each uid, so that the end of an object may come after the next one
+        # of its name. The mirror tells them apart by their versions.
+        if event["type"] == "DELETED":
+            mirror.show_end(document)
+            return
+        if event["type"] is None:
+            self._began_anew.set()
+        mirror.show(document)
+
+
+class _NoDifferences(kopf.DiffBaseStorage):
+    """For who reads every event whole: kopf need not copy each object to find what is new in it."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """There is nothing to store."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """For handlers that only remember, and so are never retried."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """There is nothing to store."""
+
+    def purge(self, **_: Any) -> None:
+        """There is nothing to purge."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is ever touched."""
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+def _settings(followed: Sequence[Followed]) -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    # The kinds to follow are known, so kopf need not watch for new kinds of resources.
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = SERVER_SECONDS
+    for each in followed:
+        if each.labels:
+            kind = each.resource
+            settings.watching.label_selectors[kind.group, kind.version, kind.plural] = each.labels
+    return settings
+
+
+class _Answer(aiohttp.ClientResponse):
+    """An answer to kopf, whose documents may be nested more deeply than Python's own parser takes."""
+
+    async def json(self, **_: Any) -> Any:
+        return parse(await self.read())
+
+
+class _Json:
+    """In place of Python's ``json`` where kopf reads the lines of a watch, for which it has no setting."""
+
+    loads = staticmethod(parse)
+
+
+cast(Any, kopf_client).json = _Json
+
+
+def _connection(access: Access) -> kopf.AiohttpSession:
+    connector = Connector(access, limit=0)
+    session = aiohttp.ClientSession(
+        connector=connector, headers=access.headers(), response_class=_Answer
+    )
+    return kopf.AiohttpSession(server=access.address, aiohttp_session=session)

@@ -1,0 +1,203 @@
+"""
+Jobs submitted, changed, cancelled and tried out over HTTP.
+
+Changes go through the list of jobs and wake the controller; this module decides nothing. All of it
+runs on the controller's event loop, so that no other task writes at the same time.
+"""
+
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from dlcontrol.acting.sidecar_options import has_own_folder
+from dlcontrol.deciding import queueing
+from dlcontrol.reporting import previewing
+from dlcontrol.situation.ports import Entry
+from dlcore.documents import jobfile
+from dlcore.model import Job, Phase
+from dllocal import environments
+from dllocal.api import showing
+from dllocal.api.access import Access
+from dllocal.api.first_look import wait_for_scene
+from dllocal.api.jobs.intake import Intake
+from dllocal.api.jobs.job_documents import JobDocuments, find_entry
+from dllocal.api.queries import is_asked
+from dllocal.api.refusals import Complaint, Refused
+from dllocal.api.showing import Json
+from dllocal.api.submissions import (
+    as_written,
+    parse,
+    read_body,
+    read_environment,
+)
+from dllocal.backstage import Backstage, Present
+from dllocal.environments import Origin
+from dllocal.folders import Folders
+from dllocal.jobs.registry import Registry
+from dllocal.pods import trainers
+
+
+class JobsChanging:
+    """The requests that change jobs, or say what a change would do."""
+
+    def __init__(
+        self,
+        backstage: Backstage,
+        present: Present,
+        access: Access,
+        *,
+        documents: JobDocuments,
+    ) -> None:
+        self._stage = backstage
+        self._registry = backstage.registry
+        self._access = access
+        self._present = present
+        self._clock = backstage.clock
+        self._documents = documents
+        self._intake = Intake(backstage, access)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/jobs", self.create),
+            web.put("/v1/jobs/{name}", self.change),
+            web.delete("/v1/jobs/{name}", self.cancel),
+            web.post("/v1/plan", self.plan),
+        ]
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
+        taken_in = await self._intake.check(request)
+        notices = await self._intake.notices(taken_in, request)
+        if "dryRun" in request.query:
+            items = [each.document for each in taken_in]
+            return web.json_response(
+                {**showing.list_document(self._documents.version(), items), "notices": notices}
+            )
+        origin = Origin.of(self._access.caller(request), await read_environment(request))
+        # The request was read and checked with other requests in between, which may have taken the names.
+        self._intake.insist_on_few(origin.submitter, len(taken_in))
+        self._intake.insist_on_free_names(taken_in)
+        # Nothing is awaited from here on, so that no other request comes in between.
+        documents = [each.document for each in taken_in]
+        entries = self._registry.submit_all(documents, self._clock(), origin=origin)
+        self._stage.wake()
+        items = [self._documents.document(entry) for entry in entries]
+        answer = {**showing.list_document(self._documents.version(), items), "notices": notices}
+        return web.json_response(answer, status=201)
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""
+        document = await read_body(request)
+        # A body may take long. From here to the change nothing else happens, so that the entry stays true.
+        entry = find_entry(self._registry, request)
+        # The change of a job must not make another user's of it.
+        if isinstance(document.get("metadata"), dict):
+            document["metadata"].update(_place_of(entry))
+        job = parse(document, 0)
+        problems = [
+            *jobfile.change_problems(entry.job, job),
+            *trainers.problems_here(job),
+            *environments.length_problems(job),
+        ]
+        if not problems:
+            recorded = self._registry.origin(entry.job.id).variables
+            problems += trainers.starting_problems(job, recorded)
+        if problems:
+            raise Refused.because_of([Complaint(problem) for problem in problems])
+        known = document["metadata"].get("generation", entry.spec_generation)
+        if known != entry.spec_generation:
+            raise Refused(
+                409,
+                f"{entry.job.id} was changed by another command meanwhile; read it and try again",
+            )
+        if entry.cancelled:
+            raise Refused(
+                409, f"{entry.job.id} is being cancelled; submit it again when it is gone"
+            )
+        if "dryRun" in request.query:
+            return web.json_response(self._documents.document(entry))
+        changed = self._registry.change(entry, as_written(document))
+        self._stage.wake()
+        return web.json_response(self._documents.document(changed))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """
+        End a job and forget it, and say what becomes of its checkpoints.
+
+        Its own folder of them is removed, unless ``keepCheckpoints`` is asked for or the job is Completed: what
+        that has trained is removed by ``removeCheckpoints`` alone.
+        """
+        # Without an await to the end: the loop could forget the job before it is shown below.
+        entry = find_entry(self._registry, request)
+        folders = self._stage.folders
+        saved_nothing = _saved_nothing(folders, entry)
+        is_done = entry.status.phase is Phase.COMPLETED and not saved_nothing
+        keeps = is_asked(request, "keepCheckpoints") or (
+            is_done and not is_asked(request, "removeCheckpoints")
+        )
+        self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
+        self._stage.wake()
+        fate = {} if saved_nothing else _fate_of_checkpoints(self._registry, folders, entry.job)
+        document = {
+            **self._documents.document(find_entry(self._registry, request)),
+            **({"checkpoints": fate} if fate else {}),
+        }
+        return web.json_response(document, status=202)
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Say what would be decided now if these jobs were submitted, and at whose expense."""
+        taken_in = await self._intake.check(request)
+        scene, before, _ = await wait_for_scene(self._present)
+        # Snapshots are values of one instant: the loop makes
+        # others, and goes on while threads play these.
+        after = self._stage.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
+        # Another thread, because with thousands of jobs it takes long enough to be felt.
+        effects = await asyncio.to_thread(
+            previewing.preview, before, after, policy=self._stage.policy
+        )
+        coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._stage.policy)
+        notices = await self._intake.notices(taken_in, request)
+        may_see = self._access.may_see(request)
+        items = [
+            showing.effect_document(
+                effect,
+                coming.get(effect.job),
+                now=after.now,
+                is_whole=effect.is_new or may_see(effect.job),
+            )
+            for effect in effects
+        ]
+        return web.json_response({"items": items, "notices": notices})
+
+
+def _saved_nothing(folders: Folders, entry: Entry) -> bool:
+    """Whether a job is over and has left its own folder of checkpoints empty."""
+    folder = folders.checkpoints(entry.job.id)
+    is_own = entry.status.is_final and has_own_folder(entry.job)
+    return is_own and folder.is_dir() and _is_empty(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing; one that cannot be read is taken to hold something."""
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
+def _fate_of_checkpoints(registry: Registry, folders: Folders, job: Job) -> Json:
+    """Say where the checkpoints of a cancelled job are, and whether they stay; empty without any."""
+    if not has_own_folder(job):
+        return {"path": job.checkpoint.path, "kept": True}
+    folder = folders.checkpoints(job.id)
+    is_kept = registry.keeps_checkpoints(job.id)
+    # Of a job that has saved nothing, an answer would speak of checkpoints that never were.
+    if not folder.is_dir() or (_is_empty(folder) and not is_kept):
+        return {}
+    return {"path": str(folder), "kept": is_kept}
+
+
+def _place_of(entry: Entry) -> dict[str, str]:
+    namespace = entry.document.get("metadata", {}).get("namespace")
+    return {"namespace": namespace} if namespace else {}

@@ -1,0 +1,94 @@
+"""The documents of jobs as a caller may see them: whole for their owner, in outline for others."""
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from aiohttp import web
+
+from dlcontrol.situation.ports import Entry
+from dlcore.model import JobId
+from dllocal import environments
+from dllocal.api import labels, showing
+from dllocal.api.access import Access
+from dllocal.api.jobs import turns
+from dllocal.api.refusals import Refused
+from dllocal.api.showing import Json
+from dllocal.backstage import Backstage, Present
+from dllocal.environments import FindHome
+from dllocal.files.bounded_looks import NoAnswer
+from dllocal.jobs.registry import Registry
+
+
+def find_entry(registry: Registry, request: web.Request) -> Entry:
+    name = JobId(request.match_info["name"])
+    entry = registry.entries.get(name)
+    if entry is None:
+        raise Refused(404, f"{name}: there is no such job; dljob get lists the jobs")
+    return entry
+
+
+def _find_home_in_time(folder: Path) -> environments.Variables:
+    """Leave out the environment in a folder that does not answer: a job is shown without it."""
+    try:
+        return environments.find_home(folder)
+    except NoAnswer:
+        return {}
+
+
+def _find_nothing(_: Path) -> environments.Variables:
+    return {}
+
+
+class JobDocuments:
+    """Makes the document of a job from its entry and from what is known now."""
+
+    def __init__(
+        self, backstage: Backstage, present: Present, access: Access, waiting: turns.Turns
+    ) -> None:
+        self._registry = backstage.registry
+        self._clock = backstage.clock
+        self._is_shared = backstage.shared
+        self._present = present
+        self._access = access
+        self._turns = waiting
+
+    def listed(
+        self, request: web.Request, selector: labels.Selector, entries: Iterable[Entry]
+    ) -> list[Json]:
+        """Show jobs, those of others without their labels and all else that is not for all."""
+        may_see = self._access.may_see(request)
+        seen = [(entry, may_see(entry.job.id)) for entry in entries]
+        # Of thousands of jobs most name one of a few interpreters.
+        find = cache(_find_home_in_time)
+        return [
+            self.document(entry, is_whole=is_whole, find=find)
+            for entry, is_whole in seen
+            if selector.selects(entry.job.labels if is_whole else {})
+        ]
+
+    def document(
+        self, entry: Entry, *, is_whole: bool = True, find: FindHome = _find_home_in_time
+    ) -> Json:
+        job = entry.job.id
+        seen = self._present.see()
+        document = showing.job_document(
+            self._present.renewed(entry),
+            version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
+            now=self._clock(),
+            outlook=seen[2] if seen is not None else None,
+            environment=self._environment(entry, find) if is_whole else {},
+            queue=self._turns.document(job) if entry.status.placement is None else None,
+        )
+        if is_whole:
+            return document
+        return showing.outline(document, self._registry.origin(job).submitter.user)
+
+    def _environment(self, entry: Entry, find: FindHome) -> environments.Variables:
+        if self._is_shared:
+            # Root must not look at files for a user who may not, and needs none to show a job.
+            find = _find_nothing
+        return environments.of_job(entry.job, self._registry.origin(entry.job.id), find=find)
+
+    def version(self) -> str:
+        return f"{self._registry.epoch}.{self._registry.changes.version}"

@@ -1,0 +1,78 @@
+"""
+The list of jobs in memory, as its file has it.
+
+Only :mod:`dllocal.jobs.registry` changes it, and only after the file has been written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId
+from dllocal.environments import Origin, Submitter
+from dllocal.jobs.changes import Changes
+from dllocal.jobs.journal import Row
+from dllocal.jobs.rows import read_entry, read_origin
+
+CANCELLED, CANCELLED_KEEPING = 1, 2
+"""In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
+
+
+class ListedJobs:
+    """The entries with their owners and with what their users wish of checkpoints."""
+
+    def __init__(self, rows: Mapping[str, Row], path: Path) -> None:
+        self.entries: Mapping[JobId, Entry] = {
+            JobId(name): read_entry(JobId(name), row, path) for name, row in rows.items()
+        }
+        """In order of arrival. A new mapping whenever one has changed."""
+        self._origins = {
+            JobId(name): read_origin(name, row.origin, path)
+            for name, row in rows.items()
+            if row.origin
+        }
+        self._cancelled = {JobId(name): row.cancelled for name, row in rows.items()}
+        self.next_order = 1 + max((each.order for each in self.entries.values()), default=-1)
+        self.changes = Changes(self.entries)
+
+    def origin(self, job: JobId) -> Origin:
+        """Return the submitter of a job, and its environment. For a job of an older version: the server's user, and that of a login."""
+        return self._origins.get(job) or Origin.of(Submitter.of_this_process(), None)
+
+    def add(self, *entries: Entry, origin: Origin) -> None:
+        """Append new jobs of one owner."""
+        self.next_order += len(entries)
+        names = [entry.job.id for entry in entries]
+        self._origins.update(dict.fromkeys(names, origin))
+        self._cancelled.update(dict.fromkeys(names, 0))
+        self.put(*entries)
+
+    def put(self, *entries: Entry) -> None:
+        """Let these entries take the places of the former ones."""
+        self.entries = {**self.entries, **{entry.job.id: entry for entry in entries}}
+        self.changes.note([entry.job.id for entry in entries])
+
+    def put_statuses(self, statuses: Mapping[JobId, Status]) -> None:
+        """Give the listed ones of these jobs another status."""
+        entries = dict(self.entries)
+        for job, status in statuses.items():
+            if job in entries:
+                entries[job] = replace(entries[job], status=status)
+        self.entries = entries
+        self.changes.note(statuses.keys() & entries.keys())
+
+    def cancel(self, job: JobId, how: int) -> None:
+        self._cancelled[job] = how
+        self.put(replace(self.entries[job], cancelled=True))
+
+    def keeps_checkpoints(self, job: JobId) -> bool:
+        """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
+        return self._cancelled.get(job, CANCELLED) != CANCELLED
+
+    def remove(self, job: JobId) -> None:
+        self._origins.pop(job, None)
+        self._cancelled.pop(job, None)
+        self.entries = {name: entry for name, entry in self.entries.items() if name != job}
+        self.changes.note_removed(job)

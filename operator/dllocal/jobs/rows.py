@@ -1,0 +1,110 @@
+"""
+The rows of the list of jobs: how an entry is written into one and read from it.
+
+A row that cannot be read ends the start of a controller with a :class:`~dllocal.folders.StateError`, where GPUs or
+rights depend on it. A document that its user has to write again only quarantines the job.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status import Status
+from dlcontrol.situation.status_documents import read_status, write_status
+from dlcore.documents import jobfile
+from dlcore.model import GpuDemand, Job, JobId, Training
+from dllocal.environments import Origin
+from dllocal.folders import StateError
+from dllocal.jobs.journal import Row
+from dllocal.jobs.unlisted import LOST
+
+
+def write_row(entry: Entry, origin: Origin) -> Row:
+    """The row of a job that was submitted, and that is not cancelled."""
+    return Row(
+        order=entry.order,
+        document=json.dumps(entry.document),
+        status=write_status_text(entry.status),
+        spec_generation=entry.spec_generation,
+        origin=json.dumps(origin.written()),
+    )
+
+
+def write_lost_row(job: JobId, status: Status, *, order: int, origin: Origin) -> Row:
+    """The row of a job whose pods live and whose document is lost."""
+    document = {"metadata": _metadata_of(job), "lost": LOST}
+    return Row(
+        order=order,
+        document=json.dumps(document),
+        status=write_status_text(status),
+        origin=json.dumps(origin.written()),
+    )
+
+
+def is_lost(entry: Entry) -> bool:
+    """Whether the list had lost this job, and has it again from its pods alone."""
+    return bool(entry.document.get("lost"))
+
+
+def read_origin(name: str, text: str, path: Path) -> Origin:
+    try:
+        return Origin.read(json.loads(text))
+    except Exception as error:
+        # Without it the job could run as another user than its own.
+        raise StateError(
+            f"{path}: the owner of job {name} cannot be read ({error}); use the dljob that has"
+            " written it, or name another folder with --state"
+        ) from error
+
+
+def read_entry(name: JobId, row: Row, path: Path) -> Entry:
+    try:
+        status = read_status(json.loads(row.status))
+    except Exception as error:
+        # Without it the GPUs that the job may hold are unknown.
+        raise StateError(
+            f"{path}: the recorded status of job {name} cannot be read ({error}); use the dljob"
+            " that has written it, or name another folder with --state"
+        ) from error
+    job, document, problem = _read_document(name, row.document)
+    return Entry(
+        job=replace(job, submitted_at=status.submitted_at),
+        order=row.order,
+        status=status,
+        document=document,
+        cancelled=bool(row.cancelled),
+        problem=problem,
+        spec_generation=row.spec_generation,
+    )
+
+
+def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]:
+    """Read a user's document; one that can no longer be read does not keep other jobs from
+    training."""
+    try:
+        document = json.loads(text)
+        if isinstance(document, dict) and document.get("lost"):
+            return _unread(name), {**document, "spec": {}}, str(document["lost"])
+        return jobfile.parse(document, require_template=True), document, ""
+    except jobfile.JobFileError as error:
+        why = error.lines()[0]
+    except ValueError as error:
+        why = str(error)
+    problem = f"its spec can no longer be read ({why}); cancel it, and submit it again"
+    return _unread(name), {"metadata": _metadata_of(name), "spec": {}}, problem
+
+
+def _unread(name: JobId) -> Job:
+    return Job(id=name, gpus=GpuDemand(options=(1,), requested=1), training=Training())
+
+
+def _metadata_of(job: JobId) -> dict[str, str]:
+    namespace, _, own = job.rpartition("/")
+    return {"name": own, **({"namespace": namespace} if namespace else {})}
+
+
+def write_status_text(status: Status) -> str:
+    return json.dumps(write_status(status))

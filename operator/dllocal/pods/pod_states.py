@@ -1,0 +1,219 @@
+"""
+The state of each pod, from its files and processes; one whose SideCar has died is started again.
+
+A pod that was launched, whose lock is free, has *ended* if there is no socket, and has *died* if there is
+one. :mod:`dllocal.pods.processes` says why that can be relied on.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dlcontrol.situation.ports import Address, Entry, Pod, PodKey, PodPhase
+from dlcontrol.situation.status import Booking
+from dlcore.model import JobId
+from dlcore.primitives.once_per_change import OncePerChange
+from dlcore.profiles import Costs
+from dllocal.files import bounded_looks
+from dllocal.files.bounded_looks import NoAnswer
+from dllocal.folders import Folders
+from dllocal.pods.booked_pods import BookedPod, pods_of
+from dllocal.pods.last_words import last_words
+from dllocal.pods.launching import is_only_swept
+from dllocal.pods.removing import Remover
+from dllocal.pods.sidecar_processes import SideCarProcesses
+from dllocal.pods.trainers import folder_problems
+from dllocal.pods.watching import Watch
+
+log = logging.getLogger(__name__)
+
+CANNOT_BEGIN = "SideCarCannotBegin"
+
+RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""
+How long is waited before a SideCar that died is started again, the last one for all further.
+
+No :class:`~dlcore.primitives.backoff.Backoff`, which doubles from its first wait on: the first death costs
+no wait at all, because mostly it is a single one and GPUs of its job stand idle meanwhile.
+"""
+
+DYING_SECONDS = 0.2
+"""How soon a pod is looked at again whose last process is ending, and cannot be watched any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTimes:
+    """How long pods take at least to start and to end. Seconds."""
+
+    start: float = 0.0
+    start_per_gpu: float = 0.0
+    end: float = 0.0
+
+    @classmethod
+    def of(cls, costs: Costs, *, faster: float = 1.0) -> "PodTimes":
+        """As long as pods take by these costs, divided by ``faster``."""
+        return cls(
+            costs.pod_initialization / faster,
+            costs.pod_initialization_per_gpu / faster,
+            costs.pod_termination / faster,
+        )
+
+    def to_start(self, entry: Entry, booking: Booking) -> float:
+        """How long this pod takes at least to start."""
+        placement = entry.status.placement
+        slices = placement.slices if placement is not None else ()
+        gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
+        return self.start + self.start_per_gpu * gpus
+
+
+AT_ONCE = PodTimes()
+
+
+class PodStates:
+    """Reads all pods again and again, and remembers how often the SideCar of each has died."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        processes: SideCarProcesses,
+        *,
+        watch: Watch,
+        times: PodTimes,
+        remover: Remover,
+        address: Callable[[JobId, Booking], Address],
+    ) -> None:
+        self._folders = folders
+        self._processes = processes
+        self._watch = watch
+        self._times = times
+        self._remover = remover
+        self._address = address
+        self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
+        self._unread: OncePerChange[PodKey] = OncePerChange()
+        """Why the folders of pods cannot be read, so that it is logged once."""
+        self._living: set[int] = set()
+        """The processes of the pods that are looked at."""
+        self._soonest: float | None = None
+        """In how many seconds something will be different if nothing happens."""
+
+    def read(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
+        """Say what is, and start again what has died."""
+        self._processes.reap()
+        self._living.clear()
+        self._soonest = None
+        pods: dict[PodKey, Pod] = {}
+        booked: set[tuple[PodKey, int]] = set()
+        for entry in entries:
+            for pod in pods_of(self._folders, entry):
+                booked.add(pod.name)
+                pods[pod.key] = self._read_safely(entry, pod)
+        for gone in self._deaths.keys() - booked:
+            del self._deaths[gone]
+        self._unread.keep(pods.keys())
+        self._watch.processes(self._living)
+        self._watch.after(self._soonest)
+        return pods
+
+    def _read_safely(self, entry: Entry, pod: BookedPod) -> Pod:
+        """Read one pod. An error in its files concerns this pod alone: decisions about others go on."""
+        try:
+            seen = self._read_one(entry, pod)
+        except (OSError, ValueError) as error:
+            why = f"its folder {pod.folder.path} cannot be read: {error}"
+            if self._unread.note(pod.key, why):
+                log.error("%s: %s", pod.key, why)  # noqa: TRY400 - where in our code says nothing
+            return Pod(pod.key, PodPhase.LOST, reason="FolderUnreadable", message=why)
+        self._unread.settle(pod.key)
+        return seen
+
+    def _read_one(self, entry: Entry, pod: BookedPod) -> Pod:
+        key = pod.key
+        self._processes.watch_sockets(key.job)
+        address = self._address(key.job, pod.booking)
+        if not pod.was_launched:
+            return Pod(key, PodPhase.PENDING)
+        if self._processes.is_alive(pod):
+            pids = pod.pids()
+            self._living.update(pids)
+            if not pids:
+                self._read_again_in(DYING_SECONDS)
+            # Without a socket it is about to end, which its last answers say better than we.
+            is_up = pod.has_ever_been_up and self._is_over(pod.folder.seconds_to_start())
+            phase, start = PodPhase.UP if is_up else PodPhase.PENDING, pod.folder.noted_process()
+            return Pod(key, phase, address if is_up else None, start=start)
+        # Its user may have put anything in its place, also a link that cannot be followed.
+        if os.path.lexists(pod.socket):
+            return self._start_again(entry, pod)
+        if pod.folder.was_removed or pod.has_ever_been_up:
+            if not self._has_ended(pod):
+                return Pod(key, PodPhase.UP, address)
+            # A SideCar that was killed gives nothing back by itself.
+            self._remover.remove(key.job, self._folders.memory(key, pod.booking.serial))
+            words = last_words(pod.log)
+            reason = CANNOT_BEGIN if words else ""
+            return Pod(key, PodPhase.ENDED, reason=reason, message=words, stuck=bool(words))
+        return self._start_again(entry, pod)
+
+    def _has_ended(self, pod: BookedPod) -> bool:
+        """Whether as much time is over since its end was first seen as is asked for at least."""
+        if self._times.end <= 0.0:
+            return True
+        return self._is_over(pod.folder.seconds_to_end(self._times.end))
+
+    def _is_over(self, left: float) -> bool:
+        if left > 0.0:
+            self._read_again_in(left)
+        return left <= 0.0
+
+    def _read_again_in(self, seconds: float) -> None:
+        self._soonest = seconds if self._soonest is None else min(seconds, self._soonest)
+
+    def _start_again(self, entry: Entry, pod: BookedPod) -> Pod:
+        try:
+            missing = _missing_folder(entry)
+        except NoAnswer as error:
+            return _cannot_start(pod, error)
+        if missing and not pod.has_ever_been_up:
+            # Nothing of it has ever run, and it would be so on every try: its job has failed to start.
+            return Pod(pod.key, PodPhase.ENDED, reason=CANNOT_BEGIN, message=missing, fault=True)
+        deaths, last = self._deaths.get(pod.name, (0, 0.0))
+        pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
+        left = last + pause - time.monotonic()
+        if left > 0.0:
+            self._read_again_in(left)
+            words = last_words(pod.log)
+            why = f" ({words})" if words else ""
+            reason = f"its SideCar died{why}, and is started again soon"
+            return Pod(pod.key, PodPhase.PENDING, reason="CrashLoopBackOff", message=reason)
+        self._deaths[pod.name] = (deaths + 1, time.monotonic())
+        log.warning("the SideCar of %s is started again", pod.key)
+        try:
+            self._processes.start(entry, pod, seconds=self._times.to_start(entry, pod.booking))
+        except (OSError, ValueError) as error:
+            # A fault of one job, such as a missing folder, must not delay the others.
+            return _cannot_start(pod, error)
+        return Pod(pod.key, PodPhase.PENDING, reason="Restarting")
+
+
+def _cannot_start(pod: BookedPod, error: Exception) -> Pod:
+    why = f"its SideCar died, and cannot be started again: {error}"
+    return Pod(pod.key, PodPhase.PENDING, reason="CannotStart", message=why)
+
+
+def _missing_folder(entry: Entry) -> str:
+    """
+    Say which folder is gone that its program is to run in, if one is to run.
+
+    Raises :class:`~dllocal.files.bounded_looks.NoAnswer`.
+    """
+    if is_only_swept(entry):
+        return ""
+    problems = folder_problems(entry.job, entry.document, _is_folder)
+    return next((each.message for each in problems), "")
+
+
+def _is_folder(path: str) -> bool:
+    # Pods are read on the event loop, where no look may hang.
+    return bounded_looks.ask(path, os.path.isdir)

@@ -1,0 +1,167 @@
+"""
+The processes of pods: SideCars, and keepers of containers, as they are started and seen to live.
+
+Where users share the server, each is started as the user whose job it is, as the kernel identified that
+user at the submission.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER
+from dlcontrol.situation.ports import Entry, PodKey
+from dlcore.model import Job, JobId
+from dllocal import environments
+from dllocal.environments import Origin, Submitter
+from dllocal.files import bounded_looks
+from dllocal.folders import Folders
+from dllocal.pods.booked_pods import BookedPod
+from dllocal.pods.launching import Launching, is_only_swept
+from dllocal.pods.trainers import NOTHING, Trainer, trainer_of
+from dllocal.pods.watching import Watch
+
+Lend = Callable[[], AbstractContextManager[tuple[int, ...]]]
+"""Opens descriptors, and closes them when they are inherited."""
+
+
+class SideCarProcesses:
+    """All processes of pods that this controller has started, and those of former ones that live."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        launching: Launching,
+        *,
+        watch: Watch,
+        origin: Callable[[JobId], Origin],
+    ) -> None:
+        self._folders = folders
+        self._launching = launching
+        self._watch = watch
+        self._origin = origin
+        self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
+        self.leading: Callable[[], AbstractContextManager[None]] = nullcontext
+        """SideCars are started only in this, in which no other controller can begin."""
+        self.lend: Lend = lambda: nullcontext(())
+        """Opens what keeps the GPUs locked for as long as a SideCar lives."""
+
+    def is_alive(self, pod: BookedPod) -> bool:
+        """Whether a SideCar of this pod lives, also one that a former controller has started."""
+        child = self._children.get(pod.name)
+        if child is not None and child.poll() is None:
+            return True
+        try:
+            return pod.folder.is_locked() or pod.folder.process() is not None
+        except OSError:
+            # The lock is gone, or something else is in its place: the kernel's list of processes tells as well.
+            return bool(pod.pids())
+
+    def reap(self) -> None:
+        """Let go of the processes that have ended."""
+        for name, child in list(self._children.items()):
+            if child.poll() is not None:
+                del self._children[name]
+
+    def start(self, entry: Entry, pod: BookedPod, *, seconds: float) -> None:
+        """
+        Start the SideCar of a pod, whose start takes at least ``seconds``.
+
+        Raises :class:`~dllocal.files.bounded_looks.NoAnswer`, before anything is started, where the files of the job do
+        not answer.
+        """
+        with self.leading():
+            self._start_as_leader(entry, pod, seconds=seconds)
+
+    def _start_as_leader(self, entry: Entry, pod: BookedPod, *, seconds: float) -> None:
+        pod.folder.make()
+        owner = self._origin(entry.job.id).submitter
+        job = entry.job.id
+        for own in {self._folders.job(job), self._folders.sockets_of(job)}:
+            self._give(own, owner)
+        self.watch_sockets(job)
+        trainer = self._prepare_trainer(entry, owner)
+        # The note comes before the start, because a start without a note could not be ruled out.
+        pod.folder.note_launch(seconds)
+        held = pod.folder.lock()
+        if held is None:
+            return
+        with os.fdopen(held), self.lend() as lent, pod.log.open("ab") as output:
+            launch = self._launching.launch(entry, pod.booking, trainer)
+            child = subprocess.Popen(  # noqa: S603 - the user's own command
+                [*self._entered(trainer.folder), *launch.command],
+                cwd="/" if self._folders.shared else trainer.folder,
+                env=launch.environment,
+                **self._identity(owner),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[held, *lent],
+            )
+        self._children[pod.name] = child
+        pod.folder.note_process(child.pid)
+
+    def prove_removal(self, job: Job, pod: BookedPod) -> None:
+        """Remove a container that may just be beginning, and count its pod as alive until that is done."""
+        launch = self._launching.proof(job, pod.booking)
+        with pod.log.open("ab") as output:
+            self._children[pod.name] = subprocess.Popen(  # noqa: S603 - our own keeper
+                launch.command,
+                cwd="/",
+                env=launch.environment,
+                **self._identity(self._origin(job.id).submitter),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def watch_sockets(self, job: JobId) -> None:
+        """Watch the sockets of a job that has a folder of its own for them."""
+        folder = self._folders.sockets_of(job)
+        if self._folders.shared and folder.is_dir():
+            self._watch.sockets(folder)
+
+    def _prepare_trainer(self, entry: Entry, owner: Submitter) -> Trainer:
+        """Say what is run, and make the folder for its checkpoints."""
+        # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
+        if is_only_swept(entry):
+            return NOTHING
+        checkpoints = self._folders.checkpoints(entry.job.id)
+        variables = environments.of_job(entry.job, self._origin(entry.job.id))
+        trainer = trainer_of(
+            entry.job, entry.document, checkpoints=checkpoints, variables=variables
+        )
+        if not self._folders.shared:
+            # Popen returns only when its child has entered the folder, and reports itself where there is none.
+            bounded_looks.ask(trainer.folder, os.path.isdir)
+        if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
+            checkpoints.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            checkpoints.mkdir(mode=0o700, exist_ok=True)
+            self._give(checkpoints, owner)
+        return trainer
+
+    def _give(self, folder: Path, owner: Submitter) -> None:
+        """
+        Make a folder that is the user's own, where users share this server.
+
+        The folders around it are root's, so that its name always means this very folder.
+        """
+        if self._folders.shared:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
+
+    def _entered(self, folder: str) -> tuple[str, ...]:
+        """Enter a folder as the user of the job, who may have no right to it."""
+        return ("/usr/bin/env", "-C", folder) if self._folders.shared else ()
+
+    def _identity(self, owner: Submitter) -> dict[str, Any]:
+        """Say as whom a SideCar runs."""
+        if not self._folders.shared:
+            return {}
+        groups = list(owner.groups)
+        return {"user": owner.uid, "group": owner.gid, "extra_groups": groups, "umask": 0o022}

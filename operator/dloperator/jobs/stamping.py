@@ -1,0 +1,57 @@
+"""A new leader puts its epoch on every allocation, so that no former leader can change one any more."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from dlcontrol.situation.ports import Entry, NotKept, NotKeptAlone
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, Phase
+from dlkube.watches.mirror import Mirrors, epoch_of
+from dloperator.jobs.entries import name_of
+
+log = logging.getLogger(__name__)
+
+STAMPS_AT_ONCE: Final = 8
+"""The stamps that are written at the same time."""
+AGAIN_S: Final = 1.0
+"""The pause after a write that the API server did not take."""
+
+
+async def stamp(
+    entries: Mapping[JobId, Entry],
+    mirrors: Mirrors,
+    *,
+    epoch: int,
+    write: Callable[[Mapping[JobId, Status | None]], Awaitable[None]],
+) -> None:
+    """
+    Write every allocation under this epoch, first those that are being changed.
+
+    Raises :class:`NotKeptAlone` at the end, if the API server refuses the statuses of some jobs.
+    """
+
+    def lacks_epoch(job: JobId) -> bool:
+        # By the mirror as it is now: the loop goes on beside this, and stamps what it writes.
+        document = mirrors.jobs.get(name_of(job))
+        return document is not None and epoch_of(document) != epoch
+
+    held = [job for job, entry in entries.items() if entry.status.has_anything]
+    held.sort(key=lambda job: entries[job].status.phase is Phase.RUNNING)
+    alone: dict[JobId, str] = {}
+    while held:
+        # Few at a time, so that what the loop records need not wait for all of them.
+        due = [job for job in held[:STAMPS_AT_ONCE] if lacks_epoch(job)]
+        try:
+            await write(dict.fromkeys(due))
+        except NotKeptAlone as error:
+            alone |= error.jobs
+        except NotKept as error:
+            log.warning("the epoch is not yet written to every allocation: %s", error)
+            # The same jobs again: none of them may be left without the epoch.
+            await asyncio.sleep(AGAIN_S)
+            continue
+        del held[:STAMPS_AT_ONCE]
+    if alone:
+        raise NotKeptAlone(alone)

@@ -1,0 +1,296 @@
+"""
+The statuses of jobs are written: each under the epoch of this leader, over the version that it was made from.
+
+Part of :mod:`dloperator.cluster`, which says which statuses are kept. A write that another writer has overtaken
+is made again from what that one has written; an epoch that is not ours is confirmed by the Lease first
+(:mod:`dloperator.jobs.epochs`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dlcontrol.situation.ports import NotKept, NotKeptAlone
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, Phase
+from dlcore.predicting.predictor import Span
+from dlkube import names
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dlkube.names import Name
+from dlkube.resources import DLJOBS
+from dlkube.watches.mirror import Mirrors
+from dloperator.jobs import classifying_errors
+from dloperator.jobs.definition_check import REMEDY
+from dloperator.jobs.entries import (
+    Circumstances,
+    Jobs,
+    job_id,
+    name_of,
+    status_document,
+    template_condition,
+)
+from dloperator.jobs.epochs import Epochs, Term
+
+Json = Mapping[str, Any]
+
+AT_ONCE: Final = 16
+"""The writes that are under way at the same time."""
+ATTEMPTS: Final = 6
+"""To write a status, one of them for our finalizer."""
+
+
+class StatusDocuments:
+    """Makes the document of a status: the decision, and the figures beside it."""
+
+    def __init__(self, epoch: int, verdict: Callable[[Json], str | None]) -> None:
+        """``verdict`` says why Kubernetes refuses the pods of a job; ``None`` before that is known."""
+        self._epoch = epoch
+        self._verdict = verdict
+        self.remaining: dict[JobId, Span | None] = {}
+        """When jobs are expected to end, by the last report."""
+        self.queues: dict[JobId, Json | None] = {}
+        """Where jobs that wait are in the queue, as far as this operator has said it."""
+
+    def forget(self, job: JobId) -> None:
+        """Forget a job that is gone."""
+        self.remaining.pop(job, None)
+        self.queues.pop(job, None)
+
+    def write(self, document: Json, status: Status) -> Json:
+        """Return the status that a job is to have."""
+        job = job_id(Name.of(document))
+        return status_document(
+            status,
+            Circumstances(
+                epoch=self._epoch,
+                generation=document["metadata"]["generation"],
+                remaining=self.remaining.get(job),
+                template=template_condition(document, self._verdict(document)),
+                queue=self._queue_of(job, status, document=document),
+                before=document.get("status") or {},
+            ),
+        )
+
+    def _queue_of(self, job: JobId, status: Status, *, document: Json) -> Json | None:
+        """Where it is in the queue; what a former leader said of it counts until this one has said more."""
+        if not waits(status):
+            self.queues.pop(job, None)
+            return None
+        return self.queues.get(job, (document.get("status") or {}).get("queue"))
+
+
+class StatusWriter:
+    """The only writer of statuses, for the life of a leader."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        *,
+        term: Term,
+        epochs: Epochs,
+        jobs: Jobs,
+        documents: StatusDocuments,
+    ) -> None:
+        self._api = api
+        self._mirrors = mirrors
+        self._term = term
+        self._epochs = epochs
+        self._jobs = jobs
+        self._documents = documents
+        self.turns = asyncio.Semaphore(AT_ONCE)
+        """Held by each write while it is under way, and by the creation of pods."""
+
+    async def write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
+        """Write these at the same time; ``None`` writes under our epoch what is recorded."""
+        writes = [self._write(job, status) for job, status in statuses.items()]
+        # All of them end before one failure is raised, so that no write goes on unseen.
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        classifying_errors.raise_worst(outcomes)
+
+    async def _write(self, job: JobId, wanted: Status | None) -> None:
+        """
+        Write this, or under our epoch what is recorded, were it by a former leader's last word.
+
+        Between its writes others have their turn: an API server that is asked to change an object
+        again before its own watch has shown it the last change does everything twice.
+        """
+        for _ in range(ATTEMPTS):
+            async with self.turns:
+                # With thousands of them the last request may be long ago.
+                self._term.insist()
+                if await self._take_step(job, wanted):
+                    return
+        raise NotKeptAlone(
+            {job: "its status cannot be written, because other writers change it at every attempt"}
+        )
+
+    async def _take_step(self, job: JobId, wanted: Status | None) -> bool:
+        """Do what comes next in writing it; tell whether that was the last."""
+        name = name_of(job)
+        # Read only now that the write has its turn: the version of when it was queued may be old,
+        # and would cost a refused request.
+        document = self._mirrors.jobs.get(name)
+        if document is None:
+            return True  # It was deleted, and had nothing.
+        if wanted is not None and not self._jobs.is_known(document):
+            # The job was deleted, and this is another one of the same name, about which nothing is decided yet.
+            return True
+        # Read after this version was written, and the write has that version as its precondition.
+        await self._epochs.insist(document)
+        if self._epochs.is_later(document) and not self._jobs.is_as_decided(document):
+            raise NotKeptAlone({job: f"another program has decided about job {name}"})
+        status = wanted if wanted is not None else self._jobs.read(self.believed(document)).status
+        try:
+            if status.pods and _may_be_held(document):
+                # The finalizer comes before the record of pods: a job that is deleted in between
+                # would take with it the only record of which GPUs its pods have.
+                await self._hold(document)
+                return False
+            await self.write_once(document, status)
+        except NotFound:
+            self._mirrors.jobs.show_end(document)
+        except Conflict:
+            await self.see_who_wrote(name, document)
+            return False
+        except (Rejected, Unreachable) as error:
+            raise classifying_errors.not_kept(job, error) from error
+        return True
+
+    async def _hold(self, document: Json) -> None:
+        """Keep the job there until its pods are proven to have ended."""
+        finalizers = [*names.finalizers_of(document), names.FINALIZER]
+        held = await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
+        self._mirrors.jobs.show(held, is_ours=True)
+
+    async def write_once(self, document: Json, status: Status) -> None:
+        """
+        Write what differs, if no other program has written since.
+
+        Not by a server-side apply, which costs the API server half as much again, and says no more
+        where a status has one writer; the field manager is ours either way.
+        """
+        metadata = document["metadata"]
+        wanted = self._documents.write(self.believed(document), status)
+        changes = differences(document.get("status") or {}, wanted)
+        # Noted before it is sent: the watch may show the result before the answer comes, or instead of it.
+        self._jobs.note_attempt(document, wanted)
+        written = await self._api.merge(
+            DLJOBS,
+            metadata["name"],
+            changes={
+                "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                "status": changes,
+            },
+            namespace=metadata["namespace"],
+            sub="status",
+        )
+        kept = written.get("status") or {}
+        if lost := [
+            name for name, value in changes.items() if value is not None and name not in kept
+        ]:
+            # An older definition of DLJobs has been installed meanwhile.
+            raise NotKept(f"the API server does not keep status.{lost[0]}; {REMEDY}")
+        self._jobs.note_written(written, status)
+        self._mirrors.jobs.show(written, is_ours=True)
+
+    def is_doubted(self, document: Json) -> bool:
+        """Whether the status of a job tells of a later leader, or another program has written it."""
+        return self._epochs.is_later(document) or self._jobs.is_foreign(document)
+
+    def believed(self, document: Json) -> Json:
+        """Return a job as this leader recorded it last, where its status is doubted."""
+        return self._jobs.as_recorded(document) if self.is_doubted(document) else document
+
+    async def see_who_wrote(self, name: Name, known: Json) -> None:
+        """Only a leader writes a status; other fields may have other writers."""
+        metadata = known["metadata"]
+        try:
+            newer = await self._api.get(DLJOBS, metadata["name"], metadata["namespace"])
+        except NotFound:
+            self._mirrors.jobs.show_end(known)
+            return
+        except (Rejected, Unreachable) as error:
+            raise classifying_errors.not_kept(job_id(name), error) from error
+        # The other writer may be a later leader, and then nothing more is written.
+        await self._epochs.insist(newer)
+        self._mirrors.jobs.show(newer)
+
+
+class FigureWriter:
+    """Writes figures into statuses by which nothing is decided, so that another program's write is no fault."""
+
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        writer: StatusWriter,
+        *,
+        epochs: Epochs,
+        jobs: Jobs,
+        documents: StatusDocuments,
+    ) -> None:
+        self._mirrors = mirrors
+        self._writer = writer
+        self._epochs = epochs
+        self._jobs = jobs
+        self._documents = documents
+
+    async def publish(self, job: JobId, status: Status, *, remaining: Span | None) -> None:
+        """Show how far a job is, unless anything else about it has changed by now."""
+        document = self._mirrors.jobs.get(name_of(job))
+        recorded = self._jobs.status(name_of(job))
+        if document is None or recorded is None or not status.says_the_same_as(recorded):
+            return
+        self._documents.remaining[job] = remaining
+        await self._show(job, document, status)
+
+    async def show_queue(self, job: JobId, queue: Json | None) -> None:
+        """Show where a job that waits is in the queue, or no longer that it is in it."""
+        document = self._mirrors.jobs.get(name_of(job))
+        recorded = self._jobs.status(name_of(job))
+        if document is None or recorded is None or (queue is not None and not waits(recorded)):
+            return
+        self._documents.queues[job] = queue
+        await self._show(job, document, recorded)
+
+    async def _show(self, job: JobId, document: Json, status: Status) -> None:
+        """Write figures by which nothing is decided, unless another program has written meanwhile."""
+        if self._writer.is_doubted(document):
+            await self._epochs.insist(document)
+            return  # The next look writes over it.
+        if not self._jobs.is_recorded(document):
+            # It shows a decision whose answer is still on its way. To write what was recorded before
+            # would take that decision back.
+            return
+        try:
+            # Without a turn: each publisher writes one figure at a time, and need not wait behind a
+            # batch of decisions.
+            await self._writer.write_once(document, status)
+        except (Conflict, NotFound):
+            return  # The watch will show the newer document.
+        except (Rejected, Unreachable) as error:
+            raise classifying_errors.not_kept(job, error) from error
+
+
+def waits(status: Status) -> bool:
+    """Whether it is a job for which the queue has a place."""
+    return status.placement is None and not status.is_final and status.phase is not Phase.SUSPENDED
+
+
+def _may_be_held(document: Json) -> bool:
+    """Whether it lacks our finalizer; to one that is about to go none can be added."""
+    is_held = names.FINALIZER in names.finalizers_of(document)
+    return not is_held and "deletionTimestamp" not in document["metadata"]
+
+
+def differences(old: Json, new: Json) -> dict[str, Any]:
+    """Say in a merge patch what turns one document into another."""
+    changes: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := differences(before, value):
+                changes[name] = inner
+        elif value != before:
+            changes[name] = value
+    return changes

@@ -1,0 +1,81 @@
+"""
+The nodes as the controller sees them: each document is read once, and again when it or its verdict has changed.
+
+Called by :mod:`dloperator.cluster` in each cycle; with a thousand nodes most of them are as they were.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dlcontrol.situation.ports import Entry, Machine
+from dlcore.model import Node
+from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
+from dloperator.nodes.nodes import Pool, is_in_pool, read_machine, read_node
+from dloperator.nodes.notices import Notices
+from dloperator.nodes.reserving import Reservations
+
+Json = Mapping[str, Any]
+
+
+class _ReadNode(NamedTuple):
+    """A node, with what it was read from."""
+
+    document: Json
+    not_ours: str
+    """Why none of its GPUs may be given to a job."""
+    node: Node | None
+    machine: Machine
+
+
+class NodeReader:
+    """Remembers how nodes were read."""
+
+    def __init__(self, mirrors: Mirrors, reservations: Reservations, *, pool: Pool) -> None:
+        self._mirrors = mirrors
+        self._reservations = reservations
+        self._pool = pool
+        self._notices = Notices(pool.leave_taints, pool.cordon_seconds)
+        self._nodes: dict[Name, _ReadNode] = {}
+
+    @property
+    def machines(self) -> dict[str, Machine]:
+        """The machines behind all nodes of the pool, as they were read last."""
+        return {name.name: read.machine for name, read in self._nodes.items()}
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why the GPUs of each node of the pool are not ours to give; empty if they are."""
+        return {name.name: read.not_ours for name, read in self._nodes.items()}
+
+    def read(self, entries: Iterable[Entry]) -> tuple[list[Node], list[str]]:
+        """Return the nodes on which jobs may be, and the names of those that are gone since the last call."""
+        gone = self._nodes.keys() - self._mirrors.nodes.objects.keys()
+        for name in gone:
+            del self._nodes[name]
+        return list(self._iter_nodes(entries)), [name.name for name in gone]
+
+    def _iter_nodes(self, entries: Iterable[Entry]) -> Iterator[Node]:
+        for name, document in self._mirrors.nodes.objects.items():
+            if not is_in_pool(document, self._pool):
+                self._nodes.pop(name, None)
+                continue
+            why = self._reservations.why_not(document) or self._notices.why_leave(document)
+            known = self._nodes.get(name)
+            if known is None or known.document is not document or known.not_ours != why:
+                node = read_node(document, self._pool, not_ours=why)
+                known = _ReadNode(document, why, node, read_machine(document))
+                self._nodes[name] = known
+            # A job leaves what is not there.
+            if known.node is None:
+                continue
+            if not why or not self._is_taken(document) or not _is_booked(name.name, entries):
+                yield known.node
+
+    def _is_taken(self, document: Json) -> bool:
+        """Whether others have GPUs of a node, or its pods will be evicted."""
+        return bool(self._notices.why_leave(document)) or self._reservations.is_taken(document)
+
+
+def _is_booked(node: str, entries: Iterable[Entry]) -> bool:
+    return any(pod.node == node for entry in entries for pod in entry.status.pods)

@@ -1,0 +1,203 @@
+"""
+The free resources on the nodes of the pool for new pods, and the needs of each job's pods.
+
+It adds up the pods of others, our existing pods, and our pods that are only decided yet; a pod counts
+until the kubelet says that it has ended. It looks only at changed objects, because thousands of
+jobs wait, and hundreds of nodes have pods that come and go.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from dlcontrol.situation.ports import Entry
+from dlcore.model import JobId, Node, NodeName
+from dlcore.placement.needs import Needs
+from dlkube.constraints.foreign import Ways, read_ways
+from dlkube.constraints.usage import Lodger, read_lodger
+from dlkube.names import Name
+from dlkube.unread import Unread
+from dlkube.watches.mirror import Mirrors
+from dloperator.jobs.entries import job_id, name_of
+from dloperator.nodes.nodes import is_bound, is_ready, job_of, role_of
+from dloperator.nodes.placeholders import is_placeholder
+from dloperator.nodes.requests import Asks
+from dloperator.nodes.room.fitting import Fitting
+from dloperator.nodes.room.free_amounts import FreeAmounts
+from dloperator.nodes.room.job_requests import JobRequests
+from dloperator.nodes.room.refusals import Refusals, leave_out, read_refusal
+from dloperator.podspecs import building
+
+Json = Mapping[str, Any]
+
+UNBOUND: Final = "unbound immediate PersistentVolumeClaims"
+"""The words by which kube-scheduler refuses a pod on every node until its volumes are bound."""
+
+
+class Room:
+    """Keeps the account, for as long as we lead."""
+
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        asks_of: Callable[[Name], Asks | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mirrors = mirrors
+        self._neighbours = mirrors.neighbourhood
+        self._free = FreeAmounts(mirrors.neighbourhood.pods)
+        self._whose: dict[Name, JobId] = {}
+        """Of which jobs our pods are."""
+        self._needs: Mapping[JobId, Needs] = {}
+        self._refusals = Refusals(clock)
+        self._doubtful: set[JobId] = set()
+        """Jobs whose pod kube-scheduler refused for a reason that is gone soon or already; the next cycle reads
+        the pod again."""
+        self._unread = Unread()
+        self._fitting = Fitting(self._unread)
+        mirrors.attend()
+        self._requests = JobRequests(self._neighbours, asks_of)
+
+    @property
+    def needs(self) -> Mapping[JobId, Needs]:
+        """The known needs of each job's pods; a new object after each change."""
+        return self._needs
+
+    def settle(
+        self,
+        entries: Mapping[JobId, Entry],
+        changed: Iterable[Name],
+        *,
+        nodes: Iterable[tuple[Json, Node]],
+    ) -> tuple[Node, ...]:
+        """Take in what has changed, and return these nodes with what is free on them."""
+        there = list(nodes)
+        touched = {job_id(name) for name in changed} | self._see_pods() | self._doubtful
+        self._doubtful = set()
+        for job in touched:
+            self._see_job(job, entries.get(job))
+        self._find_needs(touched, entries, fits_changed=self._fitting.update(there))
+        return self._free.count(there, fitting=self._fitting)
+
+    # --- pods
+
+    def _see_pods(self) -> set[JobId]:
+        """Take in what became of our pods, and return whose they are."""
+        whose = set()
+        for name in self._mirrors.changed_pods:
+            document = self._mirrors.pods.get(name)
+            lodger = self._unread.attempt(f"Pod {name}", partial(_lodger, document), None)
+            self._free.ours.put(name, (lodger,) if lodger is not None else ())
+            ways = self._unread.attempt(f"Pod {name}", partial(_ways, document), None)
+            self._neighbours.reaching.labelled.put(name, ways)
+            job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
+            if job is None:
+                continue
+            whose.add(job)
+            if document is not None:
+                self._whose[name] = job
+        self._mirrors.changed_pods.clear()
+        return whose
+
+    def _see_job(self, job: JobId, entry: Entry | None) -> None:
+        """Count the pods of a job that are decided but not on their node."""
+        name = name_of(job)
+        if entry is None or (entry.status.is_final and not entry.status.pods):
+            self._requests.forget(job)
+            self._free.decided.drop(name)
+            self._refusals.forget(job)
+            return
+        asks = self._requests.update(job, name)
+        if asks is None:
+            return
+        self._free.learn_ports(asks)
+        booked = {booking.node: booking.serial for booking in entry.status.pods}
+        placed = entry.status.placement.nodes if entry.status.placement is not None else ()
+        coming = [
+            Lodger(node, asks.amounts)
+            for node in {*placed, *booked}
+            if not self._is_there(job, node, booked.get(node))
+        ]
+        self._free.decided.put(name, sorted(coming))
+
+    def _is_there(self, job: JobId, node: NodeName, serial: int | None) -> bool:
+        """Whether the pod is counted on its node, or will not be on one any more."""
+        if serial is None:
+            return False
+        name = name_of(job)
+        pod_name = building.trainer_name(name.name, serial)
+        document = self._mirrors.pods.get(Name(name.namespace, pod_name))
+        if document is None:
+            return False
+        if is_bound(document):
+            self._refusals.forget_node(job, node)
+            return True
+        self._note_refusal(job, node, said=read_refusal(document))
+        return (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+    def _note_refusal(self, job: JobId, node: NodeName, *, said: str) -> None:
+        """Note a refusal, unless its reason is gone soon or already."""
+        if not said:
+            return
+        document = self._mirrors.nodes.get(Name("", node))
+        # A kubelet that restarts is not ready for a moment; then the pod may come after all.
+        is_restarting = document is not None and not is_ready(document)
+        # It looks again at a pod whose volumes are bound, and may not have told yet what it finds.
+        is_outdated = UNBOUND in said and self._requests.is_bound(job)
+        if is_restarting or is_outdated:
+            self._doubtful.add(job)
+            return
+        self._refusals.note(job, node, said=said)
+
+    # --- needs
+
+    def _see_claims(self) -> set[JobId]:
+        """Return the jobs that may find other nodes, because a claim of theirs moved."""
+        jobs = self._requests.take_moved()
+        for job in jobs:
+            # kube-scheduler may have refused its pods for the sake of this claim.
+            self._refusals.forget(job)
+        return jobs
+
+    def _find_needs(
+        self, touched: set[JobId], entries: Mapping[JobId, Entry], *, fits_changed: bool
+    ) -> None:
+        jobs = touched | self._see_claims() | self._refusals.expire()
+        if fits_changed:
+            jobs.update(self._requests.jobs)
+        changed = {}
+        for job in jobs:
+            needs = self._needs_of(job) if job in entries else None
+            if needs is not self._needs.get(job):
+                changed[job] = needs
+        if changed:
+            merged = {**self._needs, **changed}
+            self._needs = {job: needs for job, needs in merged.items() if needs is not None}
+
+    def _needs_of(self, job: JobId) -> Needs | None:
+        asks = self._requests.get(job)
+        if asks is None:
+            return None
+        found = self._fitting.find(asks.wants, self._requests.reaches(asks))
+        refused = self._refusals.of(job)
+        if not refused:
+            return found
+        return self._fitting.share(leave_out(found, refused, nodes=self._fitting.names))
+
+
+def _lodger(document: Json | None) -> Lodger | None:
+    return read_lodger(document) if document is not None else None
+
+
+def _ways(document: Json | None) -> Ways | None:
+    """By which ways a pod reaches GPUs that bears our label and is none of ours."""
+    if document is None or role_of(document) or is_placeholder(document):
+        return None
+    return read_ways(document)
+
+
+def _job_of(name: Name, document: Json) -> JobId | None:
+    job = job_of(document)
+    return job_id(Name(name.namespace, job)) if job else None

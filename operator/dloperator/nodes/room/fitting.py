@@ -1,0 +1,93 @@
+"""
+Which nodes suit which pods, by labels, taints, capacity and volumes, found once for equal pods.
+
+The results hold as long as no node changes in a way that affects which pods may run there.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from dlcore.model import Node, NodeName
+from dlcore.placement.needs import Needs
+from dlkube.constraints.members import Machine, Wants
+from dlkube.constraints.reading import read_machine
+from dlkube.unread import Unread
+from dloperator.nodes.requests import Fit, Reach, find_fit, find_needs
+
+Json = Mapping[str, Any]
+
+MOST_KINDS: Final = 5000
+"""Of needs; and of what pods want, each of which may name all nodes."""
+
+
+class Fitting:
+    """Knows the machines of the pool, and the nodes that suit each kind of pod."""
+
+    def __init__(self, unread: Unread) -> None:
+        self._unread = unread
+        self._machines: dict[NodeName, tuple[Json, Machine | None]] = {}
+        self._fits: dict[Wants, Fit] = {}
+        self._found: dict[tuple[Wants, tuple[Reach, ...]], Needs] = {}
+        """Both hold for these machines. Volumes that every node can reach are left out: where each
+        job has its own, what follows is the same."""
+        self._same: dict[tuple[object, ...], Needs] = {}
+        """Needs by what they say, so that equal ones are one."""
+
+    @property
+    def names(self) -> Iterable[NodeName]:
+        """All nodes of the pool."""
+        return self._machines.keys()
+
+    def machine(self, node: NodeName) -> Machine | None:
+        """Return a node of the pool as it was read last; ``None`` if it cannot be read."""
+        return self._machines[node][1]
+
+    def update(self, nodes: Iterable[tuple[Json, Node]]) -> bool:
+        """Read labels, taints and capacity of the nodes; return whether a change affects which pods may run there."""
+        seen: dict[NodeName, tuple[Json, Machine | None]] = {}
+        is_new = False
+        for document, node in nodes:
+            known = self._machines.get(node.name)
+            if known is None or known[0] is not document:
+                before = known[1] if known is not None else None
+                read = partial(read_machine, document)
+                known = (document, self._unread.attempt(f"Node {node.name}", read, None))
+                is_new = is_new or known[1] is None or before is None or _differ(before, known[1])
+            seen[node.name] = known
+        is_new = is_new or seen.keys() != self._machines.keys()
+        self._machines = seen
+        if is_new:
+            self._fits.clear()
+            self._found.clear()
+        return is_new
+
+    def find(self, wants: Wants, reaches: Iterable[Reach]) -> Needs:
+        """Return the needs of a pod with these requests and volumes: the nodes that would take it if they had room."""
+        kind = (wants, tuple(reach for reach in reaches if not reach.is_anywhere))
+        found = self._found.get(kind)
+        if found is None:
+            if len(self._found) >= MOST_KINDS:
+                self._found.clear()
+            needs = find_needs(wants, self._fit(wants), reaches=kind[1])
+            found = self._found[kind] = self.share(needs)
+        return found
+
+    def _fit(self, wants: Wants) -> Fit:
+        fit = self._fits.get(wants)
+        if fit is None:
+            machines = [machine for _, machine in self._machines.values() if machine is not None]
+            if len(self._fits) >= MOST_KINDS:
+                self._fits.clear()
+            fit = self._fits[wants] = find_fit(wants, machines)
+        return fit
+
+    def share(self, needs: Needs) -> Needs:
+        """Return the one object that stands for all needs that say the same."""
+        if len(self._same) > MOST_KINDS:
+            self._same.clear()
+        return self._same.setdefault((needs.amounts, needs.nodes, needs.refusals), needs)
+
+
+def _differ(one: Machine, other: Machine | None) -> bool:
+    return other is None or (one.labels, one.taints) != (other.labels, other.taints)

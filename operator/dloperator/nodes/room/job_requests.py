@@ -1,0 +1,76 @@
+"""The requests of the pods of each job that may yet have pods, and from which nodes their volumes can be reached."""
+
+from collections.abc import Callable, Iterable
+
+from dlcore.model import JobId
+from dlkube.constraints.other_pods import Neighbourhood
+from dlkube.names import Name
+from dloperator.nodes.requests import Asks, Reach, read_reach
+
+
+class JobRequests:
+    """Keeps the requests by job, and follows the volumes that they claim, but no others."""
+
+    def __init__(self, neighbours: Neighbourhood, asks_of: Callable[[Name], Asks | None]) -> None:
+        self._neighbours = neighbours
+        self._asks_of = asks_of
+        """Returns the requests of a job's pods, once they are known."""
+        self._asks: dict[JobId, Asks] = {}
+        self._users: dict[tuple[str, str], set[JobId]] = {}
+        """Which of these jobs have which claim."""
+        # A view of the keys, which grows and shrinks with the dictionary.
+        neighbours.claimed = self._users.keys()
+        neighbours.moved.clear()
+
+    @property
+    def jobs(self) -> Iterable[JobId]:
+        """The jobs with known requests."""
+        return self._asks.keys()
+
+    def get(self, job: JobId) -> Asks | None:
+        return self._asks.get(job)
+
+    def update(self, job: JobId, name: Name) -> Asks | None:
+        """Read the requests of a job again, and return those that are known now or since before."""
+        asks = self._asks_of(name) or self._asks.get(job)
+        if asks is not None:
+            self._replace(job, asks)
+        return asks
+
+    def forget(self, job: JobId) -> None:
+        """Let go of a job that gets no pods any more."""
+        if job in self._asks:
+            self._replace(job, None)
+
+    def _replace(self, job: JobId, asks: Asks | None) -> None:
+        before = self._asks.get(job)
+        if asks is before:
+            return
+        for claim in set(before.claims) if before is not None else ():
+            self._users[claim].discard(job)
+            if not self._users[claim]:
+                del self._users[claim]
+        if asks is None:
+            del self._asks[job]
+            return
+        self._asks[job] = asks
+        for claim in asks.claims:
+            self._users.setdefault(claim, set()).add(job)
+
+    def take_moved(self) -> set[JobId]:
+        """Return the jobs with a claim that was bound, or that other nodes can reach, since the last call."""
+        moved = self._neighbours.moved
+        jobs = {job for claim in moved for job in self._users.get(claim, ())}
+        moved.clear()
+        return jobs
+
+    def is_bound(self, job: JobId) -> bool:
+        """Whether every claim of the pods of a job has its volume."""
+        asks = self._asks.get(job)
+        return asks is not None and self._neighbours.bound.issuperset(asks.claims)
+
+    def reaches(self, asks: Asks) -> Iterable[Reach]:
+        """Say of each claimed volume from where it can be reached."""
+        for claim in asks.claims:
+            volume = self._neighbours.claims.get(claim)
+            yield read_reach(claim, volume, terms=self._neighbours.volumes.get(volume or ""))

@@ -1,0 +1,116 @@
+"""
+Ports for pods on the network of their node (``hostNetwork``), where all pods share the ports of the machine.
+
+Each job has a block of ports of its own, the same on all nodes: for its SideCars, their health, and the places where
+its processes meet. Which block a job has is written on its pods, so that the next leader knows it.
+
+Pure.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents.rules.podrules import TRAINER
+from dlcore.problems import Problem, WrongDocument
+
+Json = Mapping[str, Any]
+
+BLOCK: Final = 100
+OWN: Final = 2
+"""The first ports of a block are those of the SideCar and of its health."""
+HOST_PORTS: Final = "dljob.io/host-ports"
+"""The annotation of a pod that names the first port of its block."""
+LEAST, MOST = 1024, 65535
+_PORT: Final = re.compile(r"[0-9]{4,5}")
+
+_NO_HOST_PORTS: Final = Problem(
+    "spec.template.spec.hostNetwork",
+    "true",
+    "pods on the network of their node need ports of it, and this operator has none for jobs",
+    "remove hostNetwork, or have an administrator set pods.hostPorts of the operator, such as 20000-29999",
+)
+
+
+class PortRange(NamedTuple):
+    """The ports of each machine that an administrator leaves to jobs."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "PortRange":
+        """Read ``FIRST-LAST``; raises ValueError if that is no range with room for a job."""
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal()):
+            raise ValueError(f"{text!r} is no range of ports; write it as 20000-29999")
+        ports = cls(int(first), int(last))
+        if not (ports.first >= LEAST and ports.last <= MOST and ports.blocks):
+            raise ValueError(
+                f"{text} has no room for a job, which takes {BLOCK} ports between {LEAST} and {MOST}"
+            )
+        return ports
+
+    @property
+    def blocks(self) -> range:
+        """The first ports of all blocks."""
+        return range(self.first, self.last - BLOCK + 2, BLOCK)
+
+
+def is_on_host(spec: Json) -> bool:
+    """Whether a pod is on the network of its node."""
+    return bool(spec.get("hostNetwork"))
+
+
+def first_port(pod: Json) -> int:
+    """Return the first port of the block of a pod; 0 if it has an address of its own."""
+    marked = str((pod["metadata"].get("annotations") or {}).get(HOST_PORTS, ""))
+    # Users may write annotations of pods, also a number with more digits than Python reads.
+    first = int(marked) if _PORT.fullmatch(marked) and is_on_host(pod.get("spec") or {}) else 0
+    return first if LEAST <= first <= MOST - BLOCK + 1 else 0
+
+
+def choose_block(uid: str, pods: Iterable[Json], ports: PortRange) -> int:
+    """Return the first port of the block of the job of this uid, the one it has if it has any; 0 if none is free."""
+    taken: dict[int, str] = {}
+    for pod in pods:
+        first = first_port(pod)
+        if first and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            taken[first] = _owner_of(pod)
+    own = (first for first, owner in taken.items() if owner == uid)
+    # The range may have been another one when the other jobs got theirs, so that blocks can overlap.
+    free = (one for one in ports.blocks if all(abs(one - other) >= BLOCK for other in taken))
+    return next(own, next(free, 0))
+
+
+def take_ports(pod: Any, ports: str, first: int) -> int:
+    """
+    Write the ports of a pod on the network of its node down, and return the first; ``ports`` is the range of all.
+
+    Those of the SideCar are named to Kubernetes, whose scheduler then keeps pods away that ask for the same ones.
+    A draft, without a first one, has none, so that no room is looked for by the ports of another job. Raises
+    :class:`~dlcore.problems.WrongDocument` if there are none for jobs.
+    """
+    if not ports:
+        raise WrongDocument((_NO_HOST_PORTS,))
+    if not first:
+        return PortRange.parse(ports).first
+    pod["metadata"]["annotations"][HOST_PORTS] = str(first)
+    for container in pod["spec"]["containers"]:
+        if container["name"] == TRAINER:
+            known = container.get("ports") or ()
+            ours = [{"containerPort": port, "hostPort": port} for port in (first, first + 1)]
+            container["ports"] = [*known, *ours]
+    return first
+
+
+def _owner_of(pod: Json) -> str:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(owner.get("uid", "")) for owner in owners), "")
+
+
+def meeting_port(first: int, generation: int, processes: int) -> int:
+    """Return the first of the ports of a start; another one for each, because processes of the last may linger."""
+    room = BLOCK - OWN
+    step = min(max(processes, 1), room)
+    return first + OWN + generation * step % (room - step + 1)

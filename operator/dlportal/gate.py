@@ -1,0 +1,112 @@
+"""
+The user behind a request: known by a token in a header, or by a session that began with one.
+
+A program sends its token with each request, as to the API server. A browser sends it once, and gets a cookie that names
+a session (:mod:`dlportal.sessions`). Scripts cannot read the cookie, other sites cannot make the browser send it, and
+it goes over TLS alone, or to this machine.
+"""
+
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from dlkube.client import Rejected, Unreachable
+from dlkube.reviews import Reviews, TooMany, User
+from dlportal.sessions import LONGEST_S, Sessions
+from dlweb.guarding import GUARDED, LOCALHOST, Handler, is_host_ours, read_bearer, refuse
+
+SESSION: Final = "/api/v1/session"
+COOKIE: Final = "__Host-dljob"
+USER: Final = web.RequestKey("user", User)
+
+UNKNOWN: Final = (
+    "the token is missing, or the API server does not accept it; log in with a token of yours, such as one that"
+    " kubectl create token ACCOUNT prints"
+)
+
+
+class Gate:
+    """Lets requests of known users pass, and opens and closes their sessions."""
+
+    def __init__(self, reviews: Reviews, hosts: Collection[str]) -> None:
+        """A request names the server by an address, or by one of ``hosts``."""
+        self._reviews = reviews
+        self._names = frozenset({LOCALHOST, *(host.lower() for host in hosts)})
+        self._sessions = Sessions()
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request pass, or refuse it."""
+        if not is_host_ours(request, self._names, loopback=False):
+            return refuse(
+                403,
+                "this server is asked by its address, or by a name that it has; name the others in web.hosts of the"
+                " chart",
+            )
+        if request.method not in ("GET", "HEAD") and not _is_from_page(request):
+            return refuse(403, "this request comes from a page of another server")
+        # A session is opened with a token that is checked there, and closed by one that need not be valid any more.
+        if request.path.startswith(GUARDED) and request.path != SESSION:
+            user = await self._identify(request)
+            if isinstance(user, web.Response):
+                return user
+            request[USER] = user
+        return await handler(request)
+
+    async def open_session(self, request: web.Request) -> web.Response:
+        """Log a user in: the token is in the header, once."""
+        token = read_bearer(request)
+        user = await self._review(token)
+        if isinstance(user, web.Response):
+            return user
+        # The browser forgets the name of its session before, which would remain.
+        self._sessions.close(request.cookies.get(COOKIE, ""))
+        answer = web.json_response({"user": user.name})
+        answer.set_cookie(
+            COOKIE,
+            self._sessions.open(token, user.name),
+            max_age=int(LONGEST_S),
+            path="/",
+            secure=True,
+            httponly=True,
+            samesite="Strict",
+        )
+        return answer
+
+    async def close_session(self, request: web.Request) -> web.Response:
+        """Log a user out."""
+        self._sessions.close(request.cookies.get(COOKIE, ""))
+        answer = web.json_response({})
+        answer.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
+        return answer
+
+    async def _identify(self, request: web.Request) -> User | web.Response:
+        """Return the user whose request it is, or a refusal."""
+        # A program that sends a token means that user, also where a cookie of another one comes along.
+        if "Authorization" in request.headers:
+            return await self._review(read_bearer(request))
+        return await self._review(self._sessions.find(request.cookies.get(COOKIE, "")))
+
+    async def _review(self, token: str) -> User | web.Response:
+        try:
+            user = await self._reviews.identify(token)
+        except TooMany:
+            answer = refuse(429, "too many unknown tokens come in; try again in a moment")
+            answer.headers["Retry-After"] = "1"
+            return answer
+        except (Rejected, Unreachable) as error:
+            return refuse(503, f"the API server cannot be asked whose token this is: {error}")
+        if user is not None:
+            return user
+        answer = refuse(401, UNKNOWN)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+
+def _is_from_page(request: web.Request) -> bool:
+    """Return whether a request was made by our own page, or by no page."""
+    # Browsers send it with every request that is no plain look; programs do not.
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("Host")

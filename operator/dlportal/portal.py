@@ -1,0 +1,111 @@
+"""
+The server of the page of a cluster: it answers each user with the part that the user may see.
+
+Users of the same rights share one :class:`dlweb.serving.Server`, so that fifty of them cost as much as one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from aiohttp import web
+
+from dlkube.client import Rejected, Unreachable
+from dlkube.reviews import Reviews, User
+from dlportal.gate import SESSION, USER, Gate
+from dlportal.posing import LONGEST_S, MOST_GAMES
+from dlportal.rights import Rights, read_rights
+from dlportal.source import Narrowed, Whole
+from dlweb.document import write_live_page
+from dlweb.games import Games
+from dlweb.guarding import Handler
+from dlweb.serving import (
+    PRESENT_S,
+    RECORD_S,
+    ROUTES,
+    WHAT_IF,
+    Server,
+    SourceError,
+    make_application,
+)
+
+MOST_SERVERS: Final = 32
+"""Beyond this number of different rights, the one that was asked the longest time ago is forgotten with its answers."""
+
+HEALTH: Final = "/healthz"
+
+
+class Portal:
+    """Routes and what they need; :meth:`application` is what aiohttp runs."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        reviews: Reviews,
+        hosts: Collection[str] = (),
+        *,
+        record_s: float = RECORD_S,
+        present_s: float = PRESENT_S,
+        longest_s: float = LONGEST_S,
+    ) -> None:
+        """A question about futures is given up after ``longest_s``."""
+        self._whole = whole
+        self._reviews = reviews
+        self._gate = Gate(reviews, hosts)
+        self._every = {"every_s": record_s, "present_s": present_s}
+        self._games = Games(most=MOST_GAMES, longest_s=longest_s)
+        self._servers: dict[Rights, Server] = {}
+        """The one that was asked last is the last."""
+
+    def application(self) -> web.Application:
+        application = make_application(self._gate.check, write_live_page(login=True))
+        for path, handler in ROUTES.items():
+            application.router.add_get(path, self._narrow(handler))
+        application.router.add_post(WHAT_IF, self._suppose)
+        application.router.add_post(SESSION, self._gate.open_session)
+        application.router.add_delete(SESSION, self._gate.close_session)
+        application.router.add_get(HEALTH, tell_health)
+        return application
+
+    def _narrow(self, handler: Callable[[Server, web.Request], Awaitable[web.Response]]) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await handler(await self._find_server(request[USER]), request)
+
+        return answer
+
+    async def _suppose(self, request: web.Request) -> web.StreamResponse:
+        user = request[USER]
+        return await (await self._find_server(user)).suppose(request, player=user.name)
+
+    async def _find_server(self, user: User) -> Server:
+        try:
+            rights = await read_rights(self._reviews, user, self._list_namespaces)
+        except (Rejected, Unreachable) as error:
+            raise SourceError(
+                f"the API server cannot be asked what {user.name} may see: {error}"
+            ) from error
+        if rights.has_none:
+            raise SourceError(
+                f"{user.name} may list neither DLJobs in a namespace that has any, nor nodes; an administrator grants"
+                " it by a RoleBinding to the ClusterRole view",
+                status=403,
+            )
+        # Taken out and put back, so that the dict has the servers in the order of their last use.
+        server = self._servers.pop(rights, None) or Server(
+            Narrowed(self._whole, rights), games=self._games, **self._every
+        )
+        # Nothing awaits until it is back, so that two users of the same rights never get two
+        # servers. One that is forgotten still answers the requests that it has.
+        while len(self._servers) >= MOST_SERVERS:
+            del self._servers[next(iter(self._servers))]
+        self._servers[rights] = server
+        return server
+
+    async def _list_namespaces(self) -> frozenset[str]:
+        # On a thread, because the first look at a cluster takes seconds.
+        return await asyncio.to_thread(self._whole.list_namespaces)
+
+
+async def tell_health(_: web.Request) -> web.Response:
+    """Answer the kubelet: that this is answered says that the event loop turns."""
+    return web.Response(text="ok\n")

@@ -1,0 +1,81 @@
+"""
+A question about futures as a game: its process gets all documents with the question, and neither rights nor credentials.
+
+A user who sees a part of the cluster gets no futures: the ends of hidden jobs decide when visible ones start, and by asking again and
+again their number and their lengths could be found out.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from dlcore.documents.profilefile import render_all
+from dlcore.profiles import Profile
+from dlctl.verbs.studies.supposing import HERE
+from dlportal.rights import Rights
+from dlweb.games import Game
+
+Json = dict[str, Any]
+
+LONGEST_S: Final = 60.0
+"""After this time a question is given up, where the command line names no other."""
+
+MOST_GAMES: Final = 2
+"""The number of questions that are answered at the same time, for all users."""
+
+MOST_BYTES: Final = 512 << 20
+"""The memory of a game. The limit of the pod in the chart has room for ``MOST_GAMES`` of them."""
+
+KEPT: Final = ("HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+"""Variables that a game gets. Others have the credentials of the store."""
+
+REMEDY: Final = "ask with kubectl dljob simulate --live"
+
+SHIPPED: Final = (
+    "the page reads no store of the operator: speeds are the shipped ones and those of now"
+)
+
+
+class Known(NamedTuple):
+    """The knowledge that a game needs beside jobs and nodes."""
+
+    settings: Sequence[Json]
+    profiles: Sequence[Profile]
+    notes: Sequence[str]
+
+
+def explain_withheld(rights: Rights) -> str:
+    """Return why a user with these rights gets no futures, with the remedy; empty: the user gets them."""
+    if rights.has_all:
+        return ""
+    # The right to list jobs comes first, because most users lack it.
+    missing, role = ("nodes", "dljob-gpus-view")
+    if rights.namespaces is not None:
+        missing, role = ("DLJobs in all namespaces", "view")
+    return (
+        "futures are played with all jobs and all GPUs, and would tell of those that you may not see, because you may"
+        f" not list {missing}; an administrator grants it by a ClusterRoleBinding to the ClusterRole"
+        f" {role}"
+    )
+
+
+def pose_game(
+    question: object, *, jobs: Sequence[Json], nodes: Sequence[Json], known: Known
+) -> Game:
+    """Prepare the process that answers a question."""
+    told = {
+        "question": question,
+        "at": time.time(),
+        "jobs": jobs,
+        "nodes": nodes,
+        "settings": known.settings,
+        "profiles": render_all(known.profiles),
+        "notes": known.notes,
+    }
+    # Else the threads of a library for matrices take the memory that a game may have.
+    environment = {"OPENBLAS_NUM_THREADS": "1"}
+    environment |= {name: os.environ[name] for name in KEPT if name in os.environ}
+    words = ("dlctl.verbs.studies.supposing", HERE, str(MOST_BYTES))
+    return Game(words, json.dumps(told).encode(), remedy=REMEDY, environment=environment)

@@ -1,0 +1,193 @@
+"""
+A cluster, as the page asks it: the whole of it is read once for all users, and narrowed to what each may see.
+
+The record is read from the operator's store, as ``dljob record --store`` does, or else from the API server.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from dlcontrol.recording.composing import Kept, compose, make_memory, read_entries
+from dlcore.documents.jobnames import full_name
+from dlcore.placement.limits import namespace_of
+from dlcore.profiles import Profile
+from dlcore.recording.record import Gpu, Header, Record
+from dlcore.recording.record import Source as Origin
+from dlctl.backends.backend import BackendError
+from dlctl.backends.cluster.backend import ClusterBackend
+from dlctl.backends.cluster.connecting import Connection
+from dlctl.backends.cluster.reading.recorded import LACKS, UNTOLD
+from dlctl.backends.page_source import make_harmless, telling
+from dlctl.output.streams import harmless_document
+from dlctl.verbs.server.profiles import list_known, open_profiles
+from dlportal.narrowing import narrow_jobs, narrow_nodes, narrow_record
+from dlportal.posing import SHIPPED, Known, explain_withheld, pose_game
+from dlportal.rights import Rights
+from dlportal.shared import Shared
+from dlweb.games import Game
+from dlweb.serving import PRESENT_S, RECORD_S, SourceError
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+CLUSTER: Final = "all namespaces"
+"""The title of the page, where no namespaces are named."""
+
+
+class Found(NamedTuple, Generic[T]):
+    """A value that was read."""
+
+    value: T
+    namespaces: frozenset[str]
+    """Those of its jobs. They are needed with each request, and listed once."""
+
+
+class Whole:
+    """All that there is, for narrowing. Its methods take their time, and raise :class:`SourceError`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        store: str,
+        namespaces: Sequence[str] = (),
+        *,
+        record_s: float = RECORD_S,
+        present_s: float = PRESENT_S,
+    ) -> None:
+        """Without a ``store`` the record is what the API server knows; without ``namespaces`` all of them are read."""
+        self.connection = connection
+        self._store = store
+        self._namespaces = tuple(namespaces)
+        self._decode = make_memory()
+        self._record: Shared[Found[Record]] = Shared(self._find_record, every_s=record_s)
+        self._jobs: Shared[Found[list[Json]]] = Shared(self._find_jobs, every_s=present_s)
+        self._nodes: Shared[list[Json]] = Shared(
+            lambda: self._ask(lambda backend: backend.list_nodes()), every_s=present_s
+        )
+
+    def read_record(self) -> Record:
+        return self._record.get().value
+
+    def list_jobs(self) -> list[Json]:
+        return self._jobs.get().value
+
+    def list_nodes(self) -> list[Json]:
+        return self._nodes.get()
+
+    def list_namespaces(self) -> frozenset[str]:
+        """List the namespaces that have jobs, or had jobs that the record still tells of."""
+        return self._jobs.get().namespaces | self._record.get().namespaces
+
+    def explain(self, name: str, *, with_outages: bool) -> Json:
+        return self._ask(lambda backend: backend.explain(name, with_outages=with_outages))
+
+    def read_known(self) -> Known:
+        """Read what a game needs beside jobs and nodes; what cannot be read, its notes tell."""
+        notes: list[str] = []
+        settings: list[Json] = []
+        try:
+            settings = self._ask(lambda backend: backend.list_settings())
+        except SourceError as error:
+            # A future by the usual settings is of more use than none.
+            notes.append(f"its settings cannot be read ({error}); the defaults are taken")
+        profiles: list[Profile] = []
+        if not self._store:
+            notes.append(SHIPPED)
+        else:
+            try:
+                with open_profiles(self._store, None) as store:
+                    profiles = list(list_known(store).values())
+            except BackendError as error:
+                notes.append(f"its profiles cannot be read ({error})")
+        return Known(settings, profiles=profiles, notes=notes)
+
+    def _find_jobs(self) -> Found[list[Json]]:
+        jobs = self._ask(lambda backend: backend.list_jobs().items)
+        return Found(jobs, frozenset(namespace_of(full_name(job)) for job in jobs))
+
+    def _find_record(self) -> Found[Record]:
+        record = self._read_record()
+        named = (namespace_of(line.job) for line in record.lines if not isinstance(line, Gpu))
+        return Found(record, frozenset(named))
+
+    def _read_record(self) -> Record:
+        if not self._store:
+            return self._ask_record(
+                f"{LACKS}; with a store on a server (store.type in the chart) all of it is shown"
+            )
+        try:
+            return self._read_store()
+        except BackendError as error:
+            # A page without the past is of more use than none while the store is away.
+            log.warning("reads what happened from the API server instead: %s", error)
+            return self._ask_record(f"the operator's store does not answer, and {LACKS}")
+
+    def _ask_record(self, lack: str) -> Record:
+        """Read what the API server knows; ``lack`` says what that is not, with a remedy that there is on the page."""
+        found = self._ask(lambda backend: backend.read_record(0.0))
+        missing = (lack if each == UNTOLD else each for each in found.header.missing)
+        return replace(found, header=replace(found.header, missing=tuple(missing)))
+
+    def _read_store(self) -> Record:
+        with open_profiles(self._store, None) as store:
+            kept = Kept.read(store)
+        documents = self.list_jobs() if any(kept.losses) else []
+        policy = str(self._ask(lambda backend: backend.about()).get("policy", ""))
+        title = ", ".join(self._namespaces) or CLUSTER
+        header = Header(source=Origin.CLUSTER, until=time.time(), policy=policy, title=title)
+        return compose(kept, read_entries(documents), header, decode=self._decode)
+
+    def _ask(self, act: Callable[[ClusterBackend], T]) -> T:
+        # A backend for each question, because it remembers how the operator is set.
+        with (
+            telling(),
+            closing(self._open_backend()) as backend,
+        ):
+            return act(backend)
+
+    def _open_backend(self) -> ClusterBackend:
+        return ClusterBackend(
+            self.connection, everywhere=True, namespaces=self._namespaces, notice=log.info
+        )
+
+
+class Narrowed:
+    """The part of it that users of the same rights may see: a :class:`dlweb.serving.Source`."""
+
+    def __init__(self, whole: Whole, rights: Rights) -> None:
+        self._whole = whole
+        self._rights = rights
+
+    def read_record(self, since: float) -> Record:  # noqa: ARG002 - the page shows all of it
+        return narrow_record(self._whole.read_record(), self._rights)
+
+    def list_jobs(self) -> list[Json]:
+        return make_harmless(narrow_jobs(self._whole.list_jobs(), self._rights))
+
+    def explain(self, name: str) -> Json:
+        if not self._rights.shows(name):
+            # As for one that is not there, so that names of other jobs cannot be tried.
+            raise SourceError(f"{name}: there is no such job that you may see", status=404)
+        # Outages are of all nodes, and their reasons may name any job.
+        told = self._whole.explain(name, with_outages=self._rights.has_all)
+        answer: Json = harmless_document(told)
+        return answer
+
+    def list_nodes(self) -> list[Json]:
+        return make_harmless(narrow_nodes(self._whole.list_nodes(), self._rights))
+
+    @property
+    def withheld(self) -> str:
+        return explain_withheld(self._rights)
+
+    def pose(self, question: object) -> Game:
+        # Narrowed like all else, so that a game knows of no job that its viewer may not see.
+        jobs = narrow_jobs(self._whole.list_jobs(), self._rights)
+        nodes = narrow_nodes(self._whole.list_nodes(), self._rights)
+        return pose_game(question, jobs=jobs, nodes=nodes, known=self._whole.read_known())

@@ -1,0 +1,75 @@
+"""The nodes of a world: which of them are alive, and the consequences when one fails or comes back."""
+
+from dlcore.model import Cluster, NodeName
+from dlsim.engine.books import Books
+from dlsim.engine.checkpoints import Checkpoints
+from dlsim.engine.controlling.coordinator import Coordinator
+from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.controlling.steps import Steps
+from dlsim.engine.runs import Activity, Run
+from dlsim.engine.settings import Setting
+from dlsim.engine.training import Training
+from dlsim.results.records import Happening
+
+
+class Nodes:
+    """All nodes of one world."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        books: Books,
+        *,
+        agenda: Agenda,
+        checkpoints: Checkpoints,
+        training: Training,
+        coordinator: Coordinator,
+        steps: Steps,
+    ) -> None:
+        self.whole = Cluster(setting.nodes)
+        """The cluster without failures."""
+        self.cluster = self.whole
+        """The nodes that are alive."""
+        self._all = {node.name: node for node in setting.nodes}
+        self._alive = dict(self._all)
+        self._books = books
+        self._agenda = agenda
+        self._checkpoints = checkpoints
+        self._training = training
+        self._coordinator = coordinator
+        self._steps = steps
+
+    def lose(self, name: NodeName) -> None:
+        """A node fails, and with it the processes and pods on it."""
+        if name not in self._alive:
+            return
+        del self._alive[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name, reason="the node was lost")
+        concerned = [run for run in self._books.runs.values() if not run.finished or run.holds]
+        # All targets change before any run moves, so that none starts on the node that is gone.
+        broken = [run for run in concerned if self._break_down(run, name)]
+        for run in broken:
+            self._coordinator.kill(run)
+        self._coordinator.settle()
+        self._agenda.ask()
+
+    def _break_down(self, run: Run, node: NodeName) -> bool:
+        """Take a dead node from the run; tell whether its process dies with it."""
+        dies = run.works and run.serving is not None and node in run.serving.nodes
+        if dies and run.activity is Activity.TRAINING:
+            self._checkpoints.fall_back(run)
+            self._training.training_halts(run, saves=False)
+        self._coordinator.lose_node(run, node)
+        if run.target is not None and node in run.target.nodes:
+            self._steps.take_all(run, Happening.LOST)
+        return dies
+
+    def regain(self, name: NodeName) -> None:
+        """A node that failed is back."""
+        if name in self._alive:
+            return
+        self._alive[name] = self._all[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name)
+        self._agenda.ask()

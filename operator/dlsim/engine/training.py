@@ -1,0 +1,150 @@
+"""
+The course of a job in the world while its process starts, trains and halts.
+
+:mod:`dlsim.engine.controlling.coordinator` reports each of these (:class:`~dlsim.engine.controlling.coordinator.Listener`). From them
+follow how fast the job trains, when it will be complete, whether its checkpoint works, and what is lost when
+it does not.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from dlsim.engine.books import Books
+from dlsim.engine.checkpoints import Checkpoints
+from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.kernel import RESOLUTION, Kernel, Order
+from dlsim.engine.runs import Run
+from dlsim.engine.settings import Setting
+from dlsim.engine.truth import Forecasts, Truth
+from dlsim.errors import BadInput
+from dlsim.results.records import Happening
+
+
+class Training:
+    """Keeps the clock and the books of all jobs that train."""
+
+    def __init__(
+        self,
+        kernel: Kernel[Callable[[], None]],
+        books: Books,
+        *,
+        setting: Setting,
+        truth: Truth,
+        forecasts: Forecasts,
+        checkpoints: Checkpoints,
+        complete: Callable[[Run, int], None],
+        agenda: Agenda,
+    ) -> None:
+        """``complete`` ends a job, unless its stamp is another one by then."""
+        self._kernel = kernel
+        self._books = books
+        self._growth = setting.growth
+        self._checkpoints = checkpoints
+        self._truth = truth
+        self._forecasts = forecasts
+        self._complete = complete
+        self._agenda = agenda
+
+    def later(self, delay: float, act: Callable[[], None]) -> None:
+        """Do ``act`` after a while; changes that cost nothing happen at once, without an event."""
+        if delay <= 0:
+            act()
+            return
+        self._kernel.at(self._kernel.now + delay, Order.CHANGE, act)
+
+    def training_starts(self, run: Run) -> None:
+        """Count the run as training from now on, and foresee its end."""
+        assert run.serving is not None
+        now = self._kernel.now
+        job, shape = run.state.job, run.serving.shape
+        speed = self._truth.speed(run)
+        if speed <= 0:
+            raise BadInput(
+                self._truth.workload_name,
+                f"nothing is known of the speed of job {job.id} on {shape}",
+                remedy="give it with --speeds",
+            )
+        self._books.end_idling(run)
+        run.trained = True
+        run.training_since = now
+        run.batch_size = run.state.batch_size
+        bound = () if job.checkpoint.shared else run.serving.nodes
+        run.profiled = max(run.profiled, shape.gpus)
+        growth = self._growth
+        job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
+        self._checkpoints.begin_trial(run)
+        self._books.note(
+            run,
+            job=job,
+            speed=speed,
+            adjusting=False,
+            bound_to=bound,
+            unsaved_from=run.safe_iterations if self._checkpoints.is_kept(run) else None,
+            keeps_first=self._checkpoints.keeps_first(run),
+        )
+        self._weigh(run)
+        alone = self._truth.speed_on_one_gpu(run)
+        run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
+        self._books.journal.record.efficiency.add(run.efficiency, now)
+        self._books.journal.log(run, Happening.TRAINS, shape.gpus)
+        self._books.journal.note_first_step(run)
+        self._agenda.ask()
+        self._foresee(run)
+
+    def _weigh(self, run: Run) -> None:
+        """Say what its iterations are worth from now on, with the batch that it has."""
+        noise, own = run.traced.noise, run.state.job.training.batch_size
+        batch = run.state.batch_size or own
+        if noise is None or not own or (batch == own and run.worth == 1.0):
+            return
+        progress = run.progress_at(self._kernel.now)
+        run.worth = noise.worth(batch, own=own, progress=progress) if batch != own else 1.0
+        if run.traced.learning is None:
+            self._books.note(run, iterations_total=self._forecasts.with_batch(run))
+
+    def _foresee(self, run: Run) -> None:
+        """Set its completion, or the moment from which its iterations are worth something else."""
+        now, speed = self._kernel.now, run.state.speed
+        noise, progress = run.traced.noise, run.progress_at(now)
+        if noise is not None and run.worth != 1.0 and (knot := noise.next_change(progress)) < 1.0:
+            missing = (knot - progress) * run.traced.iterations
+            knot_at = now + max(missing / (speed * run.worth), RESOLUTION)
+            self._kernel.at(knot_at, Order.CHANGE, partial(self._reweigh, run, run.stamp))
+            return
+        left = run.needed - run.state.iterations_done
+        done_at = now + max(0.0, left) / speed
+        self._kernel.at(done_at, Order.COMPLETION, partial(self._complete, run, run.stamp))
+
+    def _reweigh(self, run: Run, stamp: int) -> None:
+        if run.stamp == stamp:
+            self._books.note(run)
+            self._weigh(run)
+            self._foresee(run)
+
+    def training_halts(self, run: Run, *, saves: bool) -> None:
+        """Count the run as not training from now on."""
+        now = self._kernel.now
+        self._books.journal.record.efficiency.add(-run.efficiency, now)
+        if run.finished:
+            return
+        if run.state.placement is not None:
+            run.idle_since = now
+        run.pace = run.state.speed
+        self._books.note(run, speed=0.0, unsaved_from=None)
+        if saves:
+            self._checkpoints.save(run)
+        self._books.journal.log(run, Happening.HALTS)
+        seconds = self._truth.costs_of(run).checkpoint if saves and run.traced.saves else None
+        self._books.journal.note_saving(run, seconds=seconds)
+
+    def process_gone(self, run: Run) -> None:
+        """Note that nothing of its process is left."""
+        self._books.journal.note_gone(run)
+
+    def process_starts(self, run: Run) -> None:
+        """Note that its process starts."""
+        self._books.journal.note_start(run)
+
+    def held_changes(self, by: int) -> None:
+        """Count the GPUs that jobs hold."""
+        self._books.journal.record.used.add(by, self._kernel.now)

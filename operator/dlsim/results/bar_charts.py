@@ -1,0 +1,138 @@
+"""Pictures of figures side by side: bars of policies, and ratios over many simulations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from dlsim.results.axes import (
+    MOST_TICKS,
+    Numbers,
+    write_number,
+)
+from dlsim.results.looks import PAGE, Look
+from dlsim.results.plots import (
+    DASHES,
+    HATCHED,
+    OUTLINE,
+    RATIOS,
+    SOLID,
+    add_legend,
+    make_panels,
+    styled,
+)
+
+ROOMY_BARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of a paper and ours beside it."""
+
+    label: str
+    paper: float
+    ours: float
+    spread: float = 0.0
+    """How far ours varies, up and down."""
+
+
+@styled
+def draw_bars(
+    bars: Sequence[Bar],
+    *,
+    quantity: str,
+    title: str = "",
+    theirs: str = "paper",
+    logarithmic: bool = False,
+    look: Look = PAGE,
+) -> Figure:
+    """Figures of a paper and ours side by side, with how far ours vary."""
+    # More bars than these leave no room for words beside each other.
+    crowded = len(bars) > ROOMY_BARS
+    figure, (axes,) = make_panels(look, rows=1, height=3.4 if crowded else 2.9)
+    places = np.arange(len(bars))
+    spreads = [bar.spread for bar in bars]
+    papers = axes.bar(
+        places - 0.19, [bar.paper for bar in bars], 0.38, label=theirs, **OUTLINE, **HATCHED
+    )
+    ours = axes.bar(
+        places + 0.19,
+        [bar.ours for bar in bars],
+        0.38,
+        label="ours",
+        yerr=spreads if any(spreads) else None,
+        error_kw={"elinewidth": 0.9, "capsize": 2.5},
+        **OUTLINE,
+        **SOLID,
+    )
+    if not crowded:
+        for container in (papers, ours):
+            axes.bar_label(container, fmt=write_number, fontsize=7, padding=2)
+    axes.set_xticks(places, [bar.label for bar in bars])
+    if crowded:
+        for label in axes.get_xticklabels():
+            label.set(rotation=40, ha="right", rotation_mode="anchor")
+    axes.grid(visible=False, axis="x")
+    axes.margins(x=0.02, y=0.12)
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write_number(value)))
+    axes.set_ylabel(quantity)
+    axes.set_title(title)
+    add_legend(figure, axes)
+    return figure
+
+
+@styled
+def draw_ratios(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], *, reference: str, look: Look = PAGE
+) -> Figure:
+    """
+    Policies against a reference, a panel a figure: each case a dot, and their geometric mean.
+
+    ``panels`` holds the ratios by title and policy. Policies are in order of the first panel, the
+    best one on top.
+    """
+    first = next(iter(panels.values()))
+    means = {policy: _mean_ratio(ratios) for policy, ratios in first.items()}
+    order = sorted(means, key=lambda policy: (-means[policy], policy))
+    figure, axes = make_panels(look, columns=len(panels), height=0.9 + 0.26 * len(order))
+    for panel, (title, ratios) in zip(axes, panels.items(), strict=True):
+        for place, policy in enumerate(order):
+            _draw_dots(panel, np.asarray(ratios.get(policy, ()), float), place=place)
+        panel.axvline(1.0, color="black", linewidth=0.8, linestyle=DASHES[1])
+        _use_ratios(
+            panel, [each for some in panels.values() for row in some.values() for each in row]
+        )
+        panel.set_yticks(range(len(order)), order)
+        panel.set_title(title)
+    figure.supxlabel(f"ratio to {reference}", fontsize=mpl.rcParams["font.size"])
+    return figure
+
+
+def _use_ratios(panel: Axes, ratios: Sequence[float]) -> None:
+    """A logarithmic axis of ratios, with ticks as close as there is room for their numbers."""
+    low, high = min([0.95, *ratios]) / 1.02, max([1.05, *ratios]) * 1.02
+    panel.set_xscale("log")
+    panel.set_xlim(low, high)
+    choices = ([tick for tick in ticks if low <= tick <= high] for ticks in RATIOS)
+    ticks = next((some for some in choices if len(some) <= MOST_TICKS), [1.0])
+    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.xaxis.set_minor_locator(NullLocator())
+
+
+def _mean_ratio(ratios: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(ratios)))) if len(ratios) else np.inf
+
+
+def _draw_dots(panel: Axes, ratios: Numbers, *, place: int) -> None:
+    if len(ratios):
+        heights = np.full(len(ratios), place)
+        panel.plot([ratios.min(), ratios.max()], [place, place], color="#9ecae1", linewidth=1.0)
+        panel.plot(ratios, heights, "o", color="#4292c6", markersize=2.5, alpha=0.5)
+        panel.plot([_mean_ratio(list(ratios))], [place], "D", color="black", markersize=4)

@@ -1,0 +1,72 @@
+"""
+Turns the contents of the store into documents for a server of MongoDB's protocol, and back again.
+
+See :mod:`dlstore.mongo.store`, which speaks to the server.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from dlcore.profiles import JobType
+from dlstore.history import HistoryEntry
+from dlstore.tables import Key, Record, Row, to_record
+from dlwire.kinds import camel
+
+Document = dict[str, Any]
+
+
+def key_of(kind: JobType) -> str:
+    """Under what the profiles of a type are filed."""
+    return json.dumps(kind, ensure_ascii=False)
+
+
+def newest_of(documents: Iterable[Document]) -> dict[JobType, Document]:
+    """The highest revision of each type."""
+    newest: dict[JobType, Document] = {}
+    for document in documents:
+        kind = _kind_of(document)
+        if kind is not None and document["revision"] > newest.get(kind, _NONE)["revision"]:
+            newest[kind] = document
+    return newest
+
+
+_NONE: Document = {"revision": 0}
+
+
+def _kind_of(document: Document) -> JobType | None:
+    """The type that a document is filed under; ``None`` if it is not of ours."""
+    match document:
+        case {"key": str(key), "revision": int()}:
+            with suppress(ValueError, TypeError):
+                return JobType(*json.loads(key))
+    return None
+
+
+def id_of(key: Key) -> str:
+    """Return the id that distinguishes the document of a row from the others."""
+    return "/".join(map(str, key))
+
+
+def by_id(documents: Iterable[Document]) -> dict[Key, Document]:
+    """Documents by what tells them apart."""
+    return {(document["_id"],): document for document in documents}
+
+
+def document_of(row: Row) -> Document:
+    """Write a row with the names of fields that documents of Kubernetes have."""
+    key = row.id if isinstance(row, HistoryEntry) else id_of(row.key)
+    named = {camel(name): value for name, value in to_record(row).items() if name != "id"}
+    return {"_id": key, **named}
+
+
+def record_of(document: Document) -> Record:
+    """Read what :func:`document_of` wrote, as the fields of a row."""
+    record = {_snake(name): value for name, value in document.items()}
+    return {**record, "id": document["_id"]}
+
+
+def _snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

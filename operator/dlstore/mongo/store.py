@@ -1,0 +1,340 @@
+"""
+The store on a server that speaks as MongoDB does: for controllers that share what they learn.
+
+Fulfils :class:`dlstore.store.Store`; beside :mod:`dlstore.mongo.server` no module knows the driver. It does with
+what simple servers of the protocol offer too: no transactions, no change streams, no expiry.
+
+The store does not even use conditional updates, because not every such server makes them
+atomically. It relies on one rule: the server refuses the second of two documents with the same
+``_id``. So each revision of a profile is a document of its own, named for its type and number; the
+second writer of a revision reads again and retries. The store removes former revisions, so that
+except for instants each type has one document; the highest revision counts.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from pymongo.errors import (
+    BulkWriteError,
+    DuplicateKeyError,
+)
+
+from dlcore.documents import profilefile
+from dlcore.model import JobId
+from dlcore.profiles import JobType
+from dlstore.addresses import MongoAddress
+from dlstore.history import HistoryEntry
+from dlstore.mongo import timeline as mongo_timeline
+from dlstore.mongo.documents import (
+    Document,
+    by_id,
+    document_of,
+    id_of,
+    key_of,
+    newest_of,
+    record_of,
+)
+from dlstore.mongo.server import NEWEST_FIRST, MongoServer
+from dlstore.store import (
+    USUAL_BOUNDS,
+    Bounds,
+    Change,
+    Documents,
+    Stored,
+    Ticket,
+)
+from dlstore.tables import GpuRow, JobRow, Key, R, differences, read_rows
+from dlstore.timeline import TimelineRow, prune_every
+
+TRUST_SECONDS = 60.0
+"""How long this store assumes that no other program writes the tables of GPUs and jobs."""
+
+_OURS = ("_id", "key", "revision", "tickets", "forgotten")
+"""The fields of a document other than the profile."""
+
+_DUPLICATE = 11000
+
+
+class _Shown(NamedTuple):
+    """The rows that were written into a table, and when."""
+
+    rows: dict[Key, GpuRow | JobRow]
+    at: float
+
+
+class MongoStore:
+    """
+    A store on a server. The first request shows whether the server answers.
+
+    Every method gives up after ``patience_seconds``.
+    """
+
+    def __init__(
+        self,
+        address: MongoAddress,
+        *,
+        bounds: Bounds = USUAL_BOUNDS,
+        patience_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bounds = bounds
+        self._server = MongoServer(address, patience_seconds=patience_seconds)
+        self._patience = patience_seconds
+        self._clock = clock
+        self._documents = Documents(address.shown)
+        self._shown: dict[str, _Shown] = {}
+        self._counting = Lock()
+        self._replacing = Lock()
+        self._entries: Counter[str] | None = None
+        """How many entries the history has of each job, as far as this process knows."""
+        self._unpruned = 0
+        """How many rows of the timeline were added since the oldest were removed."""
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def close(self) -> None:
+        self._server.close()
+
+    # --- profiles
+
+    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
+        with self._server.asking() as db:
+            which = {} if types is None else {"key": {"$in": [key_of(kind) for kind in types]}}
+            newest = newest_of(db.profiles.find(which))
+        stored = {kind: self._read(kind, document) for kind, document in newest.items()}
+        return {kind: each for kind, each in stored.items() if each.profile is not None}
+
+    def revisions(self) -> Mapping[JobType, int]:
+        with self._server.asking() as db:
+            newest = newest_of(db.profiles.find({}, {"key": 1, "revision": 1, "forgotten": 1}))
+        return {
+            kind: document["revision"]
+            for kind, document in newest.items()
+            if not document.get("forgotten")
+        }
+
+    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
+        # The ticket tells this change from the changes of other writers.
+        ticket = ticket or Ticket(uuid4().hex, 0)
+        deadline = time.monotonic() + self._patience
+        with self._server.asking() as db:
+            while time.monotonic() < deadline:
+                old = self._find(db, kind)
+                new = old.changed(change, ticket)
+                if new is old:
+                    return old
+                is_added = self._add(db, kind, new=new)
+                if is_added:
+                    # As many writers as tickets are remembered may come before this one looks.
+                    ticket = ticket.tried(old.revision)
+                if is_added and (made := self._find_made(db, kind, ticket=ticket)):
+                    return made
+                time.sleep(random.uniform(0.0, 0.02))
+        raise self._server.away(
+            f"was too busy to change the profile of {kind} for {self._patience:g} s",
+            "look for other writers",
+        )
+
+    def _find_made(self, db: Any, kind: JobType, *, ticket: Ticket) -> Stored | None:
+        """
+        Make sure that a revision counts that was added, and tidy up behind it.
+
+        A writer that pauses for long between reading and adding may find the place free again, because
+        others came and went; then the highest revision knows nothing of it.
+        """
+        found = self._find(db, kind)
+        if not found.has(ticket):
+            return None
+        # Everything older, because a writer that was killed before this line has left its own.
+        db.profiles.delete_many({"key": key_of(kind), "revision": {"$lt": found.revision}})
+        return found
+
+    def _find(self, db: Any, kind: JobType) -> Stored:
+        ours = {"key": key_of(kind), "revision": {"$gt": 0}}
+        document = db.profiles.find_one(ours, sort=[("revision", -1)])
+        return Stored(None) if document is None else self._read(kind, document)
+
+    def _add(self, db: Any, kind: JobType, *, new: Stored) -> bool:
+        """Write a revision, unless another writer has written one of that number."""
+        profile = {} if new.profile is None else profilefile.render(new.profile)
+        key = key_of(kind)
+        try:
+            db.profiles.insert_one(
+                {
+                    "_id": f"{key}#{new.revision}",
+                    "key": key,
+                    "revision": new.revision,
+                    "tickets": Ticket.write_all(new.tickets),
+                    "forgotten": new.profile is None,
+                    **profile,
+                }
+            )
+        except DuplicateKeyError:
+            return False
+        self._documents.remember(kind, profile, profile=new.profile)
+        return True
+
+    def _read(self, kind: JobType, document: Document) -> Stored:
+        tickets = Ticket.read_all(document.get("tickets"))
+        profile = None
+        if not document.get("forgotten"):
+            raw = {name: document[name] for name in document if name not in _OURS}
+            profile = self._documents.read(kind, raw)
+        return Stored(profile, document["revision"], tickets)
+
+    # --- what policies remember
+
+    def keep_policy_state(self, policy: str, document: str) -> None:
+        self._put("policy_states", {"_id": policy, "document": document})
+
+    def policy_states(self) -> Mapping[str, str]:
+        with self._server.asking() as db:
+            return {each["_id"]: each["document"] for each in db.policy_states.find({})}
+
+    # --- the history
+
+    def record(self, entries: Sequence[HistoryEntry]) -> None:
+        # The last of those with one id counts.
+        documents = {entry.id: document_of(entry) for entry in entries}
+        if not documents:
+            return
+        # The count is read and written back, so that two writers would lose entries from it.
+        with self._counting:
+            # If the write fails, it is unknown which entries have arrived, so the next one counts them again.
+            entries_of, self._entries = self._entries, None
+            with self._server.asking() as db:
+                entries_of = entries_of or _count(db)
+                known = self._insert(db.history, documents)
+            for document in known:
+                self._put("history", document)
+            fresh = documents.keys() - {document["_id"] for document in known}
+            entries_of.update(documents[each]["job"] for each in fresh)
+            self._entries = entries_of
+            self._forget(entries_of)
+
+    @staticmethod
+    def _insert(collection: Any, documents: Mapping[str, Document]) -> list[Document]:
+        """Add documents all at once; return those whose id is taken."""
+        try:
+            collection.insert_many(list(documents.values()), ordered=False)
+        except BulkWriteError as error:
+            wrong = error.details["writeErrors"]
+            if any(each["code"] != _DUPLICATE for each in wrong):
+                raise
+            return [documents[each["op"]["_id"]] for each in wrong]
+        return []
+
+    def _put(self, collection: str, document: Document) -> None:
+        """
+        Let a document take the place of the one with its id.
+
+        One by one: FerretDB 1.24 hangs when it is to replace several at once.
+        """
+        with self._server.asking() as db:
+            db[collection].replace_one({"_id": document["_id"]}, document, upsert=True)
+
+    def _forget(self, entries: Counter[str]) -> None:
+        """
+        Remove what is beyond the bounds, by the entries counted here.
+
+        A little more than has to be, because looking for the oldest is work.
+        """
+        each, in_all = self._bounds.entries_per_job, self._bounds.entries
+        for job in [job for job, count in entries.items() if count > each]:
+            self._forget_all_but({"job": job}, each - each // 10)
+            entries[job] = each - each // 10
+        if entries.total() > in_all:
+            self._forget_all_but({}, in_all - in_all // 10)
+            self._entries = None
+
+    def _forget_all_but(self, which: Document, newest: int) -> None:
+        with self._server.asking() as db:
+            old = db.history.find(which, {"_id": 1}).sort(NEWEST_FIRST).skip(newest)
+            db.history.delete_many({"_id": {"$in": [each["_id"] for each in old]}})
+
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
+        with self._server.asking() as db:
+            found = db.history.find({} if job is None else {"job": job})
+            documents = list(found.sort(NEWEST_FIRST).limit(limit)) if limit > 0 else []
+        return tuple(read_rows(HistoryEntry, documents, as_record=record_of, address=self.address))
+
+    # --- the timeline
+
+    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
+        documents = mongo_timeline.write(rows)
+        if not documents:
+            return
+        with self._server.asking() as db:
+            known = self._insert(db.timeline, documents)
+        for document in known:
+            self._put("timeline", document)
+        # Without a lock: a count that two threads lose only delays the pruning.
+        self._unpruned += len(documents)
+        if self._unpruned >= prune_every(min(self._bounds.moments, self._bounds.samples)):
+            with self._server.asking() as db:
+                mongo_timeline.prune(db.timeline, self._bounds)
+            self._unpruned = 0
+
+    def timeline(self) -> tuple[TimelineRow, ...]:
+        with self._server.asking() as db:
+            return mongo_timeline.read(db.timeline)
+
+    # --- the tables
+
+    def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
+        self._replace("gpus", rows)
+
+    def replace_jobs(self, rows: Sequence[JobRow]) -> None:
+        self._replace("jobs", rows)
+
+    def gpus(self) -> tuple[GpuRow, ...]:
+        return self._table("gpus", GpuRow, ["node", "gpu"])
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        return self._table("jobs", JobRow, ["job"])
+
+    def _replace(self, table: str, rows: Sequence[GpuRow] | Sequence[JobRow]) -> None:
+        wanted: dict[Key, GpuRow | JobRow] = {row.key: row for row in rows}
+        with self._replacing:
+            # If the write fails, the state of the table is unknown, so the next use reads it again.
+            shown = self._shown.pop(table, None)
+            if shown is None or self._clock() > shown.at + TRUST_SECONDS:
+                # Before the table is read: another program may write as soon as that is done.
+                at = self._clock()
+                with self._server.asking() as db:
+                    there = by_id(db[table].find({}))
+                written, gone = differences(there, by_id(map(document_of, wanted.values())))
+            else:
+                # Our own write prolongs no trust: foreign rows are found within TRUST_SECONDS.
+                at = shown.at
+                changed, gone = differences(shown.rows, wanted)
+                written = list(map(document_of, changed))
+            self._write(table, written, gone)
+            self._shown[table] = _Shown(wanted, at)
+
+    def _write(self, table: str, written: Iterable[Document], gone: Sequence[Key]) -> None:
+        with self._server.asking() as db:
+            if gone:
+                db[table].delete_many({"_id": {"$in": list(map(id_of, gone))}})
+            documents = {document["_id"]: document for document in written}
+            known = self._insert(db[table], documents) if documents else []
+        for document in known:
+            self._put(table, document)
+
+    def _table(self, table: str, kind: type[R], order: Sequence[str]) -> tuple[R, ...]:
+        with self._server.asking() as db:
+            documents = list(db[table].find({}).sort([(name, 1) for name in order]))
+        return tuple(read_rows(kind, documents, as_record=record_of, address=self.address))
+
+
+def _count(db: Any) -> Counter[str]:
+    """How many entries the history has of each job."""
+    groups = db.history.aggregate([{"$group": {"_id": "$job", "entries": {"$sum": 1}}}])
+    return Counter({each["_id"]: each["entries"] for each in groups})

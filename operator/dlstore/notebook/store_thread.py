@@ -1,0 +1,275 @@
+"""
+The thread of a notebook that works with the store: it writes what waits and reads what others wrote.
+
+Part of :mod:`dlstore.notebook.notebook`, which callers use. Both share :class:`Contents` and nothing else, so
+that no caller ever waits for the store: the lock is held for reading and changing the contents only.
+"""
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition, Event, Thread
+from typing import assert_never
+
+from dlcore.primitives.backoff import wait_after
+from dlcore.profiles import Costs
+from dlstore.notebook.availability import Availability, Notice
+from dlstore.notebook.knowledge import Knowledge
+from dlstore.notebook.pending import (
+    AddTimeline,
+    Fold,
+    KeepState,
+    PendingWrites,
+    Record,
+    ShowGpus,
+    ShowJobs,
+    Write,
+)
+from dlstore.store import Store, Stored, StoreError, fold_into
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookSettings:
+    """How much may wait, and how often the store is tried. Seconds."""
+
+    most_waiting: int = 10_000
+    """The observations and entries of the history that wait for an unavailable store; more are dropped."""
+    most_at_once: int = 256
+    first_retry_seconds: float = 0.2
+    longest_retry_seconds: float = 15.0
+    """Between two tries the time doubles up to this; a random part of it keeps many apart."""
+    refresh_seconds: float = 30.0
+    """Between two reads of what other processes have changed, which also show whether the store answers."""
+    entries_in_memory: int = 1000
+    """The entries of the history that can be read while the store is unavailable."""
+
+
+USUAL = NotebookSettings()
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """All that a notebook has in memory, for the callers and for the thread."""
+
+    pending: PendingWrites
+    knowledge: Knowledge
+    policy_states: Mapping[str, str] = field(default_factory=dict)
+    """The states of policies as the store had them when it was opened, as JSON."""
+    is_loaded: bool = False
+    """Whether the store was read once."""
+    changed: Condition = field(default_factory=Condition)
+    """Held while the contents are read or changed, and never while the store works."""
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock, and wake the threads that wait for a change."""
+        with self.changed:
+            yield
+            self.changed.notify_all()
+
+
+class _Retries:
+    """When the thread tries the store again, and until when."""
+
+    def __init__(self, settings: NotebookSettings, chance: random.Random) -> None:
+        self._settings = settings
+        self._chance = chance
+        self._end_at: float | None = None
+        self._closing = Event()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closing, and its time has passed."""
+        return self._end_at is not None and time.monotonic() >= self._end_at
+
+    def close(self, limit_seconds: float) -> None:
+        """End a pause that is under way; after that many seconds there are no more tries."""
+        self._end_at = time.monotonic() + limit_seconds
+        # After the limit, which rest() reads as soon as this wakes it.
+        self._closing.set()
+
+    def rest(self, failures: int) -> bool:
+        """Wait before the next try; return whether there is time for one."""
+        pause = wait_after(
+            failures,
+            first_seconds=self._settings.first_retry_seconds,
+            longest_seconds=self._settings.longest_retry_seconds,
+        )
+        pause *= self._chance.uniform(0.5, 1.0)
+        # close() cuts this pause short, so that an operator that ends does not wait for nothing.
+        self._closing.wait(pause)
+        if self._end_at is None:
+            return True
+        # From then on tries follow each other quickly: only little time is left.
+        left = self._end_at - time.monotonic()
+        time.sleep(max(0.0, min(left, self._settings.first_retry_seconds)))
+        return left > 0.0
+
+
+class StoreThread:
+    """Works with the store until it is closed; only it does."""
+
+    def __init__(
+        self,
+        store: Store,
+        contents: Contents,
+        *,
+        tell: Callable[[Notice], None],
+        defaults: Costs,
+        settings: NotebookSettings,
+        chance: random.Random,
+    ) -> None:
+        self.availability = Availability(store.address, settings.most_waiting)
+        """To be read with the lock of the contents."""
+        self._store = store
+        self._contents = contents
+        self._tell = tell
+        self._defaults = defaults
+        self._refresh_seconds = settings.refresh_seconds
+        self._retries = _Retries(settings, chance)
+        self._refresh_at = time.monotonic()
+        # A daemon, so that a request that hangs does not keep a process that ends.
+        self._thread = Thread(target=self._run, name="notebook", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, limit_seconds: float) -> None:
+        """Write what waits, but no longer than that, and end."""
+        # Under the lock, so that the thread cannot miss it between its check and its wait.
+        with self._contents.changing():
+            self._retries.close(limit_seconds)
+        if self._thread.ident is None:
+            # No thread runs that closes the store at its end.
+            self._store.close()
+        else:
+            self._thread.join(limit_seconds)
+
+    def _run(self) -> None:
+        while (task := self._next_task()) is not None and self._do(task):
+            pass
+        self._store.close()
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """Wait for something to do; ``None`` when it is time to end."""
+        with self._contents.changed:
+            while True:
+                if self._retries.is_over:
+                    # The caller of close() has counted what is left, and no longer expects it to be written.
+                    return None
+                now = time.monotonic()
+                # Reading comes first, so that a long queue of writes does not keep news of others away.
+                if now >= self._refresh_at and not self._retries.is_closing:
+                    self._refresh_at = now + self._refresh_seconds
+                    return self._refresh
+                write = self._contents.pending.take()
+                if write is not None:
+                    return lambda: self._perform(write)
+                if self._retries.is_closing:
+                    return None
+                self._contents.changed.wait(self._refresh_at - now)
+
+    def _do(self, task: Callable[[], None]) -> bool:
+        """Try until the store has done it; tell whether there is time for more."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                task()
+            except StoreError as error:
+                failures += 1
+                self._note_failure(error, failures, seconds=time.monotonic() - began)
+            except Exception:
+                # One write that cannot be done never holds up the others.
+                log.exception("a write to the store is given up")
+                with self._contents.changing():
+                    self._contents.pending.give_up()
+                return True
+            else:
+                self._note_success()
+                return True
+            if not self._retries.rest(failures):
+                return False
+
+    def _perform(self, write: Write) -> None:
+        match write:
+            case Fold():
+                self._fold(write)
+            case Record():
+                self._store.record(write.entries)
+            case AddTimeline():
+                self._store.add_timeline(write.rows)
+            case ShowGpus():
+                self._store.replace_gpus(write.rows)
+            case ShowJobs():
+                self._store.replace_jobs(write.rows)
+            case KeepState():
+                self._store.keep_policy_state(write.policy, json.dumps(write.state))
+            case _:
+                assert_never(write)
+        with self._contents.changing():
+            self._contents.pending.finish()
+
+    def _fold(self, write: Fold) -> None:
+        # Without the lock: only this thread changes the stored profiles and the tickets.
+        expected = self._contents.knowledge.expect(write.kind, write.observations)
+        stored = fold_into(
+            self._store,
+            write.kind,
+            observations=write.observations,
+            defaults=self._defaults,
+            ticket=self._contents.pending.next_ticket(
+                write, self._contents.knowledge.revision(write.kind)
+            ),
+        )
+        with self._contents.changed:
+            self._contents.knowledge.confirm(write.kind, expected, stored)
+
+    def _refresh(self) -> None:
+        """Take in what others have changed; at first that is everything."""
+        there = self._store.revisions()
+        with self._contents.changed:
+            known = self._contents.knowledge.revisions()
+        changed = [kind for kind, revision in there.items() if known.get(kind) != revision]
+        found = self._store.profiles(changed) if changed else {}
+        states = None if self._contents.is_loaded else self._store.policy_states()
+        with self._contents.changing():
+            if states is not None:
+                self._contents.policy_states = states
+            for kind in changed:
+                # A type that was removed between the two reads counts as forgotten.
+                self._contents.knowledge.reload(kind, found.get(kind) or Stored(None, there[kind]))
+            self._contents.knowledge.forget_all_but(there)
+            self._contents.is_loaded = True
+
+    # --- away and back
+
+    def _note_failure(self, error: StoreError, failures: int, *, seconds: float) -> None:
+        with self._contents.changed:
+            notice = self.availability.fail(error, failures, seconds)
+        # Without the lock: callers of the notebook must not wait for what its owner does here.
+        self._announce(notice)
+
+    def _note_success(self) -> None:
+        with self._contents.changed:
+            notice = self.availability.succeed(
+                len(self._contents.pending), self._contents.pending.dropped
+            )
+        self._announce(notice)
+
+    def _announce(self, notice: Notice | None) -> None:
+        if notice is not None:
+            try:
+                self._tell(notice)
+            except Exception:
+                log.exception("no event could be written: %s", notice.message)

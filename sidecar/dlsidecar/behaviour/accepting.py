@@ -1,0 +1,75 @@
+"""Whether a SideCar accepts a target: from its own installation, of a higher term, or the same once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlsidecar.behaviour.state import (
+    Machine,
+)
+from dlwire.messages import (
+    Refused,
+    Run,
+    Stop,
+    Target,
+)
+
+
+def why_refused(machine: Machine, target: Target) -> Refused | None:
+    # A target for a former start of the container says nothing about the processes of this one.
+    if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
+        is_other_start = target.incarnation != machine.incarnation
+        return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
+    # A SideCar that leaves could not prove the end of what it would start now.
+    if machine.is_interrupted or machine.has_left:
+        return Refused.LEAVING
+    known = machine.target
+    if known is None:
+        return None
+    # A controller that another one has replaced may not know that yet, and goes on commanding.
+    if target.term < known.term:
+        return Refused.OLDER
+    if target.term == known.term and not _may_follow(target, known):
+        return Refused.CONFLICT
+    return None
+
+
+def _is_of(installation: str, target: Target) -> bool:
+    """Whether a declaration is of this installation; one of before it was named may be of any."""
+    return not (installation and target.installation) or installation == target.installation
+
+
+def _may_follow(target: Target, known: Target) -> bool:
+    """Whether two declarations may be of one term, in this order or late."""
+    is_hurry = is_hurried(target, known) or is_hurried(known, target)
+    return is_hurry or says_the_same(target, known)
+
+
+def is_hurried(target: Target, known: Target) -> bool:
+    """Whether it is the same stop, but without a checkpoint, or without waiting for one any longer."""
+    if not isinstance(target, Stop) or not isinstance(known, Stop):
+        return False
+    drops_it = known.checkpoint and not target.checkpoint
+    return drops_it and says_the_same(replace(target, checkpoint=True), known)
+
+
+def says_the_same(one: Target, other: Target) -> bool:
+    """Whether two targets differ in nothing but the leader, the reason, the announced next start and the trial."""
+    other = replace(other, epoch=one.epoch, reason=one.reason)
+    if isinstance(one, Stop) and isinstance(other, Stop):
+        other = replace(other, coming=one.coming)
+    if isinstance(one, Run) and isinstance(other, Run):
+        other = replace(other, trial=one.trial)
+    return one == other
+
+
+def stamped_by(machine: Machine, target: Target) -> Machine:
+    known = machine.target
+    assert known is not None
+    stamped = replace(known, epoch=target.epoch, installation=machine.installation)
+    if isinstance(stamped, Run) and isinstance(target, Run):
+        # One that was said before the latest may come after it, and takes no trial back.
+        stamped = replace(stamped, trial=max(stamped.trial, target.trial))
+        if machine.run == known:
+            return replace(machine, target=stamped, run=stamped)
+    return replace(machine, target=stamped)

@@ -1,0 +1,165 @@
+"""
+When checkpoints in memory are written out: each complete one at once, and the rest before GPUs are released.
+
+:mod:`dlsidecar.checkpoints.memory.cache` does it, in the thread of the clerk, which also looks at the disk before each start. A
+checkpoint that a change waits for goes before others: the copy of an older one is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from dlsidecar.checkpoints.checkpoint_files import Mark
+from dlsidecar.checkpoints.memory.cache import Memory, Written
+from dlsidecar.observing.file_threads import Scout
+
+NOT_WRITTEN_OUT = "CheckpointNotWrittenOut"
+TOO_SMALL = "CheckpointMemoryTooSmall"
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether the training has saved itself unasked."""
+RETRY_SECONDS = 0.005
+
+
+class Writer:
+    """Sends the clerk to the memory of one job."""
+
+    def __init__(self, memory: Memory, clerk: Scout, *, patience_seconds: float) -> None:
+        """``patience_seconds`` is how long the release of the GPUs waits for what is left in memory."""
+        self._memory = memory
+        self._clerk = clerk
+        self._patience_seconds = patience_seconds
+        self._loop = asyncio.get_running_loop()
+        self._members: Callable[[], Iterable[int]] = lambda: ()
+        self._timer: asyncio.TimerHandle | None = None
+        """When it is looked again whether the training has saved itself unasked."""
+        self._errands: deque[tuple[Callable[[], Written], Callable[[Written, float], None]]] = (
+            deque()
+        )
+        """They wait until the clerk is back, each with the function that hears of its result."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._securing = 0
+        """The serial of a request whose checkpoint is on its way to the disk; 0 for none."""
+        self._serial = 0
+        """Counts what goes before all that was sent earlier."""
+        self._left_until: float | None = None
+        """Until when the release waits, once no process is left."""
+        self._has_begun_rest = False
+        self._is_done = True
+        self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
+        self.on_relief: Callable[[str], None] = lambda _name: None
+
+    def begin(self, members: Callable[[], Iterable[int]]) -> None:
+        """Write out from now on the checkpoints of the processes of a start."""
+        self._members, self._is_done, self._left_until = members, False, None
+        self._has_begun_rest = False
+        self._look_after(LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Look no more, and give up what is on its way to the disk."""
+        # The copy that is out asks for the serial right before it takes its name, and gives up.
+        self._serial += 1
+        self._is_done, self._securing = True, 0
+        self._errands.clear()
+        self._stop_timer()
+
+    def secure(self, unit: str, files: Mapping[str, Mark], hear: Callable[[str], None]) -> None:
+        """Write out the answer to a request, and say why that could not be; the empty string if it was."""
+        if not self._has_begun_rest:
+            # The clerk may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
+            # the processes the clerk brings this very checkpoint to the disk.
+            self._serial += 1
+        serial = self._securing = self._serial
+
+        def see(written: Written, _: float) -> None:
+            if self._securing == serial:
+                self._securing = 0
+            self._tell(written)
+            self._look_after(LOOK_SECONDS)
+            hear(written.fault)
+
+        goes_on = partial(self._is_latest, serial)
+        self._send(partial(self._memory.write_out, unit, files, goes_on), see)
+
+    def is_writing_the_rest(self) -> bool:
+        """Whether it still writes out for processes that have all ended; the first question begins it."""
+        now = self._loop.time()
+        if not self._is_done and self._left_until is None:
+            self._left_until = now + self._patience_seconds
+        if self._is_waited_for and self._left_until is not None and now > self._left_until:
+            seconds = self._patience_seconds
+            self.on_problem(NOT_WRITTEN_OUT, f"the disk took more than {seconds:g} s for it")
+            self.stop()
+        # A request that is answered just now goes before it.
+        if not self._is_done and not self._has_begun_rest and not self._securing:
+            self._has_begun_rest = True
+            self._serial += 1
+            goes_on = partial(self._is_latest, self._serial)
+            self._send(partial(self._memory.write_out_all, goes_on), self._finish)
+        return self._is_waited_for
+
+    @property
+    def _is_waited_for(self) -> bool:
+        return not self._is_done or bool(self._securing)
+
+    def _finish(self, written: Written, _: float) -> None:
+        self._tell(written)
+        # This is never of a former start: the next one writes to memory only after the clerk has
+        # made its visit, and the clerk does one thing at a time.
+        self._is_done = True
+
+    def _is_latest(self, serial: int) -> bool:
+        # The clerk asks this in its thread, block by block; only the event
+        # loop changes the number.
+        return serial == self._serial
+
+    # --- sending the clerk ------------------------------------------------------------------
+
+    def _look_after(self, seconds: float) -> None:
+        self._stop_timer()
+        if not self._is_done and self._left_until is None:
+            self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        serial, pids = self._serial, tuple(self._members())
+
+        def see(written: Written, took_seconds: float) -> None:
+            # A request has gone before it meanwhile, and has taken over the timer.
+            if self._is_latest(serial):
+                self._tell(written)
+                self._look_after(max(LOOK_SECONDS, took_seconds))
+
+        goes_on = partial(self._is_latest, serial)
+        if not self._clerk.send(partial(self._memory.write_out_newest, pids, goes_on), see):
+            self._look_after(LOOK_SECONDS)
+
+    def _send(self, errand: Callable[[], Written], hear: Callable[[Written, float], None]) -> None:
+        """Send the clerk as soon as it is back from what it was sent for before."""
+        self._stop_timer()
+        self._errands.append((errand, hear))
+        if self._retry is None:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        self._retry = None
+        if self._errands and self._clerk.send(*self._errands[0]):
+            # Only when it was sent, so that the order is kept while the clerk is out.
+            self._errands.popleft()
+        if self._errands:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._send_next)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self, written: Written) -> None:
+        if written.fault:
+            self.on_problem(NOT_WRITTEN_OUT, written.fault)
+        elif written.unit:
+            self.on_relief(NOT_WRITTEN_OUT)
+        if written.shortage:
+            self.on_problem(TOO_SMALL, written.shortage)

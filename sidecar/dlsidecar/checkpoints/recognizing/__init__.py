@@ -1,0 +1,1 @@
+"""How a checkpoint is recognized below a path: by its signs, its format, and the shape of earlier ones."""

@@ -1,0 +1,156 @@
+"""
+Whether a file is whole, by its own format and from a few bytes of it.
+
+A full disk and a killed process leave files behind that look like others from outside. Formats that
+end with an index, or that tell their length at the beginning, show what is missing without being
+read as a whole: zip (torch, NumPy's npz, Keras), safetensors, HDF5, JSON and pickle. Of all others
+only their size can be seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import Callable, NamedTuple
+
+ZIP_END = b"PK\x05\x06"
+ZIP_END_BYTES = 22
+LONGEST_COMMENT = 0xFFFF
+HDF5 = b"\x89HDF\r\n\x1a\n"
+HDF5_IS_OPEN = 1
+"""The flag of a file that a program has open for writing, or that died while it had."""
+PICKLE = b"\x80"
+OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9"
+"""Files of PyTorch before 1.6 begin with pickles and end with anything."""
+PICKLE_END = b"."
+PICKLES = (".pkl", ".pickle", ".metadata")
+"""Names of files that are one pickle; the last is that of torch.distributed.checkpoint."""
+LARGEST_JSON = 16 << 20
+HEAD_BYTES = 64
+
+CUT_OFF = "ends too early"
+PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""Errors of a process without descriptors or memory, and of a file server that is away."""
+
+
+class Finding(NamedTuple):
+    """The result of reading the bytes of a file."""
+
+    fault: str = ""
+    """The fault, in words that follow the name of the file; empty if there is none."""
+    is_proven: bool = False
+    """Whether the format shows that nothing is missing."""
+    is_passing: bool = False
+    """Whether only reading failed, for a reason that says nothing about the file."""
+
+
+def examine(path: str) -> Finding:
+    """Look at the beginning and the end of a file; one that cannot be opened is at fault."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return _unread(error)
+    try:
+        return _examine(descriptor, os.path.basename(path))  # noqa: PTH119 - a name, and often
+    except OSError as error:
+        return _unread(error)
+    finally:
+        os.close(descriptor)
+
+
+def _unread(error: OSError) -> Finding:
+    return Finding(f"cannot be read ({error.strerror})", is_passing=error.errno in PASSING)
+
+
+def _examine(file: int, name: str) -> Finding:
+    size = os.fstat(file).st_size
+    if not size:
+        return Finding("is empty")
+    head = os.pread(file, HEAD_BYTES, 0)
+    test = _find_test(name, head)
+    if test is None:
+        return Finding()
+    return Finding(is_proven=True) if test(file, size, head) else Finding(CUT_OFF)
+
+
+Test = Callable[[int, int, bytes], bool]
+
+
+def _find_test(name: str, head: bytes) -> Test | None:
+    if head.startswith(b"PK\x03\x04"):
+        return _is_whole_zip
+    if head.startswith(HDF5):
+        return _is_whole_hdf5
+    if name.endswith(".safetensors"):
+        return _is_whole_safetensors
+    if name.endswith(".json"):
+        return _is_whole_json
+    is_pickle = head.startswith(PICKLE) and not head.startswith(OLD_TORCH)
+    return _is_whole_pickle if is_pickle and name.endswith(PICKLES) else None
+
+
+def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
+    """Whether the file ends with its directory, which is written last."""
+    tail = _read_end(file, size, ZIP_END_BYTES + LONGEST_COMMENT)
+    at = tail.rfind(ZIP_END)
+    if at < 0 or len(tail) - at < ZIP_END_BYTES:
+        return False
+    return at + ZIP_END_BYTES + int.from_bytes(tail[at + 20 : at + 22], "little") == len(tail)
+
+
+def _is_whole_safetensors(file: int, size: int, head: bytes) -> bool:
+    """Whether it has as many bytes as its header says that the tensors take."""
+    length = int.from_bytes(head[:8], "little")
+    begin = 8 + length
+    if len(head) < 8 or begin > size:
+        return False
+    if length > LARGEST_JSON:
+        return True
+    try:
+        tensors = json.loads(os.pread(file, length, 8))
+        ends = (one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__")
+        return begin + max(ends, default=0) == size
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return False
+
+
+def _is_whole_hdf5(_file: int, size: int, head: bytes) -> bool:
+    """Whether it reaches as far as its superblock says, and no program has it open for writing."""
+    version = head[8] if len(head) == HEAD_BYTES else -1
+    at = {0: 40, 1: 44, 2: 28, 3: 28}.get(version)
+    if at is None or (version == 3 and head[11] & HDF5_IS_OPEN):
+        return False
+    return size >= int.from_bytes(head[at : at + 8], "little")
+
+
+def _is_whole_json(file: int, size: int, _head: bytes) -> bool:
+    if size > LARGEST_JSON:
+        return _read_end(file, size, 1024).rstrip().endswith((b"}", b"]"))
+    try:
+        json.loads(os.pread(file, size, 0))
+    except json.JSONDecodeError as error:
+        # Some write one document a line.
+        return error.msg == "Extra data"
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_whole_pickle(file: int, size: int, _head: bytes) -> bool:
+    return _read_end(file, size, 1) == PICKLE_END
+
+
+def _read_end(file: int, size: int, count: int) -> bytes:
+    begin = max(size - count, 0)
+    return os.pread(file, size - begin, begin)

@@ -1,0 +1,89 @@
+"""
+The shape of a checkpoint from outside, for comparison with the next one.
+
+How many files there are, what they are called but for the numbers in their names, how large they
+are together, and the longest pause between two of them. A job whose checkpoints bear no mark is
+known by that after its first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dlsidecar.checkpoints.checkpoint_files import Mark
+from dlsidecar.checkpoints.recognizing.signs import normalise
+
+UNKNOWN_SECONDS = 2.0
+"""How long nothing may change in the first checkpoint of a job that no sign completes."""
+GAP_FACTOR = 3.0
+LONGEST_SECONDS = 30.0
+LEAST_SHARE = 0.5
+"""A checkpoint that holds less than this of the one before is not complete."""
+WHOLE_SHARE = 0.999
+"""The share of the former size that a checkpoint must reach if its completion was not seen."""
+SLACK_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The look of one checkpoint."""
+
+    names: Mapping[str, int]
+    """How many files there are of each name, without the numbers in it."""
+    size: int
+    gap_seconds: float
+    world: int
+    """How many processes the job had, of which each may write files of its own."""
+
+    def is_like(self, known: Shape) -> bool:
+        """Whether nothing is missing that the known one has."""
+        is_sharded = max(known.names.values(), default=0) > 1
+        if is_sharded and self.world != known.world:
+            return False
+        return all(self.names.get(name, 0) >= count for name, count in known.names.items())
+
+    def is_whole_beside(self, known: Shape) -> bool:
+        """Whether it can be complete, though it was never seen to be completed."""
+        return self.is_like(known) and self.size + SLACK_BYTES >= known.size * WHOLE_SHARE
+
+    @property
+    def settle_seconds(self) -> float:
+        return min(max(UNKNOWN_SECONDS, self.gap_seconds * GAP_FACTOR), LONGEST_SECONDS)
+
+    def render(self) -> dict[str, Any]:
+        names = dict(self.names)
+        return {"names": names, "size": self.size, "gap": self.gap_seconds, "world": self.world}
+
+    @staticmethod
+    def parse(document: Any) -> Shape | None:
+        """Read what :meth:`render` has made; None where it is anything else."""
+        try:
+            names = {str(name): int(count) for name, count in document["names"].items()}
+            size, gap, world = document["size"], document["gap"], document["world"]
+            return Shape(names, int(size), float(gap), int(world))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return None
+
+
+def look_again(known: Shape, files: Mapping[str, Mark], unit: str, since_ns: int) -> Shape | None:
+    """
+    Return how a confirmed checkpoint looks by now, whose first file was written at ``since_ns``.
+
+    Its last files may have come after the confirmation; the next request waits for them. None where nothing is left of it.
+    """
+    last = {name: mark for name, mark in files.items() if mark.written_ns >= since_ns}
+    if not last:
+        return None
+    seen = shape_of(last, unit, known.world)
+    return replace(seen, gap_seconds=max(seen.gap_seconds, known.gap_seconds))
+
+
+def shape_of(files: Mapping[str, Mark], unit: str, world: int) -> Shape:
+    names = Counter(normalise(name[len(unit) :]) for name in files)
+    times = sorted(mark.written_ns for mark in files.values())
+    gaps = (later - earlier for earlier, later in zip(times, times[1:]))
+    size = sum(mark.size for mark in files.values())
+    return Shape(names, size, max(gaps, default=0) / 1e9, world)

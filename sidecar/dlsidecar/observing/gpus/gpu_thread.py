@@ -1,0 +1,148 @@
+"""
+Asking the GPUs from a thread of its own, because a driver that hangs would take us with it.
+
+A call into NVML goes down into the driver of the machine, and when a GPU falls off its bus it may
+not come back for minutes, or ever. This module waits for a limited time; the SideCar answers the
+controller meanwhile. Where NVML is missing, the thread ends as soon as it has found that out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import Callable, Optional, TypeVar
+
+from dlsidecar.observing.gpus import nvml as gpus
+from dlsidecar.observing.gpus.emptiness import Bases
+from dlwire.messages import Gpu
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Reading = Optional[list[Gpu]]
+"""None where there was no answer in time."""
+
+
+# The settings of the thread.
+READ = "read"
+END = "end"
+
+
+class Inquiry:
+    """One question, until it is answered or given up."""
+
+    def __init__(self, hear: Callable[[Reading], None]) -> None:
+        self._hear: Callable[[Reading], None] | None = hear
+        self.timer: asyncio.TimerHandle | None = None
+
+    def answer(self, reading: Reading) -> None:
+        """Set the result, unless there is one already."""
+        if self.timer is not None:
+            self.timer.cancel()
+        # Taken before the call: an answer that comes after the time is up finds none to tell.
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            hear(reading)
+
+
+class Gauges:
+    """Reads the GPUs without blocking the event loop."""
+
+    patience_seconds = 5.0
+
+    def __init__(self, open_gauge: Callable[[], gpus.Gauge] = gpus.open_gauge) -> None:
+        """``open_gauge`` is called on the thread, since it may hang as well."""
+        self._open_gauge = open_gauge
+        self._loop = asyncio.get_running_loop()
+        self._orders: SimpleQueue[str] = SimpleQueue()
+        self._asked: deque[Inquiry] = deque()
+        """In the order in which the thread will answer."""
+        self._is_stuck = False
+        self._is_closed = False
+        self.bases = Bases()
+        """The memory in use of each GPU while no process computes there, learnt from every
+        reading."""
+        self.missing = ""
+        """Why there is nothing to read; known by the time of the first answer."""
+        self._thread = threading.Thread(target=self._work, name="gauges", daemon=True)
+        self._thread.start()
+
+    # --- on the loop ------------------------------------------------------------------------
+
+    def ask(self, hear: Callable[[Reading], None]) -> None:
+        """Call back with what is read from now on; never from within this call."""
+        if self.missing or self._is_closed:
+            self._loop.call_soon(hear, [])
+            return
+        # Nothing is queued: a driver that comes back would have to answer all of it one by one.
+        if self._is_stuck:
+            self._loop.call_soon(hear, None)
+            return
+        inquiry = Inquiry(hear)
+        inquiry.timer = self._loop.call_later(self.patience_seconds, self._give_up, inquiry)
+        self._asked.append(inquiry)
+        self._orders.put(READ)
+
+    def _give_up(self, inquiry: Inquiry) -> None:
+        # Requests fail at once from now on, until the answer comes after all.
+        self._is_stuck = True
+        # It stays in the queue: the thread still answers it, and each answer takes the first.
+        inquiry.answer(None)
+
+    def _take(self, reading: Reading) -> None:
+        self._is_stuck = False
+        # The base lines learn first, because those that hear the reading compare it with them.
+        self.bases.see(reading or ())
+        self._asked.popleft().answer(reading)
+
+    def _miss(self, reason: str) -> None:
+        log.info("no figures of GPUs: %s", reason)
+        self.missing = reason
+        self._is_stuck = False
+        while self._asked:
+            self._asked.popleft().answer([])
+
+    def close(self) -> None:
+        """Ask no more. One that hangs is left alone: it ends with the process."""
+        self._is_closed = True
+        while self._asked:
+            self._asked.popleft().answer([])
+        self._orders.put(END)
+
+    # --- on the thread ----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            gauge = self._open_gauge()
+            if not gauge.missing:
+                self._read_until_closed(gauge)
+            reason = gauge.missing
+        except Exception as error:  # a driver may raise anything, and the questions wait
+            log.exception("the GPUs cannot be read")
+            reason = f"NVML failed: {error}"
+        if reason:
+            self._tell(self._miss, reason)
+
+    def _read_until_closed(self, gauge: gpus.Gauge) -> None:
+        while self._orders.get() == READ:
+            self._tell(self._take, read(gauge))
+        gauge.close()
+
+    def _tell(self, take: Callable[[T], None], what: T) -> None:
+        # A loop that was closed in between no longer takes the result.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(take, what)
+
+
+def read(gauge: gpus.Gauge) -> Reading:
+    """Read, or say that there was no answer; the next one may be one."""
+    try:
+        return gauge.read()
+    except Exception:
+        # A driver may raise anything, and what was not read proves nothing.
+        log.exception("the GPUs could not be read")
+        return None

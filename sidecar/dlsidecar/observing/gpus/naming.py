@@ -1,0 +1,61 @@
+"""
+The names of a start's GPUs for the training: in the form that its job wants, or as the controller sent them.
+
+The controller names GPUs by UUID as soon as it knows them, because an index means another device as
+soon as one of lower index is gone. A training that wants indices gets them from the order in which this
+SideCar's own NVML counts. Whether CUDA counts a GPU that is lost is not known, so that behind one an
+index would be a guess: there the training gets UUIDs, which CUDA understands as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from dlsidecar.settings import GpuIds
+from dlwire.messages import Gpu
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names that a training gets, by the names in the command."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    unresolved: tuple[str, ...] = ()
+    """The GPUs that have no name in the wanted form, because NVML does not know them."""
+
+
+def name_gpus(present: Collection[Gpu], told: Collection[str], *, wanted: GpuIds) -> Naming:
+    """Name the GPUs of the command; ``present`` is what NVML counts, nothing where it is silent."""
+    if wanted is GpuIds.TOLD:
+        return Naming()
+    names, unresolved = {}, []
+    for name in told:
+        found = next((gpu for gpu in present if name in {gpu.uuid, str(gpu.index)}), None)
+        if found is None:
+            # A UUID means the same without NVML, and a controller that knows no UUID sends an
+            # index.
+            if wanted is GpuIds.INDEX and name.startswith("GPU-"):
+                unresolved.append(name)
+        elif wanted is GpuIds.UUID:
+            names[name] = found.uuid or name
+        elif not name.isdigit():
+            names[name] = _index_of(found, present)
+    return Naming(names, tuple(unresolved))
+
+
+def _index_of(gpu: Gpu, present: Collection[Gpu]) -> str:
+    lost = [each.index for each in present if each.lost_because and each.index < gpu.index]
+    if not lost:
+        return str(gpu.index)
+    log.warning(
+        "GPU %d is named to the training by its UUID, because GPU %d is lost: what CUDA counts as"
+        " index %d is not known",
+        gpu.index,
+        lost[0],
+        gpu.index,
+    )
+    return gpu.uuid

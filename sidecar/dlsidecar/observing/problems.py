@@ -1,0 +1,44 @@
+"""The problems that a SideCar reports: each is logged once, and gone as soon as it is solved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from dlsidecar.contract import Changed
+from dlsidecar.remedies import make_problem
+from dlwire.messages import Problem
+
+log = logging.getLogger(__name__)
+
+
+class Problems:
+    """Holds the present problems by name, in the order in which they came."""
+
+    def __init__(self, changed: Changed) -> None:
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._problems: dict[str, Problem] = {}
+
+    def all(self) -> tuple[Problem, ...]:
+        return tuple(self._problems.values())
+
+    def complain(self, name: str, message: str) -> None:
+        """Report a problem; the same one is logged once."""
+        # No lock: threads hand what they find to the event loop, and only that calls this.
+        problem = make_problem(name, message)
+        if self._problems.get(name) != problem:
+            log.warning("%s: %s", name, message)
+            self._problems[name] = problem
+            self._loop.call_soon(self._changed)
+
+    def solve(self, name: str) -> None:
+        if self._problems.pop(name, None) is not None:
+            self._loop.call_soon(self._changed)
+
+    def complain_again(self, name: str, message: str) -> None:
+        """Report a problem whose message changes all the time, so that only its name is news."""
+        if name in self._problems:
+            self._problems[name] = make_problem(name, message)
+        else:
+            self.complain(name, message)

@@ -1,0 +1,192 @@
+"""
+The output of each process where several share a node, so that a line says which rank wrote it.
+
+Each process has a pipe of its own. A :class:`RankPump` moves its whole lines to the common output, each
+after ``rank 3 | ``. Only whole lines are moved, and into a pipe never more than the kernel writes in one piece,
+so that lines of two ranks are never mixed. A process that is alone in its job writes lines as they are.
+
+A line that goes on for too long is cut. Progress bars end their lines with a carriage return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+
+from dlsidecar.observing.outputs import BLOCK, Pump
+
+LONGEST_LINE = 4000
+AT_ONCE = 4096
+"""The number of bytes that the kernel writes to a pipe in one piece (PIPE_BUF)."""
+LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+
+
+class RankPump(Pump):
+    """Moves the lines of one process to the common output. It closes itself when no process writes any more."""
+
+    def __init__(
+        self,
+        sink: int,
+        *,
+        on_problem: Callable[[str, str], None],
+        on_relief: Callable[[str], None],
+        on_end: Callable[[RankPump], None],
+    ) -> None:
+        self._has_ended = False
+        super().__init__(sink, copy=_show_nobody, on_problem=on_problem, on_relief=on_relief)
+        self._on_end = on_end
+        self._prefix = b""
+        self._begun = b""
+        """The line that has not ended yet."""
+        self._write_some = self._write
+        self._write = self._write_lines
+
+    def sign(self, rank: int) -> None:
+        """Begin each line with this rank from now on."""
+        self._prefix = b"rank %d | " % rank
+
+    def let_go(self) -> None:
+        """Close our end for writing, so that the end of all writers is noticed."""
+        os.close(self.inlet)
+        self.inlet = -1
+
+    def _write_lines(self, data: memoryview) -> int:
+        chunk = bytes(data[:AT_ONCE])
+        if len(data) > AT_ONCE:
+            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+            chunk = chunk[: end or AT_ONCE]
+        return self._write_some(memoryview(chunk))
+
+    def _listen(self) -> None:
+        if self._has_ended:
+            self.close()
+            self._on_end(self)
+            return
+        super()._listen()
+
+    def _read(self) -> None:
+        try:
+            block = os.read(self._source, BLOCK)
+        except BlockingIOError:
+            return
+        self._has_ended = not block
+        self._pending = memoryview(self._take(block))
+        if not self._flush():
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._go_on)
+        elif self._has_ended:
+            self._listen()
+        elif len(block) < BLOCK:
+            self._rest()
+
+    def _take(self, block: bytes) -> bytes:
+        """Return the lines that are whole now, with the rank; at the end also the rest."""
+        data = self._begun + block
+        if not self._prefix:
+            self._begun = b""
+            return data
+        end = data.rfind(b"\n") + 1
+        # A carriage return at the very end may be half of a line break.
+        end = max(end, data.rfind(b"\r", end, len(data) - 1) + 1)
+        # Searched only where lines are whole, because a search without a find takes quadratic time.
+        lines, rest = LINE.findall(data[:end]), data[end:]
+        while len(rest) > LONGEST_LINE:
+            lines.append(rest[:LONGEST_LINE] + b"\n")
+            rest = rest[LONGEST_LINE:]
+        if rest and not block:
+            lines.append(rest + b"\n")
+            rest = b""
+        self._begun = rest
+        return b"".join(self._prefix + piece for line in lines for piece in _iter_pieces(line))
+
+    def close(self) -> None:
+        """Pass the rest on, as far as it goes without waiting, and close everything."""
+        self._loop.remove_reader(self._source)
+        self._loop.remove_writer(self._sink)
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(OSError):
+            while not self._has_ended and self._flush():
+                block = os.read(self._source, BLOCK)
+                self._has_ended = not block
+                self._pending = memoryview(self._take(block))
+        if self._flush():
+            self._pending = memoryview(self._take(b""))
+            self._flush()
+        for descriptor in (self._source, self.inlet, self._sink):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class ProcessOutput:
+    """The output and the error output of one process."""
+
+    def __init__(self, descriptors: tuple[int, int], pumps: tuple[RankPump, ...] = ()) -> None:
+        self.descriptors = descriptors
+        self._pumps = pumps
+
+    def sign(self, rank: int | None) -> None:
+        """Begin each line with this rank; not at all with ``None``, where the process is alone."""
+        for pump in self._pumps:
+            if rank is not None:
+                pump.sign(rank)
+
+    def let_go(self) -> None:
+        """Keep nothing open that the process has inherited."""
+        for pump in self._pumps:
+            pump.let_go()
+
+
+class Outputs:
+    """The common output, and those of the processes that write into it."""
+
+    def __init__(
+        self,
+        common: tuple[int, int],
+        *,
+        by_rank: bool,
+        on_problem: Callable[[str, str], None] = lambda _, __: None,
+        on_relief: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.common = common
+        self._by_rank = by_rank
+        self._on_problem = on_problem
+        self._on_relief = on_relief
+        self.pumps: list[RankPump] = []
+        """Those whose processes may still write."""
+
+    def open(self, *, is_alone: bool = False) -> ProcessOutput:
+        """Make the output of a process that is about to start."""
+        if is_alone or not self._by_rank:
+            return ProcessOutput(self.common)
+        pumps = {sink: self._make_pump(sink) for sink in dict.fromkeys(self.common)}
+        self.pumps += pumps.values()
+        out, err = self.common
+        return ProcessOutput((pumps[out].inlet, pumps[err].inlet), tuple(pumps.values()))
+
+    def _make_pump(self, sink: int) -> RankPump:
+        return RankPump(
+            sink,
+            on_problem=self._on_problem,
+            on_relief=self._on_relief,
+            on_end=self.pumps.remove,
+        )
+
+    def close(self) -> None:
+        for pump in self.pumps:
+            pump.close()
+        self.pumps.clear()
+
+
+def _iter_pieces(line: bytes) -> list[bytes]:
+    """Cut a line that is too long into lines."""
+    if len(line) <= LONGEST_LINE:
+        return [line]
+    pieces = [line[at : at + LONGEST_LINE] for at in range(0, len(line), LONGEST_LINE)]
+    return [piece + b"\n" for piece in pieces[:-1]] + pieces[-1:]
+
+
+def _show_nobody(_: bytes) -> None:
+    """The common output shows it."""

@@ -1,0 +1,87 @@
+"""Whether the GPUs of a start confirm its end: their memory is back at what it was before the start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Callable, Protocol
+
+from dlsidecar.behaviour.events import Event, Lingering
+from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.processes.releasing import Release
+from dlsidecar.remedies import make_problem
+
+
+class Hear(Protocol):
+    """Hears whether the GPUs confirm the release."""
+
+    def __call__(self, *, is_confirmed: bool) -> None: ...
+
+
+class MemoryProof:
+    """Asks the GPUs until they confirm, or until a limit is over that may be set on a shared machine."""
+
+    def __init__(
+        self, gauges: Gauges, *, release_seconds: float, tell: Callable[[Event], None]
+    ) -> None:
+        self._gauges = gauges
+        self._release_seconds = release_seconds
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._attempt = 0
+        self.release = Release({})
+        """The GPUs of the present start, as they were before it."""
+        self._empty_since: float | None = None
+        self._lingering: frozenset[str] = frozenset()
+        """The GPUs that were reported as the only obstacle to the release."""
+        self.on_released_in_use: Callable[[str], None] = lambda _: None
+        """Called with the reason when GPUs are released though their memory is in use."""
+
+    def begin(self, attempt: int) -> None:
+        """Expect a start, of which nothing is known yet."""
+        self._attempt = attempt
+        self.release, self._lingering = Release({}), frozenset()
+        self._empty_since = None
+
+    def end(self) -> None:
+        """The release was reported: an answer that comes later changes nothing."""
+        self._attempt = 0
+
+    def ask(self, hear: Hear) -> None:
+        """Tell ``hear`` whether the release may be reported; to be asked once no process is left."""
+        attempt = self._attempt
+
+        def read(reading: Reading) -> None:
+            # The answer comes from a thread; by then this attempt may be over.
+            if attempt == self._attempt:
+                hear(is_confirmed=self._confirms(reading))
+
+        self._gauges.ask(read)
+
+    def _confirms(self, reading: Reading) -> bool:
+        # A GPU that does not answer proves nothing.
+        unreleased = self.release.find_unreleased(reading or ())
+        if not unreleased:
+            return True
+        why = "; ".join(unreleased.values())
+        if self._is_patience_over():
+            self.on_released_in_use(
+                f"no process of the job was left for {self._release_seconds:g} s, so that its GPUs"
+                f" are released although {why}"
+            )
+            return True
+        # Say once of these GPUs that they, and no process, are in the way of the release.
+        if self._lingering != unreleased.keys():
+            self._lingering = frozenset(unreleased)
+            message = f"no process of the job is left, but {why}"
+            limit = self._release_seconds
+            message += f"; --release-seconds releases them after {limit:g} s" if limit else ""
+            self._tell(Lingering(self._attempt, make_problem("GPUMemoryNotReleased", message)))
+        return False
+
+    def _is_patience_over(self) -> bool:
+        """Whether memory has been in the way for as long as it may be, where a machine is shared."""
+        # Counted from the first refusal, and also while the driver is silent:
+        # no answer refuses as well.
+        now = self._loop.time()
+        self._empty_since = now if self._empty_since is None else self._empty_since
+        return 0 < self._release_seconds <= now - self._empty_since

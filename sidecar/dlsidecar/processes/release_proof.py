@@ -1,0 +1,159 @@
+"""
+The proof that GPUs are released: no process of the job is left, and the GPUs confirm it.
+
+Two scans in a row find no process, and no child was collected between them: a process that forks and ends at
+every moment can hide from one scan, but the kernel reports each of its deaths. Where GPU memory can be
+read, it must be back at what it was before the start as well (:mod:`dlsidecar.processes.releasing`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Callable
+
+from dlsidecar.behaviour.events import Event, Gone
+from dlsidecar.linux.family import Household
+from dlsidecar.linux.spawning import Reaper
+from dlsidecar.processes.memory_proof import MemoryProof
+
+FIRST_LOOK_SECONDS = 0.002
+SLOWEST_LOOK_SECONDS = 0.25
+DESPERATE_LOOKS = 50
+"""After this number of scans that still found a process, PID 1 lets the kernel kill all at once."""
+
+
+class ReleaseProof:
+    """Scans until no process of one start is left, and reports *gone* once; kills meanwhile on request."""
+
+    def __init__(
+        self,
+        *,
+        reaper: Reaper,
+        household: Household,
+        memory: MemoryProof,
+        tell: Callable[[Event], None],
+        ranks_live: Callable[[], bool],
+        is_settling: Callable[[], bool],
+        is_output_pending: Callable[[], bool],
+    ) -> None:
+        """
+        ``is_settling`` tells whether a checkpoint is still being confirmed, and ``is_output_pending``
+        whether anything is still to be read or written that no process does.
+        """
+        self._reaper, self._household = reaper, household
+        self.memory = memory
+        self._tell = tell
+        self._ranks_live = ranks_live
+        self._is_settling = is_settling
+        self._is_output_pending = is_output_pending
+        self._loop = asyncio.get_running_loop()
+        self._attempt = 0
+        self.is_due = False
+        """Whether processes of the present attempt may live; it is proven once that none do."""
+        self._is_killing = False
+        self._looks = self._kills = 0
+        self._empty_at: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.on_gone: Callable[[], None] = lambda: None
+        """Called right before *gone* is reported."""
+
+    def begin(self, attempt: int) -> None:
+        """Expect processes of this attempt."""
+        self._attempt = attempt
+        self.is_due = True
+        self._is_killing = False
+        self.memory.begin(attempt)
+
+    def kill(self) -> None:
+        """Kill all that is found, again and again, until nothing is."""
+        self._is_killing = True
+        self._kills = 0
+        self._looks = 0
+        self._look()
+
+    def hear_child(self) -> None:
+        """Some child was collected: look at once, if we are looking."""
+        # Where no look is planned, an answer of the GPUs is on its way, and the
+        # series goes on from there.
+        if self._is_killing and self._timer is not None:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        self._looks = 0
+        self._look_after(0.0)
+
+    def _look_later(self) -> None:
+        self._looks += 1
+        self._look_after(min(FIRST_LOOK_SECONDS * 2 ** min(self._looks, 10), SLOWEST_LOOK_SECONDS))
+
+    def _look_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Scan for processes of the job; scan again as long as one is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.is_due:
+            return
+        if not self._is_killing and self._ranks_live():
+            # The reaper will report their ends.
+            return
+        # Children that have died already must not make the next scan doubtful.
+        self._reaper.reap()
+        collected = self._reaper.collected
+        # Where a scan raises, for want of a descriptor, the series ends. The machine's next timer
+        # leads to kill(), which begins it again.
+        if self._is_any_left() or self._is_settling():
+            self._empty_at = None
+            self._look_later()
+        elif self._empty_at != collected:
+            # The first empty scan. A child that ends before the second one makes that the first again.
+            self._empty_at = collected
+            self._look_after(0.0)
+        elif self._is_output_pending():
+            self._look_later()
+        elif self.memory.release.bases:
+            # No scan follows the answer: a job without a process has none
+            # that could start another.
+            self.memory.ask(self._hear_memory)
+        else:
+            self._say_gone()
+
+    def _is_any_left(self) -> bool:
+        left = self._kill_all() if self._is_killing else bool(self._household.members())
+        return left or self._ranks_live()
+
+    def _kill_all(self) -> bool:
+        if not self._household.kill():
+            return False
+        self._kills += 1
+        if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:
+            # All but us, in one go of the kernel; our own helpers start again.
+            os.kill(-1, signal.SIGKILL)
+        return True
+
+    def _hear_memory(self, *, is_confirmed: bool) -> None:
+        if is_confirmed:
+            self._say_gone()
+        else:
+            self._look_later()
+
+    def _say_gone(self) -> None:
+        self.is_due = False
+        self._is_killing = False
+        self._empty_at = None
+        # A look may still be planned where the GPUs were asked twice. It would find the next attempt
+        # without a process, because that one still waits for its admission, and report it gone.
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # This voids the answers of GPUs that are still on their way, so
+        # that gone is reported once.
+        self.memory.end()
+        self.on_gone()
+        self._tell(Gone(self._attempt))

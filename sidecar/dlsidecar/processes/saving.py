@@ -1,0 +1,100 @@
+"""The latest request for a checkpoint: made, confirmed by the log or by the end of ranks, and given up."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from dlsidecar.behaviour.events import CheckpointDone, CheckpointFailed
+from dlsidecar.checkpoints import requests
+from dlsidecar.checkpoints.storing import CheckpointStore
+from dlsidecar.contract import Report
+from dlsidecar.linux.spawning import Reaper
+from dlsidecar.observing.rank_outputs import Outputs
+from dlsidecar.processes.starting import RankStarter
+from dlsidecar.remedies import make_problem
+
+
+class CheckpointRequests:
+    """Asks the ranks of the present attempt to save themselves; only the latest request counts."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        starter: RankStarter,
+        *,
+        outputs: Outputs,
+        reaper: Reaper,
+        report: Report,
+        list_members: Callable[[], list[int]],
+    ) -> None:
+        self._store = store
+        self._starter = starter
+        self._outputs = outputs
+        self._reaper = reaper
+        self._report = report
+        self._list_members = list_members
+        self._request: requests.Request | None = None
+
+    def ask(self, *, is_trial: bool, is_output_read: Callable[[], bool]) -> None:
+        """Give the former request up, and ask again."""
+        attempt = self._starter.attempt
+        self.give_up()
+
+        def tell(fault: str) -> None:
+            # The answer to a former request, or of a former attempt, says nothing about this one.
+            if attempt != self._starter.attempt or request.is_given_up:
+                return
+            if self._request is request:
+                # A later end is not taken for the answer to this.
+                self._request = None
+            if not fault:
+                self._report(CheckpointDone(attempt))
+            else:
+                self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
+
+        ranks, environment = self._starter.trainers, self._starter.environment
+        request = self._request = requests.Request(
+            self._store.saving,
+            ranks,
+            environment=environment.of(ranks[0]) if ranks else environment.given,
+            outputs=self._outputs.common,
+            reaper=self._reaper,
+            watch=self._store.make_watch(self._list_members),
+            is_output_read=is_output_read,
+            tell=tell,
+        )
+        request.is_trial = is_trial
+
+    def give_up(self) -> None:
+        if self._request is not None:
+            self._request.is_given_up = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+
+    def hear_end(self) -> None:
+        """A rank has ended, which may be its answer."""
+        if self._request is not None:
+            self._request.hear_end()
+
+    def hear_line(self) -> None:
+        """A line of the log matched the expression that confirms a checkpoint."""
+        if self._request is not None:
+            self._request.hear_line()
+
+    @property
+    def is_settling(self) -> bool:
+        return self._request is not None and self._request.is_settling
+
+    @property
+    def is_securing(self) -> bool:
+        """Whether the checkpoint that was asked for is whole in memory and on its way to the disk."""
+        return self._request is not None and self._request.is_securing
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether ranks are to end after the checkpoint that was asked for."""
+        return self._request is not None and not self._request.is_trial

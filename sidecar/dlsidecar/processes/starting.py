@@ -1,0 +1,177 @@
+"""
+Starting the ranks of a run, warm if a spare interpreter is ready, and hearing when all of them run.
+
+A start is complete when each process has become the user's program. A spare that ends before that is
+replaced by a cold start, so that there are never two processes of one rank.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Callable
+
+from dlsidecar.behaviour.events import Event, Started, StartFailed
+from dlsidecar.linux.kernel import send
+from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
+from dlsidecar.observing.rank_outputs import Outputs
+from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.processes.rank_environment import RankEnvironment
+from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.remedies import make_problem
+from dlsidecar.settings import Training
+from dlsidecar.warm.warming import Nursery
+from dlwire.messages import Problem, Run
+
+log = logging.getLogger(__name__)
+
+
+class RankStarter:
+    """Starts the ranks of one attempt after the other."""
+
+    def __init__(
+        self,
+        training: Training,
+        environment: RankEnvironment,
+        *,
+        outputs: Outputs,
+        reaper: Reaper,
+        nursery: Nursery,
+        tell: Callable[[Event], None],
+        on_end: Callable[[Trainer, Ended], None],
+        look_soon: Callable[[], None],
+    ) -> None:
+        """``on_end`` hears of each rank that ends after it became the user's program; ``look_soon`` of all other ends."""
+        self._training = training
+        self.environment = environment
+        self._outputs = outputs
+        self._reaper = reaper
+        self._nursery = nursery
+        self._tell = tell
+        self._on_end = on_end
+        self._look_soon = look_soon
+        self.attempt = 0
+        self.trainers: list[Trainer] = []
+        self._has_reported = False
+        """Whether this start has been reported, as complete or as failed."""
+        self.is_terminating = False
+        """Whether this attempt is to end, so that nothing more of it starts."""
+        self.passed: Sequence[int] = ()
+        """Descriptors that the training processes inherit."""
+
+    def begin(self, attempt: int) -> None:
+        """Forget the ranks of the former attempt."""
+        self.attempt = attempt
+        self.trainers = []
+        self._has_reported = False
+        self.is_terminating = False
+
+    def living(self) -> list[Trainer]:
+        return [one for one in self.trainers if one.pid and not one.ended]
+
+    def start(self, run: Run, names: Mapping[str, str]) -> bool:
+        """Start all ranks of a run that belong here; ``names`` are the names of its GPUs."""
+        try:
+            self.environment.open(run)
+        except rendezvous.CannotOpen as error:
+            self.fail(make_problem("RendezvousCannotOpen", str(error)))
+            return False
+        framework = self._training.framework.value
+        for rank in ranks.lay_out(run, framework=framework, names=names):
+            trainer = Trainer(rank, is_alone=run.world_size == 1)
+            self.trainers.append(trainer)
+            if not self._start_one(trainer):
+                return False
+        self._nursery.want(run.processes)
+        self._see_started()
+        return True
+
+    def fail(self, problem: Problem) -> None:
+        """Report that this start has failed."""
+        self._has_reported = True
+        self._tell(StartFailed(self.attempt, problem))
+        self._look_soon()
+
+    def _start_one(self, trainer: Trainer) -> bool:
+        """Start a process warm where that is possible, else cold; return whether it could be."""
+        attempt = self.attempt
+
+        def hear(fault: str) -> None:
+            self._hear_warm(trainer, attempt, fault=fault)
+
+        pid = self._nursery.take(self.environment.of(trainer), hear, rank=trainer.signature)
+        if pid is None:
+            return self._start_cold(trainer)
+        trainer.pid, trainer.warm = pid, True
+        self._watch(trainer, pid)
+        return True
+
+    def _start_cold(self, trainer: Trainer) -> bool:
+        try:
+            output = self._outputs.open(is_alone=trainer.signature is None)
+        except OSError as error:
+            self.fail(make_problem("CannotStart", f"no pipe for its output: {error.strerror}"))
+            return False
+        output.sign(trainer.signature)
+        out, err = output.descriptors
+        try:
+            pid = start(
+                self._training.command,
+                env=self.environment.of(trainer),
+                stdout=out,
+                stderr=err,
+                pass_fds=self.passed,
+            )
+        except CannotStart as error:
+            self.fail(make_problem(error.reason, str(error)))
+            return False
+        finally:
+            output.let_go()
+        trainer.pid, trainer.warm, trainer.is_running = pid, False, True
+        self._watch(trainer, pid)
+        return True
+
+    def _watch(self, trainer: Trainer, pid: int) -> None:
+        attempt = self.attempt
+        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
+
+    def _hear_warm(self, trainer: Trainer, attempt: int, *, fault: str) -> None:
+        """A spare became the training process, or did not: then a cold one takes its place."""
+        # Without a process of its own, because the spare has ended and was not replaced, there is
+        # nothing to kill: number 0 is the process group of the SideCar itself.
+        if attempt != self.attempt or trainer.is_running or trainer.ended or not trainer.pid:
+            return
+        if fault:
+            log.warning("rank %d starts cold: its spare interpreter: %s", trainer.rank, fault)
+            # The cold one is started at its end, so that there are never two.
+            send(trainer.pid, signal.SIGKILL)
+            return
+        trainer.is_running = True
+        self._see_started()
+
+    def _hear_end(self, trainer: Trainer, attempt: int, pid: int, ended: Ended) -> None:
+        # A process of an earlier attempt, or a spare that a cold start has replaced, ends late.
+        if attempt != self.attempt or trainer.pid != pid:
+            return
+        # Its answer may still be in the pipe.
+        self._nursery.settle(pid)
+        if trainer.is_running:
+            trainer.ended = ended
+            self._on_end(trainer, ended)
+            return
+        trainer.pid = 0
+        self._replace(trainer)
+        self._look_soon()
+
+    def _replace(self, trainer: Trainer) -> None:
+        """A spare ended before it became anything."""
+        trainer.warm = False
+        if not self.is_terminating and self._start_cold(trainer):
+            self._see_started()
+
+    def _see_started(self) -> None:
+        ready = all(one.is_running for one in self.trainers)
+        if ready and not self._has_reported and not self.is_terminating:
+            self._has_reported = True
+            self._tell(Started(self.attempt))

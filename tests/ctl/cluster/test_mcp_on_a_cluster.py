@@ -1,0 +1,39 @@
+"""``kubectl dljob mcp`` against a real control plane: as on one machine, with the rights of its user."""
+
+import pytest
+
+from tests.ctl.agents import serving
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+FOREVER = 10**6
+
+
+def test_an_agent_asks_and_changes_a_cluster(scene, ada):
+    document = scene.stage.make_job("asked-for", iterations=FOREVER)
+    document["spec"]["suspend"] = True
+    with serving("--allow-changes", started_as="kubectl-dljob", **ada.environment()) as client:
+        client.greet()
+        for field in ("metadata", "spec"):
+            part = {name: each for name, each in document.items() if name != field}
+            assert client.refusal("submit_job", document=part).startswith(f"{field}: is missing")
+            assert client.refusal("preview_job", document=part).startswith(f"{field}: is missing")
+        elsewhere = {**document["metadata"], "namespace": ".."}
+        told = client.refusal("submit_job", document={**document, "metadata": elsewhere})
+        assert told.startswith("metadata.namespace: ")
+        assert client.call("submit_job", document=document)["submitted"] == ["asked-for"]
+        assert "asked-for" in [job["job"] for job in client.call("list_jobs")["jobs"]]
+        assert "is no such name" in client.refusal("get_job", job="../asked-for")
+        assert client.call("set_job", job="asked-for", priority=3)["changed"]
+        assert scene.stage.job("asked-for")["spec"]["priority"] == 3
+        assert "of one machine" in client.refusal("what_if", policy="fifo")
+        assert client.call("cancel_job", job="asked-for")["done"] == "cancelled"
+        assert client.close() == (0, b"", b"")
+
+
+def test_an_agent_learns_that_its_user_sees_a_part(scene):
+    viewer = scene.user("agent-viewer", "dljob-view")
+    with serving(KUBECONFIG=str(viewer), DLJOB_PLATFORM="cluster") as client:
+        client.greet()
+        notices = client.call("list_gpus")["notices"]
+        assert any("that you may see are shown" in each for each in notices)

@@ -1,0 +1,74 @@
+"""The lock of a state folder, when the controller that holds it dies while it starts a process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dllocal import state_folder
+from dllocal.folders import Folders, StateError
+from dllocal.state_folder import lock_folder, read_epoch
+
+# A child that has not yet run its program has what its parent has open, the lock among it.
+CONTROLLER = """
+import os, sys, time
+from pathlib import Path
+from dllocal.folders import Folders
+from dllocal.state_folder import lock_folder, make_folders, note_epoch
+
+folders = Folders(Path(sys.argv[1]))
+make_folders(folders)
+note_epoch(lock_folder(folders), 1)
+if os.fork() == 0:
+    time.sleep(float(sys.argv[2]))
+    os._exit(0)
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def controller(root):
+    started = []
+
+    def start(seconds):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLER, str(root), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.processes
+def test_a_start_waits_for_what_a_killed_controller_was_starting(controller, root):
+    process = controller(1.0)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    held = lock_folder(Folders(root))
+    assert read_epoch(held) == 1
+    os.close(held)
+
+
+@pytest.mark.processes
+def test_a_start_beside_a_living_controller_is_refused_at_once(controller, root, monkeypatch):
+    # Long enough to distinguish a start that waits from one that a busy machine delays.
+    monkeypatch.setattr(state_folder, "LEAVING_S", 250.0)
+    process = controller(0.0)
+    began = time.monotonic()
+    with pytest.raises(StateError, match=rf"runs there already \(process {process.pid}\)"):
+        lock_folder(Folders(root))
+    assert time.monotonic() - began < 200.0

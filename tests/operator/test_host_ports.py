@@ -1,0 +1,118 @@
+"""Pods on the network of their node: each job has ports of its own there."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dloperator.podspecs.host_ports import (
+    BLOCK,
+    HOST_PORTS,
+    OWN,
+    PortRange,
+    choose_block,
+    first_port,
+    meeting_port,
+)
+from dloperator.podspecs.podsettings import PodSettings
+from tests.operator.stages import Stage, staged
+
+LONG = 10**6
+
+
+def pod(uid: str, first: int, phase: str = "Running") -> dict[str, object]:
+    metadata = {"ownerReferences": [{"uid": uid}], "annotations": {HOST_PORTS: str(first)}}
+    return {"metadata": metadata, "spec": {"hostNetwork": True}, "status": {"phase": phase}}
+
+
+def test_a_job_keeps_its_block_and_a_new_one_gets_one_that_is_free():
+    ports = PortRange.parse("20000-20299")
+    assert list(ports.blocks) == [20_000, 20_100, 20_200]
+    pods = [pod("a", 20_000), pod("b", 20_200), pod("c", 20_100, "Succeeded")]
+    assert choose_block("b", pods, ports) == 20_200
+    assert choose_block("d", pods, ports) == 20_100, "the ports of what has ended are free"
+    assert choose_block("d", [*pods, pod("c", 20_100)], ports) == 0
+
+
+def test_a_block_of_a_former_range_shares_no_port_with_a_new_one():
+    pods = [pod("a", 20_000)]
+    moved = PortRange.parse("20050-20349")
+    assert choose_block("b", pods, moved) == 20_150
+    assert choose_block("a", pods, moved) == 20_000, "a job keeps the ports that its pods have"
+
+
+@pytest.mark.parametrize("first", ["9" * 5000, "65500", "22", "٢٠٠٠٠", "", "-20000"])
+def test_an_annotation_that_names_no_block_is_no_port(first):
+    assert first_port(pod("a", first)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("20000", "no range of ports"),
+        ("a-b", "no range of ports"),
+        ("20000-20098", "no room for a job"),
+        ("80-20000", "no room for a job"),
+        ("65000-70000", "no room for a job"),
+    ],
+)
+def test_a_range_without_room_for_a_job_is_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        PodSettings(host_ports=text)
+
+
+@given(st.integers(0, 2**53), st.integers(0, 200))
+def test_the_processes_of_a_start_meet_within_the_block(generation, processes):
+    port = meeting_port(20_000, generation, processes)
+    assert port >= 20_000 + OWN
+    assert port + min(processes, BLOCK - OWN) <= 20_000 + BLOCK
+
+
+def test_the_next_start_meets_elsewhere():
+    ports = [meeting_port(20_000, generation, 8) for generation in range(1, 8)]
+    assert len({port // 8 for port in ports}) == len(ports)
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 2}) as stage:
+        yield stage
+
+
+def submit_on_host(stage: Stage, name: str) -> None:
+    document = stage.make_job(name, iterations=LONG)
+    document["spec"]["gpus"] = {"options": [1]}
+    document["spec"]["template"]["spec"]["hostNetwork"] = True
+    stage.api.post(stage.path(), document)
+
+
+@pytest.mark.cluster
+@pytest.mark.processes
+def test_jobs_on_the_network_of_their_node_have_ports_of_their_own(stage: Stage):
+    # Without ports for them, such jobs are refused with the remedy.
+    operator = stage.start_operator()
+    submit_on_host(stage, "first")
+    stage.wait(lambda: "pods.hostPorts" in str(stage.status("first").get("conditions")))
+    operator.stop()
+    settings = {"pods.hostPorts": "20000-20199"}
+    stage.start_operator(settings=settings)
+    submit_on_host(stage, "second")
+    for name in ("first", "second"):
+        stage.wait_for_phase(name, "Running")
+    blocks = {first_port(each) for each in stage.pods()}
+    assert blocks == {20_000, 20_100}
+    for each in stage.pods():
+        [container] = each["spec"]["containers"]
+        first = first_port(each)
+        # Kubernetes knows of them, and binds no other pod that names them to this node.
+        assert [port["hostPort"] for port in container["ports"]] == [first, first + 1]
+        assert f"--listen=:{first}" in container["command"]
+    # The next leader speaks to them where they are.
+    stage.operators[-1].stop()
+    stage.start_operator(settings=settings)
+    before = {name: iteration(stage, name) for name in ("first", "second")}
+    stage.wait(lambda: all(iteration(stage, name) > at for name, at in before.items()))
+    assert not any(stage.status(name).get("restarts", 0) for name in before)
+
+
+def iteration(stage: Stage, name: str) -> int:
+    return int(stage.status(name)["progress"]["iteration"])

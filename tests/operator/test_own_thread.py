@@ -1,0 +1,69 @@
+"""A coroutine on a thread of its own: how it ends, and what it leaves open."""
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from dlkube.programs.own_thread import OwnThread
+
+PATIENCE_S = 240.0
+
+
+def test_its_exception_is_that_of_its_end():
+    async def fail():
+        raise KeyError("why")
+
+    async def go():
+        thread = OwnThread("test", fail)
+        thread.start()
+        with pytest.raises(KeyError, match="why"):
+            await asyncio.wait_for(thread.ended, PATIENCE_S)
+        await thread.stop()
+
+    asyncio.run(go())
+
+
+def test_it_ends_when_it_is_stopped_however_early():
+    async def last():
+        await asyncio.sleep(3600.0)
+
+    async def go():
+        thread = OwnThread("test", last)
+        thread.start()
+        await asyncio.wait_for(thread.stop(), PATIENCE_S)
+        assert thread.ended.cancelled()
+
+    asyncio.run(go())
+
+
+# An open socket leads to a ResourceWarning, which fails the test.
+@pytest.mark.parametrize("ways", ["abort", "close"])
+def test_it_leaves_no_socket_open(ways):
+    async def go():
+        served = asyncio.Event()
+
+        async def serve(_reader, writer):
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            served.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        _, port = server.sockets[0].getsockname()
+
+        async def connect():
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            getattr(writer.transport, ways)()
+
+        thread = OwnThread("test", connect)
+        thread.start()
+        await asyncio.wait_for(thread.ended, PATIENCE_S)
+        # Else a connection that the server has just taken would be the one that is left open.
+        await asyncio.wait_for(served.wait(), PATIENCE_S)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(go())
+    gc.collect()

@@ -1,0 +1,394 @@
+"""The free room on nodes and the needs of pods, from documents; without a cluster."""
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status import Booking, Status
+from dlcore.model import JobId, Node, NodeName, Phase, Placement
+from dlkube.client import ApiServer
+from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
+from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.requests import read_asks
+from dloperator.nodes.room import fitting
+from dloperator.nodes.room.account import UNBOUND, Room
+from dloperator.nodes.room.refusals import REFUSED_S
+from tests.builders import make_job
+from tests.servers.nodes import make_node
+
+JOB = Name("team", "job")
+ID = JobId("team/job")
+N1, N2 = NodeName("n1"), NodeName("n2")
+REFUSAL = {
+    "status": {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "no",
+            }
+        ]
+    }
+}
+HERE = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
+
+
+def make_pod(name, *, node="", cpu="1", job="", claims=(), **rest):
+    container = {"name": "trainer", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    volumes = [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims]
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": name,
+            "resourceVersion": "1",
+            "labels": {"dljob.io/job": job} if job else {},
+        },
+        "spec": {"containers": [container], "nodeName": node, "volumes": volumes, **rest},
+    }
+
+
+class World:
+    """Mirrors that a test fills, and the account of two nodes with 64 CPUs each."""
+
+    def __init__(self, **pod):
+        self.mirrors = Mirrors()
+        self.version = 1
+        self.now = 0.0
+        self.documents = {name: make_node(name, labels={"disk": "ssd"}) for name in (N1, N2)}
+        self.asks = read_asks(make_pod("asks", **{"cpu": "4", **pod}), N1)
+        self.room = Room(self.mirrors, lambda _: self.asks, clock=lambda: self.now)
+        self.entry = Entry(replace(make_job(), id=ID), 1, Status(submitted_at=0.0))
+
+    def show(self, pod):
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
+        self.mirrors.pods.show(pod)
+
+    def others(self, name, node, cpu):
+        pod = make_pod(name, node=node, cpu=cpu) if node else None
+        self.mirrors.neighbourhood.show_pod(Name("else", name), pod)
+
+    def settle(self, changed=(JOB,)):
+        there = [(document, Node.of(name, 4)) for name, document in self.documents.items()]
+        return self.room.settle({ID: self.entry}, changed, nodes=there)
+
+    def free(self):
+        return [node.free["cpu"] // 1000 for node in self.settle()]
+
+    def decide(self, *nodes, booked=()):
+        placement = Placement.of(dict.fromkeys(nodes, (0,))) if nodes else None
+        pods = tuple(Booking(node, 1) for node in booked)
+        self.entry = replace(
+            self.entry, status=replace(self.entry.status, placement=placement, pods=pods)
+        )
+
+    def allowed(self, changed=(JOB,)):
+        self.settle(changed)
+        return self.room.needs[ID].nodes
+
+    @property
+    def needs(self):
+        self.settle()
+        return self.room.needs[ID]
+
+
+def test_what_others_ask_is_not_free_until_they_have_ended():
+    world = World()
+    world.others("a", "n1", "10")
+    world.others("b", "n2", "20")
+    assert world.free() == [54, 44]
+    world.others("a", "", "")
+    assert world.free() == [64, 44]
+
+
+def test_a_pod_counts_from_when_it_is_decided_until_it_is_gone_and_once_only():
+    world = World()
+    world.decide(N1)
+    assert world.free() == [60, 64]
+    world.decide(N1, booked=(N1,))
+    assert world.free() == [60, 64]
+    world.show(make_pod("job-1", job="job", cpu="4"))
+    assert world.free() == [60, 64]
+    world.show(make_pod("job-1", job="job", cpu="4", node="n1"))
+    assert world.free() == [60, 64]
+    world.decide(booked=(N1,))
+    assert world.free() == [60, 64]
+    world.show(make_pod("job-1", job="job", cpu="4", node="n1") | {"status": {"phase": "Failed"}})
+    assert world.free() == [64, 64]
+
+
+def test_nodes_are_the_same_values_until_something_changes():
+    world = World()
+    first, second = world.settle(), world.settle()
+    assert [a.free is b.free for a, b in zip(first, second, strict=True)] == [True, True]
+    needs = world.needs
+    world.documents[N1] = make_node(N1, labels={"disk": "ssd"})
+    assert world.needs is needs
+
+
+@pytest.mark.parametrize(
+    ("pod", "nodes"),
+    [
+        ({"nodeSelector": {"kubernetes.io/hostname": "n2"}}, {"n2"}),
+        ({"nodeSelector": {"disk": "tape"}}, set()),
+        ({"nodeSelector": {"disk": "ssd"}}, None),
+    ],
+)
+def test_selectors_say_where_a_pod_may_be(pod, nodes):
+    assert World(**pod).allowed() == nodes
+
+
+def test_a_taint_keeps_off_whoever_does_not_tolerate_it():
+    taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
+    world = World()
+    world.documents[N1] = make_node(N1, taints=[taint])
+    assert world.allowed() == {"n2"}
+    assert world.needs.refusals == (
+        ("with the taint team=red:NoSchedule, which it does not tolerate", 1),
+    )
+    tolerant = World(tolerations=[{"key": "team", "operator": "Exists"}])
+    tolerant.documents[N1] = make_node(N1, taints=[taint])
+    assert tolerant.allowed() is None
+
+
+def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
+    world = World(claims=["data"])
+    there = world.mirrors.neighbourhood
+    assert world.allowed() == set()
+    there.show_claim(Name("team", "data"), {"spec": {}})
+    assert world.allowed() is None
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE]}]}}
+    there.show_volume(Name("", "pv"), {"spec": {"nodeAffinity": affinity}})
+    there.show_claim(Name("team", "data"), {"spec": {"volumeName": "pv"}})
+    assert world.allowed() == {"n2"}
+    there.show_volume(Name("", "pv"), {"spec": {}})
+    assert world.allowed() is None
+
+
+def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
+    world = World()
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    assert world.allowed() == {"n2"}
+    assert world.needs.refusals == (("that kube-scheduler refused recently (no)", 1),)
+    world.decide()
+    world.now = REFUSED_S + 1
+    assert world.allowed() is None
+
+
+def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
+    world = World(claims=["data"])
+    there = world.mirrors.neighbourhood
+    claim = {"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}}
+    there.show_claim(Name("team", "data"), claim)
+    world.decide(N1, booked=(N1,))
+    said = f"0/2 nodes are available: pod has {UNBOUND}. not found"
+    condition = {**REFUSAL["status"]["conditions"][0], "message": said}
+    world.show(
+        make_pod("job-1", job="job", claims=["data"]) | {"status": {"conditions": [condition]}}
+    )
+    world.settle()
+    assert world.allowed() == {"n2"}
+    there.show_claim(Name("team", "data"), claim | {"status": {"phase": "Bound"}})
+    assert world.allowed(changed=()) is None
+    # The pod still bears what kube-scheduler found before.
+    assert world.allowed() is None
+    assert world.allowed(changed=()) is None
+
+
+def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
+    world = World()
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    world.show(make_pod("job-1", job="job", node="n1"))
+    assert world.allowed() is None
+
+
+def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
+    world = World()
+    node = make_node(N1)
+    node["metadata"]["resourceVersion"] = "1"
+    node["status"]["conditions"][0]["status"] = "False"
+    world.mirrors.nodes.show(node)
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    assert world.allowed() is None
+    ready = make_node(N1)
+    ready["metadata"]["resourceVersion"] = "2"
+    world.mirrors.nodes.show(ready)
+    # Nothing is new of the job itself.
+    world.settle(changed=())
+    assert world.allowed(changed=()) == {"n2"}
+
+
+def test_a_port_of_a_node_is_for_one_pod():
+    ports = [{"containerPort": 80, "hostPort": 8080}]
+    world = World(containers=[{"name": "trainer", "image": "x", "ports": ports}])
+    world.others("a", "n1", "1")
+    taken = make_pod("b", node="n2", containers=[{"name": "x", "image": "x", "ports": ports}])
+    taken["spec"]["nodeName"] = "n2"
+    world.mirrors.neighbourhood.show_pod(Name("else", "b"), taken)
+    needs = world.needs
+    assert [needs.fits(node.free) for node in world.settle()] == [True, False]
+
+
+def test_pods_of_jobs_that_another_operator_runs_count_as_those_of_others():
+    mirrors = Mirrors()
+    nobody: Any = None
+    neighbours = Neighbours(nobody, mirrors, watched=("team",))
+    ours = make_pod("ours", node="n1", job="job")
+    theirs = make_pod("theirs", node="n1", job="job")
+    for namespace, pod in (("team", ours), ("elsewhere", theirs)):
+        pod["metadata"]["namespace"] = namespace
+        neighbours._see(neighbours._followed[0], {"type": "ADDED", "object": pod})
+    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1000
+
+
+# --- where there are very many --------------------------------------------------------------
+
+
+class Metadata(dict[str, Any]):
+    """Of a pod; tells, by weak references, how many pods are remembered as a whole."""
+
+
+class PagedServer(ApiServer):
+    """
+    Answers with page after page of other owners' pods, and counts those that are still referenced.
+    """
+
+    def __init__(self, pages: int, size: int) -> None:
+        self.pages_there = pages
+        self.size = size
+        self.alive: weakref.WeakValueDictionary[int, Metadata] = weakref.WeakValueDictionary()
+        self.made = 0
+        self.most_alive = 0
+
+    async def _ask(self, method: str, path: str, **rest: Any) -> Any:
+        self.most_alive = max(self.most_alive, len(self.alive))
+        query: Mapping[str, str] = rest["query"]
+        number = int(query.get("continue", "0"))
+        pods = [self._make(f"{number}-{each}") for each in range(self.size)]
+        more = {"continue": str(number + 1)} if number + 1 < self.pages_there else {}
+        return {"items": pods, "metadata": {"resourceVersion": "7", **more}}
+
+    def _make(self, name: str) -> Any:
+        pod = make_pod(name, node="n1")
+        self.made += 1
+        self.alive[self.made] = pod["metadata"] = Metadata(pod["metadata"])
+        return pod
+
+
+def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
+    mirrors = Mirrors()
+    server = PagedServer(pages=20, size=50)
+    neighbours = Neighbours(server, mirrors)
+    woken: list[bool] = []
+    mirrors.wake = woken.append
+    pods = neighbours._followed[0]
+    asyncio.run(neighbours._list(pods))
+    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1_000_000
+    assert server.most_alive <= 2 * server.size
+    assert neighbours._versions[pods].version == "7"
+    woken.clear()
+    asyncio.run(neighbours._list(pods))
+    assert not woken
+    server.pages_there = 3
+    asyncio.run(neighbours._list(pods))
+    assert (woken, mirrors.neighbourhood.pods.on("n1")["cpu"]) == ([True], 150_000)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Count the computations that are made again: where a pod fits, and what a job needs."""
+    calls = {"find_fit": 0, "find_needs": 0}
+
+    def counted(name):
+        find = getattr(fitting, name)
+
+        def count(*args, **named):
+            calls[name] += 1
+            return find(*args, **named)
+
+        return count
+
+    for name in calls:
+        monkeypatch.setattr(fitting, name, counted(name))
+    return calls
+
+
+class Crowd:
+    """Many jobs, each with a volume of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.world = World()
+        self.asks = {
+            Name("team", f"job-{n}"): read_asks(make_pod("asks", claims=[f"data-{n}"]), N1)
+            for n in range(size)
+        }
+        self.there = self.world.mirrors.neighbourhood
+        self.room = Room(self.world.mirrors, self.asks.get)
+        job = make_job()
+        self.entries = {
+            JobId(f"team/{name.name}"): Entry(
+                replace(job, id=JobId(f"team/{name.name}")), 1, Status(submitted_at=0.0)
+            )
+            for name in self.asks
+        }
+        self.settle(self.asks)
+        for n in range(size):
+            self.there.show_claim(Name("team", f"data-{n}"), {"spec": {}})
+        self.settle()
+
+    def settle(self, changed=()):
+        nodes = [(document, Node.of(name, 4)) for name, document in self.world.documents.items()]
+        self.room.settle(self.entries, changed, nodes=nodes)
+
+
+def test_where_each_job_has_its_own_volume_what_follows_is_found_once(found):
+    crowd = Crowd(100)
+    needs = crowd.room.needs
+    assert len({id(each) for each in needs.values()}) == 1
+    found.update(find_fit=0, find_needs=0)
+    assert not crowd.there.show_claim(Name("team", "nobodys"), {"spec": {"volumeName": "pv"}})
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE]}]}}
+    volume = {"spec": {"nodeAffinity": affinity}}
+    assert not crowd.there.show_volume(Name("", "pv-7"), volume)
+    crowd.settle()
+    assert crowd.room.needs is needs
+    assert crowd.there.show_claim(Name("team", "data-7"), {"spec": {"volumeName": "pv-7"}})
+    crowd.settle()
+    assert found == {"find_fit": 0, "find_needs": 1}
+    seven = JobId("team/job-7")
+    assert crowd.room.needs[seven].nodes == frozenset({"n2"})
+    assert {id(each) for job, each in crowd.room.needs.items() if job != seven} == {
+        id(needs[seven])
+    }
+    assert crowd.there.keep_volumes(())
+    crowd.settle()
+    assert crowd.room.needs[seven].nodes is None
+
+
+def test_a_job_that_has_ended_needs_nothing_any_more():
+    crowd = Crowd(2)
+    job, name = JobId("team/job-0"), Name("team", "job-0")
+    status = crowd.entries[job].status
+    crowd.entries[job] = replace(
+        crowd.entries[job], status=replace(status, phase=Phase.COMPLETED, pods=(Booking(N1, 1),))
+    )
+    crowd.settle([name])
+    assert job in crowd.room.needs  # Its pod may be on its way yet.
+    crowd.entries[job] = replace(crowd.entries[job], status=replace(status, phase=Phase.COMPLETED))
+    crowd.settle([name])
+    assert crowd.room.needs.keys() == {"team/job-1"}
+    assert not crowd.there.show_claim(Name("team", "data-0"), {"spec": {"volumeName": "pv"}})
+    assert crowd.there.show_claim(Name("team", "data-1"), {"spec": {"volumeName": "pv"}})

@@ -1,0 +1,249 @@
+"""Answers to writes of statuses come late, in any order, and perhaps about another job; nothing decided is lost by that."""
+
+import asyncio
+import copy
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, NodeName
+from dlkube import names
+from dlkube.client import Conflict
+from dlkube.names import Name
+from dlkube.watches.mirror import Mirrors
+from dloperator.job_reading import JobReader
+from dloperator.jobs.entries import Jobs, Specs
+from dloperator.jobs.epochs import Epochs, Term
+from dloperator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
+
+NAME, JOB = Name("team", "job"), JobId("team/job")
+QUEUE = {"ahead": 3}
+
+
+def job_document(uid):
+    return {
+        "metadata": {
+            "namespace": NAME.namespace,
+            "name": NAME.name,
+            "uid": uid,
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": [names.FINALIZER],
+        },
+        "spec": {
+            "gpus": {"options": [1]},
+            "training": {"iterations": 10},
+            "template": {"spec": {"containers": [{"name": "trainer", "image": "x"}]}},
+        },
+    }
+
+
+def merged(target, patch):
+    result = dict(target)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = merged(result.get(name) or {}, value)
+        else:
+            result[name] = value
+    return result
+
+
+class Api:
+    """An API server with one job, whose watch is faster than its answers."""
+
+    def __init__(self, mirror):
+        self.document = {}
+        self.version = 100
+        self.mirror = mirror
+        self.gates = []
+        """Of the next writes, those whose answers wait."""
+
+    def put(self, document):
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        self.document = document
+
+    def show(self):
+        self.mirror.show(copy.deepcopy(self.document))
+
+    def hold_answer(self):
+        gate = asyncio.Event()
+        self.gates.append(gate)
+        return gate
+
+    async def get(self, *_):
+        return copy.deepcopy(self.document)
+
+    async def merge(self, _resource, _name, *, changes, namespace, sub):
+        assert (namespace, sub) == (NAME.namespace, "status")
+        version = self.document["metadata"]["resourceVersion"]
+        if changes["metadata"]["resourceVersion"] != version:
+            raise Conflict(409, {"message": "another version"})
+        document = copy.deepcopy(self.document)
+        document["status"] = merged(document.get("status") or {}, copy.deepcopy(changes["status"]))
+        self.put(document)
+        answer = copy.deepcopy(document)
+        if self.gates:
+            gate = self.gates.pop(0)
+            self.show()
+            await gate.wait()
+        return answer
+
+    @property
+    def status(self):
+        return self.document["status"]
+
+
+class Office:
+    """Everything that writes statuses, and the one job that is in the list and was written once."""
+
+    def __init__(self):
+        async def is_over():
+            return False
+
+        self.warnings: list[object] = []
+        mirrors = Mirrors()
+        self.mirror = mirrors.jobs
+        self.api = Api(self.mirror)
+        self.jobs = Jobs(Specs())
+        epochs = Epochs(5, is_over, warn=lambda *what: self.warnings.append(what))
+        documents = StatusDocuments(5, lambda _: "")
+        self.writer = StatusWriter(
+            cast("Any", self.api),
+            mirrors,
+            term=Term(5, lambda: True, is_over),
+            epochs=epochs,
+            jobs=self.jobs,
+            documents=documents,
+        )
+        self.figures = FigureWriter(
+            mirrors, self.writer, epochs=epochs, jobs=self.jobs, documents=documents
+        )
+        mirrors.attend()
+        templates: Any = SimpleNamespace(news=set, verdict=lambda _: "", forget=lambda _: None)
+        strays: Any = SimpleNamespace(note_end=lambda _: None)
+        self.reader = JobReader(
+            mirrors,
+            self.jobs,
+            epoch=5,
+            epochs=epochs,
+            templates=templates,
+            strays=strays,
+            writer=self.writer,
+            documents=documents,
+        )
+
+    async def open(self) -> Status:
+        self.api.put(job_document("first"))
+        self.api.show()
+        status = self.jobs.read(self.shown).status
+        await self.writer.write_all({JOB: status})
+        return status
+
+    async def decide(self, status):
+        await self.writer.write_all({JOB: status})
+
+    @property
+    def shown(self):
+        """The job as the mirror has it."""
+        document = self.mirror.get(NAME)
+        assert document is not None
+        return document
+
+    @property
+    def is_whole(self):
+        """Whether the leader, its mirror and the API server say the same."""
+        recorded = self.jobs.as_recorded(self.api.document)["status"]
+        return self.api.status == recorded == self.shown["status"]
+
+
+async def until_written(api, version):
+    while api.version < version:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("figure", ["queue", "progress"])
+def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
+    async def story():
+        office = Office()
+        before = await office.open()
+        gate = office.api.hold_answer()
+        decided = before.with_pods([NodeName("n1")], 5.0)
+        deciding = asyncio.create_task(office.decide(decided))
+        await until_written(office.api, 103)
+        if figure == "queue":
+            await office.figures.show_queue(JOB, QUEUE)
+        else:
+            await office.figures.publish(JOB, before, remaining=None)
+        assert office.api.status["podsBooked"] == 1
+        gate.set()
+        await deciding
+        assert office.jobs.status(NAME) == decided
+        assert office.is_whole
+        # Afterwards figures are shown as ever.
+        await office.figures.show_queue(JOB, QUEUE)
+        assert (office.api.status["podsBooked"], office.api.status["queue"]) == (1, QUEUE)
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+
+
+def test_an_answer_that_was_overtaken_takes_back_no_decision():
+    async def story():
+        office = Office()
+        before = await office.open()
+        gate = office.api.hold_answer()
+        showing = asyncio.create_task(office.figures.show_queue(JOB, QUEUE))
+        await until_written(office.api, 103)
+        decided = before.with_pods([NodeName("n1")], 5.0)
+        await office.decide(decided)
+        gate.set()
+        await showing
+        assert office.jobs.status(NAME) == decided
+        assert office.is_whole
+        assert not office.writer.is_doubted(office.shown)
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_its_name(is_seen):
+    async def story():
+        office = Office()
+        before = await office.open()
+        # Its user deletes it and submits it again between the look and the write.
+        office.api.put(job_document("second"))
+        if is_seen:
+            office.api.show()
+        await office.decide(before.with_pods([NodeName("n1")], 5.0))
+        await office.figures.show_queue(JOB, QUEUE)
+        assert "status" not in office.api.document
+        # The next look reads it, and then it is decided about as any other.
+        office.api.show()
+        first = office.jobs.read(office.shown).status
+        await office.decide(first)
+        assert office.api.status["revision"] == 1
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+
+
+def test_figures_of_a_job_are_not_shown_of_the_next_one_of_its_name():
+    async def story():
+        office = Office()
+        await office.open()
+        office.reader.read()
+        await office.figures.show_queue(JOB, QUEUE)
+        assert office.api.status["queue"] == QUEUE
+        office.api.put(job_document("second"))
+        office.api.show()
+        office.reader.read()
+        assert not office.reader.entries, "readers shall see that the former one is gone"
+        office.reader.read()
+        await office.decide(office.reader.entries[JOB].status)
+        assert office.api.document["metadata"]["uid"] == "second"
+        assert "queue" not in office.api.status
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))

@@ -1,0 +1,58 @@
+"""Coroutines that live together end together, and no cancellation is lost meanwhile."""
+
+import asyncio
+
+import pytest
+
+from dlkube.programs.tasks import together
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+def test_the_error_of_one_is_that_of_all_and_the_others_have_ended():
+    ended = []
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def end_slowly() -> None:
+        try:
+            await for_ever()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async def story() -> None:
+        with pytest.raises(ValueError, match="broken"):
+            await together(end_slowly(), fail())
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))
+    assert ended == [True]
+
+
+def test_a_cancellation_that_comes_while_the_others_end_counts_more_than_the_error():
+    async def story() -> None:
+        ending, may_end = asyncio.Event(), asyncio.Event()
+
+        async def fail() -> None:
+            await asyncio.sleep(0)
+            raise ValueError("broken")
+
+        async def end_late() -> None:
+            try:
+                await for_ever()
+            finally:
+                ending.set()
+                await may_end.wait()
+
+        task = asyncio.create_task(together(end_late(), fail()))
+        await ending.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(story(), 240.0))

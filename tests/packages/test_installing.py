@@ -1,0 +1,166 @@
+"""``pip install dljob``: the wheel and the sdist, in an environment with nothing else."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dllocal.folders import Folders
+from tests.packages.distributions import LONGEST_S, Bare, Distributions
+from tests.sidecar.drivers import wait_until
+
+# pip fetches numpy and scipy, and a real `dljob up` runs a job.
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(2700)]
+
+HEAVY = {"cryptography", "kopf", "kubernetes", "matplotlib", "pymongo"}
+"""Only extras bring these packages."""
+
+TRACE = "job_id,submit_time_s,duration_s,num_gpus\n0,0,60,1\n"
+JOB = "import dljob.training, os; print('trained with', os.environ['CUDA_VISIBLE_DEVICES'])"
+
+
+@pytest.fixture
+def distributions(tmp_path):
+    return Distributions.build(tmp_path / "dist")
+
+
+@pytest.fixture
+def bare(distributions, tmp_path):
+    """An environment into which the wheel is installed, and a home of its own."""
+    (tmp_path / "home").mkdir()
+    environment = Bare(tmp_path / "environment", tmp_path / "home")
+    environment.install(distributions.wheel)
+    yield environment
+    # It is 230 MB. A SideCar that is about to end may still write there.
+    shutil.rmtree(tmp_path / "environment", ignore_errors=True)
+
+
+@pytest.fixture
+def state():
+    """A state folder. Sockets need short paths, which those of pytest are not."""
+    folder = Path(tempfile.mkdtemp(prefix="dljob-test-"))
+    yield folder
+    # A SideCar that is about to end removes its own files, too.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def contents_of(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_sdist_makes_the_same_wheel(distributions, tmp_path):
+    built = contents_of(distributions.wheel)
+    assert contents_of(distributions.wheel_of_sdist(tmp_path / "wheel")) == built
+    assert sum("/share/man/man1/dljob" in name for name in built) > 30
+
+
+def test_a_bare_environment_has_everything_but_the_extras(bare, state):
+    # One test, because each of the processes that share the tests would install the wheel again.
+    check_that_no_heavy_package_came(bare)
+    for program in ("dljob", "kubectl-dljob", "dljob-sidecar"):
+        check_that_it_helps(bare, program)
+    check_that_a_trace_is_played(bare)
+    for words, remedy in LACKING.items():
+        check_that_the_extra_is_named(bare, words, remedy)
+    assert bare.run("python", "-c", ASK_CLUSTER).stdout == "pip install 'dljob[cluster]'\n"
+    check_that_a_job_trains(bare, state)
+
+
+LACKING = {
+    ("simulate", "one.csv", "--plot"): "pip install 'dljob[simulator]'",
+    ("demo",): "pip install 'dljob[simulator]'",
+    ("get", "--context", "any"): "pip install 'dljob[cluster]'",
+}
+
+ASK_CLUSTER = """
+import dljob
+try:
+    dljob.connect(context="any")
+except dljob.MissingExtra as refused:
+    print(refused.problems[0].remedy)
+"""
+
+
+def check_that_no_heavy_package_came(bare: Bare) -> None:
+    listed = json.loads(bare.run("pip", "list", "--format", "json").stdout)
+    names = {each["name"].lower() for each in listed}
+    assert "dljob" in names
+    assert names & HEAVY == set()
+
+
+def check_that_it_helps(bare: Bare, program: str) -> None:
+    told = bare.run(program, "--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "usage" in told.stdout.lower()
+
+
+def check_that_a_trace_is_played(bare: Bare) -> None:
+    find = "from importlib.resources import files; print(files('dlpapers') / '_examples/five.csv')"
+    trace = bare.run("python", "-c", find).stdout.strip()
+    play = f"import dljob; print(dljob.simulate({trace!r}, cluster=8)[0].score.avg_jct_s)"
+    told = bare.run("python", "-c", play)
+    assert (told.returncode, told.stderr) == (0, "")
+    played = bare.run("dljob", "simulate", trace, "--gpus", "8", "-o", "json")
+    assert played.returncode == 0, played.stderr
+    assert json.loads(played.stdout)[0]["avg_jct_s"] == pytest.approx(float(told.stdout))
+
+
+def check_that_the_extra_is_named(bare: Bare, words: tuple[str, ...], remedy: str) -> None:
+    (bare.home / "one.csv").write_text(TRACE, encoding="utf-8")
+    told = bare.run("dljob", *words)
+    assert told.returncode == 1
+    [line] = told.stderr.splitlines()
+    assert line.endswith(remedy)
+
+
+def check_that_a_job_trains(bare: Bare, state: Path) -> None:
+    log = state / "up.log"
+    up = bare.start(log, "dljob", "up", "--state", state, "--virtual-gpus", "1")
+    try:
+        wait_until(Folders(state).socket.exists, what="the socket of dljob up")
+        run = ("run", "--state", state, "--name", "tiny", "--", "python", "-c", JOB)
+        submitted = bare.run("dljob", *run)
+        assert submitted.returncode == 0, submitted.stderr
+        goal = ("--for", "Completed", "--timeout", LONGEST_S)
+        waited = bare.run("dljob", "wait", "tiny", "--state", state, *goal)
+        logs = bare.run("dljob", "logs", "tiny", "--state", state)
+        assert waited.returncode == 0, waited.stderr + logs.stdout + logs.stderr
+        assert "trained with 0" in logs.stdout
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(LONGEST_S)
+
+
+BLOCK = """
+import importlib, pkgutil, sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2:]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_the_command_needs_one_package_more_in_front_of_a_cluster():
+    missing = HEAVY - {"kubernetes"}
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCK, "dlctl.backends.cluster", *missing],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,266 @@
+"""The page of a cluster on a real control plane: each user sees what the API server's own reviews allow, and no more."""
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlkube.reviews import MOST_NEW, NEW_PER_S
+from dlportal.gate import COOKIE
+from tests.operator.stages import wait_until
+from tests.portal.houses import BLUE, HOME, RED, WEB, make_token
+from tests.servers.audits import read_events
+from tests.sidecar.drivers import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+PATHS = [
+    "/api/v1/page",
+    "/api/v1/record",
+    "/api/v1/usage.csv",
+    "/api/v1/jobs",
+    f"/api/v1/jobs/{RED}/red-runs",
+    "/api/v1/queue",
+    "/api/v1/nodes",
+    "/api/v1/policies",
+]
+
+
+def test_without_a_token_there_is_nothing_but_the_empty_page(house):
+    status, page = house.ask("/", "")
+    assert status == 200
+    assert "red-runs" not in page
+    for path in PATHS:
+        status, told = house.ask(path, "")
+        assert (status, set(told)) == (401, {"error"}), path
+        status, told = house.ask(path, "", Authorization="Bearer nonsense")
+        assert (status, set(told)) == (401, {"error"}), path
+
+
+def test_a_user_without_rights_is_told_what_is_missing_and_no_name(house):
+    for path in PATHS:
+        status, told = house.ask(path, "stranger")
+        assert status == 403, path
+        assert "RoleBinding" in told["error"]
+        assert "red" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(("user", "other"), [("red", "blue"), ("blue", "red")])
+def test_a_user_sees_jobs_of_the_own_namespace_and_no_word_of_others(house, user, other):
+    mine = {"red": RED, "blue": BLUE}[user]
+    status, jobs = house.ask("/api/v1/jobs", user)
+    assert status == 200
+    assert [job["metadata"]["namespace"] for job in jobs["items"]] == [mine]
+    status, told = house.ask(f"/api/v1/jobs/{mine}/{user}-runs", user)
+    assert (status, told["job"]["metadata"]["name"]) == (200, f"{user}-runs")
+    team = {"red": BLUE, "blue": RED}[user]
+    for hidden in (
+        f"{team}/{other}-runs",
+        f"{mine}/%2E",
+        f"{mine}/%2E%2E",
+        f"{mine}/..%2F{team}/{other}-runs",
+    ):
+        assert house.ask(f"/api/v1/jobs/{hidden}", user)[0] == 404, hidden
+    for path in ("page", "record", "usage.csv", "jobs", "queue", "nodes"):
+        status, told = house.ask(f"/api/v1/{path}", user)
+        assert status == 200, path
+        words = set(re.findall(r"[\w-]+", json.dumps(told)))
+        assert not words & {f"{other}-runs", team}, path
+
+
+def test_gpus_of_others_are_seen_by_the_right_to_list_nodes_and_then_without_a_word_on_them(house):
+    _, red = house.ask("/api/v1/nodes", "red")
+    assert [(gpu["index"], gpu["state"]) for gpu in red["items"][0]["gpus"]] == [
+        (0, "in use"),
+        (1, "in use"),
+    ]
+    _, blue = house.ask("/api/v1/nodes", "blue")
+    assert [(gpu["index"], gpu["state"]) for gpu in blue["items"][0]["gpus"]] == [
+        (0, "unknown"),
+        (1, "unknown"),
+        (2, "in use"),
+        (3, "unknown"),
+    ]
+    _, page = house.ask("/api/v1/page", "blue")
+    assert len(page["nodes"][0]["lanes"]) == 4
+    assert page["sums"]["idle"] == 0
+    assert any("may not see" in sentence for sentence in page["missing"])
+    # An option of a command is no remedy for a user who looks at a page.
+    assert any("store.type in the chart" in sentence for sentence in page["missing"])
+    assert not any("--store" in sentence for sentence in page["missing"])
+
+
+def test_one_with_all_rights_sees_all(house):
+    _, page = house.ask("/api/v1/page", "chief")
+    assert {job["name"] for job in page["jobs"]} == {f"{RED}/red-runs", f"{BLUE}/blue-runs"}
+    _, nodes = house.ask("/api/v1/nodes", "chief")
+    states = [gpu["state"] for gpu in nodes["items"][0]["gpus"]]
+    assert states == ["in use", "in use", "in use", "free"]
+
+
+def test_a_name_that_is_not_the_servers_is_refused(house):
+    assert house.ask("/", "", Host="evil.example.com")[0] == 403
+    assert house.ask("/api/v1/page", "chief", Host="evil.example.com")[0] == 403
+    assert house.ask("/api/v1/page", "chief", Host="gpus.example.com")[0] == 200
+
+
+def test_a_session_keeps_the_token_out_of_the_browser_and_ends_when_the_user_goes(house):
+    token = make_token(house.api, "red")
+
+    async def story():
+        async with house.session() as browser:
+            async with browser.post(
+                "/api/v1/session", headers={"Authorization": f"Bearer {token}"}
+            ) as answer:
+                assert answer.status == 200
+                [set_cookie] = answer.headers.getall("Set-Cookie")
+            assert token not in set_cookie
+            for word in ("HttpOnly", "Secure", "SameSite=Strict", "Path=/"):
+                assert word in set_cookie
+            cookie = set_cookie.partition(";")[0]
+            assert cookie.startswith(f"{COOKIE}=")
+            sent = {"Cookie": cookie}
+            async with browser.get("/api/v1/jobs", headers=sent) as answer:
+                assert (answer.status, len((await answer.json())["items"])) == (200, 1)
+            # A page of another server can neither end it nor begin one.
+            foreign = {**sent, "Origin": "http://evil.example.com"}
+            async with browser.delete("/api/v1/session", headers=foreign) as answer:
+                assert answer.status == 403
+            async with browser.get("/api/v1/jobs", headers=sent) as answer:
+                assert answer.status == 200
+            async with browser.delete("/api/v1/session", headers=sent) as answer:
+                assert answer.status == 200
+            async with browser.get("/api/v1/jobs", headers=sent) as answer:
+                assert answer.status == 401
+
+    asyncio.run(story())
+
+
+def test_hostile_words_are_shown_as_they_are_and_every_answer_has_the_policy(house):
+    async def story():
+        async with house.session() as session:
+            headers = {"Authorization": f"Bearer {house.tokens['chief']}"}
+            async with session.get("/api/v1/page", headers=headers) as answer:
+                assert answer.content_type == "application/json"
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert "script-src 'sha256-" in answer.headers["Content-Security-Policy"]
+                page = await answer.json()
+        [entry] = page["jobs"][0]["history"]
+        assert "</script><script>" in entry["sentence"]
+
+    asyncio.run(story())
+
+
+def granted() -> set[tuple[str, str]]:
+    """Read what manifests/web grants."""
+    text = Path(ROOT / "manifests" / "web" / "rights.yaml").read_text(encoding="utf-8")
+    return {
+        (verb, resource)
+        for document in yaml.safe_load_all(text)
+        for rule in document.get("rules", ())
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+
+
+def used(log: Path) -> set[tuple[str, str]]:
+    """
+    Return the rights that the audit log shows, and hold that each of their requests was allowed.
+    """
+    rights = set()
+    for event in read_events(log):
+        assert event["user"]["username"] == WEB
+        reference = event.get("objectRef")
+        if reference is None or "resource" not in reference:
+            continue
+        assert event["annotations"]["authorization.k8s.io/decision"] == "allow", event["requestURI"]
+        rights.add((event["verb"], reference["resource"]))
+    return rights
+
+
+def test_the_server_asks_for_what_it_is_granted_and_needs_all_of_it(house):
+    house.ask("/api/v1/page", "chief")
+    house.ask("/api/v1/nodes", "chief")
+    house.ask(f"/api/v1/jobs/{RED}/red-runs", "chief")
+    # The log is written a moment later.
+    wait_until(lambda: used(house.plane.audit_log) == granted())
+
+
+def test_a_token_for_another_audience_is_none(house):
+    path = f"/api/v1/namespaces/{HOME}/serviceaccounts/chief/token"
+    spec = {"audiences": ["vault"], "expirationSeconds": 3600}
+    token = house.api.post(path, {"spec": spec})["status"]["token"]
+    assert house.ask("/api/v1/page", "", Authorization=f"Bearer {token}")[0] == 401
+
+
+def test_a_login_ends_the_session_before(house):
+    async def story():
+        async with house.session() as browser:
+
+            async def log_in(user, **headers):
+                given = {"Authorization": f"Bearer {house.tokens[user]}", **headers}
+                async with browser.post("/api/v1/session", headers=given) as answer:
+                    return answer.headers["Set-Cookie"].partition(";")[0]
+
+            async def ask(cookie):
+                async with browser.get("/api/v1/policies", headers={"Cookie": cookie}) as answer:
+                    return answer.status
+
+            first = await log_in("red")
+            assert await ask(first) == 200
+            second = await log_in("blue", Cookie=first)
+            assert (await ask(first), await ask(second)) == (401, 200)
+
+    asyncio.run(story())
+
+
+def test_tokens_that_are_made_up_hold_back_no_user(house):
+    assert house.ask("/api/v1/page", "red")[0] == 200
+
+    async def story():
+        async with house.session() as session:
+
+            async def guess(number):
+                headers = {"Authorization": f"Bearer guess-{number}"}
+                async with session.get("/api/v1/page", headers=headers) as answer:
+                    return answer.status
+
+            began = time.monotonic()
+            statuses = await asyncio.gather(*(guess(number) for number in range(3 * MOST_NEW)))
+            # On a machine that stalls, the server may have an answer for each of them.
+            assert set(statuses) <= {401, 429}
+            most = MOST_NEW + NEW_PER_S * (time.monotonic() - began)
+            assert statuses.count(401) <= most + 1
+
+    asyncio.run(story())
+    assert house.ask("/api/v1/page", "red")[0] == 200
+
+
+def test_a_token_that_is_no_longer_valid_ends_its_session(house):
+    house.api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "leaves"}})
+    token = make_token(house.api, "leaves")
+
+    async def ask(cookie):
+        async with (
+            house.session() as session,
+            session.get("/api/v1/policies", headers={"Cookie": cookie}) as answer,
+        ):
+            return answer.status
+
+    async def log_in():
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            house.session() as session,
+            session.post("/api/v1/session", headers=headers) as answer,
+        ):
+            # Tokens that were made up before make those wait that are new.
+            return answer.status != 429 and answer.headers["Set-Cookie"].partition(";")[0]
+
+    cookie = wait_until(lambda: asyncio.run(log_in()))
+    assert asyncio.run(ask(cookie)) == 403, "known, without rights"
+    house.api.delete(f"/api/v1/namespaces/{HOME}/serviceaccounts/leaves")
+    wait_until(lambda: asyncio.run(ask(cookie)) == 401)

@@ -1,0 +1,40 @@
+"""Which questions about a user are asked, and in which order."""
+
+import asyncio
+
+from dlkube.client import ApiServer
+from dlkube.reviews import Reviews, User
+from dlportal.rights import LIST_NODES, Rights, list_jobs_in, read_rights
+
+
+class Allowed(ApiServer):
+    """An API server that answers reviews by a list of what is allowed."""
+
+    def __init__(self, *acts):
+        self.acts = acts
+
+    async def create(self, resource, document, namespace="", *, dry_run=False, strict=False):
+        asked = document["spec"]["resourceAttributes"]
+        allowed = any(act.attributes()["resourceAttributes"] == asked for act in self.acts)
+        return {"status": {"allowed": allowed}}
+
+
+def read(*acts):
+    listed = []
+
+    async def list_namespaces():
+        listed.append(1)
+        return {"red", "blue", ""}
+
+    async def ask():
+        return await read_rights(Reviews(Allowed(*acts)), User("someone"), list_namespaces)
+
+    return asyncio.run(ask()), len(listed)
+
+
+def test_one_who_sees_all_jobs_needs_no_list_of_namespaces():
+    assert read(LIST_NODES, list_jobs_in()) == (Rights(None, nodes=True), 0)
+
+
+def test_each_namespace_is_asked_for_where_not_all_are_seen():
+    assert read(list_jobs_in("red")) == (Rights(frozenset({"red"}), nodes=False), 1)

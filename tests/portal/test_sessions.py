@@ -1,0 +1,31 @@
+"""Sessions end after their time, at once when they are closed, and there are not more than a number of them."""
+
+from dlportal import sessions
+from dlportal.sessions import LONGEST_S, Sessions
+
+
+def test_a_session_ends_after_its_time_or_when_it_is_closed():
+    now = [0.0]
+    kept = Sessions(lambda: now[0])
+    first, second = kept.open("a", "red"), kept.open("b", "red")
+    assert (kept.find(first), kept.find(second), kept.find("")) == ("a", "b", "")
+    kept.close(second)
+    assert kept.find(second) == ""
+    now[0] = LONGEST_S
+    assert kept.find(first) == ""
+
+
+def test_the_oldest_session_makes_room(monkeypatch):
+    monkeypatch.setattr(sessions, "MOST", 2)
+    kept = Sessions()
+    names = [kept.open(token, token) for token in "abc"]
+    assert [kept.find(name) for name in names] == ["", "b", "c"]
+
+
+def test_a_user_who_logs_in_again_and_again_ends_own_sessions_alone(monkeypatch):
+    monkeypatch.setattr(sessions, "MOST_OF_USER", 2)
+    kept = Sessions()
+    other = kept.open("x", "blue")
+    names = [kept.open(token, "red") for token in "abc"]
+    assert [kept.find(name) for name in names] == ["", "b", "c"]
+    assert kept.find(other) == "x"

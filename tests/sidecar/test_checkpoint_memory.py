@@ -1,0 +1,146 @@
+"""Checkpoints in memory count when they are on the disk, and the memory is never gone on from when it is torn."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dlwire.messages import Phase, Saving
+from tests.sidecar.drivers import wait_until
+from tests.sidecar.reshapes import Job
+from tests.sidecar.savers import SHAPES
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - it is the file system in memory
+NAMED = [shape for shape in SHAPES if shape != "several"]
+"""All but the shape that only time completes."""
+
+
+def find_step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+@pytest.fixture
+def memory(token):
+    return MEMORY / f"dljob-test-{token}"
+
+
+@pytest.fixture
+def job(tmp_path, token, memory):
+    jobs = []
+
+    def begin(shape, *, mebibytes=64, **said):
+        more = f"--checkpoint-memory={mebibytes} --checkpoint-memory-path={memory}"
+        said = {"gap": 0.05, "complete": shape, "writes": "-", "more": more, **said}
+        jobs.append(Job(tmp_path, token, shape, **said))
+        return jobs[-1]
+
+    yield begin
+    for one in jobs:
+        one.sidecar.close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("shape", NAMED)
+def test_a_checkpoint_in_memory_is_confirmed_when_it_is_on_the_disk(job, memory, shape):
+    training = job(shape)
+    for _ in range(3):
+        training.reshape()
+    assert training.tally.saved == {"confirmed": 2}, training.tell()
+    resumes = training.resumes()
+    assert resumes[0] < resumes[1] < resumes[2]
+    assert not training.torn()
+    unit = SHAPES[shape].unit
+    assert (memory / unit.format(resumes[2])).exists()
+    for step in resumes[1:]:
+        assert (training.path / unit.format(step)).exists()
+
+
+@pytest.mark.processes
+def test_what_the_training_saves_unasked_comes_to_the_disk_and_what_it_removes_leaves_it(job):
+    training = job("huggingface", every=40)
+    training.reshape()
+
+    def find_two() -> list[Path]:
+        found = list(training.path.glob("checkpoint-*[0-9]"))
+        return found if len(found) >= 2 else []
+
+    # By their names, because one of them may be gone already.
+    first = min(wait_until(find_two, what="two on the disk"), key=find_step)
+    wait_until(lambda: not first.exists(), what="the rotation of the training on the disk")
+
+
+@pytest.mark.processes
+def test_a_training_that_ends_by_itself_leaves_all_of_it_on_the_disk_and_no_memory(job, memory):
+    training = job("huggingface", every=40)
+    training.reshape()
+    # The one before the second is whole, whenever the training is killed.
+    begun = "checkpoint-*/trainer_state.json"
+    wait_until(lambda: len(list(memory.glob(begun))) >= 2, what="two checkpoints")
+    training.kill_training()
+    training.sidecar.wait_for(lambda state: state.released and state.phase is Phase.FAILED)
+    assert (training.path / "metrics.csv").stat().st_size > 0
+    whole = list(training.path.glob("checkpoint-*/trainer_state.json"))
+    assert whole
+    training.sidecar.close()
+    assert not memory.exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("shape", ["huggingface", "rename"])
+def test_a_training_killed_at_any_moment_goes_on_from_a_whole_one(job, shape):
+    training = job(shape, every=60)
+    training.reshape()
+    training.reshape()
+    chance = random.Random(shape)
+    for _ in range(3):
+        training.change_under_fire(chance, 0.5)
+    training.kill_sidecar()
+    training.change()
+    assert not training.torn(), training.tell()
+
+
+@pytest.mark.processes
+def test_what_a_killed_sidecar_left_in_memory_is_not_gone_on_from(job, memory):
+    training = job("marker")
+    training.reshape()
+    training.reshape()
+    confirmed = training.resumes()[-1]
+    left = memory / "step-999999"
+    training.kill_sidecar()
+    left.mkdir(parents=True, exist_ok=True)
+    (left / ".dljob-complete").write_text("torn")
+    training.change()
+    assert training.resumes()[-1] == confirmed
+    assert not left.exists()
+
+
+@pytest.mark.processes
+def test_memory_that_is_too_small_is_named_with_both_sizes_and_the_next_start_writes_to_the_disk(
+    job, memory
+):
+    training = job("marker", mebibytes=1)
+    training.reshape()
+    filler = memory / "filler.bin"
+    filler.write_bytes(bytes(2 << 20))
+    wait_until(
+        lambda: "CheckpointMemoryTooSmall" in training.problems(), what="the problem of its size"
+    )
+    message = training.problems()["CheckpointMemoryTooSmall"]
+    assert "2 MiB" in message
+    assert "1 MiB" in message
+    training.reshape()
+    wait_until((training.path / "metrics.csv").exists, what="a file on the disk")
+    assert "CheckpointsNotInMemory" in training.problems()
+    training.reshape()
+    assert training.tally.saved["confirmed"] == 2
+
+
+@pytest.mark.processes
+def test_a_training_that_writes_past_the_memory_is_told_where_to_write(job):
+    training = job("marker", writes="", seconds="2")
+    training.reshape()
+    training.reshape()
+    assert training.tally.saved == {Saving.TIMED_OUT.value: 1}, training.tally.saved
+    assert "$DLJOB_CHECKPOINT_DIR" in training.problems()["CheckpointIncomplete"]

@@ -1,0 +1,45 @@
+"""Where servers listen: one rule for ``[ADDRESS]:PORT``, and one error."""
+
+import pytest
+
+from dlwire.endpoints import Endpoint, read_endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (":8080", "", 8080),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("[::1]:65535", "::1", 65535),
+        ("[fe80::1%eth0]:80", "fe80::1%eth0", 80),
+        ("node-1.example:80", "node-1.example", 80),
+    ],
+)
+def test_an_address_with_a_port_is_read_and_written(text, host, port):
+    found = read_endpoint(text)
+    assert found == Endpoint(host, port)
+    assert str(found) == text
+
+
+NONE = (
+    *("", "8080", ":", "a:", "a:b", ":65536", ":-1", ":1e3", ":٣", ":000080", "a:80\n"),
+    *("::1:80", "[::1]", "[::1:80", "http://a:80", "a b:80", "user@a:80"),
+)
+
+
+@pytest.mark.parametrize("text", NONE)
+def test_what_is_none_is_refused_with_what_to_write(text):
+    with pytest.raises(ValueError, match=r"is not an address with a port; write \[ADDRESS\]:PORT"):
+        read_endpoint(text)
+
+
+def test_a_port_that_a_program_chooses_is_refused_where_others_have_to_know_it():
+    with pytest.raises(ValueError, match="with a port from 1 to 65535"):
+        read_endpoint(":0", least_port=1)
+
+
+def test_whether_only_this_machine_reaches_it():
+    inside = ("127.0.0.1", "127.9.9.9", "::1", "localhost")
+    assert all(Endpoint(host, 80).is_loopback for host in inside)
+    outside = ("", "0.0.0.0", "10.0.0.1", "node-1")  # noqa: S104 - not opened
+    assert not any(Endpoint(host, 80).is_loopback for host in outside)

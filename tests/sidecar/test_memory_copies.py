@@ -1,0 +1,230 @@
+"""Checkpoints between memory and disk, where something is in the way: many files, a late answer, an end in between."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from functools import partial
+
+import pytest
+
+from dlsidecar.checkpoints import checkpoint_files
+from dlsidecar.checkpoints.checkpoint_files import MOST_FILES, Mark, Snapshot, take_snapshot
+from dlsidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _replace, copy
+from dlsidecar.checkpoints.memory.cache import Memory
+from dlsidecar.checkpoints.memory.writing_out import Writer
+from dlsidecar.observing.file_threads import Scout
+from dlsidecar.settings import MARKER, Complete, Saving
+
+LIMIT_S = 240.0
+MEBIBYTE = 1 << 20
+
+
+class Place:
+    """A folder on the disk, one in memory, and the checkpoints that a training writes there."""
+
+    def __init__(self, folder):
+        self.disk, self.here = folder / "disk", folder / "memory"
+        self.disk.mkdir()
+        self.saving = Saving(
+            path=str(self.disk),
+            files="step-*",
+            complete=Complete.MARKER,
+            timeout_seconds=LIMIT_S,
+            memory_bytes=1 << 30,
+            memory_path=str(self.here),
+        )
+        self.memory = Memory(self.saving, lambda: -1)
+
+    def prepare(self):
+        return self.memory.prepare(is_alone=True, wanted=lambda: True)
+
+    def save(self, folder, name, *, size=1):
+        unit = folder / name
+        unit.mkdir()
+        (unit / "model.bin").write_bytes(bytes(size))
+        (unit / MARKER).write_text("whole")
+
+    def files_of(self, name) -> dict[str, Mark]:
+        files = take_snapshot(str(self.here)).files
+        return {each: mark for each, mark in files.items() if each.startswith(f"{name}/")}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def litter(folder):
+    folder.mkdir()
+    for number in range(MOST_FILES):
+        (folder / f"{number}.txt").touch()
+
+
+def test_a_disk_with_too_many_files_to_know_all_is_no_reason_to_begin_from_the_start(place):
+    place.save(place.disk, "step-1")
+    litter(place.disk / "many")
+    prepared = place.prepare()
+    # The training goes on from the disk, where its framework finds the checkpoint.
+    assert not prepared.is_in_memory
+    assert f"holds more than {MOST_FILES} files" in prepared.fault
+
+
+def test_a_memory_with_too_many_files_to_know_all_gives_no_part_of_a_checkpoint_and_removes_none(
+    place,
+):
+    place.prepare()
+    for number in (1, 2):
+        place.save(place.here, f"step-{number}")
+        assert place.memory.write_out_newest((), lambda: True).unit == f"step-{number}"
+    files = place.files_of("step-2")
+    litter(place.here / "step-2" / "many")
+    litter(place.here / "many")
+    written = place.memory.write_out("step-2", files, lambda: True)
+    assert f"holds more than {MOST_FILES} files" in written.fault
+    assert place.memory.write_out_newest((), lambda: True).fault == written.fault
+    assert {path.name for path in place.disk.iterdir()} == {"step-1", "step-2"}
+    assert len([*(place.disk / "step-2").iterdir()]) == 2
+
+
+def test_a_folder_that_cannot_be_listed_for_once_gives_no_torn_copy(place, monkeypatch):
+    place.prepare()
+    shards = place.here / "step-1" / "shards"
+    shards.mkdir(parents=True)
+    (shards / "0.bin").write_bytes(b"x")
+    (shards.parent / MARKER).write_text("whole")
+    whole = checkpoint_files.list_folder
+
+    def without_shards(path):
+        if path.rstrip("/").endswith("shards"):
+            raise OSError(24, "Too many open files")
+        return whole(path)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(checkpoint_files, "list_folder", without_shards)
+        written = place.memory.write_out_newest((), lambda: True)
+    assert "Too many open files" in written.fault
+    assert not (place.disk / "step-1").exists()
+    assert place.memory.write_out_newest((), lambda: True).unit == "step-1"
+    assert (place.disk / "step-1" / "shards" / "0.bin").exists()
+
+
+def test_a_copy_that_is_not_wanted_any_more_gets_no_name_after_it_was_synced(place):
+    place.save(place.disk.parent, "step-1")
+    source = take_snapshot(str(place.disk.parent))
+    questions: list[None] = []
+
+    def goes_on():
+        questions.append(None)
+        return len(questions) <= 2  # Its two files; then it is synced.
+
+    with pytest.raises(CannotCopy, match="a newer one is"):
+        copy(source, "step-1", str(place.disk), goes_on=goes_on, is_synced=True)
+    assert not [*place.disk.iterdir()]
+
+
+def test_a_checkpoint_whose_folders_are_too_deep_is_not_copied(place, monkeypatch):
+    place.save(place.here.parent, "step-1")
+    known = take_snapshot(str(place.here.parent))
+    (mark, *_) = known.files.values()
+    deep = Snapshot(known.root, {f"step-1/{'d/' * 1500}model.bin": mark}, is_whole=True)
+    with pytest.raises(CannotCopy, match="its folders are too deep"):
+        copy(deep, "step-1", str(place.disk), goes_on=lambda: True, is_synced=True)
+    assert not [*place.disk.iterdir()]
+
+    def rmtree(path, *, ignore_errors):
+        raise RecursionError
+
+    # What is left cannot be replaced either, and that is said as well.
+    place.save(place.disk, "step-1")
+    place.save(place.disk, f"step-1{REPLACED}")
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(CannotCopy, match="Directory not empty"):
+        copy(known, "step-1", str(place.disk), goes_on=lambda: True, is_synced=False)
+    assert (place.disk / "step-1" / MARKER).exists()
+
+
+def test_a_checkpoint_keeps_its_name_where_the_one_that_shall_replace_it_is_gone(place):
+    place.save(place.disk, "step-1")
+    with pytest.raises(FileNotFoundError):
+        _replace(f"{place.disk}/step-1{MAKING}", f"{place.disk}/step-1")
+    assert [path.name for path in place.disk.iterdir()] == ["step-1"]
+    assert (place.disk / "step-1" / MARKER).exists()
+
+
+# --- a look before a start that comes too late, because the start no longer waited for it --------
+
+
+def look_late(place):
+    return place.memory.prepare(is_alone=True, wanted=lambda: False)
+
+
+def test_a_late_look_brings_nothing_back_and_removes_nothing_of_a_copy_that_was_cut_off(place):
+    names = [f"step-1{REPLACED}", f"step-2{MAKING}"]
+    for name in names:
+        place.save(place.disk, name)
+    look_late(place)
+    assert sorted(path.name for path in place.disk.iterdir()) == names
+    place.prepare()
+    assert [path.name for path in place.disk.glob("step-*")] == ["step-1"]
+
+
+def test_a_late_look_removes_no_checkpoint_from_the_disk(place):
+    place.prepare()
+    for number in (1, 2):
+        place.save(place.here, f"step-{number}")
+        assert place.memory.write_out_newest((), lambda: True).unit == f"step-{number}"
+    shutil.rmtree(place.here / "step-1")
+    # The next start may have written it again by now.
+    look_late(place)
+    assert {path.name for path in place.disk.iterdir()} == {"step-1", "step-2"}
+
+
+def test_a_late_look_puts_no_empty_file_in_the_place_of_another(place):
+    place.prepare()
+    (place.here / "metrics.csv").touch()
+    (place.disk / "metrics.csv").write_text("step,loss")
+    look_late(place)
+    assert (place.disk / "metrics.csv").read_text() == "step,loss"
+
+
+# --- the answer to a request, and the end of the processes --------------------------------
+
+
+async def answer_at_the_end(place, *, is_clerk_out):
+    """Let all processes end while the answer to a request is on its way to the disk; return what is heard."""
+    clerk, gate = Scout("ledger"), threading.Event()
+    writer = Writer(place.memory, clerk, patience_seconds=LIMIT_S)
+    problems = []
+    writer.on_problem = lambda name, message: problems.append((name, message))
+    heard = asyncio.get_running_loop().create_future()
+    try:
+        prepared = asyncio.get_running_loop().create_future()
+        clerk.send(place.prepare, lambda found, _: prepared.set_result(found))
+        assert (await prepared).is_in_memory
+        place.save(place.here, "step-1", size=64 * MEBIBYTE)
+        writer.begin(lambda: ())
+        if is_clerk_out:
+            assert clerk.send(partial(gate.wait, LIMIT_S), lambda *_: None)
+        writer.secure("step-1", place.files_of("step-1"), heard.set_result)
+        assert writer.is_writing_the_rest()
+        gate.set()
+        fault = await asyncio.wait_for(heard, LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            while writer.is_writing_the_rest():
+                await asyncio.sleep(0.01)
+    finally:
+        gate.set()
+        writer.stop()
+        clerk.close()
+    return fault, problems
+
+
+@pytest.mark.parametrize("is_clerk_out", [False, True])
+def test_the_answer_to_a_request_comes_to_the_disk_once_where_the_processes_end_meanwhile(
+    place, is_clerk_out
+):
+    fault, problems = asyncio.run(answer_at_the_end(place, is_clerk_out=is_clerk_out))
+    assert (fault, problems) == ("", [])
+    assert (place.disk / "step-1" / "model.bin").stat().st_size == 64 * MEBIBYTE

@@ -1,0 +1,161 @@
+"""Interleavings at the end of a start, played without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import Any
+
+import pytest
+
+from dlsidecar.behaviour.events import Gone
+from dlsidecar.checkpoints.recognizing import formats
+from dlsidecar.linux.spawning import Reaper
+from dlsidecar.processes import starting
+from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.release_proof import ReleaseProof
+
+
+class Nothing:
+    """A household without members and a reaper that collects no child."""
+
+    collected = 0
+
+    def reap(self):
+        pass
+
+    def members(self):
+        return []
+
+    def kill(self):
+        return []
+
+
+class Memory:
+    """GPUs that answer when the test says so."""
+
+    class release:  # noqa: N801 - as the product's attribute
+        bases: tuple[str, ...] = ("gpu",)
+
+    def __init__(self):
+        self.asked = []
+
+    def begin(self, _attempt):
+        pass
+
+    def end(self):
+        self.asked.clear()
+
+    def ask(self, hear):
+        self.asked.append(hear)
+
+
+def make_proof(memory, told):
+    nothing: Any = Nothing()
+    return ReleaseProof(
+        reaper=nothing,
+        household=nothing,
+        memory=memory,
+        tell=told.append,
+        ranks_live=lambda: False,
+        is_settling=lambda: False,
+        is_output_pending=lambda: False,
+    )
+
+
+def test_a_look_that_is_planned_when_a_start_is_gone_does_not_end_the_next_one():
+    async def story():
+        told: list[object] = []
+        memory = Memory()
+        proof = make_proof(memory, told)
+
+        async def until_asked(count):
+            while len(memory.asked) < count:
+                await asyncio.sleep(0)
+
+        proof.begin(1)
+        proof.look_soon()
+        await until_asked(1)
+        # The machine has everything killed while the first answer is out: a second question follows.
+        proof.kill()
+        await until_asked(2)
+        first, second = memory.asked
+        first(is_confirmed=False)
+        second(is_confirmed=True)
+        assert told == [Gone(1)]
+        # The next start waits for its admission, so that it has no process yet.
+        proof.begin(2)
+        memory.release.bases = ()
+        for _ in range(50):
+            await asyncio.sleep(0.002)
+        assert told == [Gone(1)]
+        assert proof.is_due
+
+    try:
+        asyncio.run(asyncio.wait_for(story(), 240.0))
+    finally:
+        Memory.release.bases = ("gpu",)
+
+
+def test_a_spare_that_has_ended_unreplaced_is_not_killed_by_number_0(monkeypatch):
+    """The number 0 is that of the process group of the SideCar itself."""
+
+    class Rank:
+        rank = local_rank = 0
+        gpus = ()
+        environment = {}  # noqa: RUF012 - nothing writes there
+
+    sent = []
+    monkeypatch.setattr(starting, "send", lambda *what: sent.append(what))
+    nothing: Any = None
+    starter = starting.RankStarter(
+        nothing,
+        nothing,
+        outputs=nothing,
+        reaper=nothing,
+        nursery=nothing,
+        tell=nothing,
+        on_end=nothing,
+        look_soon=nothing,
+    )
+    starter.begin(1)
+    rank: Any = Rank
+    trainer = Trainer(rank)
+    starter._hear_warm(trainer, 1, fault="its answers ended")
+    assert sent == []
+    trainer.pid = 4711
+    starter._hear_warm(trainer, 1, fault="its answers ended")
+    assert [pid for pid, _ in sent] == [4711]
+
+
+def test_a_listener_that_fails_takes_no_other_end_with_it(monkeypatch, caplog):
+    statuses = [(11, 0), (12, 0), (0, 0)]
+    monkeypatch.setattr(os, "waitpid", lambda *_: statuses.pop(0))
+    heard: list[Any] = []
+
+    def fail(_ended):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    reaper = Reaper()
+    reaper.watch(11, fail)
+    reaper.watch(12, heard.append)
+    reaper.reap()
+    assert [ended.code for ended in heard] == [0]
+    assert "Too many open files" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("number", "is_passing"), [(errno.EMFILE, True), (errno.ESTALE, True), (errno.EACCES, False)]
+)
+def test_an_error_of_reading_says_whether_it_is_the_fault_of_the_file(
+    tmp_path, monkeypatch, number, is_passing
+):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "model.json"
+    path.write_text("{}")
+    monkeypatch.setattr(os, "pread", fail)
+    found = formats.examine(str(path))
+    assert (found.is_passing, bool(found.fault)) == (is_passing, True)

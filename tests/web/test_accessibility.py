@@ -1,0 +1,148 @@
+"""
+Every view is accessible: axe-core finds nothing serious, the keyboard reaches all, and a phone
+shows it without scrolling sideways.
+
+axe-core is in ``vendor``, for tests alone, with its hashes and licences.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.web.devtools import opened
+from tests.web.records import SCRIPT
+from tests.web.served import TOKEN, Told, served
+from tests.web.test_live import CHOOSE, NODES
+from tests.web.test_queue_data import job
+
+CHROMIUM = shutil.which("chromium") or ""
+VENDOR = Path(__file__).parent / "vendor"
+
+in_a_browser = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on the path")
+
+READY = {
+    "lanes": "document.querySelector('canvas') !== null",
+    "now": "document.querySelectorAll('.gpu').length === 3",
+    "jobs": "document.querySelector('.history') !== null",
+    "usage": "document.querySelector('.stack') !== null",
+    "whatif": "document.querySelectorAll('select')[1]?.options.length === 3",
+}
+"""When a view shows what it has."""
+
+SERIOUS = """
+axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => violations
+  .filter(({ impact }) => impact === "serious" || impact === "critical")
+  .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 120)} (${node.failureSummary})`).join(" | ")}`))
+"""
+
+REACHABLE = """
+[...document.querySelectorAll("button, select, input, a[href], [tabindex]")]
+  .filter((each) => !each.disabled && each.tabIndex >= 0).length
+"""
+
+PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+
+
+def source():
+    told = Told()
+    told.nodes = NODES
+    told.jobs = [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
+    return told
+
+
+@contextlib.asynccontextmanager
+async def each_view(tmp_path):
+    """Open the page; yields it, and a function that shows a view."""
+    async with (
+        served(source()) as ask,
+        opened(CHROMIUM, f"{ask.address}#token={TOKEN}", tmp_path / "profile") as page,
+    ):
+        await page.until("document.querySelector('nav') !== null")
+
+        async def show(view):
+            place = f"view={view}"
+            if view == "jobs":
+                place += f"&job={SCRIPT}"
+            await page.evaluate(f"location.hash = new URLSearchParams({json.dumps(place)})")
+            await page.until(READY[view])
+            if view == "whatif":
+                await page.evaluate(CHOOSE)
+                await page.until("!document.querySelectorAll('input')[2].disabled")
+                await page.evaluate("document.querySelector('form button').click()")
+                await page.until("document.querySelectorAll('.future').length === 2")
+
+        yield page, show
+
+
+def test_what_is_vendored_is_what_its_hashes_say():
+    for line in (VENDOR / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+        digest, name = line.split()
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
+
+
+@in_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_any_view(tmp_path, scheme):
+    axe = (VENDOR / "axe.min.js").read_text(encoding="utf-8")
+
+    async def look():
+        found = {}
+        async with each_view(tmp_path) as (page, show):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            await page.ask("Emulation.setEmulatedMedia", features=features)
+            await page.evaluate(f"{axe}; null")
+            for view in READY:
+                await show(view)
+                found[view] = await page.evaluate(SERIOUS)
+            # The form that asks for the token.
+            await page.evaluate("sessionStorage.clear(); location.hash = 'token=wrong'")
+            await page.until("document.querySelector('input[type=password]') !== null")
+            found["asking"] = await page.evaluate(SERIOUS)
+        assert found == {view: [] for view in found}
+
+    asyncio.run(look())
+
+
+@in_a_browser
+def test_the_keyboard_reaches_all_that_can_be_pressed_in_any_view(tmp_path):
+    async def look():
+        async with each_view(tmp_path) as (page, show):
+            for view in READY:
+                await show(view)
+                await page.evaluate("document.activeElement.blur(); window.reached = new Set()")
+                count = await page.evaluate(REACHABLE)
+                for _ in range(count + 2):
+                    await page.press("Tab", code=9)
+                    await page.evaluate(
+                        "document.activeElement !== document.body && reached.add(document.activeElement)"
+                    )
+                assert await page.evaluate("reached.size") == count, view
+            # A job is a press of Enter away from its GPU.
+            await show("now")
+            await page.evaluate("document.querySelector('button.gpu').focus()")
+            await page.press("Enter", code=13, text="\r")
+            await page.until("location.hash.includes('view=jobs')")
+            assert page.complaints == []
+
+    asyncio.run(look())
+
+
+@in_a_browser
+def test_a_phone_shows_any_view_without_scrolling_sideways(tmp_path):
+    async def look():
+        async with each_view(tmp_path) as (page, show):
+            await page.ask("Emulation.setDeviceMetricsOverride", **PHONE)
+            for view in READY:
+                await show(view)
+                widths = (
+                    "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+                )
+                scrolled, width = await page.evaluate(widths)
+                assert (scrolled <= width, width) == (True, 360), view
+
+    asyncio.run(look())
