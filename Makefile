@@ -7,8 +7,6 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Python writes compiled files, so that the processes that tests start need not compile them again.
 export PYTHONDONTWRITEBYTECODE :=
-# The servers of Kubernetes have memory enough here, and better things to do than to collect it.
-test test-cluster test-control-plane: export GOGC := 400
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,16 +15,13 @@ BIN := $(VENV)/bin
 # names another. Plain python3 comes last, because it may be newer than the locked wheels.
 PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
 
-# How many processes share the tests. One more than a small machine has cores, because many tests
-# wait for servers and processes.
-JOBS := 3
-
-# The least share of dlcore's branches that the tests must take, in percent.
-BRANCHES := 95
+# What runs the tests: it limits them all, and leaves no process behind (tests/running).
+RUN = "$$(scripts/find-python $(PYTHONS))" -m tests.running
 
 .PHONY: help
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@echo; echo "the parts of make deep, each a target: $(DEEP)"
 
 .PHONY: setup
 setup: $(VENV)/.installed  ## make .venv from the lock (at once when it is up to date)
@@ -63,8 +58,8 @@ lint: setup  ## formatting, style, types and the arrows between packages
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: check
-check: lint  ## lint and the fast tests, in under two minutes
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not processes and not cluster and not nodes"
+check:  ## lint and the pure tests, in under two minutes
+	@exec $(RUN) check
 
 # Not --quiet, which hides the warnings from --strict too. In an environment of its own, so that nothing of the site is in the way of what is tested.
 .docs/.installed: requirements.docs.lock $(VENV)/.locked
@@ -76,29 +71,26 @@ check: lint  ## lint and the fast tests, in under two minutes
 docs: .docs/.installed  ## the docs as a site with search, in site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict
 
-# Before the tests, whose own limits of time are not meant for building.
 .PHONY: servers
-servers: setup  ## find the real servers that tests want, or build them where there is Go
-	$(BIN)/python -m tests.servers.binaries
+servers: setup  ## find the real servers and images that tests want, or build them where there is Go
+	$(BIN)/python -m tests.servers.preparing
 
-# The linters come first and the floor is held inside pytest, so that pytest's own summary is
-# the last line.
 .PHONY: test
-test: lint docs servers  ## lint, the site and all tests, with the floor on the branches of dlcore
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not nodes and not frameworks" --cov --cov-report=term --min-branches=$(BRANCHES)
+test:  ## the gate: lint, the site, all pure tests, and one real run of every behaviour
+	@exec $(RUN) test
 
-.PHONY: test-sidecar
-test-sidecar: setup  ## of all tests only those with real SideCars and training processes
-	$(BIN)/pytest -n $(JOBS) -m "processes and not frameworks"
+.PHONY: deep
+deep:  ## everything else, part by part; parts that were green with these files are passed over
+	@exec $(RUN) deep
 
-.PHONY: test-control-plane
-test-control-plane: setup servers  ## of all tests only those on a real control plane of Kubernetes
-	$(BIN)/pytest -n $(JOBS) -m "cluster and not frameworks"
+DEEP := test-slow test-processes test-control-plane test-nodes chaos attack test-long test-frameworks bench
+.PHONY: $(DEEP)
+$(DEEP):
+	@exec $(RUN) $@
 
-# In one process, because one cluster is all that a machine has room for.
-.PHONY: test-cluster
-test-cluster: setup servers  ## the tests on real nodes, with containers: as root, on Debian
-	$(BIN)/pytest -m "nodes" tests/chart tests/cluster tests/servers
+.PHONY: which-tests
+which-tests:  ## name the parts that the change at hand needs
+	@scripts/which-tests
 
 .PHONY: sidecar
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
@@ -121,45 +113,13 @@ release: setup servers .release/.installed  ## wheel, sdist, SideCar, chart, plu
 manifests: setup servers  ## write manifests/ and the other files that follow from the chart
 	$(BIN)/python scripts/write-manifests
 
-.PHONY: chaos
-chaos: setup servers  ## kill controllers, operators and trainings at 520 points, and check the result
-	$(BIN)/python -m tests.chaos
-	$(BIN)/python -m tests.local.histories
-	$(BIN)/python -m tests.sidecar.torn
-	$(BIN)/python -m tests.operator.chaos
-	@if [ "$$(id -u)" = 0 ]; then $(MAKE) chaos-cluster; \
-		else echo "the same on real nodes takes root: make chaos-cluster" >&2; fi
-
-.PHONY: chaos-cluster
-chaos-cluster: setup servers  ## the same on real nodes, as root: everything that there is dies, 60 times
-	$(BIN)/python -m tests.cluster.chaos
-
-.PHONY: attack
-attack: setup servers  ## the suite of attacks: hostile inputs and what else means harm, with counts; broken is 0
-	$(BIN)/python -m tests.attack --full
-
-.PHONY: test-long
-test-long: setup  ## what takes very long, such as every trace to its end; not in make test
-	$(BIN)/pytest -n $(JOBS) --long --timeout 3600
-
 .frameworks/.installed: scripts/install-frameworks
 	@scripts/install-frameworks .frameworks
 	@touch $@
 
-.PHONY: test-frameworks
-test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and TensorFlow (2.3 GB)
-	$(BIN)/pytest -v -m frameworks
-
 .PHONY: test-gpu
 test-gpu: setup  ## what only a real NVIDIA GPU can show, in under ten minutes; skipped without one
 	@scripts/test-gpu .gpu
-
-# One that cannot run here, such as that of real nodes without root, does not keep the others from it.
-.PHONY: bench
-bench: setup  ## every benchmark in its quick form, which is the one without options
-	@shopt -s nullglob; failed=; for script in benchmarks/[a-z]*.py; do \
-		echo "== $$script"; $(BIN)/python "$$script" || failed="$$failed $$script"; done; \
-	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .PHONY: format
 format: setup  ## put the code into its form and mend what a tool can mend
@@ -172,6 +132,6 @@ lock:  ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean:  ## remove what was made here, .venv too
-	rm -rf $(VENV) .docs .release .frameworks .gpu build dist plots site htmlcov coverage.json .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .docs .release .frameworks .gpu .tests build dist plots site htmlcov coverage.json .coverage .coverage.* .hypothesis \
 		.import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,7 +20,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 from dllocal.folders import Folders
-from tests.servers.binaries import BUILD_SECONDS
+from tests.running import watching
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
 
@@ -46,9 +46,6 @@ if PROFILE == "steady":
     providers._get_local_constants = Constants
 
 
-BRAIN = Path(__file__).parent / "core"
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--min-branches",
@@ -69,7 +66,8 @@ def _leave_no_sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         shutil.rmtree(Folders(jobs.parent).sockets, ignore_errors=True)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    watching.install(config)
     # A background process of a shell ignores Ctrl-C, and so would all processes that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -86,16 +84,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        # The first of them may have to build the servers.
-        if "cluster" in item.keywords and "timeout" not in item.keywords:
-            item.add_marker(pytest.mark.timeout(BUILD_SECONDS + 300.0))
-        # The first of them may have to build images as well.
-        if "nodes" in item.keywords and "timeout" not in item.keywords:
-            item.add_marker(pytest.mark.timeout(2 * BUILD_SECONDS))
-        # The floor is for the brain's own tests to hold, and to measure doubles what all others take.
-        if BRAIN not in item.path.parents:
-            item.add_marker(pytest.mark.no_cover)
     wanted = bool(config.getoption("--long"))
     left_out = [item for item in items if ("long" in item.keywords) != wanted]
     if left_out:

@@ -5,7 +5,7 @@ A kit is what is looked for together, in the folders that environment variables 
 in a cache that is keyed by the pins; it is built into that cache where there is Go. Without any of these
 the tests that need it are skipped and say why, but with ``CI=true`` they fail.
 
-To build everything beforehand: ``python -m tests.servers.binaries``.
+To build everything beforehand: ``make servers`` (:mod:`tests.servers.preparing`).
 """
 
 import fcntl
@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -314,21 +313,3 @@ def _compile(kit: Kit, name: str, command: list[str], environment: dict[str, str
     if built.returncode != 0:
         lines = built.stderr.strip().splitlines() or ["no output"]
         raise Unavailable(f"{name} cannot be built with {command[0]}: {lines[-1]}")
-
-
-def main() -> int:
-    """Find or build every kit, and say where each is or why there is none."""
-    missing = 0
-    for kit in KITS:
-        try:
-            found = find_all(kit)
-            told = f"{kit.noun}: {', '.join(str(path) for path in found.values())}"
-        except Unavailable as error:
-            missing += 1
-            told = str(error)
-        sys.stdout.write(f"{told}\n")
-    return 1 if missing and os.environ.get("CI") == "true" else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
