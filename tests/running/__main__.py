@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.running import kernel, notes, reporting
@@ -34,31 +35,41 @@ GREEN = reporting.KEPT / "deep.json"
 # --- outside: the namespace, and its end -----------------------------------------------------------
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], program: Sequence[str] = ("-m", "tests.running")) -> int:
+    """Run what the words name; ``program`` is how Python starts this very program."""
     if words[:1] == [INSIDE]:
         return run_inside(words[1:])
+    try:
+        return run_parts(words, program)
+    except Ended as ended:
+        return ended.status
+
+
+def run_parts(words: list[str], program: Sequence[str]) -> int:
+    """Run the named parts one after the other; the first failure is the status."""
     names = [part.name for part in DEEP] if words == ["deep"] else words
     if not names or (unknown := [name for name in names if name not in PARTS]):
         say(f"parts: deep, {', '.join(PARTS)}; not {', '.join(unknown if names else [])}")
         return 2
     kernel.end_with_parent()
     kernel.become_subreaper()
+    _end_on_signals()
     # A short name, because sockets are below it.
     with tempfile.TemporaryDirectory(prefix="dljob-", ignore_cleanup_errors=True) as folder:
         status = 0
         for name in names if words != ["deep"] else _not_yet_green(names):
-            status = run_outside(name, Path(folder)) or status
+            status = run_outside(name, Path(folder), program) or status
         return status
 
 
-def run_outside(name: str, folder: Path) -> int:
+def run_outside(name: str, folder: Path, program: Sequence[str]) -> int:
     """Start the run where nothing can escape from it, and end it when this process is told to end."""
     home, temporary = folder / name, folder / "tmp"
     for place in (folder, home, temporary):
         place.mkdir(exist_ok=True)
         # Users that tests make reach what is theirs below it, and can list nothing.
         place.chmod(0o711)
-    command = [*_enclosed(), sys.executable, "-m", "tests.running", INSIDE, name, str(home)]
+    command = [*_enclosed(), sys.executable, *program, INSIDE, name, str(home)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -66,17 +77,27 @@ def run_outside(name: str, folder: Path) -> int:
         preexec_fn=_begin_below,  # noqa: PLW1509 - there are no threads
     )
 
-    def end(signum: int, _frame: object) -> None:
+    try:
+        status = process.wait()
+    except Ended as ended:
         _end_run(process)
         shutil.rmtree(folder, ignore_errors=True)
-        sys.exit(128 + signum)
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, end)
-    status = process.wait()
+        sys.exit(ended.status)
     _kill_all(kernel.find_descendants(os.getpid()))
     shutil.rmtree(temporary, ignore_errors=True)
     return status
+
+
+def _end_on_signals() -> None:
+    """Raise :class:`Ended` where the program is when it is told to end."""
+
+    def end(signum: int, _frame: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(128 + signum, f"ended by {signal.Signals(signum).name}")
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, end)
 
 
 def _begin_below() -> None:
@@ -157,12 +178,7 @@ def run_inside(words: list[str]) -> int:
     part, folder = PARTS[words[0]], Path(words[1])
     kernel.become_subreaper()
     supervisor = Supervisor(part, folder)
-
-    def end(signum: int, _frame: object) -> None:
-        raise Ended(128 + signum, f"ended by {signal.Signals(signum).name}")
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, end)
+    _end_on_signals()
     say(f"== {part.name}: {part.purpose}")
     reporting.print_machine()
     try:

@@ -10,13 +10,16 @@ Control groups are the one thing that a room does not keep to itself; they are r
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from tests.servers.api import Refused
 from tests.servers.binaries import NODE, Unavailable, find_all
@@ -29,6 +32,13 @@ from tests.sidecar.drivers import find_processes, is_alive, wait_until
 PLUGINS = Path("/usr/lib/cni")
 GROUPS = Path("/sys/fs/cgroup")
 GROUP = "dljob-test-"
+WORD = f"{os.getpid()}x{secrets.token_hex(4)}"
+"""
+The name of this run among those of this machine. Not its process id alone: in a PID namespace every run has the same small ones.
+"""
+OWN_GROUP = f"{GROUP}{WORD}-"
+_HELD: list[TextIO] = []
+"""The lock that says that this run lives."""
 """So the names of control groups begin; then comes who has made them."""
 STEP_SECONDS = 300.0
 PODS = "10.244.0.0/16"
@@ -67,7 +77,7 @@ class RealNode:
         self.address = address_of(number)
         self._room = room
         self.folder = self._folder = folder
-        self.groups = f"{GROUP}{os.getpid()}-{self.name}"
+        self.groups = f"{OWN_GROUP}{self.name}"
         """How its control groups are named."""
         folder.mkdir(parents=True)
         plane.authority.issue_server(self.name, self.address).write(folder, "kubelet")
@@ -202,6 +212,7 @@ class RealNodes:
 def make_nodes(count: int, *, room: Room, plane: ControlPlane, folder: Path) -> RealNodes:
     """Make nodes of a control plane that runs at :data:`HOST` in a room; they are not yet started."""
     programs = find_all(NODE)
+    hold_groups()
     remove_stale_groups()
     nodes = tuple(
         RealNode(
@@ -264,10 +275,36 @@ def find_members(name: str) -> list[int]:
 
 
 def remove_stale_groups() -> None:
-    """Remove the empty control groups of those who were killed."""
+    """Remove the control groups of runs that were killed: those in which no process lives, of runs that hold no lock."""
     for group in find_groups(GROUP):
-        if not is_alive(int(group.name.removeprefix(GROUP).partition("-")[0])):
+        word = group.name.removeprefix(GROUP).partition("-")[0]
+        if f"{GROUP}{word}-" != OWN_GROUP and not _is_held(word):
             _remove_group(group)
+
+
+def _lock_of(word: str) -> Path:
+    return Path("/tmp") / f"{GROUP}{word}.lock"  # noqa: S108 - the control groups are the whole machine's, too
+
+
+def _is_held(word: str) -> bool:
+    """Whether the run with this word lives: the kernel ends its lock with it."""
+    try:
+        with _lock_of(word).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    _lock_of(word).unlink(missing_ok=True)
+    return False
+
+
+def hold_groups() -> None:
+    """Have a lock that says that this run lives, until it ends."""
+    if not _HELD:
+        lock = _lock_of(WORD).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _HELD.append(lock)
 
 
 def _remove_group(group: Path) -> None:

@@ -20,6 +20,7 @@ from tests.servers.packages import ensure_packages
 from tests.servers.realnodes import (
     GROUP,
     HOST,
+    OWN_GROUP,
     find_groups,
     make_nodes,
     open_room,
@@ -83,7 +84,7 @@ def look_around() -> dict[str, list[str]]:
         **told,
         "mounts": sorted(mounts),
         "files": sorted(names),
-        "groups": [str(group) for group in find_groups(f"{GROUP}{os.getpid()}-")],
+        "groups": [str(group) for group in find_groups(OWN_GROUP)],
         "switches": [Path("/proc/sys/net/ipv4/ip_forward").read_text()],
     }
 
@@ -182,7 +183,7 @@ def test_of_a_node_whose_tests_are_killed_only_empty_control_groups_are_left(mac
         assert tests.stdout.readline() == "runs\n"
         tests.kill()
     wait_until(lambda: find_processes(str(folder)) == [], what="the end of all of it")
-    theirs = f"{GROUP}{tests.pid}-"
+    theirs = f"{GROUP}{tests.pid}x"
     assert find_groups(theirs)
     remove_stale_groups()
     assert find_groups(theirs) == []

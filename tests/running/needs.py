@@ -1,0 +1,87 @@
+"""
+Which parts of ``make deep`` a change needs, by the files that it touches: what ``make which-tests`` prints.
+
+The gate runs for every change; a release needs all parts.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from tests.running.output import say
+
+MACHINE = ("test-processes", "chaos")
+CLUSTER = ("test-control-plane", "test-nodes")
+NEEDS: dict[str, tuple[str, ...]] = {
+    "operator/dlapi": ("test-processes",),
+    "operator/dlcontrol": (*MACHINE, *CLUSTER, "bench"),
+    "operator/dlcore": ("test-slow", "test-long", "bench"),
+    "operator/dlctl": ("test-slow", "test-processes", "test-control-plane"),
+    "operator/dlgangs": ("test-control-plane",),
+    "operator/dlkube": (*CLUSTER, "bench"),
+    "operator/dllocal": (*MACHINE, "attack"),
+    "operator/dloperator": (*CLUSTER, "chaos", "bench"),
+    "operator/dlpapers": ("test-slow", "test-processes"),
+    "operator/dlportal": ("test-control-plane",),
+    "operator/dlsim": ("test-slow", "test-long", "bench"),
+    "operator/dlstore": ("test-processes", "chaos"),
+    "operator/dlweb": ("test-processes", "test-control-plane"),
+    "sidecar": (*MACHINE, "test-nodes", "attack"),
+    "benchmarks": ("bench",),
+    "examples": ("test-frameworks", "test-processes", "test-nodes"),
+    "manifests": CLUSTER,
+    "crds": CLUSTER,
+    "Dockerfile": ("test-nodes",),
+    "profiles": ("test-slow", "test-long"),
+    "requirements": ("test-slow", *MACHINE, *CLUSTER),
+    "tests/attack": ("attack",),
+    "tests/chaos": ("chaos",),
+    "tests/chart": CLUSTER,
+    "tests/cluster": ("test-nodes",),
+    "tests/control": ("test-slow", "test-processes"),
+    "tests/core": ("test-slow",),
+    "tests/ctl": ("test-slow", "test-processes", "test-control-plane"),
+    "tests/hostile": ("attack", "test-processes"),
+    "tests/local": ("test-processes", "chaos"),
+    "tests/operator": ("test-control-plane", "chaos"),
+    "tests/packages": ("test-processes",),
+    "tests/portal": ("test-control-plane",),
+    "tests/project": ("test-slow",),
+    "tests/servers": CLUSTER,
+    "tests/sidecar": ("test-processes", "chaos"),
+    "tests/sim": ("test-slow", "test-long"),
+    "tests/web": ("test-processes",),
+}
+"""By the begin of a path."""
+BASE = "main"
+
+
+def find_needs(files: Iterable[str]) -> dict[str, list[str]]:
+    """The parts that changed files need, each with the places that need it."""
+    needs: dict[str, list[str]] = {}
+    for place, parts in NEEDS.items():
+        if any(file.startswith(place) for file in files):
+            for part in parts:
+                needs.setdefault(part, []).append(place)
+    return needs
+
+
+def list_changed(base: str) -> list[str]:
+    """The files that differ from where this branch left the base, uncommitted ones included."""
+    words = ("git", "merge-base", base, "HEAD")
+    left = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    names = ("git", "diff", "--name-only", left.stdout.strip())
+    changed = subprocess.run(names, capture_output=True, text=True, check=True, timeout=60)
+    return changed.stdout.split()
+
+
+def main(words: list[str]) -> int:
+    files = list_changed(words[0] if words else BASE)
+    say(f"make test  # {len(files)} files changed")
+    for part, places in sorted(find_needs(files).items()):
+        say(f"make {part}  # {', '.join(places)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
