@@ -4,8 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dlcore import policies
 from dlcore.assuming import (
     AS_LONG_AGAIN,
@@ -44,32 +42,24 @@ def assumes_of(name: str) -> Assumes:
 # --- every policy -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", policies.NAMES)
-def test_a_policy_that_needs_something_says_what_it_does_without(name: str):
-    needs, assumes = policies.make(name).needs, assumes_of(name)
-    assert bool(assumes) or needs == "nothing"
-    assert (Knowledge.LENGTH in assumes) == any(
-        word in needs for word in ("iterations", "lengths", "sizes")
-    )
-    assert (Knowledge.SPEED in assumes) == ("speeds" in needs)
-    assert (Knowledge.MEASURED in assumes) == ("speeds" in needs)
-
-
-@pytest.mark.parametrize("name", policies.NAMES)
-def test_every_fallback_is_told_of_a_job_of_which_nothing_is_known(name: str):
+def test_a_policy_says_what_it_does_without_what_it_needs_and_nothing_else():
     blank = make_state(
         iterations_total=math.inf, batch=BatchRange(elastic=True, maximum=256), options=(1, 2)
     )
-    told = assume(blank, name, profiles=())
-    fallbacks = {k: v for k, v in assumes_of(name).items() if k is not Knowledge.MEASURED}
-    assert [each.partition(f"; {name} ")[2] for each in told] == list(fallbacks.values())
-    assert all(each.isprintable() and not each.endswith(".") for each in told)
-
-
-@pytest.mark.parametrize("name", policies.NAMES)
-def test_nothing_is_told_of_a_job_of_which_all_is_known(name: str):
     training = Training(iterations=1000, iterations_per_epoch=100)
-    assert assume(make_state(options=(1, 2, 4), training=training), name) == ()
+    known = make_state(options=(1, 2, 4), training=training)
+    for name in policies.NAMES:
+        needs, assumes = policies.make(name).needs, assumes_of(name)
+        assert bool(assumes) or needs == "nothing", name
+        is_length_needed = any(word in needs for word in ("iterations", "lengths", "sizes"))
+        assert (Knowledge.LENGTH in assumes) == is_length_needed, name
+        assert (Knowledge.SPEED in assumes) == ("speeds" in needs), name
+        assert (Knowledge.MEASURED in assumes) == ("speeds" in needs), name
+        told = assume(blank, name, profiles=())
+        fallbacks = {k: v for k, v in assumes.items() if k is not Knowledge.MEASURED}
+        assert [each.partition(f"; {name} ")[2] for each in told] == list(fallbacks.values())
+        assert all(each.isprintable() and not each.endswith(".") for each in told)
+        assert assume(known, name) == (), name
 
 
 def test_the_documentation_has_a_row_for_each_policy_with_its_fallbacks():
@@ -95,16 +85,6 @@ def test_a_job_of_unknown_length_is_told_of_the_lengths_of_others():
     )
 
 
-def test_a_length_that_is_predicted_is_told_with_its_bounds():
-    state = make_state(options=(1,), iterations_total=1000.0, iterations_between=(900.0, 1200.0))
-    (clause,) = assume(state)
-    assert clause == (
-        "its length follows from its target; foresight uses a prediction, between 900 and 1,200"
-        " iterations"
-    )
-    assert assume(state, "sia") == ()
-
-
 def test_numbers_of_gpus_that_were_never_measured_are_named():
     def told(*options: int) -> str:
         (clause,) = assume(make_state(options=options))
@@ -117,11 +97,6 @@ def test_numbers_of_gpus_that_were_never_measured_are_named():
     assert told(1, 3).startswith("its speed on 3 GPUs was never")
     # More than the cluster has are of no interest.
     assert assume(make_state(options=(4, 8)), n1=4) == ()
-
-
-def test_many_numbers_of_gpus_are_counted():
-    (clause,) = assume(make_state(options=tuple(range(1, 9))))
-    assert clause.startswith("its speed on 5 of its numbers of GPUs was never measured")
 
 
 def test_types_of_gpu_are_named_where_there_are_several():
@@ -148,19 +123,6 @@ def test_what_a_running_job_shows_is_not_missing():
     )
 
 
-def test_a_job_without_any_place_on_this_cluster_is_told_nothing_of_speeds():
-    assert assume(make_state(options=(1,), types=("H100",)), profiles=()) == ()
-
-
-def test_jobs_that_are_alike_share_what_was_found():
-    states = [make_state(f"job-{n}", options=(8,)) for n in range(3)]
-    other = make_state("other", options=(1,))
-    snapshot = make_snapshot(make_cluster(n1=8), *states, other, profiles=(KNOWN,))
-    found = Assumptions(snapshot, policies.make("foresight"))
-    assert len({found.of(state) for state in states}) == 1
-    assert found.of(other) == ()
-
-
 def test_other_batches_are_missing_until_one_was_measured():
     batch = BatchRange(elastic=True, maximum=256)
     training = Training(iterations=1000, iterations_per_epoch=100)
@@ -169,22 +131,3 @@ def test_other_batches_are_missing_until_one_was_measured():
     assert clause == f"its speed with other batch sizes was never measured; ones {GUESSES}"
     larger = Profile(KNOWN.type._replace(batch_size=128), {Shape(1, 1, ""): Speed(1.0)})
     assert assume(state, "ones", profiles=(KNOWN, larger)) == ()
-
-
-def test_afs_p_supposes_what_its_option_says():
-    state = make_state(options=(1, 8))
-    (linear,) = assume(state, "afs-p")
-    assert linear.endswith(
-        "afs-p supposes that beyond the measured numbers of GPUs each GPU adds as much as before"
-    )
-    (guess,) = assume(state, "afs-p:overestimate=false")
-    assert guess.endswith(f"afs-p {GUESSES}")
-
-
-def test_a_policy_that_says_nothing_is_told_nothing_of():
-    class Silent:
-        name = "silent"
-
-    state = make_state(iterations_total=math.inf)
-    snapshot = make_snapshot(make_cluster(n1=4), state)
-    assert Assumptions(snapshot, Silent()).of(state) == ()  # type: ignore[arg-type]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.model import Cause, CauseCode, JobId, JobState, Role, Snapshot
+from dlcore.model import Cause, CauseCode, JobId, JobState, Snapshot
 from dlcore.planning import Change, Plan, Start, Step, Wait
 from dlcore.policies.papers.dragon.policy import Memory
-from tests.builders import make_cluster, make_node, make_snapshot, make_state
+from tests.builders import make_cluster, make_snapshot, make_state
 
 LATE = 1000.0
 """When everything that waits since the beginning is urgent, and all that idles is idle for long."""
@@ -68,16 +68,6 @@ def test_the_policy_asks_to_be_woken_when_a_job_will_be_urgent():
     assert decide(make_crowded(31.0)).wake_at is None
 
 
-def test_a_job_that_came_back_waits_since_then_and_not_since_its_submission():
-    old = hold("old", {"n1": range(4)}, options=(1, 2, 4))
-    back = make_state("back", options=(2,), started_at=5.0)
-    snapshot = make_snapshot(make_cluster(n1=4), old, back, now=LATE)
-    plan = decide(snapshot)
-    assert plan.wake_at == LATE + 30.0
-    later = replace(snapshot, now=LATE + 30.0, policy_state=plan.policy_state)
-    assert counts_of(later) == {"old": 2, "back": 2}
-
-
 # --- the smallest urgent job first
 
 
@@ -87,14 +77,6 @@ def test_the_smallest_urgent_job_is_served_first_and_not_the_first_that_came():
     counts = counts_of(make_snapshot(make_cluster(n1=4), old, large, small, now=LATE))
     # The small one leaves one GPU, which is too little for the large one.
     assert counts == {"old": 2, "small": 1}
-
-
-def test_of_jobs_with_equally_many_gpus_the_one_with_fewer_parameter_servers_is_smaller():
-    old = hold("old", {"n1": range(2)}, options=(1, 2))
-    wide = make_state("wide", options=(1,), roles=(Role(name="ps", replicas=2),))
-    narrow = make_state("narrow", options=(1,), roles=(Role(name="ps", replicas=1),))
-    counts = counts_of(make_snapshot(make_cluster(n1=2), old, wide, narrow, now=LATE))
-    assert counts == {"old": 1, "narrow": 1}
 
 
 def test_if_the_smallest_urgent_job_cannot_be_launched_no_job_is_made_smaller():
@@ -107,31 +89,6 @@ def test_if_the_smallest_urgent_job_cannot_be_launched_no_job_is_made_smaller():
         now=LATE,
     )
     assert counts_of(snapshot) == {}
-
-
-def test_a_job_that_may_be_on_one_node_only_does_not_keep_larger_ones_from_being_launched():
-    full = hold("full", {"n1": range(2)}, options=(2,))
-    giver = hold("giver", {"n2": range(4)}, options=(1, 2, 4))
-    bound = make_state("bound", options=(1,), bound_to=("n1",))
-    large = make_state("large", options=(2,))
-    counts = counts_of(make_snapshot(make_cluster(n1=2, n2=4), full, giver, bound, large, now=LATE))
-    assert counts == {"giver": 2, "large": 2}
-
-
-def test_an_urgent_job_gets_what_is_free_before_any_job_is_made_smaller():
-    old = hold("old", {"n1": range(4)}, options=(1, 2, 4))
-    new = make_state("new", options=(1, 2, 4), requested=4)
-    cluster = make_cluster(n1=4, n2=3)
-    # Its request is free over two nodes nowhere, so it takes the most below that.
-    assert counts_of(make_snapshot(cluster, old, new, now=LATE)) == {"new": 2}
-
-
-def test_room_is_made_for_no_more_than_the_minimum():
-    old = hold("old", {"n1": range(8)}, options=(1, 2, 4, 8))
-    new = make_state("new", options=(2, 4, 8))
-    counts = counts_of(make_snapshot(make_cluster(n1=8), old, new, now=LATE))
-    # The old one has optional numbers only, so two of the four that it gives stay idle.
-    assert counts == {"old": 4, "new": 2}
 
 
 # --- step 2: the victims
@@ -147,16 +104,6 @@ def test_the_job_with_the_most_surplus_is_the_first_victim():
     assert counts == {"rich": 3, "new": 1}
 
 
-def test_surplus_is_what_a_job_has_beyond_its_minimum_and_not_what_it_has():
-    states = (
-        hold("large", {"n1": range(8)}, options=(7, 8)),
-        hold("small", {"n2": range(4)}, options=(1, 2, 3, 4)),
-        make_state("new", options=(1,)),
-    )
-    counts = counts_of(make_snapshot(make_cluster(n1=8, n2=4), *states, now=LATE))
-    assert counts == {"small": 3, "new": 1}
-
-
 def test_victims_give_down_to_their_minimum_and_not_below():
     states = (
         hold("a", {"n1": (0, 1, 2, 3)}, options=(2, 3, 4)),
@@ -165,53 +112,6 @@ def test_victims_give_down_to_their_minimum_and_not_below():
     )
     counts = counts_of(make_snapshot(make_cluster(n1=6), *states, now=LATE))
     assert counts == {"a": 2, "b": 1, "new": 3}
-
-
-def test_only_jobs_on_the_node_concerned_are_made_smaller():
-    states = (
-        hold("here", {"n1": range(4)}, options=(2, 4)),
-        hold("there", {"n2": range(2)}, options=(1, 2)),
-        make_state("new", options=(2,), max_nodes=1),
-    )
-    counts = counts_of(make_snapshot(make_cluster(n1=4, n2=2), *states, now=LATE))
-    assert counts == {"here": 2, "new": 2}
-
-
-def test_a_victim_on_several_nodes_gives_up_its_smallest_part():
-    wide = hold("wide", {"n1": range(4), "n2": range(2)}, options=(4, 6))
-    new = make_state("new", options=(2,))
-    steps = steps_of(make_snapshot(make_cluster(n1=4, n2=2), wide, new, now=LATE))
-    assert isinstance(steps["wide"], Change)
-    assert steps["wide"].new.nodes == ("n1",)
-    assert isinstance(steps["new"], Start)
-    assert steps["new"].placement.nodes == ("n2",)
-
-
-def test_room_is_made_on_several_nodes_where_one_has_too_little():
-    states = (
-        hold("a", {"n1": range(4)}, options=(2, 4)),
-        hold("b", {"n2": range(4)}, options=(2, 4)),
-        make_state("new", options=(4,)),
-    )
-    counts = counts_of(make_snapshot(make_cluster(n1=4, n2=4), *states, now=LATE))
-    assert counts == {"a": 2, "b": 2, "new": 4}
-
-
-def test_broken_gpus_that_a_victim_gives_up_are_not_counted_as_room():
-    cluster = make_cluster(make_node("n1", 4, unavailable=(2, 3)))
-    old = hold("old", {"n1": range(4)}, options=(2, 4))
-    snapshot = make_snapshot(cluster, old, make_state("new", options=(2,)), now=LATE)
-    assert counts_of(snapshot) == {}
-
-
-def test_a_job_that_may_mix_types_is_made_room_for_on_two_of_them():
-    cluster = make_cluster(n1=(2, "K80"), n2=(2, "V100"))
-    states = (
-        hold("a", {"n1": (0, 1)}, gpu_type="K80", options=(1, 2)),
-        hold("b", {"n2": (0, 1)}, gpu_type="V100", options=(1, 2)),
-        make_state("new", options=(2,), mixed=True),
-    )
-    assert counts_of(make_snapshot(cluster, *states, now=LATE)) == {"a": 1, "b": 1, "new": 2}
 
 
 # --- step 3: gangs, in order of arrival, on the fewest nodes
@@ -255,10 +155,10 @@ def test_locality_never_makes_a_job_smaller_or_larger():
 # --- steps 4 and 5: GPUs that idle
 
 
-def make_idle(now: float, *, since: float = 0.0, **rest: Any) -> Snapshot:
-    """A job with two of the four GPUs of its node; the other two are free since then."""
+def make_idle(now: float, **rest: Any) -> Snapshot:
+    """A job with two of the four GPUs of its node; the other two are free from the beginning."""
     old = hold("old", {"n1": (0, 1)}, **{"options": (1, 2, 3, 4), **rest})
-    memory = Memory({old.placement.nodes[0]: (since, since)}, {})  # type: ignore[union-attr]
+    memory = Memory({old.placement.nodes[0]: (0.0, 0.0)}, {})  # type: ignore[union-attr]
     return make_snapshot(make_cluster(n1=4), old, now=now, policy_state=memory)
 
 
@@ -282,40 +182,11 @@ def test_since_when_gpus_idle_is_remembered_from_decision_to_decision():
     assert counts_of(replace(snapshot, now=60.0, policy_state=again.policy_state)) == {"old": 4}
 
 
-def test_gpus_that_were_in_use_in_between_idle_from_the_beginning():
-    old, new = make_idle(0.0).running[0], hold("new", {"n1": (2, 3)}, options=(2,))
-    cluster = make_cluster(n1=4)
-    first = decide(make_snapshot(cluster, old))
-    full = decide(make_snapshot(cluster, old, new, now=30.0, policy_state=first.policy_state))
-    freed = make_snapshot(cluster, old, now=70.0, policy_state=full.policy_state)
-    assert counts_of(freed) == {}
-    assert decide(freed).wake_at == 130.0
-
-
-def test_a_gpu_that_idles_for_long_is_given_while_one_that_was_just_freed_is_not():
-    snapshot = make_idle(60.0)
-    (node,) = snapshot.running[0].placement.nodes  # type: ignore[union-attr]
-    mixed = replace(snapshot, policy_state=Memory({node: (0.0, 50.0)}, {}))
-    assert counts_of(mixed) == {"old": 3}
-
-
 def test_idle_gpus_on_other_nodes_are_left_idle():
     old = hold("old", {"n1": range(2)}, options=(2, 4))
     snapshot = make_snapshot(make_cluster(n1=2, n2=4), old, now=LATE)
     idle = Memory({node.name: (0.0,) * 4 for node in snapshot.cluster.nodes[1:]}, {})
     assert counts_of(replace(snapshot, policy_state=idle)) == {}
-
-
-def test_a_job_grows_on_several_nodes_if_it_is_on_them():
-    old = hold("old", {"n1": (0,), "n2": (0,)}, options=(2, 4))
-    snapshot = make_snapshot(make_cluster(n1=2, n2=2), old, now=LATE)
-    idle = Memory({node.name: (0.0,) for node in snapshot.cluster.nodes}, {})
-    assert counts_of(replace(snapshot, policy_state=idle)) == {"old": 4}
-
-
-def test_no_job_grows_beyond_its_maximum():
-    assert counts_of(make_idle(60.0, options=(1, 2, 3))) == {"old": 3}
-    assert counts_of(make_idle(60.0, options=(1, 2))) == {}
 
 
 def test_the_least_fulfilled_job_grows_first():
@@ -326,25 +197,3 @@ def test_the_least_fulfilled_job_grows_first():
     snapshot = make_snapshot(make_cluster(n1=6), *states, now=LATE)
     (node,) = snapshot.cluster.by_name
     assert counts_of(replace(snapshot, policy_state=Memory({node: (0.0,)}, {}))) == {"lean": 3}
-
-
-def test_a_job_that_is_being_changed_does_not_grow_yet():
-    assert counts_of(make_idle(60.0, adjusting=True)) == {}
-
-
-def test_waiting_jobs_come_before_running_ones_that_could_grow():
-    snapshot = make_idle(60.0)
-    new = make_state("new", options=(2,), order=1, submitted_at=59.0)
-    with_new = make_snapshot(
-        snapshot.cluster, *snapshot.running, new, now=60.0, policy_state=snapshot.policy_state
-    )
-    assert counts_of(with_new) == {"new": 2}
-
-
-def test_fragments_that_no_waiting_job_can_use_go_to_running_jobs():
-    snapshot = make_idle(60.0)
-    wide = make_state("wide", options=(4,), order=1, submitted_at=59.0)
-    crowded = make_snapshot(
-        snapshot.cluster, *snapshot.running, wide, now=60.0, policy_state=snapshot.policy_state
-    )
-    assert counts_of(crowded) == {"old": 4}

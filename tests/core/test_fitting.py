@@ -17,6 +17,7 @@ from dlcore.predicting.fitting import (
     predict_iterations,
 )
 from dlcore.profiles import AccuracyPoint
+from tests.core.examples import few_examples
 
 
 def loss_at(k: float) -> float:
@@ -27,11 +28,10 @@ def accuracy_at(k: float) -> float:
     return 0.93 - 1.0 / (0.01 * k + 1.2)
 
 
-def points_of(curve, stop: int, *, start: int = 0, step: int = 100, noise=0.0, seed=0):
+def points_of(curve, stop: int, *, step: int = 100, noise=0.0, seed=0):
     random = Random(seed)
     return [
-        AccuracyPoint(float(k), curve(k) + random.gauss(0.0, noise))
-        for k in range(start, stop, step)
+        AccuracyPoint(float(k), curve(k) + random.gauss(0.0, noise)) for k in range(0, stop, step)
     ]
 
 
@@ -64,32 +64,12 @@ def test_an_accuracy_that_rises_likewise_is_foreseen():
     assert seen.iterations == pytest.approx(reached, rel=0.02)
 
 
-def test_a_percentage_is_a_share():
-    in_percent = [
-        AccuracyPoint(k, 100.0 * value) for k, value in points_of(accuracy_at, 500, step=20)
-    ]
-    as_share = forecast(points_of(accuracy_at, 500, step=20), rising(0.85))
-    assert forecast(in_percent, rising(85.0)).iterations == pytest.approx(as_share.iterations)
-
-
-def test_a_metric_that_is_no_share_may_rise_beyond_100():
-    points = [AccuracyPoint(k, 300.0 * v) for k, v in points_of(accuracy_at, 500, step=20)]
+def test_noise_moves_a_forecast_a_little_and_its_range_says_so():
     reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
-    assert forecast(points, rising(255.0)).iterations == pytest.approx(reached, rel=0.1)
-
-
-def test_a_loss_may_be_negative():
-    points = [AccuracyPoint(k, value - 2.0) for k, value in points_of(loss_at, 2000)]
-    reached = (1.0 / (0.5 - 0.3) - 0.4) / 0.002
-    assert forecast(points, falling(-1.5)).iterations == pytest.approx(reached, rel=0.1)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_noise_moves_a_forecast_a_little_and_its_range_says_so(seed):
-    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
-    seen = forecast(points_of(accuracy_at, 700, step=10, noise=0.005, seed=seed), rising(0.85))
-    assert seen.iterations == pytest.approx(reached, rel=0.25)
-    assert seen.low <= reached <= seen.high
+    for seed in range(3):
+        seen = forecast(points_of(accuracy_at, 700, step=10, noise=0.005, seed=seed), rising(0.85))
+        assert seen.iterations == pytest.approx(reached, rel=0.25)
+        assert seen.low <= reached <= seen.high
 
 
 def test_outliers_move_a_forecast_hardly():
@@ -98,21 +78,6 @@ def test_outliers_move_a_forecast_hardly():
     points[15] = points[15]._replace(value=0.84)
     reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
     assert forecast(points, rising(0.85)).iterations == pytest.approx(reached, rel=0.1)
-
-
-def test_more_points_make_a_surer_forecast():
-    few, many = (
-        forecast(points_of(accuracy_at, stop, step=20, noise=0.004), rising(0.85))
-        for stop in (240, 1000)
-    )
-    assert few.confidence < many.confidence
-
-
-def test_the_fit_is_not_lost_in_many_points():
-    few, many = (
-        forecast(points_of(accuracy_at, 1000, step=step), rising(0.88)) for step in (50, 1)
-    )
-    assert many.iterations == pytest.approx(few.iterations, rel=0.05)
 
 
 # --- what cannot be reached, and what is reached already
@@ -132,25 +97,10 @@ def test_a_metric_that_does_not_move_never_arrives():
     assert forecast(flat, falling(0.05)).iterations == math.inf
 
 
-def test_perfection_is_out_of_reach():
-    assert forecast(points_of(accuracy_at, 500, step=20), rising(1.0)).iterations == math.inf
-
-
-def test_a_job_ends_when_it_has_done_what_was_asked_in_any_case():
-    points = points_of(accuracy_at, 500, step=20)
-    for target in (rising(0.85), rising(0.99)):
-        seen = forecast(points, target, asked=600)
-        assert seen.low <= seen.iterations <= seen.high <= 600.0
-
-
 def test_a_target_that_was_reached_is_certain():
     points = points_of(accuracy_at, 2000, step=100)
     first = next(point.iteration for point in points if point.value >= 0.85)
     assert forecast(points, rising(0.85)) == (first, first, first, 1.0)
-
-
-def test_a_loss_that_was_reached_is_certain():
-    assert forecast([AccuracyPoint(10.0, 0.4)], falling(0.5)) == (10.0, 10.0, 10.0, 1.0)
 
 
 def test_a_target_must_be_reached_as_often_in_a_row_as_patience_says():
@@ -158,19 +108,6 @@ def test_a_target_must_be_reached_as_often_in_a_row_as_patience_says():
     points = [AccuracyPoint(10.0 * i, value) for i, value in enumerate(values)]
     assert forecast(points, rising(0.8, patience=3)).iterations == 50.0
     assert forecast(points[:5], rising(0.8, patience=3)).confidence < 1.0
-
-
-def test_patience_makes_a_forecast_later():
-    points = points_of(accuracy_at, 500, step=20)
-    once, often = (forecast(points, rising(0.85, patience=n)).iterations for n in (1, 4))
-    assert often == pytest.approx(once + 3 * 20.0, abs=1.0)
-
-
-def test_what_earlier_jobs_reached_this_one_has_still_to_reach():
-    offline = points_of(accuracy_at, 2000, step=100)
-    seen = forecast([], rising(0.85), offline=offline)
-    assert seen.iterations == pytest.approx((1.0 / (0.93 - 0.85) - 1.2) / 0.01, rel=0.05)
-    assert 0.0 < seen.confidence <= 0.5
 
 
 def test_what_was_not_reached_so_far_comes_later():
@@ -191,14 +128,6 @@ def test_two_points_are_not_enough():
     two = [AccuracyPoint(10.0, 0.1), AccuracyPoint(20.0, 0.2)]
     assert forecast(two, rising(0.9)).confidence == 0.0
     assert forecast(two, rising(0.9)).low == 20.0
-
-
-def test_offline_points_help_a_job_that_has_just_begun():
-    offline = points_of(accuracy_at, 300, step=50)
-    online = points_of(accuracy_at, 120, start=20, step=50)
-    reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
-    helped = forecast(online, rising(0.85), offline=offline)
-    assert helped.iterations == pytest.approx(reached, rel=0.05)
 
 
 def test_what_the_job_reports_outweighs_what_others_reported():
@@ -224,6 +153,7 @@ POINTS = st.lists(
 )
 
 
+@few_examples(50)
 @given(
     POINTS,
     POINTS,

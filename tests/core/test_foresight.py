@@ -14,7 +14,7 @@ from dlcore.model import Cluster, JobId, JobState, Snapshot
 from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.foresight.bids import MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
-from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
+from dlcore.policies.foresight.lengths import Experience
 from dlcore.policies.foresight.memory import FORM, Memory, State
 from dlcore.policies.foresight.policy import _find_bidders, _kept
 from dlcore.policies.foresight.sightings import SETTLING_S, Sightings
@@ -23,7 +23,6 @@ from dlcore.profiles import Costs
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,
-    make_node,
     make_profile,
     make_snapshot,
     make_state,
@@ -81,21 +80,6 @@ def test_a_job_that_keeps_what_it_starts_with_leaves_gpus_for_those_that_came_la
     assert 1 <= start({"": 1.0}, keeps_first=True) < 4
 
 
-def test_a_job_that_keeps_what_it_starts_with_has_all_where_jobs_come_one_by_one():
-    """
-    The value of GPUs to one job does not keep the next job from them, if that one scales well.
-    """
-    options = (1, 2, 4, 8)
-    memory: object = None
-    for n in range(5):
-        state = make_state(f"job{n}", options=options, keeps_first=True, submitted_at=1000.0 * n)
-        cluster = make_cluster(n1=8)
-        snapshot = make_snapshot(cluster, state, now=1000.0 * n, policy_state=memory)
-        decision = allocate(snapshot)
-        assert count_gpus(decision) == {f"job{n}": 8}
-        memory = decision.state
-
-
 def make_busy() -> Snapshot:
     states = [
         make_state("runs", holds={"n1": range(4)}, iterations_total=1e5),
@@ -118,16 +102,6 @@ def test_the_same_view_gives_the_same_decision_whatever_was_decided_before():
     assert first.state == second.state
 
 
-def test_a_job_alone_gets_all_that_makes_it_faster():
-    assert count_gpus(allocate(make_snapshot(make_cluster(n1=8), make_state()))) == {"job": 4}
-
-
-def test_with_no_job_nothing_is_decided():
-    decision = allocate(make_snapshot(make_cluster(n1=8)))
-    assert decision.shares == {}
-    assert recall(decision).levels == {"": 0.0}
-
-
 def test_the_shorter_job_gets_more_gpus():
     root = make_profile({gpus: math.sqrt(gpus) for gpus in range(1, 9)})
     short = make_state("short", options=tuple(range(1, 9)), iterations_total=100.0)
@@ -137,40 +111,12 @@ def test_the_shorter_job_gets_more_gpus():
     assert count_gpus(allocate(snapshot, ageing=0.0)) == {"short": 6, "long": 2}
 
 
-def test_jobs_of_unknown_length_that_are_alike_share_alike():
-    states = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(4)]
-    snapshots = [make_snapshot(make_cluster(n1=4), *states, seed=seed) for seed in range(30)]
-    shares = [count_gpus(allocate(snapshot)) for snapshot in snapshots]
-    # As alike as their lengths were drawn: now and then chance prefers one of them.
-    equal = [each for each in shares if each == {f"job{n}": 1 for n in range(4)}]
-    assert len(equal) > 20
-
-
 def test_priorities_come_first():
     low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
     high = make_state("high", options=(4,), iterations_total=500.0, priority=1)
     steps = decide(make_snapshot(make_cluster(n1=4), low, high))
     assert isinstance(steps["low"], Stop)
     assert isinstance(steps["high"], Start)
-
-
-def test_what_a_priority_counts_is_an_option():
-    low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
-    high = make_state("high", options=(4,), iterations_total=500.0, priority=1)
-    steps = decide(make_snapshot(make_cluster(n1=4), low, high), priority_weight="1")
-    assert "low" not in steps
-
-
-def test_ageing_gives_an_old_long_job_more():
-    options = tuple(range(1, 17))
-    old = make_state("old", options=options, iterations_total=1e6)
-    young = make_state("young", options=options, iterations_total=1e4, submitted_at=1e6)
-    snapshot = make_snapshot(make_cluster(n1=16), old, young, now=1e6)
-    shares = [
-        count_gpus(allocate(snapshot, ageing=ageing)).get("old", 0) for ageing in (0.0, 0.2, 1.0)
-    ]
-    assert shares == sorted(shares)
-    assert shares[2] > shares[0]
 
 
 def share_out(scale: float) -> dict[str, int]:
@@ -186,21 +132,6 @@ def test_ageing_is_the_same_where_jobs_take_minutes_and_where_they_take_days():
     assert share_out(0.01) == share_out(1.0) == share_out(1000.0)
 
 
-def test_a_job_of_which_no_speed_is_known_starts_as_the_usual_job_would():
-    snapshot = make_snapshot(make_cluster(n1=4), make_state(model="odd"), profiles=[])
-    assert count_gpus(allocate(snapshot)) == {"job": 4}
-
-
-def test_broken_gpus_of_a_job_are_not_divided():
-    cluster = make_cluster(make_node("n1", 4, unavailable=(2, 3)))
-    runs = make_state("runs", options=(2, 4), holds={"n1": range(4)}, iterations_total=1e5)
-    new = make_state("new", options=(1, 2), iterations_total=100.0)
-    # Two GPUs work: either job can have both, and what is broken is given to none.
-    steps = decide(make_snapshot(cluster, runs, new))
-    given = [step for step in steps.values() if isinstance(step, Start)]
-    assert [step.placement.slices[0].gpus for step in given] == [(0, 1)]
-
-
 # --- several types of GPU
 
 TYPES = [
@@ -211,12 +142,6 @@ TYPES = [
 
 def decide_on_types(*states: JobState, **sizes: tuple[int, str]) -> dict[str, Step]:
     return decide(make_snapshot(make_cluster(**sizes), *states, profiles=TYPES))
-
-
-def test_a_job_starts_on_the_type_on_which_it_is_fastest():
-    steps = decide_on_types(make_state(), n1=(4, "T4"), n2=(4, "V100"))
-    assert isinstance(steps["job"], Start)
-    assert steps["job"].placement.gpu_type == "V100"
 
 
 def test_what_is_left_of_a_type_goes_to_jobs_that_would_rather_have_another():
@@ -237,13 +162,6 @@ def test_a_mixed_job_that_fits_only_on_several_types_starts_on_them():
     steps = decide_on_types(make_state(options=(4,), mixed=True), n1=(2, "T4"), n2=(2, "V100"))
     assert isinstance(steps["job"], Start)
     assert steps["job"].placement.gpu_type == "T4+V100"
-
-
-def test_a_mixed_job_waits_where_even_all_types_together_have_too_few_free():
-    runs = make_state("runs", options=(1,), holds={"n1": (0,)}, gpu_type="T4")
-    mixed = make_state("mixed", options=(4,), mixed=True)
-    steps = decide_on_types(runs, mixed, n1=(2, "T4"), n2=(2, "V100"))
-    assert not isinstance(steps.get("mixed"), Start)
 
 
 def test_a_job_on_several_types_goes_on_and_its_gpus_are_not_divided():
@@ -269,17 +187,6 @@ CLUSTER = make_cluster(n1=4)
 LONG = make_state("long", options=(1,), holds={"n1": (0,)}, iterations_total=UNKNOWN)
 
 
-def test_the_length_of_a_job_that_is_gone_is_remembered_in_seconds_on_one_gpu():
-    # Two GPUs are 1.74 times as fast as one, and it trained at 1.74 iterations a second.
-    two = make_state("two", options=(2,), holds={"n1": (0, 1)}, iterations_total=UNKNOWN,
-                     iterations_done=100.0, speed=2**0.8)  # fmt: skip
-    first = remember(allocate(make_snapshot(CLUSTER)), CLUSTER, two, now=0.0)
-    (length,) = recall(remember(first, CLUSTER, now=50.0)).lengths.values()
-    # Of a job that allows two GPUs only, half of its speed counts as that of one.
-    alone = 2**0.8 / 2
-    assert length == pytest.approx(100.0 / alone + 50.0 * 2)
-
-
 def test_lengths_are_seconds_on_the_same_type_whatever_jobs_have_had():
     # A V100 is four times as fast as a T4, which is the type that lengths are in.
     cluster = make_cluster(n1=(4, "T4"), n2=(4, "V100"))
@@ -293,21 +200,6 @@ def test_lengths_are_seconds_on_the_same_type_whatever_jobs_have_had():
     assert recall(allocate(ended)).lengths == pytest.approx({"T4": 500.0, "V100": 800.0})
 
 
-def test_what_a_job_has_done_is_the_same_length_on_whichever_type_it_goes_on():
-    cluster = make_cluster(n1=(4, "T4"), n2=(4, "V100"))
-
-    def attained(state: JobState) -> float:
-        decision = allocate(make_snapshot(cluster, state, profiles=TYPES))
-        return recall(decision).progress[state.id].attained
-
-    lengths = [
-        attained(make_state(options=(1,), holds={node: (0,)}, gpu_type=kind, speed=speed,
-                            iterations_total=UNKNOWN, iterations_done=400.0))
-        for kind, node, speed in (("T4", "n1", 1.0), ("V100", "n2", 4.0))
-    ]  # fmt: skip
-    assert lengths == pytest.approx([400.0, 400.0])
-
-
 def test_a_job_that_was_only_stopped_has_not_ended():
     first = allocate(make_snapshot(CLUSTER, LONG))
     waits = make_state("long", options=(1,), iterations_total=UNKNOWN, iterations_done=100.0)
@@ -316,48 +208,6 @@ def test_a_job_that_was_only_stopped_has_not_ended():
     third = remember(second, CLUSTER, now=200.0)
     assert recall(third).lengths == {"long": 100.0}
     assert recall(third).spans == {"long": 200.0}
-
-
-def test_ageing_goes_by_the_times_of_the_latest_jobs_that_ended():
-    options = tuple(range(1, 17))
-    old = make_state("old", options=options, iterations_total=1e6)
-    young = make_state("young", options=options, iterations_total=1e4, submitted_at=1e6)
-    empty = recall(allocate(make_snapshot(CLUSTER)))
-
-    def share_of_old(seconds: float) -> int:
-        spans = {JobId(f"ended-{number}"): seconds for number in range(30)}
-        state = State(empty._replace(spans=spans, lengths=spans))
-        cluster = make_cluster(n1=16)
-        snapshot = make_snapshot(cluster, old, young, now=1e6, policy_state=state)
-        return count_gpus(allocate(snapshot, ageing=1.0))["old"]
-
-    assert share_of_old(1e9) < share_of_old(10.0)
-
-
-def test_a_job_that_was_suspended_has_no_length_once_it_trains_again():
-    first = allocate(make_snapshot(CLUSTER, LONG))
-    suspended = remember(first, CLUSTER, now=100.0)
-    assert "long" in recall(suspended).lengths
-    again = remember(suspended, CLUSTER, LONG, now=200.0)
-    assert recall(again).lengths == {}
-
-
-def test_a_job_that_never_ran_and_is_gone_says_nothing():
-    first = allocate(make_snapshot(CLUSTER, make_state("new", iterations_total=UNKNOWN)))
-    assert recall(remember(first, CLUSTER, now=100.0)).lengths == {}
-
-
-def test_only_the_latest_lengths_are_remembered():
-    full = replace(
-        allocate(make_snapshot(CLUSTER, LONG)),
-        state=State(
-            recall(allocate(make_snapshot(CLUSTER, LONG)))._replace(
-                lengths={JobId(f"job-{n}"): float(n) for n in range(MOST_REMEMBERED)}
-            )
-        ),
-    )
-    lengths = [*recall(remember(full, CLUSTER, now=77.0)).lengths.values()]
-    assert (len(lengths), lengths[0], lengths[-1]) == (MOST_REMEMBERED, 1.0, 77.0)
 
 
 def test_a_memory_is_read_again_as_it_was_written():
@@ -402,17 +252,6 @@ def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
     assert before > levels[1] > levels[2]
 
 
-def test_the_price_of_late_makes_a_job_take_less():
-    busy = allocate(make_snapshot(CLUSTER, *(make_state(f"job{n}") for n in range(8))))
-    memory = State(recall(busy)._replace(levels={"": 1.0}))
-    states = [make_state(f"job{n}", options=(1, 2, 3, 4)) for n in range(2)]
-    prices = [
-        recall(allocate(make_snapshot(CLUSTER, *states, policy_state=state))).levels[""]
-        for state in (None, memory)
-    ]
-    assert prices[1] > prices[0]
-
-
 # --- bids
 
 
@@ -432,25 +271,6 @@ def test_a_job_of_unknown_length_has_as_many_lengths_as_there_is_time_to_price()
     assert len(few.lefts) == MOST_SAMPLES
     many = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(1200)]
     assert len(collect(make_snapshot(CLUSTER, *many))[0].lefts) == 3
-
-
-def test_a_job_that_trains_slower_than_its_type_needs_longer():
-    bid = collect(make_snapshot(CLUSTER, LONG))[0]
-    left, lefts = bid.left, list(bid.lefts)
-    bid.slow_down(2.0)
-    assert bid.left == pytest.approx(2 * left)
-    assert bid.lefts == pytest.approx([2 * each for each in lefts])
-
-
-def test_a_job_too_large_for_its_node_makes_no_bid():
-    bound = make_state(options=(8,), bound_to=("n1",))
-    cluster = make_cluster(n1=4, n2=8)
-    assert collect(make_snapshot(cluster, bound, profiles=[])) == []
-
-
-def test_jobs_that_are_alike_share_their_curves():
-    bids = collect(make_snapshot(CLUSTER, make_state("a"), make_state("b")))
-    assert bids[0].curves is bids[1].curves
 
 
 def show(cluster: Cluster, *states: JobState) -> View:
@@ -532,11 +352,3 @@ def test_a_gpu_is_worth_more_to_those_that_run_than_to_the_one_that_waits():
     assert worths[JobId("runs")] > worths[JobId("waits")] > 0.0
     assert sorted(worths) == ["runs", "waits"]
     assert len(worths) == 2
-
-
-def test_what_a_change_costs_is_counted_on_both_sides():
-    held = make_state("runs", options=(4,), holds={"n1": (0, 1, 2, 3)}, iterations_total=900.0)
-    new = make_state("waits", options=(4,), iterations_total=1000.0)
-    before = weigh(held, new)[JobId("waits")]
-    stopped = weigh(held, replace(new, started_at=0.0))[JobId("waits")]
-    assert stopped < before

@@ -2,18 +2,15 @@
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
 
 from dlcore import cycle, policies
 from dlcore.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
-from dlcore.planning import Change, Move, Reshape, Start, Step, Stop, Wait
+from dlcore.planning import Change, Move, Reshape, Start, Step, Wait
 from dlcore.policies.foresight.placing.arranging import withdraw
-from dlcore.policies.foresight.placing.sites import find_cause
 from dlcore.profiles import Costs, Profile
 from dlwire.messages import Shape
-from tests.bids import make_bid
 from tests.builders import (
     make_cluster,
     make_node,
@@ -99,61 +96,17 @@ def test_a_job_whose_checkpoint_is_on_a_node_does_not_move_from_there():
     assert sorted(nodes_of(steps["wide"]).values()) == [1, 3]
 
 
-def test_several_jobs_move_where_one_is_not_enough_and_never_into_one_gap():
-    flat = make_profile({Shape(4, 1, ""): 4.0, Shape(4, 2, ""): 0.2, 2: 0.1}, model="wide")
-    snapshot = make_snapshot(
-        make_cluster(n1=4, n2=3, n3=3),
-        make_small("a", "n1"),
-        make_state("b", model="small", options=(1,), holds={"n1": (1,)}),
-        make_state("c", model="two", options=(2,), holds={"n2": (0, 1)}),
-        make_state("d", model="two", options=(2,), holds={"n3": (0, 1)}),
-        make_state("wide", model="wide", options=(4,), max_nodes=1),
-        profiles=[SMALL, flat, make_profile({2: 2.0}, model="two")],
-    )
-    steps = decide(snapshot)
-    assert nodes_of(steps["wide"]) == {"n1": 4}
-    assert nodes_of(steps["a"]) | nodes_of(steps["b"]) == {"n2": 1, "n3": 1}
-
-
-def test_a_job_takes_fewer_gpus_where_all_of_them_are_not_to_be_had_well():
-    profile = make_profile(
-        {Shape(4, 1, ""): 4.0, Shape(4, 2, ""): 0.5, Shape(2, 1, ""): 2.5}, model="wide"
-    )
-    snapshot = make_snapshot(
-        make_cluster(n1=4, n2=4),
-        make_state("a", model="small", options=(1,), holds={"n1": (0,)}, bound_to=("n1",)),
-        make_state("b", model="small", options=(1,), holds={"n2": (0,)}, bound_to=("n2",)),
-        make_state("wide", model="wide", options=(2, 4)),
-        profiles=[SMALL, profile],
-    )
-    assert list(nodes_of(decide(snapshot)["wide"]).values()) == [2]
-
-
-def test_a_broken_gpu_that_a_job_would_leave_makes_no_room():
-    snapshot = make_snapshot(
-        make_cluster(make_node("n1", 4, unavailable=(3,)), make_node("n2", 2)),
-        make_state("broken", model="small", options=(1,), holds={"n1": (3,)}),
-        make_state("works", model="small", options=(1,), holds={"n1": (0,)}),
-        make_state("wide", model="three", options=(3,), max_nodes=1),
-        profiles=[SMALL, make_profile({3: 3.0}, model="three")],
-    )
-    steps = decide(snapshot)
-    assert steps.keys() == {"works", "wide"}
-    assert nodes_of(steps["wide"]) == {"n1": 3}
-    assert nodes_of(steps["works"]) == {"n2": 1}
-
-
 # --- jobs that are spread
 
 
-def spread_out(over_two: float, *others, costs: Costs = CHANGES, **sizes: int) -> Snapshot:
+def spread_out(over_two: float, *others, **sizes: int) -> Snapshot:
     held = {"n1": (0, 1), "n2": (0, 1)}
     return make_snapshot(
         make_cluster(**(sizes or {"n1": 2, "n2": 2, "n3": 4})),
         make_state("wide", model="wide", options=(4,), holds=held, speed=over_two),
         *others,
         profiles=[SMALL, make_wide(over_two)],
-        costs=costs,
+        costs=CHANGES,
     )
 
 
@@ -176,44 +129,6 @@ def test_a_job_is_put_together_where_it_has_gpus_and_others_move_from_there():
     assert list(nodes_of(steps["wide"]).values()) == [4]
     (moved,) = steps.keys() - {"wide"}
     assert isinstance(steps[moved], Move)
-
-
-def test_a_job_is_put_together_before_a_narrower_one_takes_the_room():
-    pair = make_profile({2: 2.0}, model="pair")
-    newcomer = make_state("newcomer", model="pair", options=(2,), order=1)
-    snapshot = spread_out(1.0, newcomer, n1=2, n2=2, n3=4)
-    steps = decide(replace(snapshot, profiles={**snapshot.profiles, pair.type: pair}))
-    assert nodes_of(steps["wide"]) == {"n3": 4}
-    assert nodes_of(steps["newcomer"]) in ({"n1": 2}, {"n2": 2})
-
-
-def test_a_job_that_needs_several_nodes_is_put_together_on_the_fewest():
-    held = {"n1": (0, 1), "n2": (0, 1), "n3": (0, 1, 2, 3)}
-    speeds = {Shape(8, 2, ""): 8.0, Shape(8, 3, ""): 4.0}
-    snapshot = make_snapshot(
-        make_cluster(n1=4, n2=4, n3=4),
-        make_state("wide", model="wide", options=(8,), holds=held, speed=4.0),
-        make_state("pair", model="pair", options=(2,), holds={"n1": (2, 3)}),
-        profiles=[make_profile(speeds, model="wide"), make_profile({2: 2.0}, model="pair")],
-        costs=CHANGES,
-    )
-    steps = decide(snapshot)
-    assert sorted(nodes_of(steps["wide"]).values()) == [4, 4]
-
-
-def test_a_job_that_is_bound_to_its_nodes_is_not_put_together():
-    held = {"n1": (0, 1), "n2": (0, 1)}
-    state = make_state(
-        "wide", model="wide", options=(4,), holds=held, bound_to=("n1", "n2"), speed=1.0
-    )
-    cluster = make_cluster(n1=2, n2=2, n3=4)
-    assert decide(make_snapshot(cluster, state, profiles=[make_wide(1.0)])) == {}
-
-
-def test_a_job_that_no_profile_knows_is_taken_to_be_as_fast_over_two_nodes():
-    held = {"n1": (0, 1), "n2": (0, 1)}
-    state = make_state("odd", model="odd", options=(4,), holds=held)
-    assert decide(make_snapshot(make_cluster(n1=2, n2=2, n3=4), state, profiles=[])) == {}
 
 
 # --- jobs that lose or get GPUs
@@ -243,27 +158,6 @@ def test_a_job_that_finds_no_place_gives_its_victims_their_gpus_back():
     assert steps == {}  # fmt: skip
 
 
-def test_gpus_that_a_job_could_not_use_go_to_one_that_waits_behind_it():
-    bound = [
-        make_state(
-            f"bound{node}",
-            model="small",
-            options=(1,),
-            holds={node: (0,)},
-            bound_to=(node,),
-            priority=2,
-        )
-        for node in ("n1", "n2")
-    ]
-    pair = make_state("pair", model="two", options=(2,), max_nodes=1, priority=1)
-    small = [make_state(f"small{n}", model="small", options=(1,)) for n in range(2)]
-    profiles = [SMALL, make_profile({2: 2.0}, model="two")]
-    snapshot = make_snapshot(make_cluster(n1=2, n2=2), *bound, pair, *small, profiles=profiles)
-    steps = decide(snapshot)
-    assert isinstance(steps["small0"], Start)
-    assert isinstance(steps["small1"], Start)
-
-
 def test_gpus_that_a_job_could_not_use_go_to_a_job_beside_them():
     grows = make_profile({1: 1.0, 2: 1.3}, model="grows")
     beside = make_state("beside", model="grows", options=(1, 2), holds={"n1": (0,)})
@@ -275,18 +169,6 @@ def test_gpus_that_a_job_could_not_use_go_to_a_job_beside_them():
     snapshot = make_snapshot(make_cluster(n1=2, n2=2), beside, bound, pair, profiles=profiles)
     steps = decide(snapshot)
     assert nodes_of(steps["beside"]) == {"n1": 2}
-
-
-def test_a_job_that_withdrew_for_one_that_found_no_place_does_not_grow_on_another_node():
-    bound = make_state(
-        "bound", model="small", options=(1,), holds={"n1": (3,)}, bound_to=("n1",), priority=1
-    )
-    spread = make_state("spread", model="odd", options=(1, 2, 4), holds={"n1": range(3), "n2": [0]})
-    four = make_state("four", model="wide", options=(4,), max_nodes=1, priority=1)
-    snapshot = make_snapshot(
-        make_cluster(n1=4, n2=2), bound, spread, four, profiles=[SMALL, make_wide(1.0)]
-    )
-    assert decide(snapshot).keys() == {"four"}
 
 
 def test_a_job_that_shrinks_withdraws_to_one_node():
@@ -318,33 +200,6 @@ def test_a_job_that_loses_gpus_names_the_one_that_gets_them():
     steps = decide(make_snapshot(make_cluster(n1=4), old, new))
     assert isinstance(steps["old"], Reshape)
     assert (steps["old"].cause.code, steps["old"].cause.job) == (CauseCode.MAKES_ROOM, "new")
-
-
-def test_a_job_that_is_stopped_names_the_one_that_gets_its_gpus():
-    old = make_state("old", options=(4,), holds={"n1": range(4)}, iterations_total=1e6)
-    new = make_state("new", options=(4,), iterations_total=10.0)
-    steps = decide(make_snapshot(make_cluster(n1=4), old, new))
-    assert isinstance(steps["old"], Stop)
-    assert steps["old"].cause.job == "new"
-
-
-def test_a_job_grows_into_gpus_that_become_free():
-    snapshot = make_snapshot(make_cluster(n1=4), make_state(holds={"n1": (0,)}, speed=1.0))
-    steps = decide(snapshot)
-    assert nodes_of(steps["job"]) == {"n1": 4}
-    assert steps["job"].cause.code == CauseCode.FASTER_WITH_MORE
-
-
-def test_the_reason_of_a_change_follows_from_what_becomes_of_the_speed():
-    held = make_bid(speeds={1: 1.0, 2: 2.0, 4: 1.5, 8: 3.0}, holds=4)
-    codes = {gpus: find_cause(held, gpus).code for gpus in (1, 2, 4, 8)}
-    assert codes == {
-        1: CauseCode.MAKES_ROOM,
-        2: CauseCode.FASTER_WITH_FEWER,
-        4: CauseCode.PACKING,
-        8: CauseCode.FASTER_WITH_MORE,
-    }
-    assert find_cause(make_bid(), 1).code == CauseCode.ITS_TURN
 
 
 # --- random nodes and jobs
@@ -419,10 +274,9 @@ def make_anything(chance: random.Random) -> Snapshot:
     )
 
 
-@pytest.mark.parametrize("start", range(4))
-def test_no_decision_breaks_a_law_whatever_there_is(start):
+def test_no_decision_breaks_a_law_whatever_there_is():
     policy = policies.make("foresight")
-    for seed in range(start, 360, 4):
+    for seed in range(100):
         snapshot = make_anything(random.Random(seed))
         plan = cycle.schedule(snapshot, policy)
         again = cycle.schedule(snapshot, policy)

@@ -12,7 +12,6 @@ from dlcore.policies.foresight.choosing import (
     choose_by_type,
     choose_rest,
     list_options,
-    split_by_type,
 )
 from tests.bids import make_bid
 
@@ -39,26 +38,7 @@ def test_many_jobs_on_many_gpus_are_divided_without_the_table_of_the_exact_form(
     assert fours == list(range(200, 400))
 
 
-def test_what_is_left_over_may_be_less_than_the_most_that_a_job_could_take():
-    fixed = [make_bid(f"fixed{n}", {50: 50.0}, price=10.0, order=n) for n in range(20)]
-    wide = [make_bid(f"wide{n}", {1: 1.0, 150: 1.5}, order=20 + n) for n in range(60)]
-    bids, capacity = fixed + wide, 1100
-    assert len(bids) * capacity > EXACT_CELLS
-    chosen = choose(bids, capacity, horizon=HORIZON)
-    assert [chosen[bid] for bid in fixed] == [50] * 20
-    assert [chosen[bid] for bid in wide] == [1] * 60
-
-
 # --- what is offered
-
-
-def test_where_all_have_room_each_job_gets_what_is_best_for_it():
-    bids = [make_bid("a", {1: 1.0, 2: 1.5}), make_bid("b", {4: 2.0}, order=1)]
-    assert choose_counts(bids, 6) == {"a": 2, "b": 4}
-
-
-def test_nothing_is_chosen_beyond_the_capacity():
-    assert choose_counts([make_bid(speeds={4: 2.0})], 3) == {}
 
 
 def test_of_more_waiting_jobs_than_gpus_those_are_looked_at_to_which_a_first_gpu_is_worth_most():
@@ -79,22 +59,11 @@ def test_a_change_is_made_only_if_it_pays_within_the_horizon():
         assert choose_counts([bid], 2, horizon) == {"job": gpus}
 
 
-def test_a_job_that_ends_before_the_change_pays_is_left_alone():
-    for left, gpus in ((300.0, 1), (500.0, 2)):
-        bid = make_bid(speeds={1: 1.0, 2: 1.2}, holds=1, cost=60.0, left=left)
-        assert choose_counts([bid], 2, 1000.0) == {"job": gpus}
-
-
 def test_a_first_start_costs_nothing_and_one_that_resumes_pays_half():
     new = make_bid(speeds={1: 1.0}, cost=100.0)
     resumes = make_bid(speeds={1: 1.0}, cost=100.0, started_at=1.0)
     runs = make_bid(speeds={1: 1.0}, cost=100.0, holds=1)
     assert [bid.cost_of(1) for bid in (new, resumes, runs)] == [0.0, 50.0, 100.0]
-
-
-def test_a_change_from_a_number_that_is_no_option_costs_as_much_as_one_to_the_least():
-    bid = make_bid(speeds={2: 1.0, 4: 1.5}, holds=3, cost=10.0)
-    assert bid.cost_of(3) == 10.0
 
 
 def test_a_job_that_runs_is_not_stopped_for_one_that_is_worth_a_little_more():
@@ -103,11 +72,6 @@ def test_a_job_that_runs_is_not_stopped_for_one_that_is_worth_a_little_more():
     much = make_bid("new", {1: 1.0}, price=1.5, order=1)
     assert choose_counts([runs, little], 1) == {"runs": 1}
     assert choose_counts([runs, much], 1) == {"new": 1}
-
-
-def test_a_job_beyond_its_peak_gives_gpus_back_though_no_other_wants_them():
-    bid = make_bid(speeds={2: 2.0, 4: 1.0}, holds=4)
-    assert choose_counts([bid], 8) == {"job": 2}
 
 
 def test_a_job_keeps_gpus_that_are_of_no_use_until_another_job_wants_them():
@@ -131,23 +95,6 @@ def test_broken_gpus_weigh_nothing_because_no_other_job_could_have_them():
         4: 2,
         8: 6,
     }
-
-
-def test_a_job_keeps_its_broken_gpus_where_those_that_work_are_all_that_is_there():
-    bid = make_bid(speeds={1: 1.0, 2: 1.5, 4: 2.0}, holds=4)
-    bid.usable = 2
-    assert choose_counts([bid], 2) == {"job": 4}
-
-
-def test_a_change_that_takes_longer_than_it_lasts_is_worth_nothing():
-    bid = make_bid(speeds={1: 1.0}, holds=1)
-    assert bid.worth(1.0, cost=600.0, horizon=HORIZON) == 0.0
-    assert bid.worth(0.0, cost=0.0, horizon=HORIZON) == 0.0
-
-
-def test_bids_are_divided_by_the_type_on_which_they_shall_be():
-    a, b = make_bid("a", gpu_type="V100"), make_bid("b", gpu_type="T4")
-    assert split_by_type([a, b]) == {"V100": [a], "T4": [b]}
 
 
 def make_two_types(*, usable: int) -> tuple[Bid, Bid, Bid]:

@@ -8,7 +8,6 @@ import pytest
 from dlcore.contract import View
 from dlcore.model import JobId
 from dlcore.policies.foresight.lengths import (
-    FEWEST,
     FIRST_GUESS_SECONDS,
     Experience,
     draw_shares,
@@ -51,44 +50,10 @@ def test_where_all_jobs_take_as_long_one_that_goes_on_is_expected_to_end():
     assert left[-1] < 1500.0
 
 
-def test_only_jobs_that_took_longer_than_this_one_say_what_it_needs():
-    known = Experience((*(100.0 for _ in range(300)), *(50_000.0 for _ in range(90))))
-    assert known.expect_left(200.0, 0.5) == pytest.approx(49_800.0, rel=0.4)
-
-
-def test_a_job_longer_than_all_before_it_is_expected_to_need_as_much_again():
-    known = Experience((10.0, 20.0, 30.0))
-    assert known.expect_left(7000.0, 0.5) == pytest.approx(7000.0)
-
-
-def test_a_higher_share_means_more_work():
-    known = Experience(tuple(float(n) for n in range(1, 200)))
-    left = [known.expect_left(50.0, share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    assert left == sorted(left)
-
-
-def test_experience_beats_the_first_guess_after_enough_ends():
-    took = 60_000.0
-    few, many = (Experience((took,) * ends) for ends in (FEWEST // 5, 20 * FEWEST))
-    assert few.expect_left(0.0, 0.5) == pytest.approx(
-        FIRST_GUESS_SECONDS * (took / FIRST_GUESS_SECONDS) ** (1 / 6)
-    )
-    assert many.expect_left(0.0, 0.5) > 0.7 * took
-
-
-def test_a_job_just_below_the_only_longer_ones_needs_hardly_anything_but_never_nothing():
-    known = Experience((100.0,) * 300)
-    assert 0.0 < known.expect_left(math.nextafter(100.0, 0.0), 0.5) < 1.0
-
-
 def test_shares_are_spread_evenly():
     for samples in (1, 2, 5, 8):
         shares = draw_shares(JobId("job"), 0, samples)
         assert sorted(shares) == pytest.approx([(n + 0.5) / samples for n in range(samples)])
-
-
-def test_shares_are_the_same_each_time():
-    assert draw_shares(JobId("job"), 3, 8) == draw_shares(JobId("job"), 3, 8)
 
 
 def test_shares_come_in_an_order_that_differs_by_job_and_by_seed():
@@ -148,15 +113,6 @@ def test_shapes_that_were_never_seen_move_half_way_in_logs():
     assert expect_in(FOUR, see(0.45)) == pytest.approx(3.0 * math.sqrt(0.45 / 1.8))
 
 
-def test_of_several_shapes_seen_the_mean_of_their_logs_counts():
-    seen = Sightings({KIND: {TWO: 1.8 / 4.0, Shape(1, 1, ""): 1.0}})
-    assert expect_in(FOUR, seen) == pytest.approx(3.0 * 0.5**0.5)
-
-
-def test_without_sightings_the_profile_is_believed():
-    assert expect_in(FOUR, Sightings()) == pytest.approx(3.0)
-
-
 def test_a_deviation_within_two_percent_is_noise():
     for speed in (1.8 * 0.985, 1.8 * 1.015):
         seen = see(speed)
@@ -194,31 +150,6 @@ def test_a_speed_is_not_noted_before_it_has_settled():
     assert look(almost, view_of(settled, now=SETTLING_S)).by_type == {}
 
 
-def test_a_job_that_pauses_has_to_settle_again():
-    fast = make_state("job", holds={"n1": range(2)}, speed=2.4)
-    paused = make_state("job", holds={"n1": range(2)}, adjusting=True)
-    stopped = look(look(Sightings(), view_of(fast)), view_of(paused, now=SETTLING_S))
-    assert look(stopped, view_of(fast, now=SETTLING_S + 1.0)).by_type == {}
-    noted = look(stopped, view_of(fast, now=2 * SETTLING_S))
-    assert noted.speeds_of(KIND) == {TWO: 2.4}
-    # The noted speed stays, even if the job pauses.
-    assert look(noted, view_of(paused, now=3 * SETTLING_S)).by_job == noted.by_job
-
-
-def test_a_job_that_is_being_changed_keeps_its_slowness_and_is_not_looked_at():
-    two = make_state("job", holds={"n1": range(2)}, speed=1.6)
-    slow = make_state("slow", holds={"n2": range(2)}, speed=0.4)
-    before = watch(watch(Sightings(), two), two, slow)
-    adjusting = make_state("slow", holds={"n2": range(4)}, speed=0.0, adjusting=True)
-    after = look(before, view_of(two, adjusting))
-    assert after.slowness_of(adjusting) == pytest.approx(2.0)
-    assert after.speeds_of(KIND) == before.speeds_of(KIND)
-
-
-def test_a_job_never_seen_is_as_fast_as_its_type():
-    assert Sightings().slowness_of(make_state("new")) == 1.0
-
-
 def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
     unknown = make_state("odd", model="odd", holds={"n1": range(2)}, speed=5.0)
     cluster = make_cluster(n1=4)
@@ -227,13 +158,6 @@ def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
         seen = look(seen, make_view(make_snapshot(cluster, unknown, now=now, profiles=[])))
     assert seen.by_type == {}
     assert seen.slowness_of(unknown) == 1.0
-
-
-def test_a_type_of_which_nothing_else_is_believed_stays_as_seen():
-    seen = {Shape(2, 1, ""): 0.9}
-    view = make_view(make_snapshot(make_cluster(n1=4), profiles=[]))
-    assert expect(view, make_job(model="odd"), TWO, seen) == 0.9
-    assert expect(view, make_job(model="odd"), FOUR, seen) == 0.0
 
 
 def test_only_the_latest_types_are_remembered():

@@ -9,7 +9,7 @@ import pytest
 from dlcore.policies.common import pricing
 from dlcore.policies.common.hulls import Step
 from dlcore.policies.foresight.curves import Curve, make_curve, narrow
-from dlcore.policies.foresight.pricing import EXCHANGED, find_prices, fix_sizes
+from dlcore.policies.foresight.pricing import find_prices, fix_sizes
 from tests.bids import list_prices, make_bid, make_bids
 
 ROOTS = {gpus: math.sqrt(gpus) for gpus in range(1, 601)}
@@ -23,10 +23,6 @@ def curve_of(speeds: dict[int, float]) -> Curve:
 
 
 # --- curves
-
-
-def test_a_job_that_trains_on_no_number_of_gpus_has_no_curve():
-    assert make_curve("", [(1, 0.0), (2, 0.0)]) is None
 
 
 def test_numbers_of_gpus_that_make_a_job_no_faster_are_no_options():
@@ -49,10 +45,6 @@ def test_a_hull_is_concave_and_nowhere_below_the_speeds():
         assert curve.hull[-1] == pytest.approx(max(speeds.values()))
 
 
-def test_a_job_that_needs_several_gpus_at_once_gains_evenly_up_to_there():
-    assert curve_of({4: 2.0}).hull == pytest.approx((0.0, 0.5, 1.0, 1.5, 2.0))
-
-
 # --- jobs that keep what they start with
 
 
@@ -68,10 +60,6 @@ def test_a_job_that_keeps_its_gpus_for_life_takes_fewer_the_more_they_are_worth_
     sizes = [size_at(worth / 50.0) for worth in range(51)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 1
-
-
-def test_it_takes_fewer_where_fewer_are_left_to_others():
-    assert size_at(0.1, supply=8) < size_at(0.1, supply=800)
 
 
 def test_it_does_not_wait_for_gpus_that_others_keep_unless_it_has_to():
@@ -112,26 +100,7 @@ def test_only_jobs_that_wait_and_keep_what_they_start_with_bid_for_one_number():
     assert not fix_sizes(others, {"": 600}, worths={"": 0.1})
 
 
-def test_gpus_that_others_keep_are_no_longer_to_be_had():
-    waits = make_bid("waits", FEW, keeps_first=True)
-    keeps = make_bid("keeps", {3: 2.4}, holds=3, keeps_first=True, unsaved_from=0.0)
-    assert fix_sizes([waits, keeps], {"": 4}, worths={"": 0.0})
-    assert [gpus for gpus, _ in waits.curve.options] == [1]
-
-
-def test_on_each_type_it_is_the_number_that_is_right_there():
-    bid = make_bid(types={"V100": ROOTS, "T4": ROOTS}, keeps_first=True)
-    assert fix_sizes([bid], {"V100": 600, "T4": 600}, worths={"V100": 10.0, "T4": 0.0})
-    assert [curve.options[0][0] for curve in bid.curves] == [1, 600]
-
-
 # --- prices
-
-
-def test_the_price_of_a_job_alone_is_an_hour_for_each_hour_at_its_top_speed():
-    bid = make_bid(speeds=FEW)
-    find_prices([bid], {"": 4}, floors={})
-    assert bid.price == pytest.approx(1.0 / 2.8)
 
 
 def test_three_jobs_with_the_speed_of_a_square_root_get_the_prices_of_hesrpt():
@@ -141,14 +110,6 @@ def test_three_jobs_with_the_speed_of_a_square_root_get_the_prices_of_hesrpt():
     find_prices(bids, {"": 600}, floors={})
     scaled = [price * math.sqrt(600) for price in list_prices(bids)]
     assert scaled == pytest.approx([2.2361, 1.7321, 1.0], rel=0.01)
-
-
-def test_at_the_best_prices_a_second_is_worth_as_much_as_there_are_jobs():
-    # The greatest sum of price x speed, by one price of a GPU: shares go with the square of prices.
-    bids = make_bids(5, ROOTS)
-    find_prices(bids, {"": 600}, floors={})
-    worth = math.sqrt(600 * sum(price**2 for price in list_prices(bids)))
-    assert worth == pytest.approx(5.0, rel=0.01)
 
 
 def test_prices_are_those_of_the_form_for_parts_of_gpus_where_the_order_is_certain():
@@ -177,43 +138,6 @@ def test_a_job_that_ends_sooner_has_a_higher_price():
     find_prices(bids, {"": 4}, floors={})
     long, short, middle = list_prices(bids)
     assert short > middle > long
-
-
-def test_a_floor_raises_prices_and_the_worth_of_the_least_used_gpu():
-    bids = make_bids(3, FEW)
-    level = find_prices(bids, {"": 4}, floors={})
-    before = list_prices(bids)
-    level_with_floor = find_prices(bids, {"": 4}, floors={"": 0.5})
-    assert all(now > then for now, then in zip(list_prices(bids), before, strict=True))
-    assert level_with_floor[""] >= 0.5
-    assert level[""] > 0.0
-
-
-def test_a_floor_alone_is_paid_for_each_gpu_that_is_worth_it():
-    bid = make_bid(speeds={1: 1.0, 2: 1.1})
-    find_prices([bid], {"": 2}, floors={"": 1.0})
-    # One GPU: (1 + 1) / 1.0. Both: (1 + 1 + 1) / 1.1, which is more.
-    assert bid.price == pytest.approx(2.0)
-
-
-def test_a_job_that_counts_more_has_a_higher_price():
-    light, heavy = make_bid("light", FEW), make_bid("heavy", FEW, weight=3.0, order=1)
-    find_prices([light, heavy], {"": 4}, floors={})
-    assert heavy.price > 2.0 * light.price
-
-
-def test_gpus_that_no_job_uses_are_worth_nothing():
-    assert find_prices([make_bid(speeds=FEW)], {"": 6}, floors={}) == {"": 0.0}
-
-
-def test_without_jobs_a_gpu_is_worth_its_floor():
-    assert find_prices([], {"": 6}, floors={"": 0.25}) == {"": 0.25}
-
-
-def test_a_type_of_which_nothing_is_divided_still_has_a_price():
-    bid = make_bid(speeds=FEW, holds=4)
-    find_prices([bid], {"": 0}, floors={})
-    assert bid.price > 0.0
 
 
 # --- neighbours that exchange their places
@@ -260,71 +184,3 @@ def test_neighbours_exchange_only_if_the_sum_of_price_and_work_falls():
         assert list_prices(ranked) == pytest.approx(list(expected))
         exchanges += sums[1] < sums[0]
     assert 0 < exchanges < 100
-
-
-def test_beyond_the_front_of_the_line_each_job_still_has_a_price():
-    bids = make_bids(EXCHANGED + 20, FEW)
-    find_prices(bids, {"": 4}, floors={})
-    prices = list_prices(bids)
-    assert prices == sorted(prices, reverse=True)
-    assert prices[-1] == pytest.approx(1.0 / 2.8)
-
-
-# --- several types
-
-
-def test_a_job_is_priced_on_the_type_on_which_it_is_cheapest():
-    bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}})
-    find_prices([bid], {"slow": 1, "fast": 1}, floors={})
-    assert bid.curve.gpu_type == "fast"
-    assert bid.price == pytest.approx(0.5)
-
-
-def test_a_job_turns_to_the_slower_type_where_the_faster_one_is_worth_more_to_others():
-    bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}})
-    find_prices([bid], {"slow": 1, "fast": 1}, floors={"fast": 3.0})
-    assert bid.curve.gpu_type == "slow"
-    assert bid.price == pytest.approx(1.0)
-
-
-def test_a_job_that_runs_is_priced_on_the_type_that_it_has():
-    bid = make_bid(types={"slow": {1: 1.0}, "fast": {1: 2.0}}, holds=1, gpu_type="slow")
-    find_prices([bid], {"slow": 1, "fast": 1}, floors={})
-    assert bid.curve.gpu_type == "slow"
-    assert bid.price == pytest.approx(1.0)
-
-
-def test_two_jobs_spread_over_two_types_that_are_alike():
-    types = {"a": {1: 1.0, 2: 1.1}, "b": {1: 1.0, 2: 1.1}}
-    bids = [make_bid(f"job{n}", types=types, order=n) for n in range(2)]
-    find_prices(bids, {"a": 2, "b": 2}, floors={})
-    assert {bid.curve.gpu_type for bid in bids} == {"a", "b"}
-
-
-# --- lengths that are not known
-
-
-def test_the_price_of_a_job_of_several_lengths_is_the_mean_of_their_prices():
-    other = make_bid("other", FEW, left=500.0, order=1)
-    lengths = [100.0, 2000.0]
-    prices = []
-    for left in lengths:
-        known = make_bid("known", FEW, left=left)
-        find_prices([known, other], {"": 4}, floors={})
-        prices.append((known.price, other.price))
-    unknown = make_bid("unknown", FEW, left=700.0)
-    unknown.lefts = lengths
-    find_prices([unknown, other], {"": 4}, floors={})
-    means = [sum(each) / 2 for each in zip(*prices, strict=True)]
-    assert [unknown.price, other.price] == pytest.approx(means)
-    assert (unknown.left, other.left) == (700.0, 500.0)
-
-
-def test_jobs_that_are_equally_uncertain_have_prices_that_differ_less_than_if_one_ended_first():
-    certain = make_bids(2, FEW)
-    find_prices(certain, {"": 4}, floors={})
-    uncertain = make_bids(2, FEW)
-    uncertain[0].lefts, uncertain[1].lefts = [100.0, 1000.0], [1000.0, 100.0]
-    find_prices(uncertain, {"": 4}, floors={})
-    assert uncertain[0].price == pytest.approx(uncertain[1].price)
-    assert certain[0].price > 1.1 * certain[1].price

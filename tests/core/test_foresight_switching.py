@@ -1,7 +1,6 @@
 """Which running jobs ``foresight`` lets go to another type of GPU."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,26 +55,11 @@ def test_a_job_that_ends_before_the_change_has_paid_stays_on_its_type():
     assert isinstance(decide(make_slow(iterations_total=80.0))["runs"], Move)
 
 
-def test_a_job_stays_where_it_went():
-    step = decide(make_slow())["runs"]
-    assert isinstance(step, Move)
-    there = make_state("runs", options=(1,), holds=step.new, iterations_total=10_000.0,
-                       iterations_done=500.0, started_at=0.0, adjusting=True, speed=0.0)  # fmt: skip
-    assert decide(replace(make_slow(), running=(there,))) == {}
-
-
 @pytest.mark.parametrize(
     "rest", [{"types": ("T4",)}, {"bound_to": ("t4",)}, {"max_nodes": 1, "types": ("T4", "K80")}]
 )
 def test_a_job_stays_that_may_not_be_on_the_faster_type(rest):
     assert decide(make_slow(**rest)) == {}
-
-
-def test_a_job_stays_on_its_type_where_the_other_is_as_fast():
-    alike = make_profile({Shape(n, 1, kind): n**0.8 for n in (1, 2, 4) for kind in ("V100", "T4")})
-    runs = make_state("runs", options=(1, 2), holds={"t4": (0, 1)}, gpu_type="T4", speed=2**0.8)
-    cluster = make_cluster(t4=(2, "T4"), v100=(4, "V100"))
-    assert decide(make_snapshot(cluster, runs, profiles=[alike])) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,15 +77,6 @@ def test_the_reason_of_the_change_is_the_jobs_own(options, holds, free, code, gp
     step = decide(make_snapshot(cluster, runs, profiles=TYPES))["runs"]
     assert isinstance(step, Move)
     assert (step.new.gpu_type, step.new.gpus, step.cause.code) == ("V100", gpus, code)
-
-
-def test_a_job_does_not_become_slower_to_be_on_a_faster_type():
-    runs = make_state("runs", options=(1, 8), holds={"t4": range(8)}, gpu_type="T4", speed=8.0,
-                      iterations_total=1e5)  # fmt: skip
-    profile = make_profile({Shape(n, 1, kind): factor * n for n in (1, 8)
-                            for kind, factor in (("V100", 4.0), ("T4", 1.0))})  # fmt: skip
-    cluster = make_cluster(t4=(8, "T4"), v100=(1, "V100"))
-    assert decide(make_snapshot(cluster, runs, profiles=[profile])) == {}
 
 
 # --- several jobs
@@ -143,20 +118,6 @@ def test_jobs_of_a_slow_type_do_not_drive_their_like_from_the_fast_one():
     assert decide(make_snapshot(cluster, *alike, profiles=TYPES)) == {}
 
 
-def test_a_job_that_finds_no_node_of_the_other_type_stays_as_it_is():
-    # Two V100 are free, each on a node of its own, and the job may be on one node only.
-    runs = make_state("runs", options=(2,), holds={"t4": (0, 1)}, gpu_type="T4", max_nodes=1,
-                      iterations_total=1e5)  # fmt: skip
-    held = [
-        make_state(f"held{n}", options=(1,), types=("V100",), holds={f"v{n}": (0,)},
-                   gpu_type="V100", speed=4.0, bound_to=(f"v{n}",), iterations_total=1e5)
-        for n in range(2)
-    ]  # fmt: skip
-    cluster = make_cluster(t4=(4, "T4"), v0=(2, "V100"), v1=(2, "V100"))
-    steps = decide(make_snapshot(cluster, runs, *held, profiles=TYPES))
-    assert "runs" not in steps
-
-
 def test_another_job_moves_within_the_fast_type_to_make_a_gap_for_one_that_comes():
     runs = make_state("runs", options=(2,), holds={"t4": (0, 1)}, gpu_type="T4", max_nodes=1,
                       iterations_total=1e5)  # fmt: skip
@@ -177,7 +138,7 @@ def test_another_job_moves_within_the_fast_type_to_make_a_gap_for_one_that_comes
 def test_never_more_is_chosen_of_a_type_than_there_is():
     chance = random.Random(5)
     switched = 0
-    for _ in range(200):
+    for _ in range(80):
         bids = []
         for order in range(chance.randint(1, 12)):
             kind = chance.choice("ab")
@@ -204,14 +165,13 @@ def test_never_more_is_chosen_of_a_type_than_there_is():
             there = (gpus for bid, gpus in final.items() if bid.curve.gpu_type == kind)
             assert sum(there) <= capacity
         switched += len(come)
-    assert switched > 50
+    assert switched > 20
 
 
-@pytest.mark.parametrize("start", range(2))
-def test_no_law_is_broken_on_types_of_which_one_is_faster(start):
+def test_no_law_is_broken_on_types_of_which_one_is_faster():
     policy = policies.make("foresight")
     moves = 0
-    for seed in range(start, 120, 2):
+    for seed in range(60):
         chance = random.Random(f"switch/{seed}")
         nodes = [
             make_node(f"n{n}", 4, chance.choice(("V100", "T4")),

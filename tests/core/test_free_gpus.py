@@ -3,28 +3,26 @@
 import heapq
 import random
 
-import pytest
-
 from dlcore.model import Cluster, Node, NodeName
 from dlcore.placement.free_gpus import Room
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_emptiest_nodes_are_those_that_a_look_at_all_nodes_finds(seed: int):
-    chance = random.Random(seed)
-    nodes = [
-        Node.of(f"n{number:03}", chance.choice([4, 8]), chance.choice(["V100", "P100"]))
-        for number in range(chance.randint(1, 120))
-    ]
-    room = Room(Cluster(nodes))
-    for node in nodes:
-        room.take({node.name: chance.randint(0, room.nodes[node.name])})
-    but = frozenset(NodeName(node.name) for node in chance.sample(nodes, len(nodes) // 4))
-    for kind in room.cluster.types:
-        there = [
-            (free, name)
-            for name, free in room.nodes.items()
-            if room.cluster.by_name[name].gpu_type == kind and name not in but
+def test_the_emptiest_nodes_are_those_that_a_look_at_all_nodes_finds():
+    for seed in range(4):
+        chance = random.Random(seed)
+        nodes = [
+            Node.of(f"n{number:03}", chance.choice([4, 8]), chance.choice(["V100", "P100"]))
+            for number in range(chance.randint(1, 120))
         ]
-        for most in (1, 3, 16, 200):
-            assert room.gaps.rank_emptiest(kind, most, but=but) == heapq.nlargest(most, there)
+        room = Room(Cluster(nodes))
+        for node in nodes:
+            room.take({node.name: chance.randint(0, room.nodes[node.name])})
+        but = frozenset(NodeName(node.name) for node in chance.sample(nodes, len(nodes) // 4))
+        for kind in room.cluster.types:
+            there = [
+                (free, name)
+                for name, free in room.nodes.items()
+                if room.cluster.by_name[name].gpu_type == kind and name not in but
+            ]
+            for most in (1, 3, 16, 200):
+                assert room.gaps.rank_emptiest(kind, most, but=but) == heapq.nlargest(most, there)

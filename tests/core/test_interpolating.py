@@ -13,7 +13,6 @@ from dlcore.predicting.interpolating import (
     fit_iteration_time,
     iteration_time,
     make_curve,
-    pick_nearest,
     points_by_type,
     read_curve,
     spread_exponent_alone,
@@ -21,6 +20,7 @@ from dlcore.predicting.interpolating import (
 )
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
+from tests.core.examples import few_examples
 
 KIND = JobType("resnet50", "imagenet", 256)
 
@@ -29,6 +29,7 @@ def profile_of(speeds: dict[Shape, float]) -> Profile:
     return Profile(KIND, {shape: Speed(speed) for shape, speed in speeds.items()})
 
 
+@few_examples(40)
 @given(
     st.dictionaries(st.integers(1, 256), st.floats(1e-3, 1e3), min_size=2, max_size=9),
     st.floats(0.1, 10.0),
@@ -57,6 +58,7 @@ SHAPES = st.builds(
 SPEEDS = st.dictionaries(SHAPES, st.floats(0.01, 1000.0), min_size=1, max_size=12)
 
 
+@few_examples(40)
 @given(SPEEDS)
 def test_a_measured_shape_is_as_fast_as_it_was_measured(speeds):
     profile = profile_of(speeds)
@@ -64,6 +66,7 @@ def test_a_measured_shape_is_as_fast_as_it_was_measured(speeds):
         assert estimate_alone(profile, shape) == (speed, 1.0)
 
 
+@few_examples(60)
 @given(SPEEDS, SHAPES)
 def test_between_two_measured_counts_the_speed_lies_between_theirs(speeds, shape):
     profile = profile_of(speeds)
@@ -87,24 +90,9 @@ def test_between_two_counts_speed_is_straight_in_log_log():
     assert estimate.value == pytest.approx(4.0)
 
 
-def test_a_wider_gap_is_trusted_less():
-    near = estimate_alone(profile_of({Shape(2): 2.0, Shape(8): 8.0}), Shape(4))
-    far = estimate_alone(profile_of({Shape(1): 1.0, Shape(64): 8.0}), Shape(4))
-    assert near is not None
-    assert far is not None
-    assert far.confidence < near.confidence < 1.0
-
-
 def test_speeds_that_cannot_be_are_not_points():
     speeds = {Shape(1): 0.0, Shape(2): -1.0, Shape(4): math.nan, Shape(8): math.inf, Shape(16): 3.0}
     assert points_by_type(profile_of(speeds)) == {"": (Point(16, 1, 3.0, 1.0),)}
-
-
-def test_conclusions_stay_with_the_profile_they_were_drawn_from():
-    profile = profile_of({Shape(2): 2.0})
-    assert points_by_type(profile) is points_by_type(profile)
-    assert spread_exponent_alone(profile) is None
-    assert spread_exponent_alone(profile) is None
 
 
 def test_spreading_is_learnt_from_shapes_of_equal_count():
@@ -130,17 +118,6 @@ def test_types_are_compared_at_the_shapes_that_both_have():
     assert type_ratio_alone(profile, "K80", "P100") is None
 
 
-def test_types_without_a_shape_in_common_are_not_compared():
-    profile = profile_of({Shape(1, 1, "K80"): 1.0, Shape(2, 1, "V100"): 4.0})
-    assert type_ratio_alone(profile, "K80", "V100") is None
-
-
-def test_the_nearest_number_of_nodes_speaks_for_a_count():
-    points = [Point(8, 1, 9.0, 1.0), Point(8, 2, 7.0, 1.0), Point(8, 8, 3.0, 1.0)]
-    assert [point.nodes for point in pick_nearest(points, 2)] == [2]
-    assert [point.nodes for point in pick_nearest(points, 6)] == [8]
-
-
 def test_a_curve_is_brought_to_one_number_of_nodes():
     points = [Point(1, 1, 2.0, 1.0), Point(4, 4, 4.0, 1.0)]
     curve = make_curve(points, 2, exponent=0.5)
@@ -155,25 +132,7 @@ def test_a_curve_says_nothing_beyond_its_ends():
     assert read_curve((), 1) is None
 
 
-def test_the_fit_finds_the_time_that_made_the_points():
-    speeds = {g: 1.0 / iteration_time((0.9, 0.1, 0.01), g) for g in (1, 2, 4, 8, 16)}
-    assert fit_iteration_time(curve_of(speeds)) == pytest.approx((0.9, 0.1, 0.01), rel=1e-6)
-
-
-def test_two_points_tell_no_rising_part():
-    assert fit_iteration_time(curve_of({1: 1.0, 8: 0.5}))[2] == 0.0
-
-
-def test_heavier_points_pull_the_fit():
-    light = curve_of({1: 1.0, 2: 2.0, 4: 2.0})
-    heavy = (*light[:2], light[2]._replace(weight=10.0))
-
-    def miss(curve):
-        return abs(1.0 / iteration_time(fit_iteration_time(curve), 4) - 2.0)
-
-    assert miss(heavy) < miss(light)
-
-
+@few_examples(40)
 @given(
     st.dictionaries(st.integers(1, 64), st.floats(1e-11, 1e11), min_size=2, max_size=8),
     st.integers(1, 256),
@@ -188,10 +147,6 @@ def test_no_term_of_a_fit_is_negative_so_no_fit_grows_faster_than_linearly(speed
     assert iteration_time(terms, 2 * gpus) >= iteration_time(terms, gpus) / 2 * (1 - 1e-9)
 
 
-def test_a_larger_batch_takes_longer_by_what_is_computed_only():
-    assert iteration_time((1.0, 1.0, 0.0), 1, batch=3.0) == 4.0
-
-
 def test_growth_is_bounded_by_linear():
     rising = curve_of({1: 1.0, 2: 2.0})
     assert bound_growth(5.0, rising, 2, 8) == 4.0
@@ -199,7 +154,3 @@ def test_growth_is_bounded_by_linear():
     # Downwards, linear is the most that can be lost.
     assert bound_growth(0.1, rising, 2, 1) == 0.5
     assert bound_growth(0.1, rising[:1], 1, 2) == 0.1
-
-
-def test_what_falls_at_its_end_does_not_grow_again():
-    assert bound_growth(1.5, curve_of({1: 1.0, 2: 2.0, 4: 1.9}), 4, 8) == 1.0

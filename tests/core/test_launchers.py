@@ -43,56 +43,30 @@ def test_processes_that_are_told_their_ranks_are_one_for_each_gpu(framework: str
 @pytest.mark.parametrize(
     ("command", "launcher"),
     [
-        (["torchrun", "train.py"], "torchrun"),
         (["/opt/conda/bin/torchrun", "--standalone", "train.py"], "torchrun"),
         (["python3.11", "-u", "-m", "torch.distributed.run", "train.py"], "torchrun"),
-        (["python", "-m", "torch.distributed.launch", "train.py"], "torchrun"),
         (["accelerate", "launch", "train.py"], "accelerate"),
         (["accelerate", "config"], ""),
-        (["deepspeed", "--num_gpus", "2", "train.py"], "deepspeed"),
         (["python", "-m", "deepspeed.launcher.runner", "train.py"], "deepspeed"),
-        (["sh", "-c", "deepspeed --master_port $PET_MASTER_PORT train.py"], "deepspeed"),
         (["mpirun", "-np", "2", "python", "train.py"], "mpirun"),
         (["env", "-u", "X", "A=1", "torchrun", "train.py"], "torchrun"),
-        (["timeout", "3600", "torchrun", "train.py"], "torchrun"),
         (["timeout", "-k", "10s", "1h", "bash", "-c", "torchrun x"], "torchrun"),
-        (["taskset", "-c", "0-3", "torchrun", "train.py"], "torchrun"),
-        (["stdbuf", "-oL", "torchrun", "train.py"], "torchrun"),
-        (["nice", "env", "A=1", "python", "train.py"], ""),
         (["nice", "python", "train.py", "torchrun"], ""),
-        (["timeout", "60", "./train.py", "torchrun"], ""),
-        (["uv", "run", "torchrun", "train.py"], "torchrun"),
         (["uv", "run", "--with", "x", "python", "-m", "torch.distributed.run"], "torchrun"),
-        (["poetry", "run", "torchrun", "train.py"], "torchrun"),
         (["conda", "run", "-n", "env", "torchrun", "train.py"], "torchrun"),
-        (["uv", "pip", "torchrun"], ""),
         (["uv", "run", "train.py", "torchrun"], ""),
         (["python", "-W", "ignore", "-m", "torch.distributed.run", "x"], "torchrun"),
-        (["python", "-X", "dev", "-m", "torch.distributed.run", "x"], "torchrun"),
-        (["accelerate-launch", "train.py"], "accelerate"),
-        (["bash", "-eo", "pipefail", "-c", "torchrun x"], "torchrun"),
-        (["bash", "-o", "pipefail", "-ec", "torchrun x"], "torchrun"),
         (["bash", "-euxo", "pipefail", "-c", "--", "torchrun x"], "torchrun"),
         (["bash", "-ceo", "pipefail", "torchrun x"], "torchrun"),
-        (["bash", "--norc", "-c", "torchrun x"], "torchrun"),
-        (["bash", "-eo", "pipefail", "torchrun"], ""),
         (["bash", "-c", "python x.py", "torchrun"], ""),
-        (["sh", "-c", "if true; then torchrun x; fi"], "torchrun"),
-        (["sh", "-c", "while true; do A=1 torchrun x; done"], "torchrun"),
         (["sh", "-c", "if ! torchrun x; then exit 3; fi"], "torchrun"),
         (["sh", "-c", "{ timeout 9 torchrun x; }"], "torchrun"),
         (["sh", "-c", "echo then torchrun"], ""),
-        (["env", "A=1", "nice", "-n", "5", "torchrun", "train.py"], "torchrun"),
-        (["sh", "-c", "torchrun train.py"], "torchrun"),
         (["bash", "-euc", "cd /app && A=1 exec torchrun train.py | tee log"], "torchrun"),
         (["bash", "-c", "pip list\npython -m torch.distributed.run train.py"], "torchrun"),
         (["bash", "-c", "echo 'torchrun"], ""),
-        (["bash", "-c", "echo torchrun"], ""),
-        (["bash", "torchrun"], ""),
-        (["python", "torchrun"], ""),
         (["python", "train.py", "-m", "torch.distributed.run"], ""),
         (["python", "-m"], ""),
-        (["env"], ""),
         (["bash", "-c"], ""),
     ],
 )
@@ -134,15 +108,3 @@ def test_a_launcher_for_each_gpu_is_refused_with_the_remedy():
         " by python instead of torchrun"
     )
     assert processes(**spec, gpus={"options": [1]}) == "perGpu"
-
-
-@pytest.mark.parametrize("command", [["torchrun", "train.py"], ["python", "train.py"]])
-@pytest.mark.parametrize("framework", ["none", "pytorch"])
-@pytest.mark.parametrize("wanted", ["perNode", None])
-def test_a_job_that_is_written_again_starts_as_many_processes(
-    command: list[str], framework: str, wanted: str | None
-):
-    job = jobfile.parse(
-        make_document(framework=framework, processes=wanted, template=make_template(*command))
-    )
-    assert jobfile.parse(jobfile.render(job)) == job

@@ -5,7 +5,7 @@ import pytest
 from dlcore.predicting import marginal_utility, mini_epochs
 from dlcore.predicting.marginal_utility import Sample, Utility
 from dlcore.predicting.mini_epochs import MiniEpoch
-from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.profiles import JobType, Profile
 from dlwire.messages import Shape
 
 TRUE = Utility(0.5, 6.0, 0.25, 3.0, 40.0, 1.0)
@@ -34,31 +34,9 @@ def test_the_marginal_utility_is_what_one_more_adds_and_falls_below_zero_behind_
     assert found.gain_of_server(6, 3) < 0.0
 
 
-def test_the_unit_of_time_makes_no_difference():
-    slow = marginal_utility.fit(SAMPLES)
-    fast = marginal_utility.fit([sample._replace(per_s=1000 * sample.per_s) for sample in SAMPLES])
-    assert fast.speed(5, 2) == pytest.approx(1000 * slow.speed(5, 2), rel=1e-6)
-
-
 def test_no_coefficient_is_below_zero_even_where_speeds_rise_ever_faster():
     found = marginal_utility.fit([Sample(n, 1, float(n * n)) for n in (1, 2, 4, 8)])
     assert min(found) >= 0.0
-
-
-def test_a_speed_is_never_below_zero_however_far_from_the_top():
-    found = marginal_utility.fit([Sample(1, 1, 1.0), Sample(2, 1, 1.9)])
-    assert 0.0 < found.speed(64) < 0.01
-
-
-def test_a_profile_is_believed_in_every_shape_by_what_was_measured_on_its_type():
-    kind = JobType("job")
-    seen = {Shape(n, 1, "V100"): Speed(s) for n, s in ((1, 1.0), (2, 1.8), (4, 3.0), (8, 4.0))}
-    shapes = [Shape(2, 1, "V100"), Shape(6, 2, "V100"), Shape(6, 1, "K80")]
-    believed = marginal_utility.believe(Profile(kind, seen), shapes).speeds
-    assert believed[shapes[0]].iterations_per_s == pytest.approx(1.8, rel=0.05)
-    # It knows neither nodes nor types.
-    assert 3.0 < believed[shapes[1]].iterations_per_s < 4.5
-    assert believed[shapes[1]] == believed[shapes[2]]
 
 
 def test_of_a_job_that_was_never_seen_nothing_is_believed():
@@ -78,17 +56,3 @@ def test_a_mini_epoch_takes_between_20_and_40_seconds_with_the_fewest_gpus():
     for per_s in (0.05, 0.5, 3.0, 700.0):
         (first, *_) = mini_epochs.plan((1, 2), per_s)
         assert 20.0 <= first.iterations / per_s <= 40.0
-
-
-def test_a_slow_job_trains_one_iteration_at_least():
-    assert mini_epochs.plan((1,), 0.001) == (MiniEpoch(1, 1),) * 2
-
-
-def test_what_a_plan_costs_is_its_training_the_tuning_before_it_and_the_restarts_between():
-    costs = Costs(process_initialization=10.0, checkpoint=5.0, pod_termination=50.0)
-    epochs = mini_epochs.plan((1, 2), per_s=1.0)
-    speeds = {1: 1.0, 2: 1.5}
-    cost = mini_epochs.cost_s(epochs, speeds.__getitem__, costs, recreates=False)
-    assert cost == pytest.approx(3 * 30.0 + 2 * 20.0 + 15.0)
-    dearer = mini_epochs.cost_s(epochs, speeds.__getitem__, costs, recreates=True)
-    assert dearer == pytest.approx(cost + 50.0)

@@ -26,10 +26,10 @@ from tests.builders import (
 )
 
 
-def find(cluster, gpus, *, taken=(), kind=None, **job):
+def find(cluster, gpus, **job):
     """Find a place for a job and tell it as a plain dict."""
     job.setdefault("options", (gpus,))
-    fit = Room(cluster, taken).find(make_state("job", **job), gpus, kind)
+    fit = Room(cluster).find(make_state("job", **job), gpus)
     return fit and dict(fit.nodes)
 
 
@@ -38,22 +38,6 @@ share: Any = contract.Share
 
 
 # --- the room there is --------------------------------------------------------------------
-
-
-def test_room_is_what_nobody_has():
-    taken = [make_placement("A", n1=(0, 1)), make_placement("A+B", n1=(2,), n2=(0,))]
-    room: Any = Room(make_cluster(n1=(4, "A"), n2=(2, "B")), taken)
-    assert room.nodes == {"n1": 1, "n2": 1}
-    assert room.free == {"A": 1, "B": 1}
-    assert room.total == 2
-
-
-def test_what_was_taken_can_be_given_back():
-    room: Any = Room(make_cluster(n1=4, n2=2))
-    room.take({"n1": 3, "n2": 2})
-    assert (room.total, room.find_node(make_state(), "", 2)) == (1, None)
-    room.give({"n1": 1})
-    assert (room.nodes, room.find_node(make_state(), "", 2)) == ({"n1": 2, "n2": 0}, "n1")
 
 
 def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes():
@@ -66,18 +50,6 @@ def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes()
     freed: Any = counting.count_usable(holder, cluster)
     assert full == {"n1": 2, "n2": 0}
     assert left == freed == {"n1": 1, "n2": 0}
-
-
-def test_two_holders_of_one_gpu_leave_no_less_than_nothing():
-    twice = [make_placement(n1=(0,)), make_placement(n1=(0,))]
-    assert Room(make_cluster(n1=1), twice).total == 0
-
-
-def test_room_tells_whether_nodes_have_so_much():
-    room: Any = Room(make_cluster(n1=4, n2=1))
-    assert room.has({"n1": 4, "n2": 1})
-    assert not room.has({"n1": 4, "n2": 2})
-    assert not room.has({"gone": 1})
 
 
 def test_a_job_goes_into_the_smallest_gap_that_takes_it_whole():
@@ -100,38 +72,6 @@ def test_a_wide_job_goes_to_the_fewest_nodes_and_the_last_is_a_best_fit():
     assert find(cluster, 6) == {"n1": 4, "n3": 2}
     assert find(cluster, 13) == {"n1": 4, "n2": 4, "n4": 3, "n3": 2}
     assert find(cluster, 14) is None
-
-
-def test_a_job_is_not_spread_over_more_nodes_than_it_may():
-    cluster = make_cluster(n1=4, n2=4, n3=2)
-    assert find(cluster, 8, max_nodes=2) == {"n1": 4, "n2": 4}
-    assert find(cluster, 9, max_nodes=2) is None
-    assert find(cluster, 5, max_nodes=1) is None
-
-
-def test_one_node_of_any_type_comes_before_several_of_the_type_that_is_liked_best():
-    cluster = make_cluster(n1=(2, "A"), n2=(2, "A"), n3=(4, "B"))
-    assert find(cluster, 4, types=("A", "B")) == {"n3": 4}
-    assert find(cluster, 2, types=("B", "A")) == {"n3": 2}
-    assert find(cluster, 4, types=("A",)) == {"n1": 2, "n2": 2}
-    assert find(cluster, 4, kind="A") == {"n1": 2, "n2": 2}
-    assert find(cluster, 1, types=("C",)) is None
-    assert find(cluster, 1, kind="C") is None
-
-
-def test_types_are_mixed_only_where_the_job_allows_it_and_has_no_other_place():
-    cluster = make_cluster(n1=(2, "A"), n2=(4, "B"))
-    assert find(cluster, 5) is None
-    assert find(cluster, 5, mixed=True) == {"n2": 4, "n1": 1}
-    assert find(cluster, 4, mixed=True) == {"n2": 4}
-    assert find(cluster, 5, mixed=True, max_nodes=1) is None
-    assert find(cluster, 5, mixed=True, types=("A",)) is None
-    assert find(cluster, 5, mixed=True, kind="B") is None
-
-
-def test_a_mixture_is_of_the_fewest_nodes_too():
-    cluster = make_cluster(n1=(1, "A"), n2=(1, "A"), n3=(4, "B"))
-    assert find(cluster, 5, mixed=True, max_nodes=2, types=("A", "B")) == {"n3": 4, "n1": 1}
 
 
 def test_a_job_goes_only_where_its_checkpoint_is():
@@ -193,12 +133,6 @@ def placements(cluster, *states, **shares):
     return after
 
 
-def test_a_job_keeps_what_it_holds():
-    old = make_state("old", holds={"n1": (3,), "n2": (1,)})
-    after = placements(make_cluster(n1=4, n2=4), old, old=2)
-    assert after["old"] is old.placement
-
-
 def test_a_shrinking_job_gives_up_its_smallest_slices_first():
     old = make_state("old", options=(1, 2, 3, 5), holds={"n1": (0,), "n2": (0, 1, 2), "n3": (0,)})
     new = make_state("new", options=(2,))
@@ -220,24 +154,6 @@ def test_a_job_that_cannot_grow_where_it_is_moves_to_one_node_that_takes_it_whol
     assert after["old"] == make_placement(n2=(0, 1, 2, 3))
 
 
-def test_a_job_that_no_node_takes_whole_is_spread_beside_what_it_has():
-    old = make_state("old", options=(2, 8), holds={"n1": (0, 1)})
-    after = placements(make_cluster(n1=4, n2=3, n3=4), old, old=8)
-    assert after["old"] == make_placement(n1=(0, 1, 2, 3), n3=(0, 1, 2, 3))
-
-
-def test_a_job_bound_to_its_node_grows_there_or_not_at_all():
-    old = make_state("old", holds={"n1": (0, 1)}, bound_to=("n1",))
-    assert placements(make_cluster(n1=4, n2=8), old, old=4)["old"].gpus == 4
-    assert placements(make_cluster(n1=3, n2=8), old, old=4)["old"] is old.placement
-
-
-def test_a_job_grows_only_into_gpus_that_may_be_given_away():
-    node = make_node("n1", 6, unavailable=(0, 2))
-    old = make_state("old", holds={"n1": (0, 1)})
-    assert placements(make_cluster(node), old, old=4)["old"] == make_placement(n1=(0, 1, 3, 4))
-
-
 def test_a_job_that_grows_away_from_a_broken_gpu_leaves_it_to_nobody():
     node = make_node("n1", 2, unavailable=(0,))
     old = make_state("old", holds={"n1": (0, 1)})
@@ -257,13 +173,6 @@ def test_a_job_that_mixes_types_grows_on_its_nodes_or_moves():
     assert placements(cluster, old, old=4)["old"] == make_placement("A+B", n1=(0, 1), n2=(0, 1))
 
 
-def test_a_job_changes_its_type_when_the_policy_says_so():
-    old = make_state("old", holds={"n1": (0, 1)}, gpu_type="A")
-    cluster = make_cluster(n1=(4, "A"), n2=(4, "B"))
-    after = placements(cluster, old, old=share(2, gpu_type="B"))
-    assert after["old"] == make_placement("B", n2=(0, 1))
-
-
 def test_nodes_that_the_policy_names_are_taken_as_named():
     old = make_state("old", options=(2, 4), holds={"n1": (0, 1, 2, 3)})
     new = make_state("new", options=(2,))
@@ -278,25 +187,6 @@ def test_nodes_that_the_policy_names_are_taken_as_named():
     assert after == {"old": make_placement(n1=(0, 1)), "new": make_placement(n1=(2, 3))}
     same = share(4, nodes={"n1": 4})
     assert placements(cluster, old, old=same)["old"] is old.placement
-
-
-def test_a_later_job_may_have_what_an_earlier_one_leaves_and_not_the_other_way_round():
-    first = make_state("first", holds={"n1": (0, 1)})
-    second = make_state("second", holds={"n2": (0, 1)})
-    cluster = make_cluster(n1=2, n2=2, n3=2)
-    packing = Cause(CauseCode.PACKING)
-    away, to_first = share(2, packing, nodes={"n3": 2}), share(2, packing, nodes={"n1": 2})
-    after = placements(cluster, first, second, first=away, second=to_first)
-    assert after == {"first": make_placement(n3=(0, 1)), "second": make_placement(n1=(0, 1))}
-    after = placements(cluster, second, first, second=to_first, first=away)
-    assert after == {"first": make_placement(n3=(0, 1)), "second": second.placement}
-
-
-def test_a_running_job_whose_share_finds_no_place_keeps_what_it_has():
-    old = make_state("old", holds={"n1": (0, 1)})
-    other = make_state("other", options=(2,), holds={"n1": (2, 3)})
-    after = placements(make_cluster(n1=4), old, other, old=4, other=2)
-    assert after["old"] is old.placement
 
 
 def test_a_pending_job_whose_share_finds_no_place_waits_and_is_told_why():
@@ -331,14 +221,3 @@ def test_one_whose_gpus_somebody_gets_loses_them_though_others_keep_theirs():
     new = make_state("new", options=(2,))
     after = placements(make_cluster(n1=2, n2=2), loses, keeps, new, new=2)
     assert after == {"loses": None, "keeps": keeps.placement, "new": make_placement(n1=(0, 1))}
-
-
-def test_a_job_keeps_its_own_reasons_to_shrink_though_nobody_gains():
-    old = make_state("old", holds={"n1": (0, 1)})
-    own = share(1, Cause(CauseCode.FASTER_WITH_FEWER))
-    assert placements(make_cluster(n1=2), old, old=own)["old"] == make_placement(n1=(0,))
-
-
-def test_a_job_shrinks_to_what_its_user_allows_now():
-    old = make_state("old", options=(1,), holds={"n1": (0, 1)})
-    assert placements(make_cluster(n1=2), old, old=1)["old"] == make_placement(n1=(0,))

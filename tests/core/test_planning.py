@@ -27,12 +27,6 @@ BEHIND = Cause(CauseCode.BEHIND)
 ELASTIC = BatchRange(elastic=True, maximum=512)
 
 
-def test_nothing_changes_when_nothing_should():
-    old = make_state("old", holds={"n1": (0, 1)})
-    idle = make_state("idle", waiting=NO_ROOM)
-    assert make_steps(make_snapshot(make_cluster(n1=4), old, idle), {"old": 2}) == []
-
-
 def test_a_pending_job_with_a_share_starts():
     snapshot = make_snapshot(make_cluster(n1=4), make_state("new"))
     because = Cause(CauseCode.IDLE_GPUS)
@@ -100,12 +94,6 @@ def test_a_change_that_keeps_a_node_is_a_reshape_and_else_a_move(nodes: Any, kin
     assert {part.node: len(part.gpus) for part in step.new.slices} == nodes
 
 
-def test_a_job_does_not_wait_for_itself():
-    old = make_state("old", holds={"n1": (0, 1)})
-    (step,) = make_steps(make_snapshot(make_cluster(n1=4), old), {"old": 4})
-    assert step.after == ()
-
-
 def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
     moves = make_state("moves", holds={"n1": (0, 1)})
     follows = make_state("follows", holds={"n1": (2, 3)})
@@ -125,12 +113,6 @@ def test_a_new_batch_size_alone_is_a_change():
     assert make_steps(snapshot, {"old": share(1, batch_size=128)}) == []
     (again,) = make_steps(snapshot, {"old": share(1, nodes={"n1": 1}, batch_size=256)})
     assert again == step
-
-
-def test_a_newcomer_may_start_with_a_batch_size_of_its_own():
-    snapshot = make_snapshot(make_cluster(n1=1), make_state("new", batch=ELASTIC))
-    (step,) = make_steps(snapshot, {"new": share(1, batch_size=64)})
-    assert step.batch_size == 64
 
 
 def test_a_policy_changes_the_batch_only_of_jobs_that_allow_it_and_as_far_as_they_do():
@@ -164,36 +146,11 @@ def test_a_waiting_job_is_told_why_only_when_the_reason_is_another():
     }
 
 
-def test_who_is_stopped_is_not_told_to_wait_in_the_same_plan():
-    old = make_state("old", holds={"n1": (0,)})
-    steps = make_steps(make_snapshot(make_cluster(n1=1), old, make_state("new")), {"new": 1})
-    assert [type(step) for step in steps] == [Stop, Start]
-
-
-def test_who_starts_is_not_told_to_wait():
-    snapshot = make_snapshot(make_cluster(n1=1), make_state("new", waiting=BEHIND))
-    steps = make_steps(snapshot, {"new": 1}, waits={"new": NO_ROOM})
-    assert [type(step) for step in steps] == [Start]
-
-
 def test_a_gang_that_is_started_in_parts_says_how_many_it_needs():
     snapshot = make_snapshot(make_cluster(n1=2, n2=2), make_state("new", options=(4,)))
     part = share(1, gang=4, nodes={"n1": 1})
     (step,) = make_steps(snapshot, {"new": part}, breaks=[Law.WHOLE_GANG])
     assert (step.placement.gpus, step.gang) == (1, 4)
-
-
-def test_a_reason_told_before_a_restart_is_known_again_by_its_value():
-    told = Cause(CauseCode.NO_ROOM)
-    other = Cause(CauseCode.TOO_LARGE, gpus=64)
-    waiting = [make_state("same", waiting=Cause(CauseCode.NO_ROOM)), make_state("new")]
-    snapshot = make_snapshot(make_cluster(n1=1), *waiting)
-    assert [step.job for step in make_steps(snapshot, {}, wait=told)] == ["new"]
-    # All have the same reason, by value, and one of them is to receive another one now.
-    all_told = [make_state(name, waiting=Cause(CauseCode.NO_ROOM)) for name in ("a", "b")]
-    snapshot = make_snapshot(make_cluster(n1=1), *all_told)
-    steps = make_steps(snapshot, {}, wait=told, waits={"b": other})
-    assert [(step.job, step.cause) for step in steps] == [("b", other)]
 
 
 def test_a_job_that_makes_room_learns_how_much_more_a_gpu_is_worth_there():
@@ -202,11 +159,3 @@ def test_a_job_that_makes_room_learns_how_much_more_a_gpu_is_worth_there():
     shares = {"old": share(2, Cause(CauseCode.MAKES_ROOM)), "new": 2}
     shrink, _ = make_steps(snapshot, shares, worths={"old": 2.0, "new": 4.26})
     assert shrink.cause == Cause(CauseCode.MAKES_ROOM, job="new", worth=2.1)
-
-
-def test_nothing_is_said_of_worth_where_it_is_less_or_unknown():
-    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
-    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new"))
-    for worths in ({"old": 2.0, "new": 1.0}, {"new": 1.0}, {}):
-        stop, _ = make_steps(snapshot, {"new": 4}, worths=worths)
-        assert stop.cause.worth == 0.0

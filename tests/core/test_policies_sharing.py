@@ -9,18 +9,16 @@ from dataclasses import replace
 import pytest
 
 from dlcore import cycle, policies
-from dlcore.explaining.sentences import sentences_for
-from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement, Snapshot
-from dlcore.planning import Plan, Reshape, Start, Stop, Wait
+from dlcore.model import CauseCode, JobState, NodeName, Placement, Snapshot
+from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.common.hulls import make_curve
 from dlcore.policies.common.pricing import Priced
 from dlcore.policies.common.sharing import Claim, read_claims
-from dlcore.policies.papers.hesrpt import find_shares, fit_exponent, round_shares
+from dlcore.policies.papers.hesrpt import find_shares, round_shares
 from dlcore.policies.papers.lyra import find_more
 from dlcore.policies.papers.sia import Choice, Rounds, solve, take_greedily
-from dlcore.policies.papers.themis import UNSERVED, Bid, Leases, Themis, _make_bid, find_winners
+from dlcore.policies.papers.themis import UNSERVED, Bid, Leases, find_winners
 from dlcore.profiles import Costs
-from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,
     make_node,
@@ -106,17 +104,6 @@ def test_gpus_are_not_taken_for_a_job_that_fits_on_no_node(policy: str):
     assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
 
 
-@pytest.mark.parametrize("policy", SHARING)
-def test_jobs_of_unknown_speed_and_length_are_taken_for_usual_ones(policy: str):
-    jobs = [
-        make_state(name, model="unknown", iterations_total=float("inf"), options=(1, 2, 4))
-        for name in ("a", "b")
-    ]
-    given = count_given(decide(make_snapshot(make_cluster(n1=4), *jobs, profiles=[]), policy))
-    assert sum(given.values()) == 4
-    assert given["a"] >= 2
-
-
 def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
     fast = make_state("fast", model="unknown", options=(1,), holds={"n1": (0,)}, speed=1000.0)
     slow = make_state("slow", model="unknown", options=(1,), holds={"n1": (1,)}, speed=0.01)
@@ -125,65 +112,11 @@ def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_a_job_that_finds_no_place_for_what_it_should_have_gets_what_has_one(policy: str):
-    wide = make_state(options=(2, 3, 4), max_nodes=1)
-    other = make_state("other", options=(1,), holds={"n1": (0,)}, order=1)
-    cluster = make_cluster(n1=3, n2=2)
-    assert count_given(decide(make_snapshot(cluster, wide, other), policy)) == {"job": 2}
-
-
-@pytest.mark.parametrize("policy", SHARING)
-def test_each_type_is_shared_out_among_jobs_that_are_fast_on_it(policy: str):
-    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
-    jobs = [make_state(name, options=(1, 2), types=("V100", "P100")) for name in ("a", "b")]
-    plan = decide(make_snapshot(cluster, *jobs), policy)
-    assert {placement.gpu_type for placement in list_placements(plan)} == {"V100", "P100"}
-    assert count_given(plan) == {"a": 2, "b": 2}
-
-
-@pytest.mark.parametrize("policy", SHARING)
-def test_a_job_that_only_a_mixture_suffices_for_gets_what_is_left(policy: str):
-    cluster = make_cluster(n1=(2, "V100"), n2=(2, "P100"))
-    plan = decide(make_snapshot(cluster, make_state(options=(4,), mixed=True)), policy)
-    assert count_given(plan) == {"job": 4}
-
-
-@pytest.mark.parametrize("policy", SHARING)
 def test_a_job_on_gpus_that_no_other_may_have_keeps_them(policy: str):
     cluster = make_cluster(make_node("n1", 4, schedulable=False), n2=4)
     kept = make_state("kept", options=(1, 2, 4), holds={"n1": range(4)})
     plan = decide(make_snapshot(cluster, kept, make_state("new", options=(1, 2, 4))), policy)
     assert count_given(plan) == {"new": 4}
-
-
-@pytest.mark.parametrize("policy", SHARING)
-def test_a_job_gives_up_gpus_that_are_broken_before_good_ones(policy: str):
-    cluster = make_cluster(make_node("n1", 4, unavailable={0}), n2=1)
-    rich = make_state("rich", options=(1, 3, 4), holds={"n1": range(4)}, iterations_total=9e5)
-    urgent = make_state("urgent", options=(3,), iterations_total=1.0, max_nodes=2)
-    plan = decide(make_snapshot(cluster, rich, urgent), policy)
-    assert count_given(plan)["urgent"] == 3
-
-
-@pytest.mark.parametrize("policy", ["smartfill", "hdf"])
-def test_priority_counts_as_often_as_the_option_says(policy: str):
-    low = make_state("low", options=(1,))
-    high = make_state("high", options=(1,), priority=1, iterations_total=1100.0)
-    snapshot = make_snapshot(make_cluster(n1=1), low, high)
-    assert count_given(decide(snapshot, policy)) == {"high": 1}
-    assert count_given(decide(snapshot, f"{policy}:base=1")) == {"low": 1}
-
-
-@pytest.mark.parametrize("policy", ["smartfill", "hdf", "foresight"])
-def test_a_policy_that_weighs_jobs_says_to_the_one_that_waits_what_others_have_of_its_gpus(policy):
-    short = make_state("short", options=(1,), holds={"n1": (0,)}, iterations_total=100.0)
-    snapshot = make_snapshot(make_cluster(n1=1), short, make_state("long", options=(1,)))
-    plan = decide(snapshot, policy)
-    assert plan.worths[JobId("short")] > plan.worths[JobId("long")] > 0.0
-    assert set(plan.worths) == {"short", "long"}
-    assert len(plan.worths) == 2
-    (told,) = sentences_for(snapshot, plan.steps, plan.worths).values()
-    assert told.endswith(" times as much to short now, which runs")
 
 
 def test_the_worth_of_a_gpu_is_that_of_the_last_one_given():
@@ -201,29 +134,9 @@ def test_the_shares_of_hesrpt_are_those_of_the_closed_form():
     assert sum(find_shares(7, 0.8)) == pytest.approx(1.0)
 
 
-def make_claims(*options: tuple[int, ...], p: float = 0.5) -> list[Claim]:
-    curves = [make_curve(each, [k**p for k in each]) for each in options]
+def make_claims(*options: tuple[int, ...]) -> list[Claim]:
+    curves = [make_curve(each, [k**0.5 for k in each]) for each in options]
     return [Claim(make_state(order=i), "", c, 100.0) for i, c in enumerate(curves)]
-
-
-def test_hesrpt_fits_one_exponent_to_all_curves():
-    claims = [*make_claims((1, 2, 4), p=0.4), *make_claims((1, 4), p=0.6), *make_claims((4,))]
-    assert fit_exponent(claims, 12) == pytest.approx(0.5)
-    assert fit_exponent(make_claims((4,)), 12) == 0.5
-
-
-def test_hesrpt_fits_curves_as_far_as_the_share_goes_that_follows_from_the_fit():
-    kinked = make_curve([1, 2, 4, 8, 16], [1.0, 1.9, 3.4, 3.6, 3.7])
-    claims = [Claim(make_state(), "", kinked, 100.0)] * 4
-    p = fit_exponent(claims, 8)
-    widest = 8 * find_shares(4, p)[0]
-    assert 4 < widest <= 8
-    assert p == pytest.approx(kinked.fit_exponent(widest), abs=0.02)
-    steepest, flattest = kinked.fit_exponent(2), kinked.fit_exponent(16)
-    assert steepest is not None
-    assert flattest is not None
-    assert flattest < p < steepest
-    assert steepest == pytest.approx(math.log2(1.9))
 
 
 def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
@@ -248,16 +161,6 @@ def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
     after = make_snapshot(make_cluster(n1=8), *held, policy_state=plan.policy_state)
     assert decide(after, "hesrpt").steps == ()
     assert decide(replace(after, policy_state=None), "hesrpt").steps != ()
-
-
-@pytest.mark.parametrize(("beta", "first"), [(0.0, "steep"), (1.0, "short")])
-def test_beta_says_how_much_the_time_left_matters(beta: float, first: str):
-    profiles = [make_profile({1: 1.0, 2: 2.0}, "steep"), make_profile({1: 1.0, 2: 1.5}, "flat")]
-    steep = make_state("steep", options=(1, 2), model="steep", iterations_total=9000.0)
-    short = make_state("short", options=(1, 2), model="flat", iterations_total=100.0)
-    snapshot = make_snapshot(make_cluster(n1=3), steep, short, profiles=profiles)
-    given = count_given(decide(snapshot, f"hdf:beta={beta}"))
-    assert given == {"steep": 1, "short": 1, first: 2}
 
 
 # --- lyra ---------------------------------------------------------------------------------
@@ -298,25 +201,6 @@ def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
         assert ends == pytest.approx(best)
 
 
-def test_lyra_lets_jobs_in_with_their_least_or_with_what_they_requested():
-    short, long = (
-        make_state(name, options=(1, 2, 3), requested=2, iterations_total=total)
-        for name, total in (("short", 100.0), ("long", 10_000.0))
-    )
-    snapshot = make_snapshot(make_cluster(n1=4), long, short, profiles=[ROOT])
-    # The seconds that the long one saves are the more, so with leasts it gets what is left.
-    assert count_given(decide(snapshot, "lyra")) == {"long": 3, "short": 1}
-    assert count_given(decide(snapshot, "lyra:requested=true")) == {"long": 2, "short": 2}
-
-
-def test_lyra_lets_a_job_grow_beyond_what_it_requested_and_wait_for_no_more_than_it_can_have():
-    alone = make_state(options=(1, 2, 4), requested=2)
-    wide = make_state(options=(1, 2, 4), requested=4)
-    for state, size in ((alone, 4), (wide, 2)):
-        snapshot = make_snapshot(make_cluster(n1=size), state, profiles=[ROOT])
-        assert count_given(decide(snapshot, "lyra:requested=true")) == {"job": size}
-
-
 # --- themis -------------------------------------------------------------------------------
 
 
@@ -345,28 +229,6 @@ def test_themis_takes_nothing_from_a_lease_and_all_when_it_has_ended():
     assert plan.policy_state == Leases({worse.id: 2700.0})
 
 
-def test_a_job_that_themis_leaves_out_waits_for_the_end_of_a_lease():
-    runs = make_waiting("runs", 10.0, holds={"n1": range(4)})
-    snapshot = make_snapshot(make_cluster(n1=4), runs, make_waiting("new", 0.0), now=1000.0)
-    plan = decide(replace(snapshot, policy_state=Leases({runs.id: 1500.0})), "themis")
-    assert plan.steps == (Wait(JobId("new"), Cause(CauseCode.NEXT_LEASE)),)
-
-
-def test_themis_gives_no_more_than_requested_and_then_asks_no_more():
-    job = make_waiting("job", 10.0, options=(1, 2, 4), requested=2)
-    plan = decide(make_snapshot(make_cluster(n1=4), job, now=1000.0), "themis")
-    assert (count_given(plan), plan.wake_at) == ({"job": 2}, None)
-
-
-def test_what_an_auction_leaves_goes_to_the_others_and_then_to_leased_jobs():
-    small = make_waiting("small", 10.0, options=(1, 2), requested=1)
-    bidder = make_waiting("bidder", 900.0, options=(1, 2), requested=2)
-    poor = make_waiting("poor", 500.0, options=(1, 4), holds={"n1": (0,)})
-    snapshot = make_snapshot(make_cluster(n1=8), small, bidder, poor, now=1000.0)
-    plan = decide(replace(snapshot, policy_state=Leases({poor.id: 1500.0})), "themis")
-    assert count_given(plan) == {"bidder": 2, "small": 1, "poor": 4}
-
-
 def test_an_auction_maximises_the_product_of_one_over_rho():
     rng = random.Random(11)
     for _ in range(40):
@@ -385,54 +247,6 @@ def test_an_auction_maximises_the_product_of_one_over_rho():
 def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
     """The product of 1 / rho."""
     return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))
-
-
-def auction_all(
-    claims: Sequence[Claim], gpus: int, leased: set[JobId], now: float, f: float
-) -> dict[JobId, int]:
-    """Themis's auction written down naively: all make bids, and the bidders' shares are searched."""
-    ranked = sorted((_make_bid(claim, now) for claim in claims), key=lambda bid: bid.rank)
-    holds = [b for b in ranked if b.claim.held and b.claim.state.id in leased]
-    others = [b for b in ranked if b not in holds]
-    wants = {bid.claim.state.id: bid.claim.held for bid in holds}
-    bidders = others[: math.ceil((1.0 - f) * len(others))]
-    free = max(0, gpus - sum(wants.values()))
-    choices = itertools.product(*((0, *bid.options) for bid in bidders))
-    won = max((c for c in choices if sum(c) <= free), key=lambda c: multiply(bidders, c))
-    wants |= {b.claim.state.id: n for b, n in zip(bidders, won, strict=True) if n}
-    for bid in (*others, *holds):
-        left = gpus - sum(wants.values())
-        has = wants.get(bid.claim.state.id, 0)
-        wants[bid.claim.state.id] = max(
-            (n for n in bid.options if has < n <= has + left), default=has
-        )
-    return {job: n for job, n in wants.items() if n}
-
-
-def test_an_auction_is_as_if_all_made_bids():
-    chance = random.Random(17)
-    outcomes = set()
-    for _ in range(150):
-        states, used = [], 0
-        for order in range(chance.randint(1, 8)):
-            options = tuple(sorted(chance.sample((1, 2, 3, 4), chance.randint(1, 3))))
-            gpus = chance.choice((0, *options))
-            holds = {"n1": range(used, used + gpus)} if gpus else None
-            used += gpus
-            states.append(
-                make_waiting(f"job{order}", chance.uniform(1.0, 900.0), options=options,
-                             requested=chance.choice(options), holds=holds, order=order,
-                             iterations_total=chance.uniform(10.0, 1e4))
-            )  # fmt: skip
-        size = max(1, used + chance.randint(0, 6))
-        snapshot = make_snapshot(make_cluster(n1=size), *states, now=1000.0, profiles=[ROOT])
-        claims = read_claims(make_view(snapshot)).by_type[""]
-        leased = {state.id for state in snapshot.running if chance.random() < 0.6}
-        f = chance.choice((0.0, 0.5, 0.8))
-        found = Themis(f=f)._auction(claims, size, dict.fromkeys(leased, 2000.0), 1000.0)
-        assert found == auction_all(claims, size, leased, 1000.0, f)
-        outcomes.add(len(found))
-    assert len(outcomes) > 4
 
 
 # --- sia ----------------------------------------------------------------------------------
@@ -494,40 +308,6 @@ def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
     assert plan.policy_state == Rounds(120.0, {ALONE.id: 1}, {ALONE.id: 2})
 
 
-def test_what_sia_leaves_out_waits_for_the_next_round_and_so_does_what_comes_between():
-    snapshot = make_snapshot(
-        make_cluster(n1=1), make_state("a", options=(1,)), make_state("b", options=(1,)), now=10.0
-    )
-    plan = decide(snapshot, "sia")
-    assert plan.steps[1:] == (Wait(JobId("a"), Cause(CauseCode.NEXT_ROUND)),)
-    left_out, winner = snapshot.pending
-    told = replace(left_out, waiting=Cause(CauseCode.NEXT_ROUND))
-    held = replace(winner, placement=list_placements(plan)[0], speed=1.0)
-    new = make_state("c", options=(1,), order=2)
-    between = make_snapshot(snapshot.cluster, told, held, new, now=59.0)
-    plan = decide(replace(between, policy_state=plan.policy_state), "sia")
-    # The job that received this reason in the round does not receive it again.
-    assert plan.steps == (Wait(JobId("c"), Cause(CauseCode.NEXT_ROUND)),)
-
-
-def test_sia_starts_a_job_on_the_type_on_which_it_is_fastest_unless_that_is_taken():
-    speeds = {Shape(1, 1, "V100"): 4.0, Shape(1, 1, "P100"): 1.0}
-    jobs = [make_state(name, options=(1,)) for name in ("a", "b")]
-    cluster = make_cluster(n1=(1, "V100"), n2=(3, "P100"))
-    plan = decide(make_snapshot(cluster, *jobs, profiles=[make_profile(speeds)]), "sia")
-    assert sorted(placement.gpu_type for placement in list_placements(plan)) == ["P100", "V100"]
-    plan = decide(make_snapshot(cluster, jobs[0], profiles=[make_profile(speeds)]), "sia")
-    assert [placement.gpu_type for placement in list_placements(plan)] == ["V100"]
-
-
-def test_sia_waits_for_the_round_with_a_job_that_comes_between():
-    state = Rounds(60.0, {}, {})
-    plan = decide(make_snapshot(make_cluster(n1=8), ALONE, now=30.0, policy_state=state), "sia")
-    assert (count_given(plan), plan.wake_at) == ({}, 60.0)
-    empty = make_snapshot(make_cluster(n1=8), now=30.0, policy_state=state)
-    assert decide(empty, "sia").wake_at is None
-
-
 def test_sia_changes_a_job_the_less_the_more_often_it_was_changed():
     costs = Costs(process_initialization=100.0)
     held = make_state(options=(1, 2), holds={"n1": (0,)}, submitted_at=0.0)
@@ -536,33 +316,3 @@ def test_sia_changes_a_job_the_less_the_more_often_it_was_changed():
     # 2 x (1000 - 5 x 100) / 1100 is less than 1.
     often = replace(snapshot, policy_state=Rounds(0.0, {held.id: 5}, {held.id: 1}))
     assert count_given(decide(often, "sia")) == {}
-
-
-def test_sia_gives_powers_of_two_within_a_node_and_then_whole_nodes():
-    threes = make_profile({n: float(n) for n in (1, 3, 4, 6, 8)})
-    job = make_state(options=(1, 3, 4, 6, 8), holds={"n1": range(4)}, speed=4.0)
-    snapshot = make_snapshot(make_cluster(n1=4, n2=4), job, profiles=[threes])
-    assert count_given(decide(snapshot, "sia")) == {"job": 8}
-    odd = make_state(options=(3,))
-    assert count_given(decide(make_snapshot(make_cluster(n1=4), odd), "sia")) == {"job": 3}
-
-
-@pytest.mark.parametrize("which", ["first", "last"])
-def test_of_equal_jobs_sia_serves_the_one_that_the_option_says(which: str):
-    jobs = [make_state(name, options=(1,)) for name in ("first", "last")]
-    plan = decide(make_snapshot(make_cluster(n1=1), *jobs), f"sia:ties={which}")
-    assert count_given(plan) == {which: 1}
-
-
-def test_of_more_jobs_than_it_may_look_at_sia_lets_running_ones_take_turns():
-    jobs = [make_state(f"job-{n}", options=(1, 2), holds={"n1": (n,)}) for n in range(3)]
-    snapshot = make_snapshot(make_cluster(n1=6), *jobs, profiles=[DOUBLING])
-    changed = []
-    for turn in range(3):
-        plan = decide(replace(snapshot, now=60.0 * turn), "sia:jobs=2")
-        changed.append(sorted(count_given(plan)))
-    assert changed == [["job-0", "job-1"], ["job-0", "job-2"], ["job-1", "job-2"]]
-    waiting = [make_state(f"new-{n}", options=(1,), order=n + 3) for n in range(3)]
-    crowd = make_snapshot(make_cluster(n1=9), *jobs, *waiting, profiles=[DOUBLING])
-    given = count_given(decide(crowd, "sia:jobs=4"))
-    assert sorted(given) == ["job-0", "job-1", "new-0", "new-1"]

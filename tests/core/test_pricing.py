@@ -15,9 +15,9 @@ from dlcore.policies.common.hulls import (
 from dlcore.policies.common.pricing import fill, find_prices
 
 
-def make_power_hull(p: float, most: float, *, parts: int = 8_000) -> tuple[Step, ...]:
+def make_power_hull(p: float, most: float) -> tuple[Step, ...]:
     """A chain of short steps that is k**p to seven digits, from a billionth of the GPUs up."""
-    grid = [0.0, *np.geomspace(most * 1e-9, most, parts)]
+    grid = [0.0, *np.geomspace(most * 1e-9, most, 8_000)]
     return tuple(Step(b - a, (b**p - a**p) / (b - a)) for a, b in itertools.pairwise(grid))
 
 
@@ -49,11 +49,6 @@ def test_options_without_gain_are_left_out_of_a_curve():
     curve = make_curve([1, 2, 4, 8], [1.0, 0.9, 2.0, 2.0])
     assert (curve.options, curve.speeds) == ((1, 4), (0.5, 1.0))
     assert (curve.least, curve.peak) == (1, 4)
-
-
-def test_a_curve_between_its_options_is_that_of_the_lower_one():
-    curve = make_curve([2, 4], [1.0, 2.0])
-    assert [curve.speed(gpus) for gpus in (1, 2, 3, 4, 9)] == [0.0, 0.5, 0.5, 1.0, 1.0]
 
 
 def test_the_exponent_of_a_power_is_found():
@@ -95,31 +90,6 @@ def test_at_each_stage_the_best_share_is_worth_the_sum_of_the_weights():
             assert best == pytest.approx(sum(weights[first:]))
 
 
-def test_prices_tell_the_total_flow_time_of_the_schedule_that_they_make():
-    rng = random.Random(2)
-    for _ in range(20):
-        curves = [draw_concave(rng, 6) for _ in range(4)]
-        gpus = rng.randint(2, 8)
-        prices = find_prices([curve.steps for curve in curves], [1.0] * 4, gpus)
-        # Sizes with which the jobs end in the order supposed: each stage takes a while.
-        counts = [fill(curves[first:], prices[first:], gpus) for first in range(4)]
-        works, flow, now = [0.0] * 4, 0.0, 0.0
-        for first, count in enumerate(counts):
-            if not count[0]:
-                break
-            took = rng.uniform(1.0, 5.0)
-            now += took
-            flow += now
-            for i, k in enumerate(count):
-                works[first + i] += took * curves[first + i].speed(k)
-        else:
-            assert sum(p * w for p, w in zip(prices, works, strict=True)) == pytest.approx(flow)
-
-
-def test_without_gpus_no_price_is_high_enough():
-    assert find_prices([make_curve([1], [1.0]).steps], [1.0], 0) == [float("inf")]
-
-
 # --- shares -------------------------------------------------------------------------------
 
 
@@ -139,8 +109,3 @@ def test_a_step_that_does_not_fit_is_passed_and_an_option_between_takes_the_rest
     wide = make_curve([2, 3, 8], [2.0, 2.5, 8.0])  # One straight step of 8.
     narrow = make_curve([1], [1.0])
     assert fill([wide, narrow], [10.0, 1.0], 4) == [3, 1]
-
-
-def test_nothing_is_shared_out_where_there_is_nothing():
-    assert fill([], [], 4) == []
-    assert fill([make_curve([1], [1.0])], [1.0], 0) == [0]

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.documents import profilefile
 from dlcore.documents.profilefile import (
     ProfileFileError,
     parse,
@@ -15,7 +14,6 @@ from dlcore.documents.profilefile import (
 from dlcore.profiles import (
     FASTEST,
     LONGEST_COST_S,
-    MOST_ACCURACY_POINTS,
     MOST_SHAPES,
     RECENT,
     SLOWEST,
@@ -31,6 +29,7 @@ from dlcore.profiles import (
     fold,
 )
 from dlwire.messages import Shape
+from tests.core.examples import few_examples
 
 KIND = JobType("resnet50", "imagenet", 256)
 
@@ -78,12 +77,14 @@ def told(wrong: object) -> tuple[str, ...]:
     return raised.value.lines()
 
 
+@few_examples(40)
 @given(profiles)
 def test_what_was_written_is_read_to_the_last_bit(profile: Profile):
     text = json.dumps(render(profile), allow_nan=False)
     assert parse(json.loads(text)).says_the_same_as(profile)
 
 
+@few_examples(15)
 @given(st.lists(profiles, max_size=3, unique_by=lambda profile: profile.type))
 def test_several_are_written_as_one_list(several):
     text = json.dumps(render_all(several), allow_nan=False)
@@ -93,24 +94,11 @@ def test_several_are_written_as_one_list(several):
     assert all(each.says_the_same_as(by_type[each.type]) for each in read)
 
 
-def test_a_profile_alone_is_a_list_of_one():
-    [profile] = parse_all(document())
-    assert profile.says_the_same_as(Profile(JobType("resnet50")))
-
-
 def test_what_is_left_out_has_its_default():
     speed = {"gpus": 2, "iterationsPerSecond": 5}
     profile = parse(document(speeds=[speed], costs={"checkpoint": 3}))
     assert profile.speeds == {Shape(2): Speed(5.0)}
     assert profile.costs == Costs(checkpoint=3.0)
-
-
-def test_points_may_stand_in_any_order():
-    points = [{"iteration": 20, "value": 0.5}, {"iteration": 10, "value": 0.25}]
-    assert parse(document(accuracy=points)).accuracy == (
-        AccuracyPoint(10.0, 0.25),
-        AccuracyPoint(20.0, 0.5),
-    )
 
 
 FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
@@ -125,14 +113,6 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
                 "the document is a list, not a Profile;"
                 " begin with apiVersion: dljob.io/v1alpha1 and kind: Profile"
             ),
-        ),
-        (
-            document(apiVersion="v1"),
-            'apiVersion: "v1" is not known here; write dljob.io/v1alpha1',
-        ),
-        (
-            document(speeds=[{"gpus": 0, "iterationsPerSecond": 5.0}]),
-            "speeds[0].gpus: 0 is not a positive number; give a whole number from 1 to 1,000,000",
         ),
         (
             document(speeds=[{"gpus": 1, "iterationsPerSecond": float("nan")}]),
@@ -155,21 +135,6 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
         (
             document(accuracy=[{"iteration": 1, "value": 0.5}] * 2),
             "accuracy[1]: iteration 1 is in the list twice; remove one of them",
-        ),
-        (
-            document(costs={"checkpoint": -1}),
-            "costs.checkpoint: -1 is negative; give a number from 0 to 1,000,000,000",
-        ),
-        (
-            document(costSamples={"checkpoint": [1.0] * (RECENT + 1)}),
-            f"costSamples.checkpoint: it has {RECENT + 1} items; give from 0 to {RECENT} items",
-        ),
-        (
-            document(type={"model": "ä"}),
-            (
-                'type.model: "ä" holds characters that are not plain;'
-                " give letters, digits and signs of ASCII, without spaces around them"
-            ),
         ),
         (
             {"apiVersion": "dljob.io/v1alpha1", "kind": "ProfileList", "items": [document()] * 2},
@@ -228,38 +193,10 @@ observations = st.one_of(
 )
 
 
+@few_examples(40)
 @given(st.lists(observations, max_size=60))
 def test_whatever_is_observed_can_be_written(seen):
     profile = Profile(KIND)
     for each in seen:
         profile = fold(profile, each)
     assert parse(render(profile)).says_the_same_as(profile)
-
-
-def test_a_full_document_stays_small():
-    """Far below what a document of MongoDB may have, 16 MB, and good to read at every change."""
-    longest = 0.1234567890123456
-    profile = Profile(
-        JobType("m" * 128, "d" * 128, 2**53),
-        {
-            Shape(10_000 + n, 1000, "NVIDIA-H200-141GB-HBM3e"): Speed(
-                longest + n, 9.0, tuple(longest + n + i for i in range(RECENT)), 1.7e9 + longest
-            )
-            for n in range(MOST_SHAPES)
-        },
-        tuple(AccuracyPoint(1e6 + longest + n, -longest) for n in range(MOST_ACCURACY_POINTS)),
-        Costs(*()),
-        {term.value: (longest,) * RECENT for term in CostTerm},
-    )
-    assert len(json.dumps(render(profile))) < 64 * 1024
-
-
-def test_a_long_list_is_read():
-    several = [Profile(JobType(f"model-{n}"), {Shape(1): Speed(1.0)}) for n in range(300)]
-    assert len(parse_all(render_all(several))) == 300
-
-
-def test_the_schema_names_every_cost():
-    costs = profilefile._PROFILE.fields["costs"].keywords()["properties"]
-    assert set(costs) >= {"checkpoint", "podInitializationPerGpu"}
-    assert len(costs) == len(Costs.__slots__)

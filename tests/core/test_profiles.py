@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.model import Cluster, GpuDemand, Job, JobId, Mechanism, Training
-from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import (
     MOST_ACCURACY_POINTS,
     MOST_SHAPES,
@@ -42,21 +40,6 @@ def speed_of(profile: Profile) -> float:
     return profile.speeds[SHAPE].iterations_per_s
 
 
-# --- types
-
-
-@pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        (JobType("resnet50", "imagenet", 256), "resnet50/imagenet/256"),
-        (JobType("resnet50", "", 256), "resnet50/256"),
-        (JobType("resnet50"), "resnet50"),
-    ],
-)
-def test_a_type_is_told_by_what_is_known_of_it(kind, told):
-    assert str(kind) == told
-
-
 # --- speeds
 
 
@@ -69,12 +52,6 @@ def test_folding_leaves_the_old_profile_as_it_was():
     folded(profile, speeds_seen(7.0))
     assert speed_of(profile) == 5.0
     assert EMPTY.speeds == {}
-
-
-def test_other_shapes_stay_as_they_were():
-    other = Shape(2, 1, "V100")
-    profile = Profile(KIND, {other: Speed(3.0)})
-    assert folded(profile, speeds_seen(5.0)).speeds[other] == Speed(3.0)
 
 
 @given(st.lists(st.floats(0.5, 1e4), max_size=4), st.permutations(range(9)))
@@ -109,11 +86,6 @@ def test_what_was_seen_long_ago_counts_as_one_observation():
     assert speed_of(folded(profile, later)) == 4.0
 
 
-def test_an_observation_that_comes_late_does_not_turn_back_the_clock():
-    profile = folded(EMPTY, [*speeds_seen(5.0, at=100.0), *speeds_seen(5.0, at=50.0)])
-    assert profile.speeds[SHAPE].seen_at == 100.0
-
-
 @pytest.mark.parametrize(
     "seen",
     [
@@ -134,44 +106,12 @@ def test_what_says_nothing_is_not_learnt(seen):
     assert fold(EMPTY, seen) is EMPTY
 
 
-def test_a_broken_old_speed_is_forgotten():
-    broken = Profile(KIND, {SHAPE: Speed(0.0)})
-    assert speed_of(folded(broken, speeds_seen(5.0))) == 5.0
-
-
-def test_what_was_folded_is_what_is_predicted():
-    def predict(profile: Profile) -> float:
-        job = Job(
-            id=JobId("a"),
-            type=KIND,
-            gpus=GpuDemand(options=(4,), requested=4),
-            training=Training(),
-        )
-        predictor = Predictor(
-            profiles={KIND: profile},
-            costs=Costs(),
-            mechanism=Mechanism.IN_PLACE,
-            cluster=Cluster(()),
-        )
-        return predictor.speed(job, SHAPE)
-
-    profile = folded(EMPTY, speeds_seen(5.0))
-    assert predict(profile) == 5.0
-    assert predict(folded(profile, speeds_seen(6.0, 6.0))) == 6.0
-    assert predict(profile) == 5.0
-
-
 # --- accuracy
 
 
 def test_a_learning_curve_is_in_order_however_it_comes():
     profile = folded(EMPTY, [AccuracySeen(20.0, 0.5), AccuracySeen(10.0, 0.3)])
     assert profile.accuracy == (AccuracyPoint(10.0, 0.3), AccuracyPoint(20.0, 0.5))
-
-
-def test_two_jobs_at_the_same_iteration_meet_in_the_middle():
-    profile = folded(EMPTY, [AccuracySeen(10.0, 0.3), AccuracySeen(10.0, 0.5)])
-    assert [point.value for point in profile.accuracy] == [pytest.approx(0.4)]
 
 
 @given(
@@ -211,20 +151,6 @@ def test_a_measured_cost_takes_the_place_of_the_default():
     assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
 
 
-def test_costs_already_measured_come_before_defaults():
-    profile = Profile(KIND, costs=Costs(checkpoint=1.0))
-    seen = CostSeen(CostTerm.POD_TERMINATION, 7.0)
-    assert fold(profile, seen, defaults=Costs(checkpoint=60.0)).costs == Costs(
-        checkpoint=1.0, pod_termination=7.0
-    )
-
-
-@pytest.mark.parametrize("term", CostTerm)
-def test_every_term_can_be_measured(term):
-    costs = fold(EMPTY, CostSeen(term, 3.0)).costs
-    assert costs == Costs(**{term.value: 3.0})
-
-
 def test_what_each_gpu_adds_is_not_counted_twice():
     defaults = Costs(process_initialization=1.0, process_initialization_per_gpu=2.0)
     seen = CostSeen(CostTerm.PROCESS_INITIALIZATION, 30.0, gpus=8)
@@ -235,17 +161,6 @@ def test_what_each_gpu_adds_is_not_counted_twice():
     costs = fold(EMPTY, short, defaults=defaults).costs
     assert costs is not None
     assert costs.process_initialization == 0.0
-
-
-def test_a_single_slow_checkpoint_changes_nothing():
-    seconds = [5.0, 5.0, 500.0, 5.0, 5.0]
-    profile = folded(EMPTY, [CostSeen(CostTerm.CHECKPOINT, each) for each in seconds])
-    assert profile.costs == Costs(checkpoint=5.0)
-
-
-def test_the_memory_of_costs_is_bounded():
-    profile = folded(EMPTY, [CostSeen(CostTerm.CHECKPOINT, 5.0)] * 50)
-    assert len(profile.cost_samples[CostTerm.CHECKPOINT]) == RECENT
 
 
 # --- bounds
@@ -261,11 +176,6 @@ def test_of_too_many_shapes_the_one_not_seen_for_longest_is_forgotten():
     new = Shape(1, 1, "P100")
     profile = fold(profile, SpeedSeen(new, 5.0, 60.0, at=0.0))
     assert profile.speeds.keys() == {*shapes[:-1], new}
-
-
-@pytest.mark.parametrize("speed", [1e-10, 1e10])
-def test_what_was_no_training_is_not_learnt(speed):
-    assert fold(EMPTY, SpeedSeen(SHAPE, speed, duration_s=1e12, at=0.0)) is EMPTY
 
 
 def test_two_profiles_may_say_the_same():

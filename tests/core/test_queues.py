@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.queues import BLOCK_SIZE, FEW, Queue
+from tests.core.examples import few_examples
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ def make_queue(count: int) -> Queue[Waiting]:
 changes = st.lists(st.tuples(st.sampled_from(["put", "drop", "touch"]), st.integers(0, 400)))
 
 
+@few_examples(40)
 @given(count=st.integers(0, 300), changes=changes)
 def test_a_queue_is_a_sorted_list_whatever_happens_to_it(
     count: int, changes: list[tuple[str, int]]

@@ -16,7 +16,6 @@ from dlcore.recording.record import (
     Gpu,
     Happened,
     Header,
-    Line,
     Phase,
     Progress,
     Record,
@@ -134,13 +133,6 @@ def test_a_part_begins_with_how_things_were_then():
     assert sum_gpu_seconds(late) == {"b": 30.0}
 
 
-def test_phases_last_until_the_next_one():
-    assert [(s.stage, s.begin, s.end) for s in list_stretches(WHOLE)] == [
-        (Stage.ASKED, 10.0, 12.0),
-        (Stage.STARTED, 12.0, 15.0),
-    ]
-
-
 def test_a_job_on_several_nodes_reaches_a_phase_with_its_last_node():
     header = Header(source=Source.MACHINE, until=20.0)
     reached = [(Stage.ASKED, "", 0.0), (Stage.SAVING, "n1", 1.0), (Stage.SAVING, "n2", 2.0)]
@@ -155,15 +147,3 @@ def test_a_job_on_several_nodes_reaches_a_phase_with_its_last_node():
         (Stage.STOPPED, 5.0, 6.0),
         (Stage.STARTED, 6.0, 20.0),
     ]
-
-
-def test_a_job_that_gave_back_all_its_gpus_waits_which_is_no_change():
-    header = Header(source=Source.MACHINE, until=20.0)
-    lines: list[Line] = [
-        Given(at=0.0, job="a", generation=1, placement=ONE),
-        Given(at=5.0, job="a", generation=2),
-        Phase(at=5.0, job="a", phase=Stage.SAVING, generation=2),
-        Phase(at=6.0, job="a", phase=Stage.STOPPED, generation=2),
-    ]
-    found = [(s.stage, s.begin, s.end) for s in list_stretches(Record.of(header, lines))]
-    assert found == [(Stage.SAVING, 5.0, 6.0)]

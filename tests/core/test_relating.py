@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.predicting.growths import SPREAD_EXPONENT, usual_growth
+from dlcore.predicting.growths import SPREAD_EXPONENT
 from dlcore.predicting.interpolating import Estimate
-from dlcore.predicting.relating import TYPE_SPEED, UNKNOWN, Atlas, atlas_of
+from dlcore.predicting.relating import UNKNOWN, Atlas
 from dlcore.profiles import JobType, Profile, Speed
 from dlwire.messages import Shape
 
@@ -48,51 +48,13 @@ def test_a_profile_that_was_never_spread_learns_it_from_its_model_before_others(
     assert estimate(speeds, A, Shape(8, 2)).value == pytest.approx(6.0)
 
 
-def test_a_model_that_was_never_spread_learns_it_from_all():
-    speeds = {A: {Shape(8, 1): 12.0}, B: {Shape(4, 1): 8.0, Shape(4, 2): 4.0}}
-    assert estimate(speeds, A, Shape(8, 2)).value == pytest.approx(6.0)
-
-
 def test_where_nobody_was_spread_the_usual_loss_is_assumed():
     spread = estimate({A: {Shape(8, 1): 12.0}}, A, Shape(8, 2))
     assert spread.value == pytest.approx(12.0 * 2**-SPREAD_EXPONENT)
     assert spread.confidence < 0.5
 
 
-def test_fewer_nodes_than_measured_are_faster():
-    speeds = {A: {Shape(4, 1): 8.0, Shape(4, 2): 4.0, Shape(8, 2): 6.0}}
-    assert estimate(speeds, A, Shape(8, 1)).value == pytest.approx(12.0)
-
-
-def test_between_counts_on_different_nodes_the_speed_lies_between():
-    speeds = {A: {Shape(8, 1): 8.0, Shape(32, 4): 20.0}}
-    between = estimate(speeds, A, Shape(16, 2))
-    assert 8.0 < between.value < 20.0
-    assert between.confidence > 0.5
-
-
 # --- counts beyond the measured ones
-
-
-def test_beyond_the_measured_counts_another_type_of_gpu_shows_the_way():
-    speeds = {
-        A: {
-            Shape(1, 1, "V100"): 10.0,
-            Shape(1, 1, "P100"): 5.0,
-            Shape(4, 1, "P100"): 15.0,
-        }
-    }
-    assert estimate(speeds, A, Shape(4, 1, "V100")).value == pytest.approx(30.0)
-
-
-def test_beyond_the_measured_counts_the_same_model_shows_the_way():
-    twin = JobType("A", "cifar10", 64)
-    speeds = {
-        A: {Shape(1): 10.0},
-        twin: {Shape(1): 1.0, Shape(8): 4.0},
-        B: {Shape(1): 1.0, Shape(8): 8.0},
-    }
-    assert estimate(speeds, A, Shape(8)).value == pytest.approx(40.0)
 
 
 def test_a_larger_batch_scales_further_than_the_smaller_one_that_was_measured():
@@ -102,26 +64,11 @@ def test_a_larger_batch_scales_further_than_the_smaller_one_that_was_measured():
     assert 40.0 < larger <= 80.0
 
 
-def test_a_relative_that_does_not_reach_so_far_is_passed_over():
-    near, far = A._replace(batch_size=65), A._replace(batch_size=6400)
-    speeds = {
-        A: {Shape(1): 10.0},
-        near: {Shape(1): 1.0, Shape(2): 2.0},
-        far: {Shape(1): 1.0, Shape(8): 8.0},
-    }
-    assert estimate(speeds, A, Shape(8)).value > 40.0
-
-
 def test_beyond_enough_measured_counts_the_fit_of_this_very_job_counts():
     flat = {Shape(1): 10.0, Shape(2): 11.0, Shape(4): 11.5, Shape(8): 11.8}
     steep = {Shape(gpus): float(gpus) for gpus in (1, 2, 4, 8, 16)}
     beyond = estimate({A: flat, B: steep}, A, Shape(16))
     assert 11.5 < beyond.value < 12.5
-
-
-def test_two_measured_counts_are_fitted_when_no_relative_reaches_so_far():
-    beyond = estimate({A: {Shape(1): 1.0, Shape(2): 1.5}}, A, Shape(4))
-    assert 1.5 < beyond.value < 3.0
 
 
 def test_one_measured_count_grows_as_others_do():
@@ -130,15 +77,6 @@ def test_one_measured_count_grows_as_others_do():
     # The second time it is remembered.
     atlas = Atlas(profiles_of({**speeds, B: {Shape(1): 20.0}}))
     assert [atlas.estimate(kind, Shape(8)).value for kind in (A, B)] == pytest.approx([40.0, 80.0])
-
-
-def test_a_lonely_measured_count_grows_as_is_usual():
-    assert estimate({A: {Shape(1): 10.0}}, A, Shape(4)).value == 10.0 * usual_growth(1, 4)
-
-
-def test_what_peaked_does_not_grow_beyond():
-    speeds = {A: {Shape(gpus): speed for gpus, speed in ((1, 1.0), (2, 2.0), (4, 2.5), (8, 2.4))}}
-    assert estimate(speeds, A, Shape(16)).value <= 2.4
 
 
 POINTS = st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.1, 100.0), min_size=1)
@@ -191,20 +129,6 @@ def test_another_type_is_as_much_faster_as_it_is_for_the_same_model():
     assert faster.confidence == pytest.approx(0.5)
 
 
-def test_another_type_is_as_much_faster_as_it_is_for_others():
-    speeds = {
-        A: {Shape(2, 1, "P100"): 3.0},
-        B: {Shape(1, 1, "P100"): 1.0, Shape(1, 1, "A100"): 9.0},
-    }
-    assert estimate(speeds, A, Shape(2, 1, "A100")).value == pytest.approx(27.0)
-
-
-def test_two_well_known_types_are_compared_when_nobody_ran_on_both():
-    speeds = {A: {Shape(2, 1, "K80"): 3.0}}
-    expected = 3.0 * TYPE_SPEED["V100"] / TYPE_SPEED["K80"]
-    assert estimate(speeds, A, Shape(2, 1, "V100")).value == pytest.approx(expected)
-
-
 def test_a_type_that_nobody_knows_is_taken_to_be_alike_with_little_confidence():
     unknown = estimate({A: {Shape(2, 1, "K80"): 3.0}}, A, Shape(2, 1, "H900"))
     assert unknown.value == 3.0
@@ -219,17 +143,6 @@ def test_the_nameless_type_is_the_one_there_is():
     assert nameless.confidence == named.confidence == 0.5
 
 
-def test_the_better_known_of_two_types_speaks():
-    speeds = {
-        A: {
-            Shape(1, 1, "K80"): 1.0,
-            Shape(64, 1, "P100"): 8.0,
-        }
-    }
-    # On one GPU the K80 was measured; the P100 would have to be taken down from 64.
-    assert estimate(speeds, A, Shape(1, 1, "V100")).value == pytest.approx(4.1)
-
-
 def test_mixed_types_go_at_the_pace_of_the_slowest():
     speeds = {A: {Shape(4, 2, "K80"): 1.0, Shape(4, 2, "V100"): 4.0}}
     mixed = estimate(speeds, A, Shape(4, 2, "K80+V100"))
@@ -237,24 +150,11 @@ def test_mixed_types_go_at_the_pace_of_the_slowest():
     assert 0.0 < mixed.confidence < 1.0
 
 
-def test_mixed_types_that_were_measured_are_as_fast_as_measured():
-    assert estimate({A: {Shape(4, 2, "K80+V100"): 1.5}}, A, Shape(4, 2, "K80+V100")) == (1.5, 1.0)
-
-
 # --- types of job
 
 
 def test_with_no_profile_at_all_nothing_is_known():
     assert estimate({}, A, Shape(4)) == UNKNOWN
-
-
-def test_an_empty_profile_is_none():
-    assert estimate({A: {}}, A, Shape(4)) == UNKNOWN
-
-
-@pytest.mark.parametrize("shape", [Shape(0), Shape(0, 0), Shape(4, 0)])
-def test_no_gpus_do_not_train(shape):
-    assert estimate({A: {Shape(1): 1.0}}, A, shape) == UNKNOWN
 
 
 def test_a_batch_never_seen_computes_longer_but_does_not_synchronise_longer():
@@ -267,46 +167,9 @@ def test_a_batch_never_seen_computes_longer_but_does_not_synchronise_longer():
     assert alone.confidence == 0.5
 
 
-def test_a_batch_that_is_not_said_is_taken_to_be_alike():
-    unsaid = estimate({A: {Shape(2): 1.5}}, A._replace(batch_size=0), Shape(2))
-    assert unsaid.value == 1.5
-    assert unsaid.confidence < 0.5
-
-
-def test_the_relative_that_ran_on_this_type_of_gpu_comes_first():
-    speeds = {
-        A._replace(batch_size=64): {Shape(1, 1, "K80"): 1.0},
-        A._replace(batch_size=128): {Shape(1, 1, "V100"): 10.0},
-    }
-    kind = A._replace(batch_size=66)
-    assert estimate(speeds, kind, Shape(1, 1, "V100")).value > 10.0
-    assert estimate(speeds, kind, Shape(1, 1, "K80")).value < 1.0
-
-
 def test_a_model_is_the_same_however_it_is_spelt():
     speeds = {JobType("ResNet-50", "", 64): {Shape(1): 5.0}, B: {Shape(1): 1.0}}
     assert estimate(speeds, JobType("resnet50", "imagenet", 64), Shape(1)).value == 5.0
-
-
-def test_an_unknown_model_is_like_others_on_its_dataset():
-    speeds = {A: {Shape(1): 2.0, Shape(2): 4.0}, C: {Shape(1): 900.0, Shape(2): 901.0}}
-    like = estimate(speeds, JobType("new", "imagenet", 64), Shape(2))
-    assert like.value == pytest.approx(4.0)
-    assert like.confidence <= 0.2
-
-
-@pytest.mark.parametrize("dataset", ["", "never seen"])
-def test_an_unknown_job_is_like_all(dataset):
-    speeds = {A: {Shape(1): 2.0, Shape(2): 4.0}, B: {Shape(1): 2.0}, C: {Shape(1): 900.0}}
-    like = estimate(speeds, JobType("new", dataset, 64), Shape(1))
-    assert like.value == 2.0
-    assert like.confidence <= 0.1
-
-
-def test_what_is_usual_is_so_for_every_unknown_job():
-    atlas = Atlas(profiles_of({A: {Shape(1): 2.0}}))
-    one, other = (atlas.estimate(JobType(model), Shape(1)) for model in ("new", "newer"))
-    assert one == other
 
 
 def test_an_unknown_job_scales_as_others_do_not_as_others_differ():
@@ -322,24 +185,6 @@ def test_an_unknown_job_scales_as_others_do_not_as_others_differ():
 
 
 # --- the collection
-
-
-def test_the_same_collection_keeps_its_atlas():
-    profiles = profiles_of({A: {Shape(1): 1.0}})
-    atlas = atlas_of(profiles)
-    for _ in range(3):
-        # Other simulations in between do not drive it out.
-        atlas_of({})
-        assert atlas_of(profiles) is atlas
-
-
-def test_another_collection_has_another_atlas():
-    one, two = profiles_of({A: {Shape(1): 1.0}}), profiles_of({A: {Shape(1): 2.0}})
-    assert [atlas_of(each).estimate(A, Shape(1)).value for each in (one, two, one)] == [
-        1.0,
-        2.0,
-        1.0,
-    ]
 
 
 def test_the_answer_does_not_hang_on_what_was_asked_before():

@@ -15,7 +15,7 @@ from dlcore.recording.record import (
     Stage,
     Submitted,
 )
-from dlcore.recording.sums import list_levels, sum_gpu_seconds
+from dlcore.recording.sums import sum_gpu_seconds
 from dlcore.recording.usage import Held, list_waiting, sum_usage
 
 NODE = NodeName("n")
@@ -23,9 +23,9 @@ ONE = Placement.of({NODE: [0]})
 BOTH = Placement.of({NODE: [0, 1]})
 
 
-def record(*lines, until=100.0, since=0.0):
+def record(*lines):
     gpus = (Gpu(at=0.0, node="n", gpu=number) for number in (0, 1))
-    return Record.of(Header(source=Source.MACHINE, since=since, until=until), (*gpus, *lines))
+    return Record.of(Header(source=Source.MACHINE, until=100.0), (*gpus, *lines))
 
 
 def test_time_of_gpus_is_trained_changing_idle_waited_for_or_out_of_service():
@@ -71,16 +71,3 @@ def test_a_gpu_that_a_job_keeps_out_of_service_is_the_jobs():
     )
     usage = sum_usage(found)
     assert (usage.trained, usage.out_of_service, usage.total) == (100.0, 0.0, 200.0)
-
-
-def test_time_before_the_begin_does_not_count():
-    given = Given(at=10.0, job="x", generation=1, placement=ONE)
-    usage = sum_usage(record(given, since=60.0))
-    assert (usage.trained, usage.idle, usage.total) == (40.0, 40.0, 80.0)
-
-
-def test_gpus_in_service_are_counted_as_they_come_and_go():
-    out = Gpu(at=5.0, node="n", gpu=1, in_service=False, reason="ECC")
-    back = Gpu(at=9.0, node="n", gpu=1)
-    counted = [(level.at, level.in_service) for level in list_levels(record(out, back))]
-    assert counted == [(0.0, 2), (5.0, 1), (9.0, 2)]

@@ -4,17 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore import checking, cycle, policies
 from dlcore.checking import BrokenLaw, Law
-from dlcore.contract import Decision, Share
 from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName, Placement
 from dlcore.placement.free_gpus import Room
-from dlcore.placement.placing import place
 from dlcore.planning import Plan, Start
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
+from tests.core.examples import few_examples
 from tests.core.test_policies_laws import PROFILES, apply
 
 NODES = {"n0": 4, "n1": 4, "n2": 4, "n3": 4}
@@ -59,7 +58,7 @@ def jobs(draw: st.DrawFn) -> list[JobState]:
 
 @pytest.mark.parametrize("name", [each for each in policies.NAMES if each != "kube-pods"])
 @given(cluster=st.sampled_from(CLUSTERS), states=jobs(), steps=st.integers(1, 4))
-@settings(max_examples=15)
+@few_examples(8)
 def test_a_job_on_several_nodes_has_every_gpu_of_each(name, cluster, states, steps):
     snapshot = make_snapshot(cluster, *states, profiles=PROFILES)
     for _ in range(steps):
@@ -83,14 +82,6 @@ def test_eight_gpus_are_two_free_nodes_and_no_four_halves():
     room.take(on(n2=1))
     assert room.find(job, 8) is None, "thirteen GPUs are free, but only one whole node"
     assert room.find(make_state(options=(8,)), 8) is not None
-
-
-def test_a_share_that_names_parts_of_nodes_is_placed_on_whole_ones():
-    cluster = make_cluster(**NODES)
-    job = make_sharing_none(options=(8,))
-    share = Share(8, nodes=on(n0=3, n1=3, n2=2))
-    placed = place(Decision({job.id: share}), (), (job,), cluster)
-    assert is_whole(placed.wanted[job.id].placement, cluster)
 
 
 def test_a_plan_with_parts_of_nodes_is_refused():
