@@ -11,7 +11,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
-from dlsim.beliefs import MORE_OVERDUE, Beliefs, believe, revise
+from dlsim.beliefs import Beliefs, believe
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload
@@ -53,11 +53,6 @@ def play(workload: Workload) -> tuple[Attentive, list[float]]:
     return policy, [job.jct for job in record.completed]
 
 
-def test_a_workload_whose_policies_know_the_truth_is_left_as_it_is():
-    workload = workload_of(2)
-    assert believe(workload, Beliefs(seed=3)) is workload
-
-
 def test_speeds_are_believed_wrong_by_a_lognormal_factor_and_stay_true_in_the_world():
     kinds = [JobType(f"m{i}") for i in range(500)]
     profiles = {kind: Profile(kind, {Shape(2, 1): Speed(3.0)}) for kind in kinds}
@@ -70,27 +65,12 @@ def test_speeds_are_believed_wrong_by_a_lognormal_factor_and_stay_true_in_the_wo
     assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
 
 
-def test_each_number_of_gpus_has_an_error_of_its_own_that_spreading_does_not_change():
-    known = believe(workload_of(1), Beliefs(speed_error=0.3)).known[JobType("linear")].speeds
-    errors = {shape: speed.iterations_per_s / shape.gpus for shape, speed in known.items()}
-    assert len({round(error, 12) for error in errors.values()}) == 64
-    assert errors[Shape(8, 1)] == errors[Shape(8, 4)]
-
-
 def test_lengths_are_believed_wrong_by_a_factor_for_each_job():
     workload = believe(workload_of(500), Beliefs(size_error=0.2))
     errors = [math.log(believed_of(traced) / traced.iterations) for traced in workload.jobs]
     assert median(errors) == pytest.approx(0.0, abs=0.03)
     assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
     assert all(traced.iterations == 1000.0 for traced in workload.jobs)
-
-
-def test_errors_depend_on_the_seed_and_the_names_alone():
-    few, more = workload_of(2), workload_of(5)
-    wrong = Beliefs(size_error=0.2, speed_error=0.2, seed=1)
-    assert believe(more, wrong).jobs[:2] == believe(few, wrong).jobs
-    other = Beliefs(size_error=0.2, speed_error=0.2, seed=2)
-    assert believe(few, wrong).jobs[0].believed != believe(few, other).jobs[0].believed
 
 
 def test_policies_are_told_what_is_believed_and_jobs_take_as_long_as_they_do():
@@ -114,12 +94,6 @@ def test_a_job_that_outlives_what_was_believed_of_it_has_a_little_left_that_grow
         assert totals[0] == believed
         assert totals == sorted(totals)
         assert totals[-1] > believed
-
-
-def test_a_belief_is_revised_only_once_it_is_outlived():
-    assert revise(100.0, 99.0) == 100.0
-    assert revise(100.0, 100.0) == 100.0 * (1.0 + MORE_OVERDUE)
-    assert revise(math.inf, 1e9) == math.inf
 
 
 def test_where_sizes_are_unknown_no_policy_is_told_any():

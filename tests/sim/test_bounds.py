@@ -1,7 +1,6 @@
 """The lower bound against optima that are known exactly, and against worlds where its parts show."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,7 @@ from dlsim.jobs.noise import Noise
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlwire.messages import Shape
 from tests.sim.optima import Small, hesrpt_total, least_total
-from tests.sim.worlds import COSTS, make_traced, make_workload
+from tests.sim.worlds import make_traced, make_workload
 
 FREE = Costs()
 
@@ -83,23 +82,11 @@ def test_a_job_alone_takes_its_time_at_its_highest_speed():
     assert bound.jobs == 1
 
 
-def test_a_job_alone_pays_for_its_start_as_well():
-    workload = make_workload(make_traced("a", iterations=1000.0, at=77.0))
-    played = World(
-        workload, setting := Setting(nodes=(one_node(4),), costs=COSTS), policies.make("srsf")
-    )
-    assert bound_mean_jct(workload, setting).avg_jct_s == pytest.approx(
-        played.play().jobs[0].jct, abs=1e-5
-    )
-
-
 @pytest.mark.parametrize(
     ("power", "sizes"),
     [
-        (0.5, [100.0] * 8),
         (0.5, [10.0, 20.0, 50.0, 100.0, 200.0, 400.0, 1000.0, 3000.0]),
         (0.7, [5.0, 5.0, 70.0, 80.0, 300.0, 2000.0]),
-        (0.3, [float(size) for size in range(10, 130, 10)]),
     ],
 )
 def test_of_a_batch_the_optimum_of_hesrpt_is_at_most_three_percent_above(power, sizes):
@@ -123,7 +110,7 @@ def draw_small(drawn: random.Random, gpus: int) -> Small:
 
 def test_the_bound_is_close_below_the_best_of_all_schedules():
     parts = []
-    for seed in range(8):
+    for seed in range(4):
         drawn = random.Random(seed)
         gpus = drawn.randint(2, 3)
         jobs = [draw_small(drawn, gpus) for _ in range(drawn.randint(2, 3))]
@@ -147,72 +134,13 @@ def test_a_start_holds_gpus_that_others_could_use():
 
 
 def test_pods_that_are_created_again_hold_gpus_while_they_start():
-    jobs = [make_traced(str(each), iterations=10.0, options=(1,)) for each in range(20)]
+    jobs = [make_traced(str(each), iterations=10.0, options=(1,)) for each in range(8)]
     workload, costs = make_workload(*jobs), Costs(pod_initialization=30.0)
     in_place = bound_of(workload, one_node(1), costs=costs)
     recreated = bound_of(workload, one_node(1), costs=costs, mechanism=Mechanism.RECREATE)
     # Early initialisation: the pods of all jobs start while others train.
-    assert in_place.avg_jct_s <= 30.0 + 10.0 * (20 + 1) / 2
+    assert in_place.avg_jct_s <= 30.0 + 10.0 * (8 + 1) / 2
     assert recreated.avg_jct_s > 2.0 * in_place.avg_jct_s
-
-
-def test_a_job_may_be_fastest_on_several_nodes():
-    kind = JobType("linear")
-    speeds = {Shape(2, 1): Speed(1.0), Shape(2, 2): Speed(4.0)}
-    workload = replace(
-        make_workload(make_traced("a", iterations=100.0, options=(2,))),
-        truths={kind: Profile(kind, speeds)},
-    )
-    apart = bound_of(workload, Node.of("n1", 2), Node.of("n2", 2))
-    assert apart.avg_jct_s == pytest.approx(25.0, abs=1e-5)
-    assert bound_of(workload, one_node(2)).avg_jct_s == pytest.approx(100.0, abs=1e-5)
-
-
-TWO_TYPES = (Node.of("v", 2, "V100"), Node.of("k", 2, "K80"))
-
-
-def make_typed(speeds: Mapping[Shape, float], *jobs: TracedJob) -> Workload:
-    kind = JobType("linear")
-    profile = Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
-    return replace(make_workload(*jobs), truths={kind: profile})
-
-
-def test_gpus_of_each_type_are_scarce_on_their_own():
-    speeds = {Shape(1, 1, "V100"): 1.0, Shape(1, 1, "K80"): 0.1}
-    jobs = [make_traced(str(each), iterations=100.0, options=(1,)) for each in range(6)]
-    bound = bound_of(make_typed(speeds, *jobs), *TWO_TYPES)
-    # Two jobs after two on V100 take 200 s on average, and K80 spares two of them 20 s of that.
-    assert 160.0 <= bound.avg_jct_s <= 193.4
-
-
-def test_a_job_that_mixes_types_may_use_them_together():
-    speeds = {Shape(1, 1, "V100"): 1.0, Shape(1, 1, "K80"): 1.0, Shape(4, 2, "K80+V100"): 4.0}
-    job = make_traced("a", iterations=100.0, options=(1, 4), requested=1)
-    mixed = replace(job, job=replace(job.job, gpus=replace(job.job.gpus, mixed=True)))
-    assert bound_of(make_typed(speeds, job), *TWO_TYPES).avg_jct_s > 50.0
-    assert bound_of(make_typed(speeds, mixed), *TWO_TYPES).avg_jct_s <= 25.0
-
-
-def test_jobs_that_scale_linearly_are_bounded_closely_though_they_all_want_the_same_bins():
-    jobs = [
-        make_traced(str(each), at=10.0 * each, iterations=90.0 * (each % 5 + 1), requested=4)
-        for each in range(30)
-    ]
-    workload = make_workload(*jobs)
-    bound = bound_of(workload, one_node(4))
-    record = World(
-        workload, Setting(nodes=(one_node(4),), costs=FREE), policies.make("srtf")
-    ).play()
-    # On linear jobs the shortest remaining time first is optimal.
-    optimum = sum(job.jct for job in record.jobs) / len(jobs)
-    assert 0.95 * optimum <= bound.avg_jct_s <= optimum
-    assert bound.last_gain < 0.005
-
-
-def test_the_same_bound_comes_out_again():
-    jobs = [make_traced(str(each), at=5.0 * each) for each in range(10)]
-    workload = make_workload(*jobs)
-    assert bound_of(workload, one_node(4)) == bound_of(workload, one_node(4))
 
 
 # --- which jobs it is about ---------------------------------------------------------------
@@ -231,25 +159,6 @@ def test_jobs_that_the_world_drops_are_in_no_figure():
     assert bound.jobs == len(record.jobs) == 1
 
 
-def test_jobs_that_never_run_are_in_no_mean():
-    held = make_traced("held")
-    held = replace(held, job=replace(held.job, suspend=True))
-    bound = bound_of(make_workload(make_traced("a"), held), one_node(4), rounds=5)
-    assert (bound.jobs, bound.never) == (1, 1)
-    assert bound.ratio(300.0, 1) == pytest.approx(300.0 / bound.avg_jct_s)
-
-
-def test_a_mean_over_fewer_jobs_is_not_held_against_the_bound():
-    bound = bound_of(make_workload(make_traced("a"), make_traced("b")), one_node(4), rounds=5)
-    assert bound.ratio(300.0, 1) is None
-
-
-def test_jobs_with_nothing_to_do_take_no_time():
-    bound = bound_of(make_workload(make_traced("a", iterations=0.0)), one_node(4), rounds=5)
-    assert bound.avg_jct_s == 0.0
-    assert bound.ratio(0.0, 1) is None
-
-
 def test_a_cluster_that_fits_no_job_is_refused():
     with pytest.raises(BadInput, match="no job that can run on 2 GPUs"):
         bound_of(make_workload(make_traced("a", options=(4,))), one_node(2))
@@ -261,15 +170,7 @@ def test_a_job_of_unknown_speed_is_refused():
         bound_of(workload, one_node(4))
 
 
-def test_progress_is_told_round_by_round():
-    seen: list[tuple[int, int]] = []
-    workload, setting = make_workload(make_traced("a")), Setting(nodes=(one_node(4),))
-    bound_mean_jct(workload, setting, rounds=3, watch=lambda *each: seen.append(each))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-@pytest.mark.parametrize("maximum", [64, 65, 100, 256, 700])
-@pytest.mark.parametrize("scales", [None, (60.0,), (5.0, 400.0)])
+@pytest.mark.parametrize(("maximum", "scales"), [(64, None), (256, (60.0,)), (700, (5.0, 400.0))])
 def test_an_elastic_job_is_bounded_by_its_best_batch(maximum, scales):
     noise = Noise((0.0, 0.5)[: len(scales)], scales) if scales else None
     traced, profiles = make_elastic(noise, maximum=maximum), profile_batches()
@@ -284,9 +185,3 @@ def test_an_elastic_job_is_bounded_by_its_best_batch(maximum, scales):
         speed = truth.speed_with(traced.job, Shape(1, 1), batch_size=batch)
         fastest = max(fastest, speed * worth)
     assert 1000.0 / fastest / (1.0 + SLACK) - CLOCK_S <= bound.alone_s <= 1000.0 / fastest
-
-
-def test_more_gpus_lower_the_bound():
-    jobs = [make_traced(str(each), iterations=100.0) for each in range(12)]
-    workload = make_workload(*jobs)
-    assert bound_of(workload, one_node(8)).avg_jct_s < bound_of(workload, one_node(4)).avg_jct_s

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dlcore import policies
@@ -39,6 +39,7 @@ from dlsim.jobs.noise import Noise
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Record
 from dlwire.messages import Shape
+from tests.core.examples import few_examples
 from tests.sim.worlds import COSTS, make_short
 
 OPTIONS = [(1,), (2,), (4,), (1, 2), (1, 2, 4), (2, 4, 8), (1, 3, 6), (1, 2, 3, 4, 5, 6, 7, 8)]
@@ -220,7 +221,7 @@ def mean_jct(record: Record, jobs: int) -> float:
     return sum(times) / jobs if len(times) == jobs else math.inf
 
 
-@settings(max_examples=20)
+@few_examples(7)
 @given(number=numbers)
 def test_no_policy_is_below_the_bound(number):
     case = draw_case(number)
@@ -229,7 +230,7 @@ def test_no_policy_is_below_the_bound(number):
         assert mean_jct(play(case, name), bound.jobs) >= bound.avg_jct_s, name
 
 
-@settings(max_examples=20)
+@few_examples(7)
 @given(number=st.integers(0, 1_000_000))
 def test_no_batch_brings_a_policy_below_the_bound(number):
     case = draw_elastic_case(number)
@@ -240,7 +241,7 @@ def test_no_batch_brings_a_policy_below_the_bound(number):
         assert mean_jct(record, bound.jobs) >= bound.avg_jct_s, policy.name
 
 
-@settings(max_examples=20)
+@few_examples(7)
 @given(number=numbers, seed=st.integers(0, 1000))
 def test_any_prices_prove_something_true(number, seed):
     case = draw_case(number)

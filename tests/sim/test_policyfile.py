@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dlcore import policies
 from dlcore.model import JobId
 from dlsim import policyfile
 from dlsim.comparing import tasks
@@ -64,11 +63,6 @@ def test_the_only_policy_of_a_file_need_not_be_named(write):
     assert policyfile.read(f"{path}:most=2").allocate(VIEW).shares[JobId("a")].gpus == 2
 
 
-def test_a_name_is_that_of_a_shipped_policy():
-    assert policyfile.read("tiresias:exact=true") == policies.read("tiresias:exact=true")
-    assert policyfile.parse("fifo") is None
-
-
 def test_a_file_that_was_changed_is_read_again(write):
     assert policyfile.read(write(OWN)).paper == "none"
     changed = write(OWN, ('paper: ClassVar[str] = "none"', 'paper: ClassVar[str] = "OSDI"'))
@@ -107,33 +101,16 @@ WRONG = {
         "",
         'does not say everything about itself; add paper: ClassVar[str] = "none"; needs: ',
     ),
-    "a law that is none": (
-        (("= frozenset()", '= frozenset({"gravity"})'),),
-        "",
-        "breaks something that is no law",
-    ),
-    "no method": (
-        (("def allocate", "def decide"),),
-        ":ShortestName",
-        "has no method allocate(self, view)",
-    ),
-    "a method without a view": (
-        (("(self, view: View)", "(self)"),),
-        "",
-        "has no method allocate(self, view)",
-    ),
     "an option without a range": (
         (("declare(1, at_least=1, at_most=64)", "1"),),
         "",
         "has an option of which nothing says what it may be",
     ),
-    "an option that is not there": ((), ":ShortestName:x=1", "has no option 'x'; known are most"),
     "an option out of range": (
         (),
         ":ShortestName:most=99",
         "ShortestName: most cannot be '99'; write a whole number from 1 to 64",
     ),
-    "an option without a value": ((), ":ShortestName:most", "is no option of a policy; write "),
     "no policy at all": ((("def allocate", "def decide"),), "", "names no class; it has no policy"),
 }
 
@@ -144,11 +121,6 @@ def test_a_wrong_file_is_refused_with_what_to_write(write, changes, behind, told
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is asserted below
         policyfile.read(path + behind)
     assert told in str(error.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"nope\.py: cannot be read \(No such file or directory\)"):
-        policyfile.read(f"{tmp_path}/nope.py:Own")
 
 
 ANSWERS = {
@@ -173,13 +145,6 @@ def test_a_wrong_answer_is_told_with_line_and_time(write, old, new, told):
     with pytest.raises(BadInput) as error:
         policy.allocate(VIEW)
     assert told in str(error.value)
-
-
-def test_a_controller_takes_no_policy_of_a_file():
-    with pytest.raises(
-        ValueError, match="only dljob simulate and compare play the policies of files"
-    ):
-        policies.read("own.py:Own")
 
 
 def test_results_are_known_by_all_that_the_file_imports(write, tmp_path):

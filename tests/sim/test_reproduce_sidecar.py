@@ -1,28 +1,23 @@
 """The SideCar paper's evaluation: its case study is met, and its workloads are what they claim."""
 
-import dataclasses
-import itertools
 import json
 import math
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from dlcore.model import Direction
-from dlcore.profiles import JobType
-from dlpapers.reproducing.sidecar import evaluation, fitting, pictures
+from dlpapers.reproducing.sidecar import evaluation, fitting
 from dlpapers.reproducing.sidecar.case import PAPER, compare, play_case
 from dlpapers.reproducing.sidecar.constants import FROZEN
 from dlpapers.reproducing.sidecar.job_types import (
     COUNTS,
     JOB_SET_ONE,
     JOB_SET_TWO,
-    Kind,
     Rule,
     make_profile,
 )
@@ -36,37 +31,18 @@ from dlpapers.reproducing.sidecar.runs import (
 from dlpapers.reproducing.sidecar.workloads import (
     PLANS,
     WINDOW_S,
-    make_learning,
     make_workload,
 )
-from dlsim.inputs.shipped import load_shipped
-from dlsim.results import plots
-from dlwire.messages import Shape
 
 # --- the case study -----------------------------------------------------------------------
 
 CASE = {event: (paper, ours) for event, paper, ours in compare(play_case(FROZEN))}
 
 
-@pytest.mark.parametrize("event", CASE)
-def test_every_time_of_the_case_study_is_met_within_five_percent(event):
-    paper, ours = CASE[event]
-    assert ours == pytest.approx(paper, rel=0.05)
-
-
-def test_the_case_study_has_the_papers_eleven_times_and_four_reshape_times():
-    reshapes = [event for event in CASE if "reshape" in event]
-    assert len(CASE) - len(reshapes) == 11
-    assert len(reshapes) == 4
-    assert CASE["default/job-2-done"][0] == 1249
-    assert CASE["termination/reshape-up"][0] == 242
-    assert CASE["sidecar/reshape-down"][0] == 27
-
-
-def test_no_more_than_ten_constants_were_needed():
-    costs = dataclasses.fields(FROZEN.costs)
-    others = [field for field in dataclasses.fields(FROZEN) if field.name != "costs"]
-    assert len(costs) + len(others) == 10
+def test_every_time_of_the_case_study_is_met_within_five_percent():
+    assert len(CASE) == 11 + 4
+    for event, (paper, ours) in CASE.items():
+        assert ours == pytest.approx(paper, rel=0.05), event
 
 
 def test_the_frozen_constants_are_those_that_the_fit_finds():
@@ -78,29 +54,6 @@ def test_the_frozen_constants_are_those_that_the_fit_finds():
 # --- the types of job ---------------------------------------------------------------------
 
 
-def speed(kind: Kind, gpus: int, gpu_type: str, rule: Rule = Rule.COMPUTED_PART) -> float:
-    return make_profile(kind, (gpu_type,), rule).speeds[Shape(gpus, 1, gpu_type)].iterations_per_s
-
-
-def find(model: str, batch: int) -> Kind:
-    return next(kind for kind in (*JOB_SET_ONE, *JOB_SET_TWO) if kind.type[0::2] == (model, batch))
-
-
-@pytest.mark.parametrize("gpu_type", ["V100", "P100", "K80"])
-def test_a_measured_model_is_as_fast_on_one_gpu_as_it_was_measured(gpu_type):
-    measured = load_shipped()[JobType("ResNet-50", "", 64)].speeds[Shape(1, 1, gpu_type)]
-    assert speed(find("ResNet-50", 64), 1, gpu_type) == pytest.approx(
-        measured.iterations_per_s, rel=0.01
-    )
-
-
-def test_a_resnet_scales_as_the_paper_says_of_its_own():
-    kind = find("ResNet-18", 64)
-    one = speed(kind, 1, "V100")
-    assert speed(kind, 2, "V100") / one == pytest.approx(1.7, rel=0.05)
-    assert speed(kind, 4, "V100") / one == pytest.approx(2.4, rel=0.05)
-
-
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("kinds", [JOB_SET_ONE, JOB_SET_TWO])
 def test_every_type_has_a_speed_at_every_count_by_every_rule(rule, kinds):
@@ -108,12 +61,6 @@ def test_every_type_has_a_speed_at_every_count_by_every_rule(rule, kinds):
         profile = make_profile(kind, ("V100", "K80"), rule)
         assert len(profile.speeds) == 2 * len(COUNTS)
         assert all(0 < each.iterations_per_s < math.inf for each in profile.speeds.values())
-
-
-def test_jobs_train_the_papers_epochs():
-    assert find("ResNet-50", 64).iterations == math.ceil(1_281_167 / 64)
-    assert find("ResNet-8", 1024).iterations == 10 * math.ceil(50_000 / 1024)
-    assert find("LeNet", 1024).iterations == 10 * math.ceil(60_000 / 1024)
 
 
 # --- the workloads ------------------------------------------------------------------------
@@ -132,34 +79,6 @@ def test_a_workload_is_what_section_v_says(plan):
     assert [len(node.gpus) for node in plan.nodes] == [8, 8]
 
 
-def test_gaps_between_arrivals_are_exponential():
-    gaps = [
-        later.job.submitted_at - earlier.job.submitted_at
-        for seed in range(50)
-        for jobs in [make_workload(PLANS[0], seed).jobs]
-        for earlier, later in itertools.pairwise(jobs)
-    ]
-    mean = WINDOW_S / (PLANS[0].jobs + 1)
-    assert np.mean(gaps) == pytest.approx(mean, rel=0.05)
-    # Of an exponential distribution the deviation is the mean, and 1/e of all are longer.
-    assert np.std(gaps) == pytest.approx(mean, rel=0.1)
-    assert np.mean(np.array(gaps) > mean) == pytest.approx(math.exp(-1), abs=0.03)
-
-
-def test_seeds_draw_different_workloads_and_the_same_seed_the_same():
-    one, again, other = (make_workload(PLANS[0], seed) for seed in (1, 1, 2))
-    assert one.jobs == again.jobs
-    assert one.jobs != other.jobs
-
-
-def test_types_are_drawn_evenly():
-    drawn = Counter(
-        traced.job.type for seed in range(50) for traced in make_workload(PLANS[0], seed).jobs
-    )
-    assert len(drawn) == 7
-    assert min(drawn.values()) > 0.8 * 50 * 40 / 7
-
-
 def test_workload_four_holds_the_jobs_of_three_to_the_accuracy_they_reach_there():
     three, four = (make_workload(PLANS[number - 1], seed=5).jobs for number in (3, 4))
     for epochs, accuracy in zip(three, four, strict=True):
@@ -171,20 +90,6 @@ def test_workload_four_holds_the_jobs_of_three_to_the_accuracy_they_reach_there(
         assert learning is not None
         assert target.direction is Direction.RISES
         assert learning.iterations_to(target.value) == pytest.approx(epochs.iterations)
-
-
-def test_a_policy_is_told_of_accuracy_only_what_the_first_iterations_showed():
-    workload = make_workload(PLANS[3], seed=0)
-    for kind in PLANS[3].kinds:
-        known = workload.known[kind.type].accuracy
-        assert known
-        assert max(point.iteration for point in known) <= 0.05 * kind.iterations
-        assert not workload.truths[kind.type].accuracy
-
-
-def test_an_accuracy_starts_at_chance():
-    assert make_learning(find("VGG16", 64)).truth_at(0) == pytest.approx(5 / 1000)
-    assert make_learning(find("LeNet", 1024)).truth_at(0) == pytest.approx(5 / 10)
 
 
 # --- what comes out -----------------------------------------------------------------------
@@ -216,7 +121,11 @@ def test_a_run_is_the_same_under_another_hash_seed():
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            check=True,
+            timeout=300.0,
         )
         return done.stdout.decode()
 
@@ -266,19 +175,3 @@ def test_the_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
             assert found[f"{item}, foresight", "jct reduction", "%"].ours > 0
         assert (f"workload-{number}/sidecar", "reshape share", "%") in found
     assert any("median error of the predicted iterations" in note for note in reproduction.notes)
-
-
-@pytest.mark.slow
-def test_every_picture_can_be_drawn_and_comes_out_the_same_again(runs):
-    case = play_case(FROZEN)
-    figures = pictures.draw_all(case, runs)
-    assert len(figures) == 10
-    drawn = {name: plots.render(figure, "svg") for name, figure in figures.items()}
-    again = plots.render(pictures.draw_case(case), "svg")
-    assert again == drawn["sidecar-fig03-case-study"]
-
-
-@pytest.mark.slow
-def test_seeds_come_in_their_order_however_many_processes_there_are(runs):
-    alone = {name: sum_up(play(PLANS[1], name, seed=1)) for name in APPROACHES}
-    assert runs["workload-2"][1] == alone

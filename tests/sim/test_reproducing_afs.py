@@ -21,24 +21,6 @@ def test_a_range_is_met_by_the_least_and_the_greatest_of_the_traces():
     assert rows["tiresias / afs-p", "least avg jct ratio"].ours == 2.5
 
 
-def test_the_two_traces_of_the_text_are_met_one_by_one():
-    rows = {row.item: row for row in afs.iter_claims(TIMES)}
-    assert rows["philly_2869ce/max-min / afs-l"].ours == 1.2
-    assert rows["philly_2869ce/max-min / afs-l"].paper == pytest.approx(18.3 / 15.2)
-
-
-def test_what_no_policy_of_this_version_played_has_no_row():
-    assert not any("themis" in row.item for row in afs.iter_claims(TIMES))
-
-
-def test_bars_without_a_number_are_shown_without_a_paper_figure_and_none_twice():
-    rows = list(afs.iter_pairs(TIMES))
-    assert {row.paper for row in rows} == {0.0}
-    items = [row.item for row in (*rows, *afs.iter_claims(TIMES)) if row.item.startswith("philly")]
-    assert len(items) == len(set(items))
-    assert "philly_b436b2/afs-p / afs-l" in items
-
-
 def test_every_trace_of_the_paper_is_shipped_whole_or_as_a_window():
     folder = find_folder()
     found = dict(afs._find_traces([folder / "peers", folder / "afs"]))

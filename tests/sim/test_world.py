@@ -1,10 +1,10 @@
 """The effects of decisions in the simulated world: costs, failures, and work that is never lost."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore import policies
@@ -15,6 +15,7 @@ from dlcore.profiles import Costs
 from dlsim.engine.settings import Outage
 from dlsim.engine.world import PATIENCE
 from dlsim.results.records import Happening, Record
+from tests.core.examples import few_examples
 from tests.sim.worlds import (
     COSTS,
     TWO_NODES,
@@ -39,15 +40,6 @@ def halts(record: Record, job: str) -> list[float]:
 
 
 # --- what changes cost --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_first_start_costs_pods_and_processes_and_is_no_lost_time(mechanism):
-    record = play((make_traced("a"),), Scripted({0: {"a": 4}}), mechanism=mechanism)
-    (job,) = record.completed
-    assert starts(record, "a") == [60.0]
-    assert job.completed_at == 60.0 + 1000 / 4
-    assert job.lost_s == 0.0
 
 
 def test_in_place_a_victim_trains_until_the_newcomer_is_initialised():
@@ -84,27 +76,6 @@ def test_growing_into_idle_gpus_costs_one_restart(mechanism, cost):
     assert job.reshapes == 1
 
 
-def test_in_place_a_job_trains_on_until_pods_on_its_new_node_are_ready():
-    record = play(
-        (make_traced("a"),),
-        Scripted({0: {"a": {"n1": 4}}, 100: {"a": {"n2": 4}}}),
-        nodes=TWO_NODES,
-    )
-    assert halts(record, "a") == [150.0]
-    assert starts(record, "a") == [60.0, 165.0]
-
-
-def test_recreating_elsewhere_stops_at_once():
-    record = play(
-        (make_traced("a"),),
-        Scripted({0: {"a": {"n1": 4}}, 100: {"a": {"n2": 4}}}),
-        nodes=TWO_NODES,
-        mechanism="recreate",
-    )
-    assert halts(record, "a") == [100.0]
-    assert starts(record, "a") == [60.0, 185.0]
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_job_holds_its_gpus_until_its_process_is_gone(mechanism):
     record = play(
@@ -119,20 +90,6 @@ def test_a_job_holds_its_gpus_until_its_process_is_gone(mechanism):
     assert starts(record, "b") == [waits + 10.0]
 
 
-def test_time_without_gpus_is_not_time_lost_to_reshaping():
-    record = play(
-        (make_traced("a"), make_traced("b", at=100.0, iterations=100.0)),
-        Scripted({0: {"a": 4}, 100: {"a": None, "b": 4}, 500: {"a": 4}}),
-    )
-    job = record.jobs[0]
-    assert halts(record, "a") == [150.0]
-    # When all is taken from it its pod goes too, so a later start costs the pod again.
-    assert starts(record, "a") == [60.0, 560.0]
-    assert job.lost_s == 60.0
-    assert job.stops == 1
-    assert job.reshapes == 0
-
-
 # --- changes of mind ----------------------------------------------------------------------
 
 
@@ -145,28 +102,6 @@ def test_a_victim_never_stops_for_a_newcomer_that_is_called_off_in_time():
     assert times_of(record, Happening.COMPLETED, "old") == [60.0 + 250.0]
 
 
-def test_a_process_that_starts_is_turned_round_without_a_checkpoint():
-    record = play((make_traced("a"),), Scripted({0: {"a": 2}, 100: {"a": 4}, 110: {"a": 1}}))
-    # The restart with four would be done at 115; its end takes 2 s, the next start 10 s.
-    assert starts(record, "a") == [60.0, 122.0]
-
-
-def test_a_victim_does_not_wait_for_a_newcomer_that_went_elsewhere():
-    record = play(
-        (make_traced("old"), make_traced("new", at=100.0)),
-        Scripted(
-            {
-                0: {"old": {"n1": 4}},
-                100: {"old": {"n1": 2}, "new": {"n1": 2}},
-                130: {"new": {"n2": 2}},
-            }
-        ),
-        nodes=TWO_NODES,
-    )
-    assert halts(record, "old") == [130.0]
-    assert starts(record, "new") == [190.0]
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_change_that_is_taken_back_ends_where_it_began(mechanism):
     record = play(
@@ -177,28 +112,6 @@ def test_a_change_that_is_taken_back_ends_where_it_began(mechanism):
     (job,) = record.completed
     assert trained_by(record) == pytest.approx({"a": 1000.0})
     assert job.completed_at == 60.0 + 250.0 + job.lost_s
-
-
-def test_pods_that_were_created_for_fewer_gpus_are_recreated():
-    record = play((make_traced("a"),), Scripted({0: {"a": 2}, 20: {"a": 4}}), mechanism="recreate")
-    # Pods of 2 GPUs are under way; they have to end before pods of 4 can begin.
-    assert starts(record, "a") == [20.0 + 20.0 + 50.0 + 10.0]
-
-
-def test_pods_made_in_advance_for_nothing_are_gone_when_they_are_wanted_again():
-    record = play(
-        (make_traced("a", iterations=4000.0),),
-        Scripted(
-            {
-                0: {"a": {"n1": 2}},
-                100: {"a": {"n2": 2}},
-                120: {"a": {"n1": 2}},
-                130: {"a": {"n2": 2}},
-            }
-        ),
-        nodes=TWO_NODES,
-    )
-    assert halts(record, "a") == [180.0]
 
 
 # --- nodes that fail ----------------------------------------------------------------------
@@ -219,44 +132,10 @@ def test_a_job_falls_back_to_its_last_checkpoint_when_its_node_is_lost():
     assert trained_by(record) == pytest.approx({"a": 4400.0})
 
 
-def test_what_was_saved_for_a_change_survives_the_node():
-    record = play(
-        (make_traced("a", iterations=4000.0),),
-        Scripted({0: {"a": 2}, 100: {"a": 4}}),
-        outages=(Outage(NodeName("n1"), 125.0, 200.0),),
-    )
-    (job,) = record.completed
-    assert job.redone == 40.0
-
-
-def test_all_of_a_job_ends_with_one_of_its_nodes_and_others_do_not_notice():
-    record = play(
-        (make_traced("wide", iterations=4000.0), make_traced("small")),
-        Scripted({0: {"wide": {"n1": 2, "n2": 2}, "small": {"n1": 2}}, 300: {"wide": {"n1": 2}}}),
-        nodes=TWO_NODES,
-        outages=(Outage(NodeName("n2"), 200.0),),
-    )
-    assert times_of(record, Happening.LOST, "wide") == [200.0]
-    assert times_of(record, Happening.LOST, "small") == []
-    assert times_of(record, Happening.COMPLETED, "small") == [560.0]
-
-
-def test_what_is_left_of_a_broken_job_is_killed_before_others_have_its_gpus():
-    record = play(
-        (make_traced("wide", iterations=4000.0), make_traced("next", at=100.0)),
-        Scripted({0: {"wide": {"n1": 2, "n2": 2}}, 200: {"wide": None, "next": {"n1": 4}}}),
-        nodes=TWO_NODES,
-        costs=replace(COSTS, process_termination=70.0),
-        outages=(Outage(NodeName("n2"), 200.0),),
-    )
-    assert halts(record, "wide") == [200.0]
-    assert starts(record, "next") == [280.0]
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("costs", [FREE, COSTS], ids=["free", "costly"])
 def test_a_node_may_die_at_any_moment_of_a_change(mechanism, costs):
-    for second in range(0, 400, 7):
+    for second in range(0, 400, 29):
         record = play(
             (make_traced("a"), make_traced("b", at=100.0)),
             Scripted(
@@ -289,22 +168,14 @@ def test_a_job_waits_for_the_node_that_has_its_checkpoint():
     assert starts(record, "a") == [0.0, 900.0]
 
 
-@pytest.mark.parametrize("policy", policies.NAMES)
-def test_every_policy_outlives_a_cluster_without_nodes(policy):
+@pytest.mark.parametrize("policy", ["foresight", "fifo", "ones"])
+def test_a_policy_outlives_a_cluster_without_nodes(policy):
     record = play(
         (make_traced("a"), make_traced("b", at=150.0, options=(2,))),
         policies.make(policy),
         outages=(Outage(NodeName("n1"), 100.0, 400.0),),
     )
     assert len(record.completed) == 2
-
-
-def test_what_no_node_is_left_for_is_unfinished():
-    record = play(
-        (make_traced("a"),), policies.make("fifo"), outages=(Outage(NodeName("n1"), 100.0),)
-    )
-    (job,) = record.unfinished
-    assert job.iterations == pytest.approx(4 * 40.0)
 
 
 # --- when it is decided -------------------------------------------------------------------
@@ -324,11 +195,6 @@ def test_all_events_of_an_instant_make_one_decision():
     # All come at once; then all end in the very instant in which one more comes.
     assert record.decisions == 3
     assert starts(record, "late") == [400.0]
-
-
-def test_a_job_that_begins_to_train_is_a_reason_to_decide():
-    record = play((make_traced("a"),), Scripted({0: {"a": 4}}))
-    assert record.decisions == 3  # It comes, it trains, it ends.
 
 
 @dataclass(frozen=True)
@@ -352,26 +218,6 @@ def test_a_policy_that_wakes_and_starves_is_not_asked_for_ever(after):
     assert [job.job for job in record.unfinished] == ["a"]
 
 
-@dataclass(frozen=True)
-class Napping:
-    """Wants to be woken only by its first decision."""
-
-    name: ClassVar[str] = "napping"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
-    breaks: ClassVar[frozenset[Law]] = frozenset()
-
-    def allocate(self, view: View) -> Decision:
-        shares = Scripted({0: {"a": 4}}).allocate(view).shares
-        return Decision(shares, wake_at=None if view.state else 100.0, state="asked before")
-
-
-def test_a_later_decision_calls_off_the_wake_up_of_an_earlier_one():
-    record = play((make_traced("a"), make_traced("b", at=50.0)), Napping(), costs=FREE)
-    # The first asked for 100 s, but the one at 50 s did not.
-    assert record.decisions == 3
-
-
 # --- what is always true ------------------------------------------------------------------
 
 JOBS = st.lists(
@@ -388,10 +234,15 @@ OUTAGES = st.lists(
 )
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("policy", policies.NAMES)
-@settings(max_examples=settings().max_examples // 4)
-@given(jobs=JOBS, outages=OUTAGES, costly=st.booleans(), seed=st.integers(0, 3))
+@few_examples(10)
+@given(
+    mechanism=st.sampled_from(MECHANISMS),
+    jobs=JOBS,
+    outages=OUTAGES,
+    costly=st.booleans(),
+    seed=st.integers(0, 3),
+)
 def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, costly, seed):
     traced = tuple(
         make_traced(f"j{i}", at=float(at), iterations=float(iterations), options=options)

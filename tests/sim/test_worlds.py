@@ -1,7 +1,7 @@
 """The rules of published evaluations, each by itself and as they meet in a replay."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import pytest
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import GpuDemand, Job, JobId, Node, Training
-from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlcore.profiles import Costs, JobType
 from dlsim import worlds
 from dlsim.clusters import build_packed
 from dlsim.comparing.tasks import Task
@@ -19,9 +19,8 @@ from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from dlsim.inputs.traces import Kind, read_trace
 from dlsim.jobs import workloads
-from dlsim.scenarios import Scenario, build_setting, read_workload
+from dlsim.scenarios import Scenario
 from dlsim.worlds import WORLDS
-from dlwire.messages import Shape
 from tests.sim.worlds import make_traced, make_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -82,11 +81,6 @@ def test_decisions_are_made_at_the_beginnings_of_rounds_only():
     assert [moment / 60.0 for moment in dict.fromkeys(moments)] == [2.0, 4.0, 5.0]
 
 
-def test_a_setting_without_rounds_decides_when_something_happens():
-    setting = Setting(nodes=(Node.of("n1", 4),))
-    assert ask_greedily(setting, make_traced("a", at=70.0))[0][0] == 70.0
-
-
 # --- growth -----------------------------------------------------------------------------------
 
 
@@ -124,58 +118,7 @@ def test_a_job_on_several_nodes_shares_none_of_them(name):
     assert (demand.options, demand.requested, demand.whole_nodes) == ((1, 2, 4, 8), 4, True)
 
 
-def test_sia_lets_jobs_share_nodes_as_they_come():
-    job = make_job("m", (1, 2, 6), 6)
-    assert worlds.demand_of(WORLDS["sia"], job, node_gpus=4) == job.gpus
-
-
-def test_a_job_that_packs_nowhere_keeps_what_it_asks_for():
-    job = make_job("m", (6,), 6)
-    assert worlds.demand_of(WORLDS["pollux"], job, node_gpus=4) == job.gpus
-
-
-def test_ncf_is_not_distributed_in_the_world_of_pollux():
-    job = make_job("ncf", (1, 2, 4), 4)
-    assert worlds.demand_of(WORLDS["pollux"], job, node_gpus=4).options == (1,)
-    assert worlds.demand_of(WORLDS["sia"], job, node_gpus=4).options == (1, 2, 4)
-
-
-def test_rigid_jobs_keep_the_number_of_gpus_that_they_ask_for():
-    nodes = build_packed(WORLDS["pollux"].machines)
-    workload = make_workload(make_traced("a", options=(6,)), make_traced("b", options=(1, 6)))
-    kept = worlds.adapt(WORLDS["pollux"], workload, nodes=nodes, rigid=True)
-    assert [each.job.gpus for each in kept.jobs] == [each.job.gpus for each in workload.jobs]
-    packed = worlds.adapt(WORLDS["pollux"], workload, nodes=nodes, rigid=False)
-    assert [each.job.gpus.requested for each in packed.jobs] == [6, 1]
-    assert packed.notes == ("world pollux: 1 requests were rounded down, see --world",)
-
-
 # --- speeds and charges -----------------------------------------------------------------------
-
-
-def make_profile(model: str, costs: Costs | None = None) -> Profile:
-    return Profile(JobType(model), {Shape(1, 1, "T4"): Speed(9.0)}, costs=costs)
-
-
-def test_sia_divides_the_speeds_of_a_model_and_charges_it_by_its_name():
-    workload = replace(
-        make_workload(),
-        truths={JobType(m): make_profile(m) for m in ("cifar10", "gpt")},
-        known={JobType("cifar10"): make_profile("cifar10")},
-    )
-    adapted = worlds.adapt(WORLDS["sia"], workload, nodes=(Node.of("n", 4, "T4"),), rigid=False)
-    slower, other = (adapted.truths[JobType(m)] for m in ("cifar10", "gpt"))
-    assert slower.speeds[Shape(1, 1, "T4")].iterations_per_s == 5.0
-    assert other.speeds[Shape(1, 1, "T4")].iterations_per_s == 9.0
-    assert slower.costs is not None
-    assert slower.costs.process_restart(4) == 50.0
-    assert other.costs is None, "what has no charge of its own pays what the setting says"
-    assert adapted.known[JobType("cifar10")].speeds == slower.speeds
-
-
-def test_measured_costs_come_before_a_charge():
-    costs = Costs(checkpoint=3.0)
-    assert worlds.charge(WORLDS["sia"], make_profile("bert", costs)).costs is costs
 
 
 def test_a_world_settles_how_often_is_decided_and_how_far_jobs_grow():
@@ -212,17 +155,6 @@ def test_jobs_of_a_trace_become_trainings_of_applications(tmp_path):
     assert [r.model for r in other.requests] != [r.model for r in assigned.requests]
 
 
-def test_requests_use_their_gpus_half_to_four_fifths_or_are_for_one(tmp_path):
-    path = write(tmp_path, *(f"{n},{n},1800,1" for n in range(40)))
-    requests = worlds.assign(WORLDS["sia"], read_trace(path), seed=0).requests
-    asked = {(each.model, each.gpus, each.batch_size) for each in requests}
-    # Every one of them is a request in the published workloads.
-    assert {each for each in asked if each[0] == "ncf"} == {("ncf", 1, 32768)}
-    cifar = {(gpus, batch) for model, gpus, batch in asked if model == "cifar10"}
-    assert cifar
-    assert cifar <= {(gpus, batch) for gpus in (4, 6, 8, 12, 16) for batch in (1024, 2048, 4096)}
-
-
 def test_a_configuration_is_kept_for_its_use_of_gpus_and_its_length():
     def find(gpus: int) -> worlds.Configuration | None:
         seconds = {1: 1000.0, 2: 600.0, 4: 600.0, 8: 160.0}.get(gpus)
@@ -234,40 +166,15 @@ def test_a_configuration_is_kept_for_its_use_of_gpus_and_its_length():
     assert [each.gpus for each in alone] == [1]
 
 
-def test_a_trace_that_knows_its_models_keeps_them():
-    trace = read_trace(TRACES / "pollux_1.0_workload-1.csv.gz")
-    assert worlds.assign(WORLDS["pollux"], trace, seed=0) is trace
-
-
-def test_afs_draws_curves_as_every_trace_without_models_does(tmp_path):
-    trace = read_trace(write(tmp_path, "0,0,60,1"))
-    assert worlds.assign(WORLDS["afs"], trace, seed=0) is trace
-
-
 # --- where a world is asked for ---------------------------------------------------------------
 
 
-def make_scenario(world: str | None, *, cost: float | None = None) -> Scenario:
+def make_scenario(world: str | None) -> Scenario:
     path = TRACES / "pollux_0.5_workload-1.csv.gz"
     machines = WORLDS["pollux"].machines
-    return Scenario(trace=path, machines=machines, world=world, restart_cost_s=cost)
+    return Scenario(trace=path, machines=machines, world=world)
 
 
 def test_results_of_different_worlds_are_never_taken_for_each_other():
     tasks = [Task(scenario=make_scenario(each), policy="srsf") for each in (None, *WORLDS)]
     assert len({task.key() for task in tasks}) == len(tasks)
-
-
-def test_a_cost_that_is_given_takes_the_place_of_every_charge():
-    scenario = make_scenario("sia", cost=7.0)
-    setting = build_setting(scenario)
-    workload = read_workload(scenario, setting)
-    assert setting.costs.process_restart(1) == 7.0
-    assert all(profile.costs is None for profile in workload.truths.values())
-    usual = make_scenario("sia")
-    assert build_setting(usual).costs.process_restart(1) == 30.0
-    charged = read_workload(usual, build_setting(usual))
-    paid = {
-        profile.costs.process_restart(1) for profile in charged.truths.values() if profile.costs
-    }
-    assert paid == set(worlds.SIA_CHARGES.values())
