@@ -135,7 +135,10 @@ def check_that_a_job_trains(bare: Bare, state: Path) -> None:
         assert "trained with 0" in logs.stdout
     finally:
         up.send_signal(signal.SIGTERM)
-        up.wait(LONGEST_S)
+        try:
+            up.wait(LONGEST_S)
+        finally:
+            up.kill()
 
 
 BLOCK = """
@@ -162,5 +165,6 @@ def test_the_command_needs_one_package_more_in_front_of_a_cluster():
         capture_output=True,
         text=True,
         check=False,
+        timeout=LONGEST_S,
     )
     assert (done.returncode, done.stderr) == (0, "")

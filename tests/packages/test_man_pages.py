@@ -15,11 +15,15 @@ from dlctl.main import cli
 from tests.packages.distributions import ROOT
 from tests.scripts import loaded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("man")
-    subprocess.run([sys.executable, ROOT / "scripts" / "man_pages.py", folder], check=True)
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "man_pages.py", folder], check=True, timeout=300.0
+    )
     return folder
 
 
@@ -72,6 +76,10 @@ def test_troff_reads_each_page_without_a_warning(pages):
         pytest.skip("groff is not installed")
     for page in pages.iterdir():
         read = subprocess.run(
-            ["groff", "-man", "-ww", "-Tutf8", page], capture_output=True, text=True, check=True
+            ["groff", "-man", "-ww", "-Tutf8", page],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60.0,
         )
         assert read.stderr == "", page.name

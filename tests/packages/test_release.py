@@ -13,14 +13,19 @@ import yaml
 from tests.packages.distributions import ROOT
 from tests.servers.binaries import HELM, demand
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 
 ADDRESS = "https://example.org/dljob/v0"
 
 
 def run(*words: object, folder: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*map(str, words)], cwd=folder, input=given, capture_output=True, check=False
+        [*map(str, words)],
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=900.0,
     )
 
 
@@ -122,6 +127,7 @@ def check_launcher(program: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=60.0,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kubectl dljob needs Python 3.11 or newer; put one on PATH\n"

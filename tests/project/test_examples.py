@@ -13,7 +13,7 @@ MODULE = "NUMBERS = (123_457, 765_431, 0.123_457)"
 def draw() -> list[tuple[int, float]]:
     drawn: list[tuple[int, float]] = []
 
-    @settings(max_examples=300)
+    @settings(max_examples=60)
     @given(st.integers(0, 1_000_000), st.floats(0.0, 1.0))
     def note(count: int, share: float) -> None:
         drawn.append((count, share))

@@ -62,7 +62,9 @@ FOREIGN = {
 @cache
 def tracked() -> tuple[str, ...]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60.0
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     return tuple(name for name in listed.stdout.splitlines() if (ROOT / name).is_file())
@@ -109,14 +111,11 @@ def quoted() -> Iterator[tuple[str, str]]:
             yield place, word
 
 
-def test_there_are_pages_to_check():
-    assert {"README.md", "CONTRIBUTING.md", "docs/architecture.md"} <= pages().keys()
-
-
 # --- files and modules --------------------------------------------------------------------
 
 
 def test_every_path_that_pages_name_is_there():
+    assert {"README.md", "CONTRIBUTING.md", "docs/architecture.md"} <= pages().keys()
     missing = []
     for place, word in quoted():
         path = word.rstrip("/").removeprefix("./")
@@ -125,17 +124,6 @@ def test_every_path_that_pages_name_is_there():
         is_left_out = "/decisions/" in place or Path(path).name in USERS_FILES
         if is_path and not is_left_out and not any(ROOT.glob(path)):
             missing.append(f"{place}: {word}")
-    assert missing == []
-
-
-def test_every_python_file_that_pages_name_is_there():
-    known = {Path(name).name for name in tracked()} | USERS_FILES
-    missing = [
-        f"{place}: {word}"
-        for place, line in lines()
-        for word in re.findall(r"(?<![\w/.-])([a-z_]+\.py)\b", line)
-        if word not in known
-    ]
     assert missing == []
 
 
@@ -408,15 +396,3 @@ def test_every_metric_that_pages_name_is_measured():
         if f'"{word}' not in code and word.removeprefix("dljob_sidecar_") not in code
     ]
     assert wrong == []
-
-
-PROMISE = re.compile(
-    r"until it is here|is not (here|built|implemented) yet|in a (later|future) version",
-    re.IGNORECASE,
-)
-"""A page tells what this version does. Promises stay in it after they are kept."""
-
-
-def test_no_page_promises_what_a_later_version_does():
-    found = [f"{name}: {line}" for name, line in lines() if PROMISE.search(line)]
-    assert not found

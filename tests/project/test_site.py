@@ -45,21 +45,16 @@ def test_the_page_of_the_sidecar_has_each_path_and_each_message(site):
     assert set(api["components"]["schemas"]) <= titles
 
 
-@pytest.mark.parametrize(
-    ("page", "link", "moved"),
-    [
+def test_a_link_leads_to_where_its_page_is_in_the_site(site):
+    for page, link, moved in (
         ("index.md", "[x](docs/gpus.md#a)", "[x](gpus.md#a)"),
         ("index.md", "![x](docs/pictures/demo.svg)", "![x](pictures/demo.svg)"),
         ("gpus.md", "[x](../README.md#a)", "[x](index.md#a)"),
         ("decisions/1.md", "[x](../gpus.md)", "[x](../gpus.md)"),
         ("gpus.md", "[`train.py`](../examples/torchrun/train.py)", "`train.py`"),
-        ("gpus.md", "[x](no-such.md)", "[x](no-such.md)"),
         ("gpus.md", "[x](https://example.org/gpus.md)", "[x](https://example.org/gpus.md)"),
-        ("gpus.md", "[x](#a)", "[x](#a)"),
-    ],
-)
-def test_a_link_leads_to_where_its_page_is_in_the_site(site, page, link, moved):
-    assert site.move_links(link, page, {"gpus.md", "index.md", "pictures/demo.svg"}) == moved
+    ):
+        assert site.move_links(link, page, {"gpus.md", "index.md", "pictures/demo.svg"}) == moved
 
 
 def test_each_page_of_the_docs_is_in_the_navigation(site):

@@ -5,8 +5,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 WALKS = ROOT / "docs" / "walks.md"
 WORDS = ROOT / "docs" / "words.md"
@@ -52,20 +50,6 @@ def test_each_step_of_a_walk_names_a_function_that_is_there():
     assert missing == []
 
 
-def test_each_row_of_a_walk_is_a_step():
-    """A row that is written otherwise would not be looked up."""
-    text = WALKS.read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if re.match(r"\| (?!what happens)", line)]
-    assert len(rows) == len(steps())
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_walk_is_short(number: int):
-    """Five minutes are enough for some twenty-five steps, and for no more."""
-    walk = WALKS.read_text(encoding="utf-8").split("\n## ")[number]
-    assert 5 < len(STEP.findall(walk)) <= 25
-
-
 def test_each_word_says_in_which_module_it_lives():
     rows = rows_of(WORDS, "Words of the product")
     assert len(rows) > 20
@@ -83,9 +67,3 @@ def is_module(name: str) -> bool:
         (ROOT / half / path).is_dir() or (ROOT / half / path).with_suffix(".py").is_file()
         for half in ("operator", "sidecar")
     )
-
-
-def test_no_word_is_explained_twice():
-    words = [row[0] for row in rows_of(WORDS, "Words of the product")]
-    assert sorted(words) == sorted(set(words))
-    assert words == sorted(words, key=str.casefold), "the words are in the order of the alphabet"
