@@ -56,6 +56,7 @@ lint: setup  ## formatting, style, types and the arrows between packages
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/measure-house --check
 
 .PHONY: check
 check:  ## lint and the pure tests, in under two minutes

@@ -77,6 +77,7 @@ LINT = tuple(
         ("style", (".venv/bin/ruff", "check", "--quiet", "--output-format=concise", ".")),
         ("types", (".venv/bin/mypy",)),
         ("arrows", (".venv/bin/lint-imports", "--no-logo")),
+        ("house", (PYTHON, "scripts/measure-house", "--check")),
     )
 )
 SITE_SETUP = Step("site-setup", ("make", ".docs/.installed"), 15 * MINUTE, status=4, building=True)

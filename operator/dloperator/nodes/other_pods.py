@@ -157,7 +157,7 @@ class Neighbours:
     async def _take_in(self, followed: _Followed, seen: _Seen, event: Json) -> None:
         version = version_of(event["object"])
         async with self._turns[followed]:
-            # What a list has shown already is not shown again: that would take back what came later.
+            # An event older than the last list would undo changes that the list has already shown.
             if version > self._listed_at.get(followed, 0):
                 # A watch that ends is continued from its last event, and nothing is listed again.
                 self._versions[followed] = seen._replace(version=str(version))

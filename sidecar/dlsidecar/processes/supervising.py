@@ -62,8 +62,7 @@ class Processes:
     ) -> None:
         self._report = report
         self._store = CheckpointStore(training.saving, read_free_bytes)
-        self._household = household
-        self._nursery, self._admission = nursery, admission
+        self._household, self._nursery, self._admission = household, nursery, admission
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0
         self._read_until: float | None = None
