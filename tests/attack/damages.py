@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests import endings
 from tests.attack.counts import Count, Size, say
 from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
-from tests.chaos.processes import find_processes, kill
+from tests.chaos.processes import find_processes
 from tests.chaos.testimony import Expected, find_broken_laws, read_all
 from tests.chaos.worlds import job_document
 from tests.local.asking import Asker
@@ -119,10 +120,7 @@ class Place:
 
     def close(self) -> None:
         self._nursery.close()
-        while found := find_processes(self.root):
-            for pid, _ in found:
-                kill(pid)
-            time.sleep(0.05)
+        endings.kill_all(lambda: [pid for pid, _ in find_processes(self.root)])
 
 
 def run(size: Size) -> Count:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests import endings
 from tests.attack.counts import Count, Size
-from tests.chaos.processes import kill
 from tests.disks import fill, on_small_disk
 from tests.local.asking import Asker
 from tests.local.ups import find_processes
@@ -103,12 +103,9 @@ class Disk:
             time.sleep(0.05)
 
     def close(self) -> None:
-        while found := find_processes(self.folder):
-            for pid in found:
-                kill(pid)
-            time.sleep(0.05)
+        endings.kill_all(lambda: find_processes(self.folder))
         self._holder.kill()
-        self._holder.wait()
+        self._holder.wait(LONGEST_S)
 
 
 def _job(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
+from tests import endings
 from tests.chaos.hostiles import Hostiles, OneMachine, is_hostile
 from tests.chaos.locks import Lock
 from tests.chaos.nurseries import Nursery
@@ -174,10 +175,7 @@ class World:
         self._nursery.close()
         if self._server is not None:
             self._server.kill()
-        while found := find_processes(self.root):
-            for pid, _ in found:
-                kill(pid)
-            time.sleep(TICK_S)
+        endings.kill_all(lambda: [pid for pid, _ in find_processes(self.root)])
 
     # --- controllers
 

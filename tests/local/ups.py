@@ -17,6 +17,7 @@ import yaml
 from dlctl.backends.backend import Away
 from dlctl.backends.local.local_backend import LocalBackend
 from dllocal.folders import Folders
+from tests import endings
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 
 ROOT = Path(__file__).parents[2]
@@ -99,17 +100,13 @@ def going(root: Path, *options: object) -> Iterator[Up]:
         yield up
     finally:
         up.process.kill()
-        up.process.wait()
+        up.process.wait(LONGEST_S)
         kill_all(root)
 
 
 def kill_all(root: Path) -> None:
     """Kill every process that knows of this folder, SideCars and trainings."""
-    while found := find_processes(root):
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
+    endings.kill_all(lambda: find_processes(root))
     # A killed server cannot tidy up, and its sockets may not be below the folder.
     shutil.rmtree(Folders(root).sockets, ignore_errors=True)
 
