@@ -1,8 +1,6 @@
 """Two futures of a real ``dljob up``: as it is, and with one thing that is different; the system is only read."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -64,18 +62,8 @@ def test_two_futures_of_a_live_system(root):
         assert up.end() == 0
 
 
-def test_a_system_that_is_away_is_told(root):
-    words = [sys.executable, "-P", "-m", "dlctl.verbs.studies.supposing", str(root)]
-    env = {"PYTHONPATH": ":".join(sys.path)}
-    ended = subprocess.run(words, input="{}", capture_output=True, text=True, check=True, env=env)
-    told = json.loads(ended.stdout)
-    assert told["status"] == 503
-    assert told["error"].startswith("no dljob up answers at")
-
-
-@pytest.mark.parametrize(
-    ("question", "problem"),
-    [
+def test_a_wrong_question_names_its_field():
+    for question, problem in (
         ([], "the question is no JSON object"),
         ({"polici": "fifo"}, "polici: there is no such field; there are another, cordon, job"),
         ({"job": "a", "most": "2"}, "most: is no whole number"),
@@ -83,8 +71,6 @@ def test_a_system_that_is_away_is_told(root):
         ({"job": "a", "priority": 10**9}, "priority: is no whole number of at most 1,000,000"),
         ({"cordon": 1}, "cordon: is no text"),
         ({"most": 2}, "job: is missing"),
-    ],
-)
-def test_a_wrong_question_names_its_field(question, problem):
-    with pytest.raises(WrongQuestion, match=problem):
-        read_question(question)
+    ):
+        with pytest.raises(WrongQuestion, match=problem):
+            read_question(question)
