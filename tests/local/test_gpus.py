@@ -367,7 +367,6 @@ def test_two_servers_share_a_machine_and_no_gpu(root, box, monkeypatch):
             assert second.end() == 0
 
 
-@pytest.mark.story
 @real
 def test_a_plain_number_is_refused_where_gpus_of_the_machine_could_be_meant(root, box):
     refused = run_apart("up", "--gpus", 2, "--state", root / "state")
