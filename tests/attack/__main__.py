@@ -12,7 +12,7 @@ import sys
 
 from tests.attack.counts import Count, Size
 
-PARTS = ("inputs", "deaths", "damages", "clocks", "disks", "users")
+PARTS = ("deaths", "damages", "clocks", "disks")
 
 
 def main() -> int:

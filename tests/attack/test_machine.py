@@ -1,16 +1,14 @@
-"""The short form of the attacks on one machine: its controllers, disks, clocks and users."""
+"""The short form of the attacks on one machine: its controllers, disks and clocks."""
 
 import pytest
 
-from tests.attack import clocks, damages, deaths, disks, users
+from tests.attack import clocks, damages, deaths, disks
 from tests.attack.counts import Size
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize(
-    "part", [deaths, damages, clocks, disks, users], ids=lambda part: part.__name__
-)
+@pytest.mark.parametrize("part", [deaths, damages, clocks, disks], ids=lambda part: part.__name__)
 def test_no_attack_breaks_a_law(part):
     count = part.run(Size.SHORT)
     if count.skipped:
