@@ -36,7 +36,6 @@ from tests.chaos.processes import (
 from tests.chaos.testimony import (
     Disturbance,
     Expected,
-    count_changes,
     find_broken_laws,
     read_all,
 )
@@ -74,8 +73,12 @@ class Trouble:
     """How long a job takes on one GPU."""
     server: Path | None = None
     """A server of the MongoDB protocol, for the store; else that is a file."""
-    least_changes: int = 0
-    """How often jobs come to other GPUs at least before they are left in peace."""
+    acts: Sequence[str] = ()
+    """Controllers die around these acts, one after the other, and nothing else is disturbed; empty: anywhere."""
+    ending: float = 0.5
+    """The share of jobs that end when they have saved themselves, instead of waiting for their end."""
+    patience: float = 1.0
+    """How much longer than usual controllers wait for SideCars, where the machine may be slow."""
     freezes: int = 0
     """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
     removed, and dies about that."""
@@ -138,8 +141,8 @@ class World:
     # --- the whole of it
 
     def run(self) -> None:
-        """Kill until enough have died and enough was at stake, and then let all come to its end."""
-        while (deaths := self.story.deaths.total()) < self.trouble.kills or self._is_tame():
+        """Kill as many as shall die, and then let all come to its end."""
+        while (deaths := self.story.deaths.total()) < self.trouble.kills:
             due = self.trouble.freezes * (deaths + 1) // self.trouble.kills
             if self.story.others["froze a SideCar"] < due:
                 self._live_until_a_removal()
@@ -147,10 +150,6 @@ class World:
                 self._live_and_die()
         self._release()
         self._be_calm()
-
-    def _is_tame(self) -> bool:
-        """Where controllers live as long as usual and all else is slow, many die before they decide."""
-        return count_changes(read_all(self.witness)) < self.trouble.least_changes
 
     def verify(self) -> None:
         """Hold it to all laws; to be called when everything has come to its end."""
@@ -181,6 +180,11 @@ class World:
 
     def _live_and_die(self) -> None:
         """Have one controller until it dies."""
+        if self.trouble.acts:
+            act = self.trouble.acts[self.story.deaths.total() % len(self.trouble.acts)]
+            self._bear(Plan(seed=self._chance.getrandbits(32), only=(act,)))
+            self._await_death(PATIENCE_S, lambda: None)
+            return
         is_repeated = self._chance.random() < 0.15
         plan = Plan(
             seed=self._chance.getrandbits(32),
@@ -233,6 +237,7 @@ class World:
             mechanism=self.trouble.mechanism.value,
             has_namespaces=self.trouble.has_namespaces,
             store=self._server.url("chaos") if self._server is not None else "",
+            patience=self.trouble.patience,
         )
 
     def _be_calm(self) -> None:
@@ -253,7 +258,7 @@ class World:
             return False
         assert "Failed" not in self._jobs.values(), self._jobs
         return all(phase == "Completed" for phase in self._jobs.values()) and not (
-            self._held_locks() or trainings(self.root)
+            self._held_locks() or self._sockets() or trainings(self.root)
         )
 
     def _insist_on_time(self) -> None:
@@ -284,7 +289,7 @@ class World:
             name,
             self.root,
             iterations=self.story.iterations[name],
-            ends_when_saved=self._chance.random() < 0.5,
+            ends_when_saved=self._chance.random() < self.trouble.ending,
             is_forgotten=self._chance.random() < 0.3,
             options=self._chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
         )
@@ -414,6 +419,10 @@ class World:
         if self._is_down and self._server is not None:
             self._server.start()
             self._is_down = False
+
+    def _sockets(self) -> list[Path]:
+        """Those of SideCars; one that was killed leaves its socket until the next one proves that nothing is left."""
+        return [path for path in (self.state / "run").glob("*.sock") if path.name != "dljob.sock"]
 
     def _held_locks(self) -> list[Path]:
         return [path for path in (self.state / "run").glob("*.sock.lock") if is_held(path)]

@@ -48,8 +48,6 @@ from tests.sidecar.drivers import find_processes, read_proc
 JOBS = 10
 AT_A_TIME = (1, 2, 4, 6)
 """The largest number of active jobs, which changes now and then: few grow, and many make room."""
-LEAST_CHANGES = 10
-"""How often jobs come to other GPUs at least; more jobs come until that is so."""
 NODES = {"node1": 4, "node2": 4}
 """The number of GPUs of each node."""
 SECONDS_A_STEP = 0.04
@@ -328,9 +326,6 @@ class Trouble:
         self._attend_hostiles = self.hostiles.leave
         self.wait_for(self.hostiles.leave, "the end of all hostile jobs")
         self.wait_for(self._are_completed, "the end of all jobs")
-        while count_changes(self.lives()) < LEAST_CHANGES:
-            self.jobs += 2
-            self.wait_for(self._are_completed, "the end of more jobs")
         self.wait_for(lambda: not self._trainings(), "the end of all processes")
 
     def _work(self) -> float:
