@@ -121,7 +121,6 @@ def type_in(command: str, folder: Path, cluster: Cluster) -> str:
 
 
 @pytest.mark.nodes
-@pytest.mark.slow
 def test_the_session_of_the_page_looks_as_it_says(nodes: Cluster, shell: Path):
     for step in steps():
         end = time.monotonic() + PATIENCE_SECONDS
