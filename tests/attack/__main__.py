@@ -12,7 +12,7 @@ import sys
 
 from tests.attack.counts import Count, Size
 
-PARTS = ("deaths", "damages", "clocks", "disks")
+PARTS = ("damages", "clocks", "disks")
 
 
 def main() -> int:

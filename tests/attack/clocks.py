@@ -21,25 +21,7 @@ SOURCE = Path(__file__).with_name("set_clock.c")
 HOUR, YEAR = 3600, 365 * 86400
 JUMPS = {
     Size.SHORT: (-HOUR, HOUR),
-    Size.FULL: (
-        *(
-            -HOUR,
-            HOUR,
-            HOUR,
-            -HOUR,
-            -10,
-            10,
-            60,
-            -60,
-            -86400,
-            86400,
-            -YEAR,
-            YEAR,
-            10 * YEAR,
-            -10 * YEAR,
-        ),
-        *(HOUR, -2 * HOUR, 3 * HOUR, -4 * HOUR, 5 * HOUR, -3 * HOUR),
-    ),
+    Size.FULL: (-HOUR, HOUR, HOUR, -10, 60, -86400, YEAR, -10 * YEAR, 5 * HOUR),
 }
 """By how many seconds the clock is set, one after the other."""
 SAID = "the clock of this machine was set"
@@ -53,7 +35,7 @@ class Clock:
     def __init__(self, folder: Path, compiler: str) -> None:
         library = folder / "set_clock.so"
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, timeout=240.0)
         self._file = folder / "offset"
         self._seconds = 0
         self.set(0)

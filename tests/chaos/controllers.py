@@ -60,7 +60,6 @@ class Order:
     cluster: str = "2x4"
     policy: str = "adaptive"
     mechanism: str = "in-place"
-    store: str = ""
     has_namespaces: bool = True
     patience: float = 1.0
 
@@ -124,7 +123,6 @@ async def _control(order: Order) -> None:
                 ),
                 pace=Pace(period_seconds=2.0, look_seconds=0.5, rest_share=1.0),
             ),
-            store=order.store,
             sample_seconds=1.0,
             dialing=DialSettings(
                 wait_seconds=2.0, longest_pause_seconds=0.5, refused_pause_seconds=0.5

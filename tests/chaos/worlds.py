@@ -40,7 +40,6 @@ from tests.chaos.testimony import (
     read_all,
 )
 from tests.local.asking import Asker
-from tests.servers.mongo import MongoServer
 
 TICK_S = 0.05
 PATIENCE_S = 6.0
@@ -71,8 +70,6 @@ class Trouble:
     least_seconds: float = 15.0
     most_seconds: float = 45.0
     """How long a job takes on one GPU."""
-    server: Path | None = None
-    """A server of the MongoDB protocol, for the store; else that is a file."""
     acts: Sequence[str] = ()
     """Controllers die around these acts, one after the other, and nothing else is disturbed; empty: anywhere."""
     ending: float = 0.5
@@ -86,8 +83,6 @@ class Trouble:
     """No law of ours: after this time something hangs."""
     hostile: int = 0
     """Hostile jobs at a time, in addition to the others."""
-    controllers: str = "tests.chaos.controllers"
-    """The module that controllers come from, which says how they die."""
 
 
 @dataclass
@@ -117,7 +112,7 @@ class World:
         self.trouble = trouble
         self.story = Story()
         self._chance = random.Random(trouble.seed)
-        self._nursery = Nursery(trouble.controllers)
+        self._nursery = Nursery()
         self._ask = Asker(self.state / "run" / "dljob.sock")
         self.hostiles = Hostiles(
             OneMachine(root, self._try), at_once=trouble.hostile, seed=trouble.seed
@@ -127,14 +122,7 @@ class World:
         self._jobs: dict[str, str] = {}
         """The phases that were seen last."""
         self._next_trouble = time.monotonic() + 2.0
-        self._server = (
-            MongoServer(trouble.server, root / "server") if trouble.server is not None else None
-        )
-        self._is_down = self._server is not None
         self._lock: Lock | None = None
-        self._start_at = 0.0
-        """The time at which the server starts again."""
-        self._release()
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
 
@@ -154,8 +142,6 @@ class World:
     def verify(self) -> None:
         """Hold it to all laws; to be called when everything has come to its end."""
         broken = find_broken_laws(read_all(self.witness), self.story.expected())
-        if self._server is not None:
-            self._server.kill()
         broken += [f"{pid} was left: {command}" for pid, command in self._find_left()]
         broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
         assert not broken, "\n".join([*broken, f"all is in {self.root}"])
@@ -172,8 +158,6 @@ class World:
         if self._lock is not None:
             self._lock.release()
         self._nursery.close()
-        if self._server is not None:
-            self._server.kill()
         endings.kill_all(lambda: [pid for pid, _ in find_processes(self.root)])
 
     # --- controllers
@@ -236,7 +220,6 @@ class World:
             plan=asdict(plan),
             mechanism=self.trouble.mechanism.value,
             has_namespaces=self.trouble.has_namespaces,
-            store=self._server.url("chaos") if self._server is not None else "",
             patience=self.trouble.patience,
         )
 
@@ -342,8 +325,6 @@ class World:
 
     def _make_trouble(self) -> None:
         now = time.monotonic()
-        if self._is_down and now > self._start_at:
-            self._start_server()
         if now < self._next_trouble:
             return
         self._next_trouble = now + self._chance.uniform(0.5, 4.0)
@@ -351,7 +332,7 @@ class World:
             self._kill_training,
             self._kill_sidecar,
             self._kill_keeper,
-            self._lock_store if self._server is None else self._stop_server,
+            self._lock_store,
             self._lock_jobs,
         )
         self._chance.choice(acts)()
@@ -401,24 +382,11 @@ class World:
             self._lock = Lock(self.state / name, self._chance.uniform(0.2, 3.0))
             self.story.others[what] += 1
 
-    def _stop_server(self) -> None:
-        assert self._server is not None
-        self._server.kill()
-        self._is_down = True
-        self._start_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
-        self.story.others["stopped the store's server"] += 1
-
     def _release(self) -> None:
         """Let everything be there."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._start_server()
-
-    def _start_server(self) -> None:
-        if self._is_down and self._server is not None:
-            self._server.start()
-            self._is_down = False
 
     def _sockets(self) -> list[Path]:
         """Those of SideCars; one that was killed leaves its socket until the next one proves that nothing is left."""

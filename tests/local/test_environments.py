@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ def test_only_names_are_shown_of_variables_that_could_hold_secrets():
 
 
 def test_what_no_program_could_be_given_is_refused_and_what_the_command_leaves_out_left_out():
+    given: Any
     long = {"A": "x" * (1 << 20)}
     for given in ([], {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "x\0y"}, {"A\0": "x"}, long):
         with pytest.raises(WrongEnvironment, match="environment"):

@@ -69,6 +69,7 @@ def test_a_version_is_agreed_on_and_tools_that_change_jobs_are_offered_where_tha
     assert not any(offered["--allow-changes",][name] for name in changing)
 
 
+@pytest.mark.story
 @pytest.mark.processes
 def test_an_agent_asks_and_changes_a_real_machine(root):
     state = root / "state"
@@ -121,6 +122,8 @@ def ask_what_would_be(client, trace):
     answer = client.answer_to(played)
     now, then = answer["result"]["structuredContent"]["futures"]
     assert len(then["jobs"]) == len(now["jobs"]) + 1
+    same = client.call("what_if")["futures"]
+    assert same[0] == same[1]
 
     results = client.call("simulate", trace=str(trace), policies=["fifo", "srtf"], gpus=8)
     assert [each["policy"] for each in results["results"]] == ["fifo", "srtf"]

@@ -18,7 +18,6 @@ from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.status import Booking, Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, NodeName, Placement
-from dlcore.profiles import Costs
 from dllocal.files import bounded_looks
 from dllocal.files.bounded_looks import NoAnswer
 from dllocal.folders import Folders
@@ -280,9 +279,3 @@ def test_checkpoints_that_cannot_be_removed_are_told_of(tmp_path):
             assert message.startswith(f"{checkpoints} cannot be removed (")
 
     live_through(story)
-
-
-def test_times_are_those_of_costs_and_shorter_where_time_is():
-    costs = Costs(pod_initialization=40.0, pod_initialization_per_gpu=16.0, pod_termination=98.0)
-    assert PodTimes.of(costs) == PodTimes(40.0, 16.0, 98.0)
-    assert PodTimes.of(costs, faster=2.0) == PodTimes(20.0, 8.0, 49.0)

@@ -178,12 +178,12 @@ def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
 def test_what_is_of_another_or_of_all_is_refused_with_the_reason(place):
     theirs, node = f"{place.ada.name}/mine", place.backend.list_nodes()[0]["name"]
     owner = f"belongs to {place.ada.name}; only {place.ada.name} and root may"
-    for words, reason in {
-        **{(verb, theirs): owner for verb in ("describe", "logs", "suspend", "cancel")},
-        ("exec", theirs, "--", "true"): owner,
-        ("gpu", "cordon", f"{node}/0"): "needs root",
-        ("config", "show"): "needs root",
-    }.items():
+    for words, reason in (
+        *(((verb, theirs), owner) for verb in ("describe", "logs", "suspend", "cancel")),
+        (("exec", theirs, "--", "true"), owner),
+        (("gpu", "cordon", f"{node}/0"), "needs root"),
+        (("config", "show"), "needs root"),
+    ):
         refused = place.bob(*words)
         assert refused.status != 0, words
         assert reason in refused.stderr, words

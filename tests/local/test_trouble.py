@@ -2,8 +2,6 @@
 
 import os
 import signal
-import sqlite3
-import time
 from contextlib import closing, suppress
 
 import pytest
@@ -30,24 +28,6 @@ def job(name, root, command, **spec):
 def settings(root, text):
     (root / "settings.yaml").write_text(text, encoding="utf-8")
     return ("--virtual-gpus", 1, "--config", root / "settings.yaml")
-
-
-def test_a_command_that_crashes_at_once_is_tried_again_later_each_time_and_then_failed(root):
-    options = settings(root, "rules: {retrySeconds: 1, longestRetrySeconds: 60}\n")
-    times = root / "times"
-    crash = f"date +%s.%N >> {times}; echo attempt $(wc -l < {times}) finds no data >&2; exit 7"
-    with going(root / "state", *options) as up:
-        up.submit(job("broken", root, crash, backoffLimit=2))
-        failed = up.until_phase("broken", "Failed")
-        assert failed["status"]["failures"] == 3
-        log = up("describe", "broken").stdout.partition("Log, its last lines:\n")[2]
-        assert log.startswith("  attempt 1 finds no data\n  attempt 2")
-        assert "  attempt 3 finds no data\n" in log
-        first, second, third = map(float, times.read_text().split())
-        # The pause counts from the look that found the failure, and a look may have begun before it.
-        assert second - first >= 0.6
-        assert third - second >= 1.6
-        assert up.end() == 0
 
 
 def gpus_of(up):
@@ -140,23 +120,3 @@ def find_trainers(root, job):
         for pid in find_processes(root / "checkpoints" / job)
         if (command := read_proc(pid, "cmdline")) and b"--socket=" not in command
     ]
-
-
-def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_notice(root):
-    state = root / "state"
-    with going(state, "--virtual-gpus", 1) as up:
-        go = root / "go"
-        up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
-        up.until_phase("long", "Running")
-        told = "jobs.db: cannot be written (database is locked); end the other process that uses it"
-        with closing(sqlite3.connect(state / "jobs.db", 60.0, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            go.touch()
-            up.until(lambda: told in up.log.read_text(encoding="utf-8"))
-            time.sleep(2.5)  # It is tried again each second, and told of no more.
-            assert up("get").status == 0
-        up.until_phase("long", "Completed")
-        up.until(lambda: "it is scheduled again" in up.log.read_text(encoding="utf-8"))
-        text = up.log.read_text(encoding="utf-8")
-        assert (text.count(told), text.count("Traceback")) == (1, 0)
-        assert up.end() == 0

@@ -5,7 +5,6 @@ import os
 import signal
 import sqlite3
 import time
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -74,24 +73,6 @@ def test_what_trains_keeps_its_gpus_though_the_list_of_jobs_is_lost(root):
             assert used(up) == set()
             assert up.end() == 0
     assert [pid for pid in find_processes(root) if pid != os.getpid()] == []
-
-
-@real
-def test_a_pod_that_died_meanwhile_is_proven_to_be_gone(root):
-    state, one = root / "state", {"gpus": {"options": [1]}}
-    with going(state, "--virtual-gpus", 1) as first:
-        first.submit(replay("a", root, iterations=100_000, faster=20.0, **one))
-        first.until_phase("a", "Running")
-        first.end(signal.SIGKILL)
-        lose_the_list(state)
-        for pid in find_processes(state):
-            # It may end with the one before it.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with going(state, "--virtual-gpus", 1) as up:
-            up.until(lambda: used(up) == set())
-            assert up("cancel", "--wait", "a").status == 0
-            assert up.end() == 0
 
 
 @real

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ctl.running import LONGEST_S, Command, run_apart
+from tests.ctl.running import LONGEST_S, Command
 from tests.local.ups import find_processes, going, replay
 
 PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
@@ -98,18 +98,6 @@ def test_no_process_is_left_of_a_controller_that_is_killed(root):
         assert page.ask("")
         up.end(signal.SIGKILL)
         page.insist_on_end()
-
-
-@real
-def test_in_the_background_the_address_is_printed_before_the_command_returns(root):
-    state = root / "state"
-    # Its standard error has an end, so that the page's process has not kept it.
-    begun = run_apart("up", "--virtual-gpus", 1, "--state", state, "--detach", "--web")
-    try:
-        assert begun.status == 0
-        assert len(PRINTED.findall(begun.stderr)) == 1
-    finally:
-        assert run_apart("down", "--state", state).status == 0
 
 
 def test_where_others_could_look_is_refused_with_the_reason(root, capsys):

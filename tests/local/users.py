@@ -112,7 +112,7 @@ def make_python(folder: Path) -> Path:
     )
     if found.stdout.strip() != ours:
         pytest.skip(f"there is no Python {ours} here that other users can run")
-    command = [system, "-m", "venv", "--without-pip", folder / "venv"]
+    command = [str(system), "-m", "venv", "--without-pip", str(folder / "venv")]
     subprocess.run(command, check=True, timeout=LONGEST_S)
     packages = folder / "venv" / "lib" / f"python{ours}" / "site-packages"
     (packages / "dljob.pth").write_text("".join(f"{each}\n" for each in sys.path if each))
