@@ -76,7 +76,8 @@ class Disk:
         command = [*self._enter, "mount", "-o", f"remount,{how}", str(self.folder)]
 
         def is_done() -> bool:
-            return subprocess.run(command, check=False, capture_output=True).returncode == 0
+            done = subprocess.run(command, check=False, capture_output=True, timeout=LONGEST_S)
+            return done.returncode == 0
 
         # A process that writes there may be about to end.
         self._until(is_done, f"is remounted {how}")

@@ -16,10 +16,8 @@ import pytest
 from dlkube.certificates import CA_SECRET, Authority
 from dlkube.names import secret_name, sidecar_name
 from tests.chart.helms import HOME
-from tests.cluster.clusters import install
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import Json, View
-from tests.servers.realnodes import HOST
 
 pytestmark = pytest.mark.nodes
 
@@ -56,19 +54,6 @@ def not_initialized(view: View, word: str = "") -> Callable[[], str]:
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_template_that_the_kubelet_refuses(view: View, saved: Path):
-    manifest = replay("job", [1], saved)
-    trainer_of(manifest)["securityContext"] = {"runAsNonRoot": True}
-    view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
-    view.wait(not_initialized(view), what="a pod that does not start")
-    said = view.wait(
-        not_initialized(view, "runAsNonRoot"), what="a template that the kubelet refuses"
-    )
-    assert said.startswith("CreateContainerConfigError")
-    assert "runAsNonRoot" in view.kubectl("describe", "dljob", "job")
-
-
-@pytest.mark.usefixtures("undisturbed")
 def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
     manifest = replay("job", [1], saved)
     key = {"name": "theirs", "key": "word"}
@@ -79,25 +64,6 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
     assert said.startswith("CreateContainerConfigError")
     view.kubectl("create", "secret", "generic", "theirs", "--from-literal=word=open")
     view.wait_gpus("job", node1=1)
-
-
-def says_store_is_away(view: View) -> str:
-    """Return the message of the Events on the pods of the operator."""
-    found = view.find("events", namespace=HOME, fieldSelector="reason=StoreAway")
-    return next((each["message"] for each in found), "")
-
-
-@pytest.mark.usefixtures("undisturbed")
-def test_a_store_that_is_not_there_at_install(view: View, saved: Path):
-    nowhere = {"type": "mongodb", "mongodb": {"url": f"mongodb://{HOST}:9/dljob"}}
-    install(view.cluster, store=nowhere)
-    try:
-        said = view.wait(lambda: says_store_is_away(view), what="a store that is not there")
-        assert f"{HOST}:9" in said
-        view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
-        view.wait_gpus("job", node1=1)
-    finally:
-        install(view.cluster)
 
 
 def expired(view: View, name: str) -> Json:

@@ -66,24 +66,6 @@ def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Pat
     )
 
 
-def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View, saved: Path):
-    view.cluster.give_gpus(node1=1)
-    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1, 2], saved)))
-    view.wait_gpus("job", node1=1)
-    reached = view.iteration("job")
-    view.cluster.give_gpus(node1=1, node2=2)
-    view.wait_gpus("job", node2=2)
-    view.wait_event("job", "Moving")
-    view.wait(
-        lambda: [pod.node for pod in view.pods("job")] == ["node2"],
-        what="the end of the former pod",
-    )
-    [pod] = view.pods("job")
-    kept = view.kept_iteration("job", saved)
-    assert kept >= reached
-    assert view.first_step(pod.name) == kept + 1
-
-
 def test_a_job_that_is_deleted_leaves_nothing_behind(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))

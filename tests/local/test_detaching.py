@@ -117,24 +117,11 @@ def test_it_goes_on_when_its_terminal_is_closed(state):
 
 
 @real
-def test_a_start_that_is_killed_is_told_with_the_end_of_its_log(state):
-    with hanging(state) as live:
-        (state / "dljob.log").write_text("from an earlier start\n", encoding="utf-8")
-        assert "does not answer yet" in live.error_line()
-        child = next(pid for pid in find_processes(state) if pid != live.pid)
-        with (state / "dljob.log").open("a", encoding="utf-8") as log:
-            log.write("what it has done\n")
-        os.kill(child, signal.SIGKILL)
-        end = live.rest()
-    assert end.status == 1
-    assert "dljob: dljob up has ended (signal 9) before it answered" in end.stderr
-    # The log was not there when it began, so all of it is shown.
-    assert end.stderr.endswith("  what it has done\n")
-
-
-@real
 def test_ctrl_c_during_the_start_leaves_nothing_running(state):
-    with hanging(state) as live:
+    # A start that waits for ever, for a name that is never written.
+    state.mkdir(mode=0o700)
+    os.mkfifo(state / "machine")
+    with Starting("up", "--virtual-gpus", 1, "--state", state, "--detach") as live:
         assert "Ctrl-C gives up" in live.error_line()
         live.interrupt()
         end = live.rest()
@@ -143,21 +130,8 @@ def test_ctrl_c_during_the_start_leaves_nothing_running(state):
     assert find_processes(state) == []
 
 
-@contextlib.contextmanager
-def hanging(state):
-    """A start that waits for ever, for a name that is never written."""
-    state.mkdir(mode=0o700)
-    os.mkfifo(state / "machine")
-    with Starting("up", "--virtual-gpus", 1, "--state", state, "--detach") as live:
-        yield live
-
-
 class Starting(Live):
     """A command whose errors are read while it runs."""
-
-    @property
-    def pid(self):
-        return self._process.pid
 
     def error_line(self):
         assert self._process.stderr is not None

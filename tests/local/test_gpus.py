@@ -342,32 +342,6 @@ def test_jobs_keep_off_a_gpu_that_a_foreign_process_uses(root, box):
 
 
 @real
-def test_two_servers_share_a_machine_and_no_gpu(root, box, monkeypatch):
-    with going(root / "first", "--gpus", "0-1") as first:
-        first.submit(replay("long", root, iterations=10**6, faster=1.0, gpus={"options": [2]}))
-        first.until_phase("long", "Running")
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
-        with going(root / "second") as second:
-            second.until(lambda: 1 in rows(second))
-            assert sorted(rows(second)) == [1, 3]
-            assert f"(process {first.process.pid} of " in rows(second)[1]["reason"]
-            assert "reason" not in rows(second)[3]
-            # The first one ends, and its job goes on.
-            assert first.end() == 0
-            left = "jobs of another dljob up, which has ended, still have it"
-            second.until(lambda: rows(second)[1].get("reason") == left)
-            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-            with going(root / "first", "--gpus", "0-1") as again:
-                again.until_phase("long", "Running")
-                # The other one has the lock for the moment in which it asks for the jobs' locks.
-                again.until(lambda: "reason" not in rows(again)[1])
-                assert again("cancel", "--wait", "long").status == 0
-                assert again.end() == 0
-            second.until(lambda: "reason" not in rows(second)[1])
-            assert second.end() == 0
-
-
-@real
 def test_a_plain_number_is_refused_where_gpus_of_the_machine_could_be_meant(root, box):
     refused = run_apart("up", "--gpus", 2, "--state", root / "state")
     assert refused.status == 2

@@ -70,14 +70,19 @@ class Up:
         return self("submit", file)
 
     def until_phase(self, name: str, phase: str) -> Any:
-        """Follow the job until it is in this phase; return it as it is then."""
-        end = time.monotonic() + LONGEST_S
-        for news in self.backend.watch_jobs("", ""):
-            for item in news.items:
-                if item["metadata"]["name"] == name and item["status"]["phase"] == phase:
-                    return item
-            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
-        raise AssertionError("a watch has no end")
+        """Wait until the job is in this phase; return it as it is then."""
+        found: list[Any] = []
+
+        def is_so() -> bool:
+            found[:] = [
+                item
+                for item in self.backend.list_jobs().items
+                if item["metadata"]["name"] == name and item["status"]["phase"] == phase
+            ]
+            return bool(found)
+
+        self.until(is_so)
+        return found[0]
 
     def until(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + LONGEST_S
