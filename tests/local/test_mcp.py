@@ -122,11 +122,9 @@ def ask_what_would_be(client, trace):
     answer = client.answer_to(played)
     now, then = answer["result"]["structuredContent"]["futures"]
     assert len(then["jobs"]) == len(now["jobs"]) + 1
-    same = client.call("what_if")["futures"]
-    assert same[0] == same[1]
 
-    results = client.call("simulate", trace=str(trace), policies=["fifo", "srtf"], gpus=8)
-    assert [each["policy"] for each in results["results"]] == ["fifo", "srtf"]
+    results = client.call("simulate", trace=str(trace), policies=["fifo"], gpus=8)
+    assert [each["policy"] for each in results["results"]] == ["fifo"]
     assert "foresight" in {each["name"] for each in client.call("list_policies")["policies"]}
 
 
