@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,6 @@ from pathlib import Path
 from dlcore.model import Mechanism
 from tests.chaos.testimony import count_changes, read_all
 from tests.chaos.worlds import Trouble, in_trouble
-from tests.servers import binaries
 
 WORLDS = (
     (Mechanism.IN_PLACE, True),
@@ -20,8 +18,7 @@ WORLDS = (
     (Mechanism.IN_PLACE, False),
     (Mechanism.RECREATE, False),
 )
-"""How GPUs change hands, and whether SideCars have namespaces. The last one keeps its profiles in a
-server of the MongoDB protocol, which is found, or built where there is Go."""
+"""How GPUs change hands, and whether SideCars have namespaces."""
 
 KILLS_A_FREEZE = 25
 """After this number of controllers that die, one lives long enough to give a SideCar up."""
@@ -36,7 +33,6 @@ def main() -> int:
     options.add_argument("--world", type=int, choices=range(len(WORLDS)))
     given = options.parse_args()
     numbers = range(len(WORLDS)) if given.world is None else [given.world]
-    server = _find_server() if len(WORLDS) - 1 in numbers else None
     deaths: Counter[str] = Counter()
     for number in numbers:
         mechanism, has_namespaces = WORLDS[number]
@@ -47,7 +43,6 @@ def main() -> int:
                 kills=kills,
                 freezes=-(-kills // KILLS_A_FREEZE),
                 mechanism=mechanism,
-                server=server if number == len(WORLDS) - 1 else None,
                 has_namespaces=has_namespaces,
                 hostile=given.hostile,
                 limit_seconds=60 * given.minutes / len(numbers),
@@ -59,17 +54,6 @@ def main() -> int:
     return 0
 
 
-def _find_server() -> Path | None:
-    """Return the server of the last world; without one that has a file, which is said."""
-    try:
-        return binaries.find_or_build(binaries.FERRETDB, dict(os.environ))["dljob-test-ferretdb"]
-    except binaries.Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        _say(f"the last world keeps its profiles in a file, too: {error}")
-        return None
-
-
 def _run(trouble: Trouble) -> Counter[str]:
     root = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     with in_trouble(root, trouble) as world:
@@ -78,8 +62,7 @@ def _run(trouble: Trouble) -> Counter[str]:
     lives = read_all(world.witness)
     starts = len({(life.job, life.start) for life in lives})
     _say(
-        f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces,"
-        f" profiles {'in a file' if trouble.server is None else 'on a server'}:"
+        f"{trouble.mechanism.value}, {'with' if trouble.has_namespaces else 'without'} namespaces:"
         f" {world.story.deaths.total()} deaths, {len(world.story.iterations)} jobs,"
         f" {len(world.hostiles.kinds)} hostile jobs of {len(set(world.hostiles.kinds))} kinds,"
         f" {starts} starts, {count_changes(lives)} changes of GPUs, and {json.dumps(world.story.others)}"

@@ -60,8 +60,8 @@ class Order:
     cluster: str = "2x4"
     policy: str = "adaptive"
     mechanism: str = "in-place"
-    store: str = ""
     has_namespaces: bool = True
+    patience: float = 1.0
 
     @classmethod
     def read(cls, line: str) -> "Order":
@@ -117,13 +117,12 @@ async def _control(order: Order) -> None:
                 rules=Rules(
                     retry_seconds=0.2,
                     longest_retry_seconds=1.0,
-                    lost_seconds=10.0,
-                    obey_seconds=20.0,
-                    initialize_seconds=30.0,
+                    lost_seconds=10.0 * order.patience,
+                    obey_seconds=20.0 * order.patience,
+                    initialize_seconds=30.0 * order.patience,
                 ),
                 pace=Pace(period_seconds=2.0, look_seconds=0.5, rest_share=1.0),
             ),
-            store=order.store,
             sample_seconds=1.0,
             dialing=DialSettings(
                 wait_seconds=2.0, longest_pause_seconds=0.5, refused_pause_seconds=0.5

@@ -26,5 +26,5 @@ class Lock:
 
     def release(self) -> None:
         self._timer.cancel()
-        self._timer.join()
+        self._timer.join(60.0)
         self._db.close()

@@ -16,11 +16,10 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """Where controllers come from; see :mod:`tests.chaos.controllers`."""
 
-    def __init__(self, module: str = "tests.chaos.controllers") -> None:
-        """Start it; ``module`` says how its controllers die."""
+    def __init__(self) -> None:
         path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", "tests.chaos.controllers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # No line is read ahead, because a select would not report a line in the buffer.

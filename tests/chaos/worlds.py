@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcore.model import Mechanism
+from tests import endings
 from tests.chaos.hostiles import Hostiles, OneMachine, is_hostile
 from tests.chaos.locks import Lock
 from tests.chaos.nurseries import Nursery
@@ -35,12 +36,10 @@ from tests.chaos.processes import (
 from tests.chaos.testimony import (
     Disturbance,
     Expected,
-    count_changes,
     find_broken_laws,
     read_all,
 )
 from tests.local.asking import Asker
-from tests.servers.mongo import MongoServer
 
 TICK_S = 0.05
 PATIENCE_S = 6.0
@@ -71,10 +70,12 @@ class Trouble:
     least_seconds: float = 15.0
     most_seconds: float = 45.0
     """How long a job takes on one GPU."""
-    server: Path | None = None
-    """A server of the MongoDB protocol, for the store; else that is a file."""
-    least_changes: int = 0
-    """How often jobs come to other GPUs at least before they are left in peace."""
+    acts: Sequence[str] = ()
+    """Controllers die around these acts, one after the other, and nothing else is disturbed; empty: anywhere."""
+    ending: float = 0.5
+    """The share of jobs that end when they have saved themselves, instead of waiting for their end."""
+    patience: float = 1.0
+    """How much longer than usual controllers wait for SideCars, where the machine may be slow."""
     freezes: int = 0
     """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
     removed, and dies about that."""
@@ -82,8 +83,6 @@ class Trouble:
     """No law of ours: after this time something hangs."""
     hostile: int = 0
     """Hostile jobs at a time, in addition to the others."""
-    controllers: str = "tests.chaos.controllers"
-    """The module that controllers come from, which says how they die."""
 
 
 @dataclass
@@ -113,7 +112,7 @@ class World:
         self.trouble = trouble
         self.story = Story()
         self._chance = random.Random(trouble.seed)
-        self._nursery = Nursery(trouble.controllers)
+        self._nursery = Nursery()
         self._ask = Asker(self.state / "run" / "dljob.sock")
         self.hostiles = Hostiles(
             OneMachine(root, self._try), at_once=trouble.hostile, seed=trouble.seed
@@ -123,22 +122,15 @@ class World:
         self._jobs: dict[str, str] = {}
         """The phases that were seen last."""
         self._next_trouble = time.monotonic() + 2.0
-        self._server = (
-            MongoServer(trouble.server, root / "server") if trouble.server is not None else None
-        )
-        self._is_down = self._server is not None
         self._lock: Lock | None = None
-        self._start_at = 0.0
-        """The time at which the server starts again."""
-        self._release()
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
 
     # --- the whole of it
 
     def run(self) -> None:
-        """Kill until enough have died and enough was at stake, and then let all come to its end."""
-        while (deaths := self.story.deaths.total()) < self.trouble.kills or self._is_tame():
+        """Kill as many as shall die, and then let all come to its end."""
+        while (deaths := self.story.deaths.total()) < self.trouble.kills:
             due = self.trouble.freezes * (deaths + 1) // self.trouble.kills
             if self.story.others["froze a SideCar"] < due:
                 self._live_until_a_removal()
@@ -147,15 +139,9 @@ class World:
         self._release()
         self._be_calm()
 
-    def _is_tame(self) -> bool:
-        """Where controllers live as long as usual and all else is slow, many die before they decide."""
-        return count_changes(read_all(self.witness)) < self.trouble.least_changes
-
     def verify(self) -> None:
         """Hold it to all laws; to be called when everything has come to its end."""
         broken = find_broken_laws(read_all(self.witness), self.story.expected())
-        if self._server is not None:
-            self._server.kill()
         broken += [f"{pid} was left: {command}" for pid, command in self._find_left()]
         broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
         assert not broken, "\n".join([*broken, f"all is in {self.root}"])
@@ -172,17 +158,17 @@ class World:
         if self._lock is not None:
             self._lock.release()
         self._nursery.close()
-        if self._server is not None:
-            self._server.kill()
-        while found := find_processes(self.root):
-            for pid, _ in found:
-                kill(pid)
-            time.sleep(TICK_S)
+        endings.kill_all(lambda: [pid for pid, _ in find_processes(self.root)])
 
     # --- controllers
 
     def _live_and_die(self) -> None:
         """Have one controller until it dies."""
+        if self.trouble.acts:
+            act = self.trouble.acts[self.story.deaths.total() % len(self.trouble.acts)]
+            self._bear(Plan(seed=self._chance.getrandbits(32), only=(act,)))
+            self._await_death(PATIENCE_S, lambda: None)
+            return
         is_repeated = self._chance.random() < 0.15
         plan = Plan(
             seed=self._chance.getrandbits(32),
@@ -234,7 +220,7 @@ class World:
             plan=asdict(plan),
             mechanism=self.trouble.mechanism.value,
             has_namespaces=self.trouble.has_namespaces,
-            store=self._server.url("chaos") if self._server is not None else "",
+            patience=self.trouble.patience,
         )
 
     def _be_calm(self) -> None:
@@ -255,7 +241,7 @@ class World:
             return False
         assert "Failed" not in self._jobs.values(), self._jobs
         return all(phase == "Completed" for phase in self._jobs.values()) and not (
-            self._held_locks() or trainings(self.root)
+            self._held_locks() or self._sockets() or trainings(self.root)
         )
 
     def _insist_on_time(self) -> None:
@@ -286,7 +272,7 @@ class World:
             name,
             self.root,
             iterations=self.story.iterations[name],
-            ends_when_saved=self._chance.random() < 0.5,
+            ends_when_saved=self._chance.random() < self.trouble.ending,
             is_forgotten=self._chance.random() < 0.3,
             options=self._chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
         )
@@ -339,8 +325,6 @@ class World:
 
     def _make_trouble(self) -> None:
         now = time.monotonic()
-        if self._is_down and now > self._start_at:
-            self._start_server()
         if now < self._next_trouble:
             return
         self._next_trouble = now + self._chance.uniform(0.5, 4.0)
@@ -348,7 +332,7 @@ class World:
             self._kill_training,
             self._kill_sidecar,
             self._kill_keeper,
-            self._lock_store if self._server is None else self._stop_server,
+            self._lock_store,
             self._lock_jobs,
         )
         self._chance.choice(acts)()
@@ -398,24 +382,15 @@ class World:
             self._lock = Lock(self.state / name, self._chance.uniform(0.2, 3.0))
             self.story.others[what] += 1
 
-    def _stop_server(self) -> None:
-        assert self._server is not None
-        self._server.kill()
-        self._is_down = True
-        self._start_at = time.monotonic() + self._chance.uniform(0.2, 3.0)
-        self.story.others["stopped the store's server"] += 1
-
     def _release(self) -> None:
         """Let everything be there."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        self._start_server()
 
-    def _start_server(self) -> None:
-        if self._is_down and self._server is not None:
-            self._server.start()
-            self._is_down = False
+    def _sockets(self) -> list[Path]:
+        """Those of SideCars; one that was killed leaves its socket until the next one proves that nothing is left."""
+        return [path for path in (self.state / "run").glob("*.sock") if path.name != "dljob.sock"]
 
     def _held_locks(self) -> list[Path]:
         return [path for path in (self.state / "run").glob("*.sock.lock") if is_held(path)]

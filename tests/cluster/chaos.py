@@ -3,8 +3,7 @@ The chaos of one machine, on real nodes: controllers, trainings and stores are k
 finish.
 
 Jobs come, reshape and finish on two nodes meanwhile. Killed are the operator that leads (its process, or
-its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. Hostile
-jobs are among them: images whose SideCars lie, and trainings that do harm (tests/cluster/hostiles.py). The
+its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. The
 witness is that of the one-machine chaos: each training tells what it had, and holds a lock for each of its
 GPUs; what it told is read by a checker that knows nothing of operators.
 
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.processes import TRAINER as SCRIPT
 from tests.chaos.processes import job_of, kill
 from tests.chaos.testimony import (
@@ -37,9 +35,9 @@ from tests.chaos.testimony import (
 from tests.chaos.worlds import job_document
 from tests.chart.helms import HOME
 from tests.cluster.clusters import Cluster, install, opened, values
-from tests.cluster.hostiles import in_containers, seen_at
 from tests.cluster.looking import Json, View
 from tests.servers.binaries import FERRETDB, find_all
+from tests.servers.images import TRAINER as IMAGE
 from tests.servers.mongo import MongoServer
 from tests.servers.namespaces import make_namespace
 from tests.servers.realnodes import HOST
@@ -48,14 +46,10 @@ from tests.sidecar.drivers import find_processes, read_proc
 JOBS = 10
 AT_A_TIME = (1, 2, 4, 6)
 """The largest number of active jobs, which changes now and then: few grow, and many make room."""
-LEAST_CHANGES = 10
-"""How often jobs come to other GPUs at least; more jobs come until that is so."""
 NODES = {"node1": 4, "node2": 4}
 """The number of GPUs of each node."""
 SECONDS_A_STEP = 0.04
 """On one GPU."""
-HOSTILE_S = (15.0, 45.0)
-"""The shortest and the longest time of a hostile job; its container needs part of it to come up."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 400.0
 """
@@ -64,8 +58,6 @@ minutes.
 """
 LEASE = {"leaseSeconds": 16, "renewSeconds": 2, "giveUpSeconds": 14, "lookSeconds": 0.5}
 """Another operator leads soon, and none gives up because this machine has much to do."""
-RULES = {"obeySeconds": 60}
-"""A hostile SideCar that disobeys is ended within the patience of the test."""
 
 
 class Trouble:
@@ -79,7 +71,6 @@ class Trouble:
         *,
         jobs: int,
         seed: int,
-        hostile: int,
     ) -> None:
         self.view = view
         self.folder = folder
@@ -100,9 +91,6 @@ class Trouble:
         """The parts that are down, and the functions that start them again."""
         (folder / "witness").mkdir()
         shutil.copy(SCRIPT, folder / SCRIPT.name)
-        place = in_containers(view, folder, self.place, NODES)
-        self.hostiles = Hostiles(place, at_once=hostile, seed=seed, lives=HOSTILE_S)
-        self._attend_hostiles: Callable[[], object] = self.hostiles.go_on
 
     # --- jobs
 
@@ -132,17 +120,18 @@ class Trouble:
         pod = document["spec"]["template"]["spec"]
         [container] = pod["containers"]
         node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
-        container["env"] = [{"name": "CHAOS_NODE", "valueFrom": node}]
-        seen_at(document, self.folder, self.place)
+        container |= {
+            "env": [{"name": "CHAOS_NODE", "valueFrom": node}],
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "volumeMounts": [{"name": "chaos", "mountPath": str(self.place)}],
+        }
+        pod["volumes"] = [{"name": "chaos", "hostPath": {"path": str(self.folder)}}]
         return document
 
     def phases(self) -> dict[str, str]:
-        """The phases of the honest jobs."""
         items = self.view.find("dljobs")
-        phases = {
-            each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items
-        }
-        return {name: phase for name, phase in phases.items() if not is_hostile(name)}
+        return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items}
 
     def operators(self) -> list[Json]:
         """Their pods."""
@@ -260,8 +249,7 @@ class Trouble:
         self._note(job)
 
     def _note(self, job: str) -> None:
-        if not is_hostile(job):
-            self.disturbances.append(Disturbance(job, time.monotonic()))
+        self.disturbances.append(Disturbance(job, time.monotonic()))
 
     def _training_pods(self) -> list[Json]:
         """The pods in which something trains."""
@@ -288,10 +276,8 @@ class Trouble:
     # --- how it goes on
 
     def look(self) -> None:
-        """See which containers were started again; those of hostile jobs are, as often as they fail."""
+        """See which containers were started again."""
         for pod in [*self.view.find("pods"), *self.operators()]:
-            if is_hostile(pod["metadata"]["labels"].get("dljob.io/job", "")):
-                continue
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             for container in pod["status"].get("containerStatuses", ()):
                 count, ended = container["restartCount"], container.get("lastState", {})
@@ -309,7 +295,6 @@ class Trouble:
         reached, since = self.saved(), time.monotonic()
         while not is_so():
             self.submit_some()
-            self._attend_hostiles()
             self.look()
             if (now := self.saved()) > reached:
                 reached, since = now, time.monotonic()
@@ -325,12 +310,7 @@ class Trouble:
             self.wait_for(lambda: self.saved() >= part * self._work(), f"{part:.0%} of all")  # noqa: B023
             self.wait_for(lambda: self.disturb(kind), f"an occasion for: {kind}")  # noqa: B023
         self.bring_back()
-        self._attend_hostiles = self.hostiles.leave
-        self.wait_for(self.hostiles.leave, "the end of all hostile jobs")
         self.wait_for(self._are_completed, "the end of all jobs")
-        while count_changes(self.lives()) < LEAST_CHANGES:
-            self.jobs += 2
-            self.wait_for(self._are_completed, "the end of more jobs")
         self.wait_for(lambda: not self._trainings(), "the end of all processes")
 
     def _work(self) -> float:
@@ -358,13 +338,8 @@ class Trouble:
         happened = ", ".join(f"{kind} {times}" for kind, times in sorted(self.happened.items()))
         sys.stdout.write(
             f"\n{len(self.iterations)} jobs, {len(lives)} processes of them,"
-            f" {count_changes(lives)} changes of GPUs; {happened};"
-            f" {len(self.hostiles.kinds)} hostile jobs, {self._count_harmful()} of which came to do harm\n"
+            f" {count_changes(lives)} changes of GPUs; {happened}\n"
         )
-
-    def _count_harmful(self) -> int:
-        """How many hostile jobs have trained or begun their harm, which each of them writes down."""
-        return sum(any(path.iterdir()) for path in self.folder.glob("hostile/*"))
 
 
 def _find_in_pod(token: str, pod: str) -> list[int]:
@@ -390,7 +365,7 @@ KINDS = (
 def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
     """Have the operator keep what it learns in that store, and lead again soon after another one died."""
     keeping = {"type": "mongodb", "mongodb": {"url": store.url("dljob")}}
-    settings = {**values()["settings"], "lease": LEASE, "rules": RULES}
+    settings = {**values()["settings"], "lease": LEASE}
     install(cluster, store=keeping, settings=settings)
     try:
         yield
@@ -398,9 +373,7 @@ def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
         install(cluster)
 
 
-def survive(
-    view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int, hostile: int
-) -> None:
+def survive(view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int) -> None:
     """
     Cause this number of disturbances while jobs come and finish, and hold that no law was broken.
     """
@@ -413,7 +386,7 @@ def survive(
         MongoServer(ferretdb, folder / "store", host=HOST) as store,
         controlled(view.cluster, store),
     ):
-        trouble = Trouble(view, folder, store, jobs=jobs, seed=seed, hostile=hostile)
+        trouble = Trouble(view, folder, store, jobs=jobs, seed=seed)
         try:
             trouble.run(kinds[:disturbances])
         finally:
@@ -425,7 +398,6 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="tests.cluster.chaos")
     options.add_argument("--disturbances", type=int, default=60)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--hostile", type=int, default=2, help="hostile jobs at a time")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dljob-chaos-"))
     with opened(folder) as cluster, cluster.plane.api() as api:
@@ -439,7 +411,6 @@ def main() -> None:
             ferretdb,
             disturbances=given.disturbances,
             seed=given.seed,
-            hostile=given.hostile,
         )
     shutil.rmtree(folder)
 

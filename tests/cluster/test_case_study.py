@@ -7,39 +7,33 @@ import pytest
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+pytestmark = pytest.mark.nodes
 
 
+@pytest.mark.story
 def test_a_job_gives_way_to_another_and_takes_back_its_gpus_without_a_new_container(
     view: View, saved: Path
 ):
     """The SideCar paper's case study: 4 GPUs, then 2 and 2, then 4 again, in the same container."""
     view.cluster.give_gpus(node1=4)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job-1", [2, 4], saved)))
-    assert len(view.wait_gpus("job-1", node1=4)["node1"]) == 4
-    # Where nothing is known of such a job it has begun on two.
-    begun = int(view.columns("job-1")["RESHAPES"])
+    view.wait_gpus("job-1", node1=4)
     [before] = view.pods("job-1")
     assert before.phase == "Running"
 
-    second = replay("job-2", [2], saved, iterations=300, faster=2.0)
+    second = replay("job-2", [2], saved, iterations=200, faster=4.0)
     view.kubectl("apply", "-f", "-", stdin=as_text(second))
-    two = view.wait_gpus("job-2", node1=2)["node1"]
-    others = view.wait_gpus("job-1", node1=2)["node1"]
+    [two] = view.wait_gpus("job-2", node1=2).values()
+    [others] = view.wait_gpus("job-1", node1=2).values()
     assert not set(two) & set(others), "a GPU has two masters"
-    cells = view.columns("job-1")
-    assert (cells["PHASE"], cells["GPUS"]) == ("Running", "2"), view.tell()
-    assert [pod.identity for pod in view.pods("job-1")] == [before.identity]
+    assert view.columns("job-1")["GPUS"] == "2", view.tell()
 
     view.wait_phase("job-2", "Completed")
     view.wait_gpus("job-1", node1=4)
     assert [pod.identity for pod in view.pods("job-1")] == [before.identity]
-    assert view.columns("job-1")["RESHAPES"] == str(begun + 2), view.tell()
-    told = [message for reason, message in view.events("job-1") if reason == "Reshaping"]
-    assert {message[: len("goes from 4 to 2")] for message in told} == {
-        "goes from 4 to 2",
-        "goes from 2 to 4",
-    }
+    told = " ".join(message for reason, message in view.events("job-1") if reason == "Reshaping")
+    assert "goes from 4 to 2" in told
+    assert "goes from 2 to 4" in told
 
 
 def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Path):
@@ -70,24 +64,6 @@ def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Pat
         lambda: set(view.gpus("wide")) | set(view.gpus("other")) == {"node1", "node2"},
         what="a job on each node",
     )
-
-
-def test_a_job_moves_to_another_node_and_goes_on_from_its_checkpoint(view: View, saved: Path):
-    view.cluster.give_gpus(node1=1)
-    view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1, 2], saved)))
-    view.wait_gpus("job", node1=1)
-    reached = view.iteration("job")
-    view.cluster.give_gpus(node1=1, node2=2)
-    view.wait_gpus("job", node2=2)
-    view.wait_event("job", "Moving")
-    view.wait(
-        lambda: [pod.node for pod in view.pods("job")] == ["node2"],
-        what="the end of the former pod",
-    )
-    [pod] = view.pods("job")
-    kept = view.kept_iteration("job", saved)
-    assert kept >= reached
-    assert view.first_step(pod.name) == kept + 1
 
 
 def test_a_job_that_is_deleted_leaves_nothing_behind(view: View, saved: Path):

@@ -8,8 +8,8 @@ from tests.cluster.chaos import KINDS, survive
 from tests.cluster.looking import View
 from tests.servers.binaries import find_ferretdb
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(4500)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(4500)]
 
 
 def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(view: View, saved: Path):
-    survive(view, saved, find_ferretdb(), disturbances=len(KINDS), seed=3, hostile=1)
+    survive(view, saved, find_ferretdb(), disturbances=len(KINDS), seed=3)

@@ -14,7 +14,7 @@ from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import Pod, View
 from tests.sidecar.drivers import find_processes, read_proc
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+pytestmark = pytest.mark.nodes
 
 HUNGRY = "import sys, time; print('step 1', flush=True); x = bytearray(1 << 30); time.sleep(600)"
 
@@ -105,20 +105,6 @@ def test_a_pod_that_is_evicted_saves_itself_and_is_made_anew(view: View, saved: 
     [after] = [pod for pod in view.pods("job") if pod.uid != before.uid]
     assert view.first_step(after.name) == kept + 1
     assert counts(view, "job") == (0, 1)
-
-
-def test_a_drained_node_gives_its_jobs_to_another_one(view: View, saved: Path):
-    view.cluster.give_gpus(node1=1)
-    start(view, saved)
-    view.cluster.give_gpus(node1=1, node2=1)
-    try:
-        view.cluster.kubectl(
-            *("drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force"),
-            *("--timeout=240s", "--pod-selector=dljob.io/job"),
-        )
-        view.wait_gpus("job", node2=1)
-    finally:
-        view.cluster.kubectl("uncordon", "node1")
 
 
 def test_an_image_that_does_not_exist_is_told_and_disturbs_nobody(view: View, saved: Path):

@@ -8,7 +8,7 @@ from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 from tests.servers.realnodes import is_ready
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+pytestmark = pytest.mark.nodes
 
 
 def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):

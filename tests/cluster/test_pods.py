@@ -9,7 +9,7 @@ from dloperator.podspecs.host_ports import BLOCK, first_port
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import View
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+pytestmark = pytest.mark.nodes
 
 STRICT = {
     "apiVersion": "v1",

@@ -9,7 +9,7 @@ from tests.cluster.clusters import RELEASE, install
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow]
+pytestmark = pytest.mark.nodes
 
 
 def saved_iteration(view: View, pod: str) -> int:

@@ -64,12 +64,6 @@ def looks_like(printed: str, expected: str) -> bool:
     return re.fullmatch(pattern(expected), " ".join(printed.split())) is not None
 
 
-def test_each_of_ten_tasks_takes_at_most_two_commands():
-    sections = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
-    assert len(sections) == 10
-    assert all(1 <= section.count("\n$ ") <= 2 for section in sections)
-
-
 @pytest.fixture
 def shell(nodes: Cluster) -> Iterator[Path]:
     """A folder with the files that the page speaks of, on a cluster without DLJob."""
@@ -121,7 +115,6 @@ def type_in(command: str, folder: Path, cluster: Cluster) -> str:
 
 
 @pytest.mark.nodes
-@pytest.mark.slow
 def test_the_session_of_the_page_looks_as_it_says(nodes: Cluster, shell: Path):
     for step in steps():
         end = time.monotonic() + PATIENCE_SECONDS

@@ -63,7 +63,7 @@ class Contest:
         assert self.up("suspend", giver).status == 0
         if kill == "dljob up":
             self.up.process.kill()
-            self.up.process.wait()
+            self.up.process.wait(240.0)
             self.up = Up(self.root, *self.options)
             self.up.ready()
         self.up.until_phase(taker, "Running")
@@ -85,7 +85,7 @@ class Contest:
 
     def end(self) -> None:
         self.up.process.kill()
-        self.up.process.wait()
+        self.up.process.wait(240.0)
         kill_all(self.root)
 
 

@@ -17,10 +17,6 @@ from tests.sidecar.drivers import ROOT, find_processes
 from tests.sidecar.sidecars import SideCar
 from tests.sidecar.standins import StandIn, build_nvml, library_path
 
-CONTEXT_MIB = 1400
-"""
-More memory than the context of a CUDA program takes in addition to its own, on any GPU up to now.
-"""
 PROGRAM_MIB = 2048
 """The memory that a program here takes, so that two of them cannot be taken for one."""
 SETTLE_SECONDS = 240.0

@@ -31,7 +31,9 @@ def problems(state: State) -> dict[str, str]:
 def show_facts(place: Place) -> Figures:
     """NVML as the SideCar reads it agrees with nvidia-smi."""
     command = [sys.executable, "-m", "tests.gpu.reading"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240.0
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     read, seconds = answer["gpus"], answer["seconds"]
@@ -91,7 +93,7 @@ def stranger(place: Place) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(240.0)
 
 
 def show_emptiness(place: Place) -> Figures:

@@ -17,11 +17,11 @@ def run(*options: str, **environment: str) -> "subprocess.CompletedProcess[str]"
         capture_output=True,
         text=True,
         check=False,
+        timeout=1700.0,
     )
 
 
 @pytest.mark.processes
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_it_goes_through_with_stand_ins():
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
@@ -32,6 +32,7 @@ def test_it_goes_through_with_stand_ins():
     assert done.stdout.count("skipped: ") == 2, done.stdout
 
 
+@pytest.mark.processes
 def test_it_is_skipped_with_a_word_where_there_is_no_gpu(tmp_path):
     done = run(PATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

@@ -72,8 +72,9 @@ class Sampler:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait()
-        self._thread.join()
+        self._process.wait(ASK_SECONDS)
+        self._thread.join(ASK_SECONDS)
+        assert not self._thread.is_alive()
 
     def _follow(self) -> None:
         for line in self._process.stdout or ():

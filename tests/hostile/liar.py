@@ -110,12 +110,6 @@ async def _send_for_ever(writer: asyncio.StreamWriter, _: bytes) -> None:
         await writer.drain()
 
 
-async def _send_much(writer: asyncio.StreamWriter, said: bytes) -> None:
-    state = json.loads(said)
-    # Fields that are not known are left alone, however large.
-    await send(writer, 200, json.dumps({**state, "more": [[1]] * 500_000}).encode())
-
-
 async def _send_nested(writer: asyncio.StreamWriter, _: bytes) -> None:
     await send(writer, 200, b"[" * 500_000)
 
@@ -125,17 +119,6 @@ async def _send_headers(writer: asyncio.StreamWriter, _: bytes) -> None:
     while True:
         writer.write(b"X-More: " + b"y" * 4000 + b"\r\n")
         await writer.drain()
-
-
-async def _inform(writer: asyncio.StreamWriter, _: bytes) -> None:
-    while True:
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
-        await writer.drain()
-
-
-async def _send_half(writer: asyncio.StreamWriter, said: bytes) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + said)
-    await asyncio.Event().wait()
 
 
 async def _drip(writer: asyncio.StreamWriter, said: bytes) -> None:
@@ -157,11 +140,8 @@ async def _hang_up(writer: asyncio.StreamWriter, _: bytes) -> None:
 MANNERS = {
     "garbage": _send_garbage,
     "endless": _send_for_ever,
-    "large": _send_much,
     "nested": _send_nested,
     "headers": _send_headers,
-    "informs": _inform,
-    "half": _send_half,
     "drip": _drip,
     "silent": _be_silent,
     "hang-up": _hang_up,

@@ -7,7 +7,6 @@ answer, or not to. Most begin when the training runs, so that the job has GPUs t
 """
 
 import copy
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ class Memory:
     states: list[Json] = field(default_factory=list)
     """The true ones, of which it repeats some."""
     answers: int = 0
-    chance: random.Random = field(default_factory=lambda: random.Random(1))
 
 
 Lie = Callable[[Json, Memory], Json]
@@ -87,10 +85,6 @@ def _gpus(**fields: Any) -> Lie:
     return lie
 
 
-def _growing_errors(state: Json, memory: Memory) -> Json:
-    return _gpus(eccErrors=memory.answers)(state, memory)
-
-
 def _swapped_names(state: Json, _: Memory) -> Json:
     names = [{"index": n, "uuid": f"GPU-{(n + 1) % 4:08d}"} for n in range(4)]
     return {**state, "gpus": names}
@@ -103,10 +97,6 @@ def _problem(name: str) -> Lie:
 
 def _replay(state: Json, memory: Memory) -> Json:
     return memory.states[0]
-
-
-def _shuffle(state: Json, memory: Memory) -> Json:
-    return memory.chance.choice(memory.states)
 
 
 def _new_incarnations(state: Json, memory: Memory) -> Json:
@@ -148,12 +138,6 @@ def _huge(state: Json, _: Memory) -> Json:
     }
 
 
-def _tiny(state: Json, memory: Memory) -> Json:
-    told = _huge(state, memory)
-    told["progress"] |= {"iteration": 1, "iterationsPerSecond": 5e-324, "interval": 1}
-    return told
-
-
 def _ended_badly(state: Json, _: Memory) -> Json:
     return {
         **state,
@@ -178,7 +162,6 @@ def _never_done(state: Json, memory: Memory) -> Json:
 
 KINDS: dict[str, Kind] = {
     "highest-epoch": Kind(_epoch(HIGHEST), is_exposed=True),
-    "highest-epoch-at-once": Kind(_with(epoch=HIGHEST), is_exposed=True, from_the_start=True),
     "next-epoch": Kind(_next_epoch, is_exposed=True),
     "refuses-by-a-later-epoch": Kind(
         refuses={"error": "OlderTerm", "message": REVERSED, "epoch": HIGHEST},
@@ -194,7 +177,6 @@ KINDS: dict[str, Kind] = {
     "takes-the-gpus-of-others": Kind(_others_gpus, is_exposed=True),
     "holds-the-gpus-of-others": Kind(_holds_without_command, is_exposed=True),
     "xids-of-all": Kind(_gpus(xidErrors=[79, 48, HIGHEST])),
-    "memory-errors-of-all": Kind(_growing_errors),
     "loses-all": Kind(_gpus(lostBecause=REVERSED)),
     "sees-no-gpu": Kind(_problem("GPUsNotVisible")),
     "names-gpus-wrongly": Kind(_swapped_names, from_the_start=True),
@@ -202,22 +184,16 @@ KINDS: dict[str, Kind] = {
         _with(problems=[{"name": f"P{n}", "message": REVERSED * 200} for n in range(64)])
     ),
     "replays-its-first-state": Kind(_replay, from_the_start=True),
-    "reorders-its-states": Kind(_shuffle, from_the_start=True),
     "new-start-each-time": Kind(_new_incarnations),
     "flood-of-changes": Kind(_flood),
     "highest-numbers": Kind(_huge),
-    "smallest-speed": Kind(_tiny),
     "fails-with-control-characters": Kind(_ended_badly),
     "never-does-what-it-is-told": Kind(_never_done),
     "garbage": Kind(manner="garbage"),
     "endless-body": Kind(manner="endless"),
-    "large-bodies": Kind(manner="large"),
     "nested-too-deep": Kind(manner="nested"),
     "endless-headers": Kind(manner="headers"),
-    "endless-informational-answers": Kind(manner="informs"),
-    "half-an-answer": Kind(manner="half"),
     "one-byte-a-second": Kind(manner="drip"),
-    "silent-from-the-start": Kind(manner="silent", from_the_start=True),
     "silent-when-it-runs": Kind(manner="silent"),
     "hangs-up": Kind(manner="hang-up"),
 }

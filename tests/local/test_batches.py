@@ -28,12 +28,12 @@ def batches_told(root: Path) -> set[tuple[str, ...]]:
 def test_a_job_that_grows_is_told_its_larger_batch(root):
     spec = {
         "gpus": {"options": [1, 2], "requested": 1},
-        "training": {"iterationsPerEpoch": 50, "epochs": 2000, "batchSize": 256},
+        "training": {"iterationsPerEpoch": 50, "epochs": 20_000, "batchSize": 256},
         "batch": {"elastic": True, "max": 512},
         "processes": "perGpu",
     }
     with going(root / "state", "--virtual-gpus", 2, "--policy", "ones") as up:
-        submitted = up.submit(replay("long", root, iterations=100_000, faster=20.0, **spec))
+        submitted = up.submit(replay("long", root, iterations=10**6, faster=20.0, **spec))
         assert submitted.status == 0, submitted.stderr
         up.until(lambda: ("256", "256", "1.0") in batches_told(root))
         # After its first epoch it gets the other GPU, and each process keeps its part.

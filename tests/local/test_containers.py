@@ -12,19 +12,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dlcore.documents import jobfile
-from dlctl.output.jobviews import JobView
 from dllocal import environments
 from dllocal.containers import keeper, running
 from dllocal.containers.engines import Mounted, Wanted
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
-from tests.ctl.running import LONGEST_S, run_apart
+from tests.ctl.running import LONGEST_S
 from tests.local.stages import job_document
-from tests.local.ups import ROOT, going, kill_all
+from tests.local.ups import going, kill_all
 from tests.local.users import SCRIPT, find_python, made
 from tests.servers.binaries import Unavailable
 from tests.servers.containers import BARE, IMAGE, SETTINGS, Containers, containers, furnish
@@ -181,12 +179,6 @@ def test_an_interpreter_of_the_machine_and_a_container_exclude_each_other():
         jobfile.parse(document, require_template=True)
 
 
-def test_a_container_is_written_as_it_was_read():
-    job = boxed(engine="docker", folders=["/data"])
-    written = jobfile.render(job)["spec"]["environment"]
-    assert written == {"container": {"image": IMAGE, "engine": "docker", "folders": ["/data"]}}
-
-
 @pytest.mark.processes
 @pytest.mark.xdist_group("containers")
 def test_what_keeps_a_job_from_running_in_its_container_is_said_when_it_is_submitted(
@@ -239,33 +231,13 @@ def test_gpus_change_while_the_container_lives_and_nothing_is_left_of_it(engine,
         assert begins[-1] > 0
 
         # The server is replaced, and finds the container as it is.
-        up.process.send_signal(signal.SIGKILL)
-        up.process.wait()
+        up.end(signal.SIGKILL)
         with going(state, "--virtual-gpus", 2) as again:
             again.until_phase("long", "Running")
             assert container_of(again, state, engine, "long") == before
             assert again("cancel", "long", "short", "--wait").status == 0
     assert engine("ps", "--all", "--quiet").split() == []
     assert not Path(f"/proc/{before[1]}").exists()
-
-
-@pytest.mark.processes
-@pytest.mark.xdist_group("containers")
-def test_the_example_trains_in_a_container_and_takes_fewer_gpus(engine, root):
-    text = (ROOT / "examples" / "container" / "job.yaml").read_text()
-    example = yaml.safe_load(text)
-    # The only thing that differs here is the image, since none is fetched for a test.
-    example["spec"]["environment"]["container"] = {"image": IMAGE, "engine": engine.engine}
-    with going(root / "state", "--virtual-gpus", 2) as up:
-        file = root / "job.yaml"
-        file.write_text(yaml.safe_dump(example))
-        assert run_apart("submit", file, "--state", up.root, cwd=ROOT).status == 0
-        up.until_phase("container", "Running")
-        up.until(lambda: "step 2" in up("logs", "container").stdout)
-        assert up("set", "container", "--gpus", 1).status == 0
-        up.until(lambda: [len(each.gpus) for each in slices_of(up, "container")] == [1])
-        up.until(lambda: "Running" in up("get", "container").stdout)
-        assert up("cancel", "container", "--wait").status == 0
 
 
 @pytest.mark.processes
@@ -307,7 +279,7 @@ def test_on_a_system_server_a_container_is_run_as_the_user_of_its_job():
                 assert not Path(f"/proc/{inside}").exists()
             finally:
                 server.kill()
-                server.wait()
+                server.wait(LONGEST_S)
                 kill_all(state)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -378,10 +350,6 @@ def test_after_the_death_of_its_keeper_no_second_container_runs_beside_the_first
         up.until(lambda: is_in_another(state, inside))
         assert up("cancel", "long", "--wait").status == 0
     assert first_processes(state) == []
-
-
-def slices_of(up, name):
-    return JobView.of(up.backend.get_job(name), "").slices
 
 
 def first_processes(state, *, shared=False):

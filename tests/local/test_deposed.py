@@ -11,7 +11,7 @@ from dlctl.backends.backend import BackendError
 from dlctl.backends.local.socket_client import SocketClient
 from dllocal.folders import Folders, StateError
 from dllocal.state_folder import lock_folder, make_folders, make_sockets
-from tests.local.ups import Up, going, replay
+from tests.local.ups import going, replay
 
 ONE = {"gpus": {"options": [1]}}
 
@@ -77,21 +77,6 @@ def test_only_the_start_that_has_the_lock_says_where_the_sockets_are(tmp_path):
         sockets.rmdir()
 
 
-def test_a_folder_of_before_is_used_on_as_long_as_sidecars_have_sockets_there(
-    tmp_path, monkeypatch
-):
-    root = tmp_path / ("deep" * 30)
-    former = tmp_path / "former"
-    former.mkdir(mode=0o700)
-    monkeypatch.setattr("dllocal.state_folder._former", lambda _: former)
-    folders = Folders(root)
-    make_folders(folders)
-    make_sockets(folders)
-    assert folders.sockets == former
-    folders.tidy()
-    assert not former.exists()
-
-
 def test_nothing_is_sent_to_a_socket_that_others_can_exchange(tmp_path):
     path = tmp_path / "dljob.sock"
     with socket.socket(socket.AF_UNIX) as door:
@@ -100,17 +85,3 @@ def test_nothing_is_sent_to_a_socket_that_others_can_exchange(tmp_path):
         tmp_path.chmod(0o777)
         with pytest.raises(BackendError, match="other users can write there"):
             SocketClient(path).ask("GET", ("about",))
-
-
-def test_a_command_that_comes_before_the_server_finds_it_where_the_path_is_long(root):
-    state = root / ("deep" * 30)
-    early = SocketClient(Folders(state).socket)
-    up = Up(state, "--virtual-gpus", 1)
-    try:
-        up.ready()
-        assert early.ask("GET", ("about",))["pid"] == up.process.pid
-        assert up.end() == 0
-    finally:
-        up.process.kill()
-        up.process.wait()
-    assert not os.path.lexists(state / "sockets")

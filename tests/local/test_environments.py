@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 
@@ -14,18 +13,16 @@ from dlcore.model import JobId
 from dllocal import environments
 from dllocal.environments import REDACTED, Origin, Submitter, WrongEnvironment
 from dllocal.jobs.registry import Registry
-from tests.ctl.running import run_apart
 from tests.local.stages import job_document
 from tests.local.ups import going, replay
 
-real = pytest.mark.processes
 ME = Submitter.of_this_process()
 SECRET = "hf_do_not_tell"  # noqa: S105 - it is none
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_what_belongs_to_a_session_a_service_or_another_job_is_not_recorded():
+    kept = {"PATH": "/bin", "VIRTUAL_ENV": "/v", "HF_TOKEN": SECRET, "RANKING": "1"}
+    others = (
         *(
             "SSH_AUTH_SOCK",
             "DISPLAY",
@@ -35,11 +32,8 @@ SECRET = "hf_do_not_tell"  # noqa: S105 - it is none
             "RANK",
         ),
         *("NOTIFY_SOCKET", "SUDO_USER", "XDG_RUNTIME_DIR", "TERM", "SLURM_JOB_ID", "_"),
-    ],
-)
-def test_what_belongs_to_a_session_a_service_or_another_job_is_not_recorded(name):
-    kept = {"PATH": "/bin", "VIRTUAL_ENV": "/v", "HF_TOKEN": SECRET, "RANKING": "1"}
-    assert environments.record({**kept, name: "x"}) == kept
+    )
+    assert environments.record(kept | dict.fromkeys(others, "x")) == kept
 
 
 def test_only_names_are_shown_of_variables_that_could_hold_secrets():
@@ -48,16 +42,12 @@ def test_only_names_are_shown_of_variables_that_could_hold_secrets():
     assert shown == {"PATH": "/bin", "HF_TOKEN": REDACTED, "DATABASE": REDACTED}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [[], {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "x\0y"}, {"A\0": "x"}, {"A": "x" * (1 << 20)}],
-)
-def test_what_no_program_could_be_given_is_refused(given):
-    with pytest.raises(WrongEnvironment, match="environment"):
-        environments.check(given)
-
-
-def test_a_server_leaves_out_what_the_command_would_have_left_out():
+def test_what_no_program_could_be_given_is_refused_and_what_the_command_leaves_out_left_out():
+    given: Any
+    long = {"A": "x" * (1 << 20)}
+    for given in ([], {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "x\0y"}, {"A\0": "x"}, long):
+        with pytest.raises(WrongEnvironment, match="environment"):
+            environments.check(given)
     assert environments.check({"A": "b", "DLJOB_SIDECAR_LISTEN": ":1"}) == {"A": "b"}
 
 
@@ -145,36 +135,36 @@ def test_a_named_interpreter_that_is_no_program_is_refused_by_name(ask, tmp_path
     assert problem["message"] == f"{there} is not a program here"
 
 
-def prints(root, name, **spec):
+def prints(root, name):
     """A job that prints its environment and then works on."""
-    script = "import os, json; print(json.dumps(dict(os.environ)), flush=True); input()"
-    document = replay(name, root, iterations=1, faster=1.0, gpus={"options": [1]}, **spec)
+    script = (
+        "import os, json, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(1e4)"
+    )
+    document = replay(name, root, iterations=1, faster=1.0, gpus={"options": [1]})
     (trainer,) = document["spec"]["template"]["spec"]["containers"]
-    trainer["command"] = [
-        "python3",
-        "-c",
-        "import time;" + script.replace("input()", "time.sleep(1e4)"),
-    ]
+    trainer["command"] = ["python3", "-c", script]
     return document
 
 
 def seen_by(up, name):
-    lines: list[str] = []
+    """The environment of a job, as it has printed it."""
+    log = up.root / "jobs" / name
 
-    def has_printed():
-        lines[:] = up("logs", name).stdout.splitlines()
-        return any(line.startswith("{") for line in lines)
+    def printed():
+        texts = [path.read_text(encoding="utf-8") for path in log.glob("*.log")]
+        return [line for text in texts for line in text.splitlines() if line.startswith("{")]
 
-    up.until(lambda: name in {j["metadata"]["name"] for j in up.backend.list_jobs().items})
     up.until_phase(name, "Running")
-    up.until(has_printed)
-    return json.loads(next(line for line in lines if line.startswith("{")))
+    up.until(lambda: any(line.endswith("}") for line in printed()))
+    return json.loads(printed()[0])
 
 
-@real
+@pytest.mark.story
+@pytest.mark.processes
 def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the_server(
     root, tmp_path, monkeypatch
 ):
+    """What its file names instead is tried without processes above."""
     plain = {"PATH": os.environ["PATH"]}
     # The server is started in a virtual environment, with a password of its store.
     monkeypatch.setenv("VIRTUAL_ENV", "/of/the/server")
@@ -205,41 +195,13 @@ def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the
         assert not {"ONLY_THE_SERVER", "DLJOB_STORE_PASSWORD", "PYTHONHOME"} & seen.keys()
         assert "/of/the/server" not in json.dumps(seen)
         # Its user sees the names, and no secret.
-        for words in (("describe", "own"), ("get", "-o", "yaml"), ("get", "own", "-o", "json")):
-            text = up(*words).stdout
-            assert SECRET not in text
-        assert f"HF_TOKEN: {REDACTED}" in up("get", "own", "-o", "yaml").stdout.replace("'", "")
-        assert f"VIRTUAL_ENV={bin_.parent};" in up("describe", "own").stdout
+        described, shown = up("describe", "own").stdout, up("get", "own", "-o", "yaml").stdout
+        assert SECRET not in described + shown
+        assert f"HF_TOKEN: {REDACTED}" in shown.replace("'", "")
+        assert f"VIRTUAL_ENV={bin_.parent};" in described
         assert SECRET not in up.log.read_text() + (root / "state" / "dljob.log").read_text()
         # And a command beside it runs where it runs.
         told = up("exec", "own", "--", "sh", "-c", "echo $VIRTUAL_ENV $HF_TOKEN").stdout
         assert told == f"{bin_.parent} {SECRET}\n"
         assert up("cancel", "--wait", "own").status == 0
         assert up.end() == 0
-
-
-@real
-def test_a_job_runs_in_the_environment_that_its_file_names(root, tmp_path):
-    venv = tmp_path / "train"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    python = venv / "bin" / "python3"
-    with going(root / "state", "--virtual-gpus", 1) as up:
-        wrong = prints(root, "wrong", environment={"python": "/no/such/python"})
-        refused = up.submit(wrong)
-        assert refused.status == 1
-        assert "spec.environment.python: /no/such/python is not a program here" in refused.stderr
-        assert up.submit(prints(root, "named", environment={"python": str(python)})).status == 0
-        seen = seen_by(up, "named")
-        assert seen["VIRTUAL_ENV"] == str(venv)
-        assert seen["PATH"].startswith(f"{venv / 'bin'}:")
-        assert f"that of {python};" in up("describe", "named").stdout
-        assert up("cancel", "--wait", "named").status == 0
-        assert up.end() == 0
-
-
-def test_dry_runs_and_the_simulator_take_the_field(tmp_path):
-    file = tmp_path / "job.yaml"
-    document = job_document(environment={"python": "/opt/env/bin/python", "variables": ["A"]})
-    file.write_text(json.dumps(document))
-    result = run_apart("simulate", file, "--gpus", 4)
-    assert result.status == 0, result.stderr

@@ -14,7 +14,7 @@ from dllocal.pods.rotating import MOST_LATE, MOST_MEANWHILE, MOST_OVER, LogLimit
 from tests.hostile import trainings
 from tests.local.ups import Up, find_processes, going, replay
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 # An honest SideCar must not be lost that is only as slow as its machine.
 QUICK = {
@@ -59,8 +59,7 @@ def hostile(kind: str, root: Path) -> Any:
 
 
 def status(up: Up, name: str) -> Any:
-    found: Any = up.backend.get_job(name)
-    return found["status"]
+    return up.backend.get_job(name)["status"]
 
 
 def is_beyond(up: Up, name: str, iteration: int) -> bool:
@@ -121,22 +120,3 @@ def test_what_a_hostile_training_does_harms_no_other_job(
         words = (state / "dljob.log").read_text(encoding="utf-8")
         assert "a cycle failed" not in words
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", words)
-
-
-def test_a_folder_that_is_gone_before_a_start_is_a_failure_of_its_own_job(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("DLJOB_RULES_RETRY_SECONDS", "1")
-    with going(root / "state", "--virtual-gpus", 1) as up:
-        assert up.submit(honest("beside", root)).status == 0
-        up.until_phase("beside", "Running")
-        document = hostile("hears-no-signal", root)
-        folder = Path(document["spec"]["template"]["spec"]["containers"][0]["workingDir"])
-        assert up.submit(document).status == 0
-        folder.rmdir()
-        assert up("cancel", "beside").status == 0
-        found = up.until_phase("hears-no-signal", "Failed")
-        assert found["status"]["failures"] == document["spec"]["backoffLimit"] + 1
-        assert str(folder) in up("describe", "hears-no-signal").stdout
-        assert up.submit(honest("next", root, iterations=50)).status == 0
-        up.until_phase("next", "Completed")

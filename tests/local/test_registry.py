@@ -47,22 +47,20 @@ def too_new() -> str:
     return json.dumps(document)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{half of it", "Expecting property name"),
-        (too_new(), "spec.gpus.options: "),
-        ("[]", "the document is a list, not a DLJob"),
-    ],
-)
-def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path, text, why):
-    write(path, "document", text)
+def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path):
+    for text, why in {
+        "{half of it": "Expecting property name",
+        too_new(): "spec.gpus.options: ",
+        "[]": "the document is a list, not a DLJob",
+    }.items():
+        write(path, "document", text)
+        with closing(Registry.open(path)) as registry:
+            odd, fine = registry.entries[ODD], registry.entries[FINE]
+            assert odd.problem.startswith(f"its spec can no longer be read ({why}")
+            assert odd.problem.endswith("; cancel it, and submit it again")
+            assert odd.status.submitted_at == odd.job.submitted_at == 1000.0
+            assert (fine.problem, fine.job.id) == ("", FINE)
     with closing(Registry.open(path)) as registry:
-        odd, fine = registry.entries[ODD], registry.entries[FINE]
-        assert odd.problem.startswith(f"its spec can no longer be read ({why}")
-        assert odd.problem.endswith("; cancel it, and submit it again")
-        assert odd.status.submitted_at == odd.job.submitted_at == 1000.0
-        assert (fine.problem, fine.job.id) == ("", FINE)
         registry.cancel(ODD)
         registry.forget(ODD)
         assert list(registry.entries) == [FINE]

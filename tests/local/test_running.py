@@ -36,7 +36,7 @@ async def on_gpus(root):
         await running.close()
 
 
-@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("turns", range(4))
 def test_a_server_that_is_ended_when_it_first_knows_its_gpus_ends(root, turns):
     async def story():
         async with on_gpus(root) as (running, gpus):
@@ -57,12 +57,7 @@ def test_a_server_that_is_ended_when_it_first_knows_its_gpus_ends(root, turns):
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        "dllocal.running.report_steps",
-        "dllocal.running.Rotation.run",
-        "dllocal.gpus.devices.RealGpus.watch",
-    ],
+    "part", ["dllocal.running.report_steps", "dllocal.gpus.devices.RealGpus.watch"]
 )
 def test_a_server_ends_with_the_error_of_a_part_that_dies(root, monkeypatch, part):
     async def fail(*_, **__):

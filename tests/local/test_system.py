@@ -1,6 +1,7 @@
 """One server for all users: each job runs as its submitter, and no other user can touch it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +37,8 @@ from dllocal.jobs import user_limits
 from dllocal.jobs.user_limits import MOST_GOODBYES, Doorman
 from dllocal.pods.rotating import LogLimits, turn_over
 from dllocal.state_folder import lock_folder, make_folders
-from tests.ctl.running import LONGEST_S, Result, run_apart
-from tests.local.ups import ROOT, kill_all
+from tests.ctl.running import LONGEST_S, Command, run_apart
+from tests.local.ups import ROOT, find_processes, kill_all
 from tests.local.users import SCRIPT, find_python, made, make_python
 
 TOKEN = "hf_of_one_user"  # noqa: S105 - it is none
@@ -94,15 +96,14 @@ def _serving(folder, python, ada, bob, *options):
         yield there
     finally:
         there.server.kill()
-        there.server.wait()
+        there.server.wait(LONGEST_S)
         kill_all(state)
 
 
 def _answers(backend):
-    try:
+    with contextlib.suppress(Away):
         return bool(backend.about())
-    except Away:
-        return False
+    return False
 
 
 def _until(there, true: Callable[[], bool]) -> None:
@@ -124,20 +125,23 @@ def _steps(there, user):
 
 
 def _sidecars(user):
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            is_own = process.stat().st_uid == user.uid
-            if is_own and b"dlsidecar" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
+    return [
+        pid
+        for pid in find_processes(Path("dlsidecar"))
+        if owner_of(Path(f"/proc/{pid}")) == user.uid
+    ]
 
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("system")]
+def owner_of(path):
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid
+    return None
 
 
+real = pytest.mark.processes
+
+
+@real
 def test_a_training_of_each_runs_as_its_user(place):
     for user in (place.ada, place.bob):
         first = _log_of(place, user).read_text().splitlines()[0]
@@ -153,6 +157,7 @@ def test_a_training_of_each_runs_as_its_user(place):
         assert told.split() == [str(user.uid), TOKEN]
 
 
+@real
 def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
     listed = json.loads(place.bob("get", "-o", "json").stdout)["items"]
     by_owner = {item["metadata"]["namespace"]: item for item in listed}
@@ -169,54 +174,24 @@ def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
     assert "Running" in place.bob("get", f"{place.ada.name}/mine").stdout
 
 
-THEIRS = "{name}/mine"
-
-VERBS = {
-    "describe": ("describe", THEIRS),
-    "why": ("why", THEIRS),
-    "history": ("history", THEIRS),
-    "logs": ("logs", THEIRS),
-    "exec": ("exec", THEIRS, "--", "true"),
-    "suspend": ("suspend", THEIRS),
-    "resume": ("resume", THEIRS),
-    "cancel": ("cancel", THEIRS),
-}
-"""The requests that are refused because the job is another user's."""
-
-FOR_ROOT = {
-    "cordon": ("gpu", "cordon", "{node}/0"),
-    "uncordon": ("gpu", "uncordon", "{node}/0"),
-    "config": ("config", "show"),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_on_the_job_of_another_is_refused_with_the_reason(place, verb):
-    words = [word.format(name=place.ada.name) for word in VERBS[verb]]
-    refused = place.bob(*words)
-    assert refused.status != 0
-    assert f"belongs to {place.ada.name}; only {place.ada.name} and root may" in refused.stderr
-    assert TOKEN not in refused.stdout + refused.stderr
-
-
-@pytest.mark.parametrize("verb", FOR_ROOT)
-def test_what_concerns_all_is_refused_to_all_but_root(place, verb):
-    node = place.backend.list_nodes()[0]["name"]
-    refused = place.bob(*(word.format(node=node) for word in FOR_ROOT[verb]))
-    assert refused.status != 0
-    assert "needs root" in refused.stderr
-
-
-def test_a_job_cannot_be_submitted_as_another_user(place):
+@real
+def test_what_is_of_another_or_of_all_is_refused_with_the_reason(place):
+    theirs, node = f"{place.ada.name}/mine", place.backend.list_nodes()[0]["name"]
+    owner = f"belongs to {place.ada.name}; only {place.ada.name} and root may"
+    for words, reason in (
+        *(((verb, theirs), owner) for verb in ("describe", "logs", "suspend", "cancel")),
+        (("exec", theirs, "--", "true"), owner),
+        (("gpu", "cordon", f"{node}/0"), "needs root"),
+        (("config", "show"), "needs root"),
+    ):
+        refused = place.bob(*words)
+        assert refused.status != 0, words
+        assert reason in refused.stderr, words
+        assert TOKEN not in refused.stdout + refused.stderr
     refused = place.bob.submit(training("forged", namespace=place.ada.name))
     assert refused.status == 1
     assert f'metadata.namespace: "{place.ada.name}" is not yours' in refused.stderr
     assert "forged" not in place.bob("get").stdout
-
-
-def _python(user, code: str) -> Result:
-    done: Result = user.run("/usr/bin/python3", "-c", code)
-    return done
 
 
 ASK = """
@@ -232,29 +207,32 @@ while block := connection.recv(1 << 16):
 print(answer.decode())
 """
 
-RAW = {
-    "another's events": ("GET", "/v1/events?job={name}%2Fmine"),
-    "another's environment": ("GET", "/v1/jobs/{name}%2Fmine/surroundings"),
-    "another's spec": ("PUT", "/v1/jobs/{name}%2Fmine"),
-    "the history of a job that is gone": ("GET", "/v1/jobs/{name}%2Fgone/history"),
-    "metrics": ("GET", "/metrics"),
-}
+RAW = (
+    ("GET", "/v1/events?job={name}%2Fmine"),
+    ("GET", "/v1/jobs/{name}%2Fmine/why"),
+    ("GET", "/v1/jobs/{name}%2Fmine/surroundings"),
+    ("PUT", "/v1/jobs/{name}%2Fmine"),
+    ("GET", "/v1/jobs/{name}%2Fgone/history"),
+    ("DELETE", "/v1/nodes/n/gpus/0/cordon"),
+    ("GET", "/metrics"),
+)
 
 
-@pytest.mark.parametrize("what", RAW)
-def test_the_socket_itself_refuses_what_the_command_does_not_ask(place, what):
-    method, target = RAW[what]
-    code = ASK.format(
-        socket=str(Folders(place.state).socket),
-        body=training("mine", namespace=place.bob.name),
-        method=method,
-        target=target.format(name=place.ada.name),
-    )
-    answer = _python(place.bob, code).stdout
-    assert answer.startswith("HTTP/1.1 403 "), answer
-    assert TOKEN not in answer
+@real
+def test_the_socket_itself_refuses_what_the_command_does_not_ask(place):
+    for method, target in RAW:
+        code = ASK.format(
+            socket=str(Folders(place.state).socket),
+            body=training("mine", namespace=place.bob.name),
+            method=method,
+            target=target.format(name=place.ada.name),
+        )
+        answer = place.bob.run("/usr/bin/python3", "-c", code).stdout
+        assert answer.startswith("HTTP/1.1 403 "), (target, answer)
+        assert TOKEN not in answer
 
 
+@real
 def test_the_kernel_keeps_files_sockets_and_processes_of_a_job_from_others(place):
     folders = Folders(place.state, shared=True)
     job = f"{place.ada.name}/mine"
@@ -285,12 +263,13 @@ for name, attempt in {attempts!r}.items():
     else:
         print("DONE:", name)
 """
-    told = _python(place.bob, code)
+    told = place.bob.run("/usr/bin/python3", "-c", code)
     assert told.stdout.splitlines() == [f"refused: {name}" for name in attempts], told.stderr
     before = _steps(place, place.ada)
     _until(place, lambda: _steps(place, place.ada) > before)
 
 
+@real
 def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("x" * 10_000)
@@ -316,7 +295,8 @@ def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
     assert precious.read_text() == "x" * 10_000
 
 
-@pytest.mark.parametrize("what", ["link", "loop", "endless", "listener"])
+@real
+@pytest.mark.parametrize("what", ["link", "listener"])
 def test_a_sidecar_of_another_user_is_never_taken_for_that_of_the_job(place, what):
     """Ada puts something else in the place of her socket: what her job says is of hers, or nothing."""
     (own,) = _sockets(place, place.ada)
@@ -339,7 +319,7 @@ def test_a_sidecar_of_another_user_is_never_taken_for_that_of_the_job(place, wha
             os.link(other, other_name)
             other_name.rename(own)
         else:
-            own.symlink_to({"link": other, "loop": own, "endless": "/" + "a" * 300}[what])
+            own.symlink_to(other)
         with pytest.raises(
             Unreachable, match=r"cannot connect to .* (it is not a socket|listens there)"
         ):
@@ -357,6 +337,7 @@ def _sockets(there, user):
     return [path for path in folder.glob("*.sock") if path.is_socket()]
 
 
+@real
 def test_root_may_all(place):
     job = f"{place.ada.name}/mine"
     state = ("--state", place.state)
@@ -372,25 +353,20 @@ def test_root_may_all(place):
     assert not (place.state / "pods" / f"{place.bob.name}__mine").exists()
 
 
+@real
 def test_a_server_that_ends_is_followed_by_one_that_knows_whose_jobs_they_are(place):
     assert place.ada("resume", "mine").status == 0
     _until(place, lambda: bool(_sidecars(place.ada)))
     place.server.send_signal(signal.SIGTERM)
     place.server.wait(LONGEST_S)
-    command = place.server.args
-    with place.log.open("ab") as output:
-        place.server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
-    _until(place, lambda: _answers(place.backend))
-    assert place.bob("cancel", f"{place.ada.name}/mine").status != 0
     # Without --system it would run their jobs as root.
-    place.server.send_signal(signal.SIGTERM)
-    place.server.wait(LONGEST_S)
     refused = run_apart("up", "--virtual-gpus", 4, "--state", place.state)
     assert refused.status == 1
     assert "has jobs of a server of all users; start it with --system" in refused.stderr
     with place.log.open("ab") as output:
-        place.server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
+        place.server = subprocess.Popen(place.server.args, stdout=output, stderr=output, cwd="/")
     _until(place, lambda: _answers(place.backend))
+    assert place.bob("cancel", f"{place.ada.name}/mine").status != 0
     _until(place, lambda: place.ada("cancel", "mine").status == 0)
     _until(place, lambda: not _sidecars(place.ada))
 
@@ -404,20 +380,11 @@ def test_the_unit_that_is_shipped_is_the_one_that_is_printed():
     assert shipped.read_text() == made
 
 
-@pytest.mark.parametrize(
-    ("user", "namespace"),
-    [
-        ("ada", "ada"),
-        ("www-data", "www-data"),
-        ("John.Doe", "uid-7"),
-        ("a_b", "uid-7"),
-        ("uid-1001", "uid-7"),
-        ("1001", "uid-7"),
-        ("7", "7"),
-    ],
-)
-def test_a_user_is_the_namespace(user, namespace):
-    assert namespace_of(Submitter(user, 7, 7)) == namespace
+def test_a_user_is_the_namespace():
+    for user in ("ada", "www-data", "7"):
+        assert namespace_of(Submitter(user, 7, 7)) == user
+    for user in ("John.Doe", "a_b", "uid-1001", "1001"):
+        assert namespace_of(Submitter(user, 7, 7)) == "uid-7", user
 
 
 class _Peer:
@@ -482,11 +449,9 @@ def _open_to_group(place):
     ("change", "writer"),
     [
         (lambda place: os.chown(place, 65534, 0), "the user nobody"),
-        (lambda place: place.chmod(0o777), "every user"),
         (_open_to_group, "the group nogroup"),
         (lambda place: place.chmod(0o1777), "every user"),
         (lambda place: place.chmod(0o775), None),
-        (lambda place: place.chmod(0o755), None),
     ],
 )
 def test_who_may_change_an_installation_besides_root_is_found(change, writer):
@@ -503,6 +468,7 @@ def test_who_may_change_an_installation_besides_root_is_found(change, writer):
             assert find_writer(folder / "package") == (folder, writer)
 
 
+@real
 def test_an_installation_that_a_user_can_change_serves_no_other_user():
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         Path(place).chmod(0o755)
@@ -512,64 +478,32 @@ def test_an_installation_that_a_user_can_change_serves_no_other_user():
         os.chown(packages, 65534, -1)
         words = ["up", "--system", "--virtual-gpus", "1", "--state", f"{place}/s"]
         done = subprocess.run(
-            [venv, "-c", SCRIPT, *words], capture_output=True, text=True, cwd="/", check=False
+            [venv, "-c", SCRIPT, *words],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+            timeout=LONGEST_S,
         )
         assert done.returncode == 1
         assert f"because the user nobody may change {packages.resolve()}" in done.stderr
         assert not (Path(place) / "s").exists()
 
 
-def test_a_user_has_so_many_jobs_and_connections_and_root_more():
+@real
+def test_a_user_has_so_many_jobs():
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place)
         folder.chmod(0o755)
         python = find_python(folder)
         settings = folder / "settings.yaml"
-        settings.write_text("users: {mostJobs: 2, mostConnections: 5}\n")
-        options = ("--config", settings)
+        settings.write_text("users: {mostJobs: 2}\n")
         with made(folder / "s", python, "ada", "bob") as (ada, bob):
-            for there in _serving(folder, python, ada, bob, *options):
+            for _there in _serving(folder, python, ada, bob, "--config", settings):
                 assert ada.submit(training("second")).status == 0
                 third = ada.submit(training("third"))
-                assert (
-                    third.status,
-                    "has 2 jobs that have not ended, and 2 is the most" in third.stderr,
-                ) == (1, True)
-                assert ada("cancel", "second").status == 0
-                _insist_on_few_connections(there)
-
-
-def _insist_on_few_connections(there):
-    """Open connections as one user until no more are let in; others still are."""
-    script = (
-        "import socket, sys\n"
-        "held = [socket.socket(socket.AF_UNIX) for _ in range(9)]\n"
-        "for each in held: each.connect(sys.argv[1])\n"
-        "print('open', flush=True); sys.stdin.read()"
-    )
-    path = Folders(there.state, shared=True).socket
-    with subprocess.Popen(
-        ["/usr/bin/python3", "-c", script, path],
-        user=there.ada.uid,
-        group=there.ada.gid,
-        extra_groups=[],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd="/",
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"open\n"
-            refused = there.ada("get")
-            assert (refused.status, "has 5 connections to this server" in refused.stderr) == (
-                1,
-                True,
-            )
-            assert there.bob("get").status == 0
-            assert _answers(there.backend)
-        finally:
-            process.kill()
-    _until(there, lambda: there.ada("get").status == 0)
+                assert third.status == 1
+                assert "has 2 jobs that have not ended, and 2 is the most" in third.stderr
 
 
 class Caller(asyncio.Transport):
@@ -613,15 +547,13 @@ def test_a_user_holds_few_connections_open_by_those_that_are_refused(monkeypatch
     asyncio.run(story())
 
 
-def test_only_root_runs_jobs_of_others(tmp_path):
-    if os.getuid() == 0:
-        result = run_apart("up", "--group", "x", "--state", tmp_path)
-        assert "add --system" in result.stderr
-        result = run_apart("up", "--system", "--group", "no-such-group", "--state", tmp_path)
-        assert "there is no such group" in result.stderr
-    else:
-        result = run_apart("up", "--system", "--virtual-gpus", 1, "--state", tmp_path)
-        assert "only root can run jobs as other users" in result.stderr
+def test_only_root_runs_jobs_of_others(tmp_path, capsys, monkeypatch):
+    up = partial(Command(capsys), "up", "--state", tmp_path)
+    assert "add --system" in up("--group", "x").stderr
+    assert "there is no such group" in up("--system", "--group", "no-such-group").stderr
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.getuid", lambda: 1000)
+    assert "only root can run jobs as other users" in up("--system", "--virtual-gpus", 1).stderr
 
 
 def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
@@ -635,7 +567,7 @@ def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
             with connection:
                 heard.append(connection.recv(1000))
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         # The kernel reports the server's user ID; the test changes only our own.
         uid = os.getuid()

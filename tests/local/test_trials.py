@@ -7,7 +7,7 @@ import pytest
 
 from tests.local.histories import Planned, draw, is_good, play
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 MORE = 800
 """How many more iterations the last job has: alone for seconds, it gets more GPUs also of a slow controller."""

@@ -2,26 +2,17 @@
 
 import os
 import signal
-import socket
-import sqlite3
-import subprocess
-import sys
-import time
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, suppress
 
 import pytest
 
 from dlcontrol.situation.clocks import Reading
 from dllocal.jobs.jobs_file import JobsFile
 from dllocal.jobs.journal import change_of
-from tests.ctl.running import LONGEST_S, run_apart
-from tests.disks import fill, on_small_disk
-from tests.local.asking import Asker
-from tests.local.ups import find_processes, going, kill_all, replay
+from tests.local.ups import find_processes, going, replay
 from tests.sidecar.drivers import read_proc
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 ONE_GPU = {"gpus": {"options": [1]}, "processes": "perNode"}
 
@@ -34,28 +25,9 @@ def job(name, root, command, **spec):
     return document
 
 
-def test_a_command_that_crashes_at_once_is_tried_again_later_each_time_and_then_failed(root):
-    state = root / "state"
-    (root / "settings.yaml").write_text(
-        "rules: {retrySeconds: 1, longestRetrySeconds: 60}\n", encoding="utf-8"
-    )
-    times = root / "times"
-    crash = f"date +%s.%N >> {times}; echo attempt $(wc -l < {times}) finds no data >&2; exit 7"
-    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
-        up.submit(job("broken", root, crash, backoffLimit=2))
-        failed = up.until_phase("broken", "Failed")
-        assert failed["status"]["failures"] == 3
-        text = up("describe", "broken").stdout
-        assert "exited with status 7" in text
-        log = text.partition("Log, its last lines:\n")[2]
-        assert log.startswith("  attempt 1 finds no data\n  attempt 2")
-        assert "  attempt 3 finds no data\n" in log
-        first, second, third = map(float, times.read_text().split())
-        # The pause counts from the look that found the failure, and a look may have begun before it.
-        assert second - first >= 0.6
-        assert third - second >= 1.6
-        up.until(lambda: {gpu["state"] for gpu in gpus_of(up)} == {"free"})
-        assert up.end() == 0
+def settings(root, text):
+    (root / "settings.yaml").write_text(text, encoding="utf-8")
+    return ("--virtual-gpus", 1, "--config", root / "settings.yaml")
 
 
 def gpus_of(up):
@@ -63,12 +35,11 @@ def gpus_of(up):
 
 
 def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
-    state, saved = root / "state", root / "saved"
+    saved = root / "saved"
     hangs_once = (
         f"if test -e {saved}; then echo step 2; exit 0; fi; echo step 1; touch {saved}; sleep 1000"
     )
-    (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
-    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
+    with going(root / "state", *settings(root, "rules: {retrySeconds: 0.5}\n")) as up:
         # Its SideCar looks every 5 s, and so sees the stall up to 5 s late, and where it stands still later yet.
         progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 1, "restartSeconds": 16}
         up.submit(job("hanging", root, hangs_once, progress=progress))
@@ -84,8 +55,7 @@ def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
 
 def test_a_log_that_cannot_be_opened_is_the_reason_why_a_job_does_not_start(root):
     state = root / "state"
-    (root / "settings.yaml").write_text("rules: {retrySeconds: 0.5}\n", encoding="utf-8")
-    with going(state, "--virtual-gpus", 1, "--config", root / "settings.yaml") as up:
+    with going(state, *settings(root, "rules: {retrySeconds: 0.5}\n")) as up:
         node = up.backend.list_nodes()[0]["name"]
         # Its user could as well have taken the right to write from it, which root has all the same.
         log = state / "jobs" / "closed" / f"{node}.log"
@@ -97,44 +67,6 @@ def test_a_log_that_cannot_be_opened_is_the_reason_why_a_job_does_not_start(root
         log.rmdir()
         up.until_phase("closed", "Completed")
         assert up.end() == 0
-
-
-def test_a_checkpoint_folder_that_is_missing_is_told_to_the_training_and_to_its_user(root):
-    state = root / "state"
-    missing = root / "nowhere" / "checkpoints"
-    command = f"echo saved > {missing}/iteration"
-    with going(state, "--virtual-gpus", 1) as up:
-        saving = {"signal": "SIGUSR1", "confirm": "file", "shared": True, "path": str(missing)}
-        up.submit(job("blind", root, command, backoffLimit=0, checkpoint=saving))
-        up.until_phase("blind", "Failed")
-        text = up("describe", "blind").stdout
-        assert str(missing) in text.partition("Log, its last lines:\n")[2]
-        missing.mkdir(parents=True)
-        up.submit(job("seeing", root, command, backoffLimit=0, checkpoint=saving))
-        up.until_phase("seeing", "Completed")
-        assert up.end() == 0
-
-
-def test_a_port_that_somebody_has_is_told_and_what_trains_does_not_notice(root):
-    state = root / "state"
-    with socket.create_server(("127.0.0.1", 0)) as taken, going(state, "--virtual-gpus", 1) as up:
-        go = root / "go"
-        up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
-        up.until_phase("long", "Running")
-        assert up.end() == 0
-        port = taken.getsockname()[1]
-        result = run_apart("up", "--virtual-gpus", 1, "--state", state, "--metrics", f":{port}")
-        assert (result.status, result.stdout) == (1, "")
-        assert result.stderr.splitlines()[-1] == (
-            f"dljob: serving.metrics: :{port} cannot be opened (Address already in use);"
-            " choose another port, or end the process that has it"
-        )
-        assert "Traceback" not in result.stderr
-        go.touch()
-        with going(state, "--virtual-gpus", 1) as after:
-            done = after.until_phase("long", "Completed")
-            assert done["status"].get("restarts", 0) == 0
-            assert after.end() == 0
 
 
 def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelled(root):
@@ -188,98 +120,3 @@ def find_trainers(root, job):
         for pid in find_processes(root / "checkpoints" / job)
         if (command := read_proc(pid, "cmdline")) and b"--socket=" not in command
     ]
-
-
-def test_a_list_of_jobs_that_is_locked_is_told_once_and_what_trains_does_not_notice(root):
-    state = root / "state"
-    with going(state, "--virtual-gpus", 1) as up:
-        go = root / "go"
-        up.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
-        up.until_phase("long", "Running")
-        told = "jobs.db: cannot be written (database is locked); end the other process that uses it"
-        with closing(sqlite3.connect(state / "jobs.db", 60.0, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            go.touch()
-            up.until(lambda: told in up.log.read_text(encoding="utf-8"))
-            time.sleep(2.5)  # It is tried again each second, and told of no more.
-            assert up("get").status == 0
-        up.until_phase("long", "Completed")
-        up.until(lambda: "it is scheduled again" in up.log.read_text(encoding="utf-8"))
-        text = up.log.read_text(encoding="utf-8")
-        assert (text.count(told), text.count("Traceback")) == (1, 0)
-        assert up.end() == 0
-
-
-class Cramped:
-    """A ``dljob up`` on a small disk that only it sees; it is spoken to through its own root."""
-
-    def __init__(self, folder: Path, *, size: int) -> None:
-        self.log = folder / "up.log"
-        disk = folder / "disk"
-        disk.mkdir()
-        script = "from dlctl.main import main; main()"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(*on_small_disk(disk, size=size), "-c", script),
-                    *("up", "--virtual-gpus", "1", "--state", str(disk / "state")),
-                ],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-        self.disk = Path(f"/proc/{self.process.pid}/root{disk}")
-        self.ask = Asker(self.disk / "state" / "run" / "dljob.sock")
-
-    def phases(self):
-        answer = self.ask.get("/v1/jobs")
-        return {each["metadata"]["name"]: each["status"]["phase"] for each in answer["items"]}
-
-    def until(self, true):
-        end = time.monotonic() + LONGEST_S
-        while not true():
-            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
-            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
-            time.sleep(0.05)
-
-    def says(self, text):
-        return self.log.read_text(encoding="utf-8").count(text)
-
-
-@contextmanager
-def cramped(folder, *, size):
-    up = Cramped(folder, size=size)
-    try:
-        up.until(lambda: up.says("Ctrl-C") and (up.disk / "state/run/dljob.sock").exists())
-        yield up
-    finally:
-        up.process.kill()
-        up.process.wait()
-        kill_all(folder)
-
-
-def test_a_full_disk_is_told_once_and_nothing_is_lost_on_it(root):
-    go = root / "go"
-    with cramped(root, size=2 << 20) as up:
-        up.ask.submit(job("long", root, f"until test -e {go}; do sleep 0.1; done"))
-        up.until(lambda: up.phases() == {"long": "Running"})
-
-        filler = fill(up.disk)
-        refused = up.ask("POST", "/v1/jobs", job("second", root, "true"))
-        assert refused.status == 507
-        assert "make room on its disk" in refused.json["error"]
-        go.touch()
-        told = "jobs.db: cannot be written (database or disk is full); make room on its disk"
-        up.until(lambda: up.says(told))
-
-        # A job's end is recorded when there is room, and a refused job can be submitted again.
-        filler.unlink()
-        up.until(lambda: up.phases() == {"long": "Completed"})
-        assert up.ask("POST", "/v1/jobs", job("second", root, "true")).status == 201
-        up.until(lambda: up.phases()["second"] == "Completed")
-        assert up.says("it is scheduled again") == 1
-        assert up.says(told) == 1
-        assert up.says("Traceback") == 0
-        up.process.terminate()
-        assert up.process.wait(LONGEST_S) == 0
-    assert find_processes(root) == []

@@ -5,7 +5,6 @@ import os
 import signal
 import sqlite3
 import time
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from dlwire.messages import Phase, State
 from tests.ctl.running import run_apart
 from tests.local.ups import find_processes, going, replay
 
-pytestmark = pytest.mark.processes
+real = pytest.mark.processes
 
 
 def lose_the_list(state):
@@ -44,6 +43,7 @@ def used(up):
     return {gpu["index"] for gpu in node["gpus"] if gpu["state"] != "free"}
 
 
+@real
 def test_what_trains_keeps_its_gpus_though_the_list_of_jobs_is_lost(root):
     state, one = root / "state", {"gpus": {"options": [1]}}
     with going(state, "--virtual-gpus", 3) as first:
@@ -75,23 +75,7 @@ def test_what_trains_keeps_its_gpus_though_the_list_of_jobs_is_lost(root):
     assert [pid for pid in find_processes(root) if pid != os.getpid()] == []
 
 
-def test_a_pod_that_died_meanwhile_is_proven_to_be_gone(root):
-    state, one = root / "state", {"gpus": {"options": [1]}}
-    with going(state, "--virtual-gpus", 1) as first:
-        first.submit(replay("a", root, iterations=100_000, faster=20.0, **one))
-        first.until_phase("a", "Running")
-        first.end(signal.SIGKILL)
-        lose_the_list(state)
-        for pid in find_processes(state):
-            # It may end with the one before it.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with going(state, "--virtual-gpus", 1) as up:
-            up.until(lambda: used(up) == set())
-            assert up("cancel", "--wait", "a").status == 0
-            assert up.end() == 0
-
-
+@real
 def test_pods_of_a_server_of_all_users_are_not_taken_over_by_one_of_one_user(root):
     state = root / "state"
     (state / "pods" / "ada__job" / "0001-n0").mkdir(parents=True)
@@ -113,19 +97,9 @@ def test_names_that_are_no_pods_are_left_alone(tmp_path):
     registry.close()
 
 
-class Asking:
-    """The pods of lost jobs, whose SideCars answer when all of them are asked."""
-
-    def __init__(self, count):
-        self._all = asyncio.Barrier(count)
-
-    async def ask(self, *_):
-        async with asyncio.timeout(240):
-            await self._all.wait()
-
-
 def lost_jobs(folders, count):
     """List jobs that the list had lost, each with a pod on n0."""
+    make_folders(folders)
     node = Node.of("n0", 2)
     registry = Registry.open(folders.registry)
     relisting = Relisting(folders, time.time, dialing=DialSettings())
@@ -145,28 +119,18 @@ def lock(registry, path):
     return other
 
 
-def test_a_start_that_cannot_write_a_lost_job_says_why(tmp_path, monkeypatch):
-    folders = Folders(tmp_path)
-    make_folders(folders)
-    registry, relisting, found, nodes = lost_jobs(folders, 1)
-    monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
-    other = lock(registry, folders.registry)
-    with pytest.raises(StateError, match=r"jobs\.db: cannot be written .*locked.*; end the other"):
-        relisting.adopt(registry, nodes, events=Events())
-    other.close()
-    registry.close()
-
-
 def test_all_lost_jobs_are_asked_at_once_and_a_lock_on_the_list_is_waited_for(
     tmp_path, monkeypatch
 ):
-    folders = Folders(tmp_path)
-    make_folders(folders)
-    registry, relisting, found, nodes = lost_jobs(folders, 3)
+    registry, relisting, found, nodes = lost_jobs(Folders(tmp_path), 3)
     monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
     monkeypatch.setattr(relistings, "LOCKED_STEP_S", 0.0)
+    other, record, tries = lock(registry, tmp_path / "jobs.db"), registry.record, []
+    with pytest.raises(StateError, match=r"jobs\.db: cannot be written .*locked.*; end the other"):
+        relisting.adopt(registry, nodes, events=Events())
+    other.close()
     relisting.adopt(registry, nodes, events=Events())
-    other, record, tries = lock(registry, folders.registry), registry.record, []
+    other = lock(registry, tmp_path / "jobs.db")
 
     def record_and_unlock(statuses):
         tries.append(len(statuses))
@@ -178,9 +142,15 @@ def test_all_lost_jobs_are_asked_at_once_and_a_lock_on_the_list_is_waited_for(
     monkeypatch.setattr(registry, "record", record_and_unlock)
 
     async def narrow() -> None:
-        asking = Asking(3)
-        monkeypatch.setattr(relisting, "_ask_one", asking.ask)
-        await relisting.narrow(registry, None, nodes)
+        all_are_asked = asyncio.Barrier(3)
+
+        async def ask(*_: object) -> None:
+            """Be a SideCar that answers when all of them are asked."""
+            await all_are_asked.wait()
+
+        monkeypatch.setattr(relisting, "_ask_one", ask)
+        async with asyncio.timeout(240):
+            await relisting.narrow(registry, None, nodes)
 
     asyncio.run(narrow())
     assert tries == [3, 3]
@@ -191,7 +161,6 @@ def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
     tmp_path, monkeypatch
 ):
     folders = Folders(tmp_path)
-    make_folders(folders)
     registry, first, found, nodes = lost_jobs(folders, 1)
     monkeypatch.setattr(relistings, "find_unlisted", lambda *_: found)
     first.adopt(registry, nodes, events=Events())
@@ -230,6 +199,7 @@ def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
     registry.close()
 
 
+@real
 def test_a_lock_that_tells_of_an_epoch_that_cannot_be_is_not_believed(root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as first:

@@ -5,14 +5,13 @@ import os
 import re
 import select
 import signal
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.ctl.running import LONGEST_S, Command, run_apart
+from tests.ctl.running import LONGEST_S, Command
 from tests.local.ups import find_processes, going, replay
 
 PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
@@ -59,6 +58,7 @@ def words(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.story
 @real
 def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
     state = root / "state"
@@ -79,37 +79,15 @@ def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
 
 
 @real
-@pytest.mark.parametrize("address", ["0.0.0.0", "[::]"])  # noqa: S104 - what is tried
-def test_at_all_addresses_the_printed_one_is_one_that_browsers_take(root, address):
-    options = ("--virtual-gpus", 1, "--web", f"{address}:0", "--web-unencrypted")
-    with going(root / "state", *options) as up:
-        page = Page(up)
-        assert page.host == "localhost"
-        assert page.shows()["policy"] == "foresight"
-        assert page.ask("", Host="192.168.1.7:8265")
-        assert page.refusal("", Host="evil.example") == 403
-        assert up.end(signal.SIGINT) == 0
-
-
-@real
 def test_the_page_answers_to_the_names_that_it_was_given_and_to_no_others(root):
     hosts = ("--web-host", "GPU-7.lan", "--web-host", "gpus.example.org")
     web = ("--web", "0.0.0.0:0", "--web-unencrypted", *hosts)
     with going(root / "state", "--virtual-gpus", 1, *web) as up:
         page = Page(up)
         assert page.host == "gpu-7.lan"
-        for host in ("gpu-7.lan:8265", "gpus.example.org", "127.0.0.1:8265", "192.0.2.1"):
+        for host in ("gpu-7.lan:80", "gpus.example.org", "127.0.0.1:8265", "192.0.2.1"):
             assert page.ask("api/v1/page", Host=host)
         for host in ("evil.example", "x.gpus.example.org", "example.org", "gpu-7.lan.evil.example"):
-            assert page.refusal("api/v1/page", Host=host) == 403
-
-
-@real
-def test_a_name_may_lead_to_the_loopback_if_it_is_given(root):
-    with going(root / "state", "--virtual-gpus", 1, "--web", "--web-host", "gpu-7.lan") as up:
-        page = Page(up)
-        assert page.ask("api/v1/page", Host="gpu-7.lan:80")
-        for host in ("192.0.2.1", "evil.example"):
             assert page.refusal("api/v1/page", Host=host) == 403
 
 
@@ -122,54 +100,22 @@ def test_no_process_is_left_of_a_controller_that_is_killed(root):
         page.insist_on_end()
 
 
-@real
-def test_in_the_background_the_address_is_printed_before_the_command_returns(root):
-    state = root / "state"
-    # Its standard error has an end, so that the page's process has not kept it.
-    begun = run_apart("up", "--virtual-gpus", 1, "--state", state, "--detach", "--web")
-    try:
-        assert begun.status == 0
-        assert len(PRINTED.findall(begun.stderr)) == 1
-    finally:
-        assert run_apart("down", "--state", state).status == 0
-
-
-@real
-def test_a_port_that_is_taken_is_told_before_anything_runs(root):
-    state = root / "state"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        begun = run_apart("up", "--virtual-gpus", 1, "--state", state, "--web", f":{port}")
-    assert begun.status == 1
-    problem = (
-        f"--web 127.0.0.1:{port}: cannot be opened (Address already in use); choose another port"
-    )
-    assert problem in begun.stderr
-    assert find_processes(state) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--web", "8080"], "8080 is not an address with a port; write [ADDRESS]:PORT"),
-        (["--web", "127.0.0.1:99999"], "is not an address with a port"),
-        (["--web", "0.0.0.0:8080"], "other machines reach that address"),
-        (["--web", "[::]:8080"], "could read the page and its token"),
-        (["--web", "gpu-7.lan:8080"], "or allow it with --web-unencrypted"),
-        (["--web-unencrypted"], "add --web ADDRESS:PORT"),
-        (["--web-host", "gpu-7.lan"], "says how browsers reach --web; add --web"),
-        (["--web", "--web-host", "*"], "* is not the name of a machine"),
-        (["--web", "--web-host", "*.lan"], "*.lan is not the name of a machine"),
-        (["--web", "--web-host", ".lan"], ".lan is not the name of a machine"),
-        (["--web", "--web-host", ""], "write it whole, without a port"),
-        (["--web", "--web-host", "gpu-7.lan:80"], "write it whole, without a port"),
-        (["--web", "--system"], "--web shows all jobs to each viewer"),
-    ],
-)
-def test_where_others_could_look_is_refused_with_the_reason(root, capsys, options, error):
-    result = Command(capsys)("up", "--virtual-gpus", 1, "--state", root / "state", *options)
-    assert (result.status, result.stdout) == (2, "")
-    assert error in result.stderr
-    assert not (root / "state").exists()
+def test_where_others_could_look_is_refused_with_the_reason(root, capsys):
+    whole = "write it whole, without a port"
+    for options, error in (
+        (("--web", "8080"), "8080 is not an address with a port; write [ADDRESS]:PORT"),
+        (("--web", "127.0.0.1:99999"), "is not an address with a port"),
+        (("--web", "0.0.0.0:8080"), "other machines reach that address"),
+        (("--web", "[::]:8080"), "could read the page and its token"),
+        (("--web", "gpu-7.lan:8080"), "or allow it with --web-unencrypted"),
+        (("--web-unencrypted",), "add --web ADDRESS:PORT"),
+        (("--web-host", "gpu-7.lan"), "says how browsers reach --web; add --web"),
+        (("--web", "--web-host", "*.lan"), "*.lan is not the name of a machine"),
+        (("--web", "--web-host", ""), whole),
+        (("--web", "--web-host", "gpu-7.lan:80"), whole),
+        (("--web", "--system"), "--web shows all jobs to each viewer"),
+    ):
+        result = Command(capsys)("up", "--virtual-gpus", 1, "--state", root / "state", *options)
+        assert (result.status, result.stdout) == (2, ""), options
+        assert error in result.stderr, options
+        assert not (root / "state").exists()

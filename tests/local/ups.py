@@ -17,6 +17,7 @@ import yaml
 from dlctl.backends.backend import Away
 from dlctl.backends.local.local_backend import LocalBackend
 from dllocal.folders import Folders
+from tests import endings
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 
 ROOT = Path(__file__).parents[2]
@@ -69,14 +70,19 @@ class Up:
         return self("submit", file)
 
     def until_phase(self, name: str, phase: str) -> Any:
-        """Follow the job until it is in this phase; return it as it is then."""
-        end = time.monotonic() + LONGEST_S
-        for news in self.backend.watch_jobs("", ""):
-            for item in news.items:
-                if item["metadata"]["name"] == name and item["status"]["phase"] == phase:
-                    return item
-            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
-        raise AssertionError("a watch has no end")
+        """Wait until the job is in this phase; return it as it is then."""
+        found: list[Any] = []
+
+        def is_so() -> bool:
+            found[:] = [
+                item
+                for item in self.backend.list_jobs().items
+                if item["metadata"]["name"] == name and item["status"]["phase"] == phase
+            ]
+            return bool(found)
+
+        self.until(is_so)
+        return found[0]
 
     def until(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + LONGEST_S
@@ -99,17 +105,13 @@ def going(root: Path, *options: object) -> Iterator[Up]:
         yield up
     finally:
         up.process.kill()
-        up.process.wait()
+        up.process.wait(LONGEST_S)
         kill_all(root)
 
 
 def kill_all(root: Path) -> None:
     """Kill every process that knows of this folder, SideCars and trainings."""
-    while found := find_processes(root):
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
+    endings.kill_all(lambda: find_processes(root))
     # A killed server cannot tidy up, and its sockets may not be below the folder.
     shutil.rmtree(Folders(root).sockets, ignore_errors=True)
 

@@ -74,14 +74,18 @@ def made(state: Path, python: Path, *names: str) -> Iterator[list[User]]:
 def _made(state: Path, python: Path, name: str) -> Iterator[User]:
     own = f"{name}-{uuid.uuid4().hex[:6]}"
     home = Path(tempfile.mkdtemp(prefix=f"{own}-"))
-    subprocess.run(["useradd", "--no-create-home", "--home-dir", home, own], check=True)
+    subprocess.run(
+        ["useradd", "--no-create-home", "--home-dir", home, own], check=True, timeout=LONGEST_S
+    )
     try:
         user = User(own, python, state)
         os.chown(home, user.uid, user.gid)
         yield user
     finally:
         # Processes of this user prevent the removal; no other account has the number.
-        subprocess.run(["userdel", "--force", own], check=False, capture_output=True)
+        subprocess.run(
+            ["userdel", "--force", own], check=False, capture_output=True, timeout=LONGEST_S
+        )
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -103,10 +107,13 @@ def make_python(folder: Path) -> Path:
     system = Path("/usr/bin/python3")
     told = "import sys; print('%d.%d' % sys.version_info[:2])"
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    found = subprocess.run([system, "-c", told], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [system, "-c", told], capture_output=True, text=True, check=False, timeout=LONGEST_S
+    )
     if found.stdout.strip() != ours:
         pytest.skip(f"there is no Python {ours} here that other users can run")
-    subprocess.run([system, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    command = [str(system), "-m", "venv", "--without-pip", str(folder / "venv")]
+    subprocess.run(command, check=True, timeout=LONGEST_S)
     packages = folder / "venv" / "lib" / f"python{ours}" / "site-packages"
     (packages / "dljob.pth").write_text("".join(f"{each}\n" for each in sys.path if each))
     return folder / "venv" / "bin" / "python"

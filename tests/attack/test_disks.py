@@ -6,26 +6,25 @@ line. A refused request succeeds as soon as the disk works again, and a training
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.attack.counts import Count, Size
-from tests.chaos.processes import kill
+from tests import endings
 from tests.disks import fill, on_small_disk
 from tests.local.asking import Asker
+from tests.local.stages import job_document
 from tests.local.ups import find_processes
 
+pytestmark = pytest.mark.processes
+
+TIMES = 6 if os.environ.get("DLJOB_ATTACK") else 1
 LONGEST_S = 120.0
-ROUNDS = {Size.SHORT: 1, Size.FULL: 6}
 SCRIPT = "from dlctl.main import main; main()"
 
 
@@ -60,7 +59,9 @@ class Disk:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         up = self._up
-        self._until(lambda: up.poll() is not None or self.phases() is not None, "begins or ends")
+        self._until(
+            lambda: up.poll() is not None or self.ask.phases() is not None, "begins or ends"
+        )
         return up.poll() is None
 
     def said(self) -> str:
@@ -75,25 +76,20 @@ class Disk:
         command = [*self._enter, "mount", "-o", f"remount,{how}", str(self.folder)]
 
         def is_done() -> bool:
-            return subprocess.run(command, check=False, capture_output=True).returncode == 0
+            done = subprocess.run(command, check=False, capture_output=True, timeout=LONGEST_S)
+            return done.returncode == 0
 
         # A process that writes there may be about to end.
         self._until(is_done, f"is remounted {how}")
 
-    def phases(self) -> dict[str, str] | None:
-        try:
-            answer = self.ask("GET", "/v1/jobs")
-        except (OSError, ValueError):
-            return None
-        items = answer.json["items"] if answer.status == 200 else []
-        return {each["metadata"]["name"]: each["status"]["phase"] for each in items}
-
     def submit(self, name: str) -> int:
-        answer = self.ask("POST", "/v1/jobs", _job(name))
+        answer = self.ask(
+            "POST", "/v1/jobs", job_document(name, gpus={"options": [1]}, framework="none")
+        )
         return int(answer.status)
 
     def until(self, phases: dict[str, str]) -> None:
-        self._until(lambda: self.phases() == phases, f"has {phases}")
+        self._until(lambda: self.ask.phases() == phases, f"has {phases}")
 
     def _until(self, true: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + LONGEST_S
@@ -103,78 +99,46 @@ class Disk:
             time.sleep(0.05)
 
     def close(self) -> None:
-        while found := find_processes(self.folder):
-            for pid in found:
-                kill(pid)
-            time.sleep(0.05)
+        endings.kill_all(lambda: find_processes(self.folder))
+        if self._up is not None:
+            self._up.wait(LONGEST_S)
         self._holder.kill()
-        self._holder.wait()
+        self._holder.wait(LONGEST_S)
 
 
-def _job(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "DLJob",
-        "metadata": {"name": name},
-        "spec": {
-            "gpus": {"options": [1]},
-            "framework": "none",
-            "training": {"iterations": 1000},
-            "progress": {"log": r"step (?P<iteration>\d+)"},
-            "checkpoint": {"signal": "SIGUSR1", "confirm": "exit", "shared": True},
-            "template": {
-                "spec": {"containers": [{"name": "trainer", "command": ["sleep", "3600"]}]}
-            },
-        },
-    }
-
-
-def run(size: Size) -> Count:
-    """Fill a disk and protect it, while a controller runs and before it begins."""
-    count, root = Count(), Path(tempfile.mkdtemp(prefix="dljob-disk-"))
+@pytest.fixture
+def disk(root: Path) -> Iterator[Disk]:
+    made = Disk(root)
     try:
-        disk = Disk(root)
-    except pytest.skip.Exception as error:
-        count.skipped = str(error)
-        return count
-    try:
-        for number in range(ROUNDS[size]):
-            _attack(count, disk, number)
-    except (AssertionError, TimeoutError) as error:
-        count.broken.append(f"after {count.tried}: {error}")
+        yield made
     finally:
-        disk.close()
-    if not count.broken:
-        shutil.rmtree(root)
-    return count
+        made.close()
 
 
-def _attack(count: Count, disk: Disk, number: int) -> None:
-    kept, gone = f"kept-{number}", f"gone-{number}"
+@pytest.mark.parametrize("number", range(TIMES))
+def test_a_full_or_protected_disk_is_explained_and_loses_nothing(disk: Disk, number: int):
     assert disk.begin(), disk.said()
-    for name in (kept, gone):
+    for name in ("kept", "gone"):
         assert disk.submit(name) == 201
-    disk.until({kept: "Running", gone: "Running"})
+    disk.until({"kept": "Running", "gone": "Running"})
 
     filler = fill(disk.inside)
-    count.hold(true=disk.submit("refused") == 507, otherwise="a full disk takes a job")
+    assert disk.submit("refused") == 507
     disk.end()
-    count.hold(true=disk.begin(), otherwise=f"on a full disk no controller begins: {disk.said()}")
-    answer = disk.ask("DELETE", f"/v1/jobs/{gone}")
-    count.hold(true=answer.status == 202, otherwise=f"no job can be cancelled: {answer}")
-    disk.until({kept: "Running"})
-    count.hold(true=True, otherwise="")
+    assert disk.begin(), f"on a full disk no controller begins: {disk.said()}"
+    assert disk.ask("DELETE", "/v1/jobs/gone").status == 202, "no job can be cancelled"
+    disk.until({"kept": "Running"})
     filler.unlink()
 
     # A disk with open files for writing cannot be remounted read-only.
-    disk.ask("DELETE", f"/v1/jobs/{kept}")
+    disk.ask("DELETE", "/v1/jobs/kept")
     disk.until({})
     disk.end(signal.SIGKILL if number % 2 else signal.SIGTERM)
     disk.remount("ro")
-    count.hold(true=not disk.begin(), otherwise="a controller begins on a read-only disk")
-    last = disk.said().strip().splitlines()[-1:]
-    is_clear = "Traceback" not in disk.said() and "--state" in "".join(last)
-    count.hold(true=is_clear, otherwise=f"a read-only disk is not explained: {disk.said()}")
+    assert not disk.begin(), "a controller begins on a read-only disk"
+    (last,) = disk.said().strip().splitlines()[-1:]
+    assert "--state" in last
+    assert "Traceback" not in disk.said()
     disk.remount("rw")
-    count.hold(true=disk.begin(), otherwise=f"no controller begins again: {disk.said()}")
+    assert disk.begin(), f"no controller begins again: {disk.said()}"
     disk.end(signal.SIGTERM)

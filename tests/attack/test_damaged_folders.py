@@ -7,25 +7,30 @@ is submitted then gets only GPUs that no training has: each training holds a loc
 says so in a log of its own.
 """
 
+import os
 import random
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.attack.counts import Count, Size, say
+import pytest
+
+from tests import endings
 from tests.chaos.nurseries import Nursery
 from tests.chaos.points import Plan
-from tests.chaos.processes import find_processes, kill
+from tests.chaos.processes import find_processes
 from tests.chaos.testimony import Expected, find_broken_laws, read_all
 from tests.chaos.worlds import job_document
 from tests.local.asking import Asker
 
-TIMES = {Size.SHORT: 6, Size.FULL: 110}
+pytestmark = pytest.mark.processes
+
+TIMES = 110 if os.environ.get("DLJOB_ATTACK") else 6
 LONGEST_S = 120.0
 LONG = ("a", "b", "c")
 LIST = ("jobs.db", "jobs.db-wal", "jobs.db.journal")
@@ -40,7 +45,7 @@ class Place:
         (self.root / "witness").mkdir()
         self.chance = random.Random(seed)
         self._nursery = Nursery()
-        self._ask = Asker(self.state / "run" / "dljob.sock")
+        self.ask = Asker(self.state / "run" / "dljob.sock")
         self._count = 0
         self.probes: dict[str, int] = {}
 
@@ -55,7 +60,7 @@ class Place:
         while time.monotonic() < end:
             if self._nursery.wait(0.02) is not None:
                 return False
-            if self.phases() is not None:
+            if self.ask.phases() is not None:
                 return True
         raise TimeoutError(f"no controller answers; all is in {self.root}")
 
@@ -63,15 +68,6 @@ class Place:
         """End the controller, in order or not."""
         self._nursery.end(self.chance.choice((signal.SIGKILL, signal.SIGTERM)))
         assert self._nursery.wait(LONGEST_S) is not None
-
-    def phases(self) -> dict[str, str] | None:
-        """Say how the jobs are; nothing where no controller answers."""
-        try:
-            answer = self._ask("GET", "/v1/jobs")
-        except (OSError, ValueError):
-            return None
-        items = answer.json["items"] if answer.status == 200 else []
-        return {each["metadata"]["name"]: each["status"]["phase"] for each in items}
 
     def submit(self, name: str, *, iterations: int, options: list[int]) -> None:
         document = job_document(
@@ -82,7 +78,7 @@ class Place:
             is_forgotten=False,
             options=options,
         )
-        answer = self._ask("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
+        answer = self.ask("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
         assert answer.status == 201, answer
 
     def probe(self) -> None:
@@ -91,21 +87,15 @@ class Place:
         name = f"probe-{self._count}"
         self.probes[name] = 3
         self.submit(name, iterations=3, options=[1])
-        self.until(lambda phases: phases.get(name) == "Completed")
-        self._ask("DELETE", f"/v1/jobs/{name}")
+        self.until(lambda phases: phases.get(name) == "Completed", f"{name} does not complete")
+        self.ask("DELETE", f"/v1/jobs/{name}")
 
-    def until(self, true: Callable[[dict[str, str]], bool]) -> None:
-        if not self.comes_to(true):
-            raise TimeoutError(f"{self.phases()}; all is in {self.root}")
-
-    def comes_to(self, true: Callable[[dict[str, str]], bool]) -> bool:
-        """Tell whether the jobs come to be so; a controller that has just begun may not know them well yet."""
+    def until(self, true: Callable[[dict[str, str]], bool], what: str) -> None:
+        """Wait until the jobs are so; a controller that has just begun may not know them well yet."""
         end = time.monotonic() + LONGEST_S
-        while not ((phases := self.phases()) is not None and true(phases)):
-            if time.monotonic() > end:
-                return False
+        while not ((phases := self.ask.phases()) is not None and true(phases)):
+            assert time.monotonic() < end, f"{what}: the jobs are {phases}; all is in {self.root}"
             time.sleep(0.02)
-        return True
 
     def files(self) -> list[Path]:
         """Everything that may be damaged."""
@@ -119,45 +109,37 @@ class Place:
 
     def close(self) -> None:
         self._nursery.close()
-        while found := find_processes(self.root):
-            for pid, _ in found:
-                kill(pid)
-            time.sleep(0.05)
-
-
-def run(size: Size) -> Count:
-    """Damage one file after the other."""
-    count, place = Count(), Place(seed=3)
-    refused = 0
-    try:
-        assert place.begin()
-        for name, gpus in zip(LONG, (1, 2, 2), strict=True):
-            place.submit(name, iterations=10_000_000, options=[gpus])
-        place.until(_all_train)
-        for _ in range(TIMES[size]):
-            place.end()
-            what, was_refused = _damage(place)
-            refused += was_refused
-            count.hold(
-                true=place.comes_to(_all_train), otherwise=f"{what}: the jobs are {place.phases()}"
-            )
-            place.probe()
-        count.broken += _read_witnesses(place)
-    except (AssertionError, TimeoutError) as error:
-        count.broken.append(f"after {count.tried}: {error}")
-    finally:
-        place.close()
-    say(f"damages: {refused} were refused, and the others mended")
-    if not count.broken:
-        shutil.rmtree(place.root)
-    return count
+        endings.kill_all(lambda: [pid for pid, _ in find_processes(self.root)])
 
 
 def _all_train(phases: dict[str, str]) -> bool:
     return all(phases.get(name) == "Running" for name in LONG)
 
 
-def _damage(place: Place) -> tuple[str, bool]:
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place(seed=3)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_no_damage_ends_what_trains_or_gives_its_gpus_away(place: Place):
+    assert place.begin()
+    for name, gpus in zip(LONG, (1, 2, 2), strict=True):
+        place.submit(name, iterations=10_000_000, options=[gpus])
+    place.until(_all_train, "not all train")
+    for _ in range(TIMES):
+        place.end()
+        place.until(_all_train, _damage(place))
+        place.probe()
+    broken = _read_witnesses(place)
+    assert not broken, f"{broken}; all is in {place.root}"
+    shutil.rmtree(place.root)
+
+
+def _damage(place: Place) -> str:
     """Damage a file and begin; where that is refused, the file is put back. Tells what was done."""
     path = place.chance.choice(place.files())
     kept = path.read_bytes()
@@ -167,11 +149,10 @@ def _damage(place: Place) -> tuple[str, bool]:
     else:
         path.write_bytes(_damaged(kept, how, place.chance))
     what = f"{path.relative_to(place.state)} {how}"
-    if place.begin():
-        return what, False
-    path.write_bytes(kept)
-    assert place.begin(), f"{what}, and put back: no controller begins"
-    return what, True
+    if not place.begin():
+        path.write_bytes(kept)
+        assert place.begin(), f"{what}, and put back: no controller begins"
+    return what
 
 
 def _damaged(data: bytes, how: str, chance: random.Random) -> bytes:
