@@ -106,7 +106,7 @@ def serving(*options, started_as="dljob", cwd=None, **environment):
         yield Client(process)
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=LONGEST_S)
 
 
 def offered(root, **allowed):

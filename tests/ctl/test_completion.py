@@ -26,6 +26,8 @@ SETTINGS = {
     "zsh": 'autoload -U compinit; compinit -u; eval "$(dljob completion zsh)"',
     "fish": "dljob completion fish | source",
 }
+pytestmark = pytest.mark.processes
+
 CLEAR = "\x15"
 """Ctrl-U forgets what is typed."""
 
@@ -49,7 +51,7 @@ class Shell:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.wait(60)
         os.close(self._leader)
 
     def type(self, text: str, until: str) -> None:

