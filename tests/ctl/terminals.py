@@ -25,15 +25,18 @@ class Terminal:
     """The command in a new session whose terminal it is, so that Ctrl-C reaches it as a signal."""
 
     def __init__(
-        self, *arguments: object, cwd: Path, columns: int = 0, rows: int = 0, **environment: str
+        self,
+        *arguments: object,
+        cwd: Path,
+        columns: int = 0,
+        rows: int = 0,
+        script: str = "from dlctl.main import main; main()",
+        **environment: str,
     ) -> None:
         """A size of 0 is one that the terminal does not tell; the variables for one are not passed on."""
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        script = (
-            "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-            "from dlctl.main import main; main()"
-        )
+        script = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);{script}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", script, *map(str, arguments)],
             stdin=follower,
