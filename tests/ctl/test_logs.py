@@ -150,6 +150,14 @@ def test_a_clock_that_is_set_does_not_move_the_times_of_output(tmp_path):
     assert times.find(path, 1e9 + 1) == Begin(0, len("before the server\n"))
 
 
+def test_a_log_that_was_never_looked_at_is_as_old_as_its_file(tmp_path):
+    path = tmp_path / "n1.log"
+    path.write_text("text\n")
+    os.utime(path, (50.0, 50.0))
+    assert LogTimes().find(path, 60.0) == Begin(0, 5)
+    assert LogTimes().find(path, 40.0) is None
+
+
 def test_a_rank_is_looked_for_where_it_is_now(played, logs):
     none = played("logs", "a", "--rank", 0)
     assert (none.status, "a has no GPUs now (Submitted)" in none.stderr) == (1, True)

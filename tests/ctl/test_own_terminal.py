@@ -12,7 +12,10 @@ import pytest
 
 from tests.ctl.running import LONGEST_S
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root runs commands as other users")
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root runs commands as other users"),
+    pytest.mark.processes,
+]
 
 NOBODY = 65534
 LEGACY = Path("/proc/sys/dev/tty/legacy_tiocsti")
@@ -64,11 +67,12 @@ def run_at_a_terminal(way: str, *command: str, keys: str = "") -> str:
                 keys = ""
     finally:
         process.kill()
-        process.wait()
+        process.wait(60)
         os.close(leader)
     return seen
 
 
+@pytest.mark.story
 def test_what_it_types_is_not_typed_at_the_terminal_of_root():
     python = "/usr/bin/python3"
     if LEGACY.exists() and LEGACY.read_text().strip() == "1":
@@ -77,6 +81,7 @@ def test_what_it_types_is_not_typed_at_the_terminal_of_root():
     assert "status 0 clean" in run_at_a_terminal("own", python, "-c", TYPES)
 
 
+@pytest.mark.story
 def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     script = (
         "test -t 0 && test -t 1 && id -u; stty size; echo ready; read line; echo got $line; exit 3"
@@ -93,15 +98,12 @@ def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     assert "status 4 clean" in seen
 
 
-def test_it_shows_what_a_command_prints_right_before_it_ends():
+def test_it_shows_what_a_command_prints_right_before_it_ends_and_nothing_stays_behind():
     seen = run_at_a_terminal(
         "late", "/bin/sh", "-c", "echo ready; read line; echo got $line; exit 3", keys="hello\n"
     )
     assert "got hello" in seen
     assert "status 3 clean" in seen
-
-
-def test_what_it_leaves_behind_cannot_read_what_root_types_later():
-    # It would take the line that root types after the command has ended.
+    # What it leaves behind would take the line that root types after the command has ended.
     script = "(read line; echo stolen $line) </dev/tty & exit 0"
     assert "status 0 clean" in run_at_a_terminal("own", "/bin/sh", "-c", script)
