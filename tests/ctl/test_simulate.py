@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from dlctl.output.bars import Bar
 from dlctl.verbs.studies import bound
 from dlsim.results import writing
 from dlwire.messages import Shape
-from tests.ctl.running import HEADER, TRACES, run_apart
+from tests.ctl.running import HEADER, LONGEST_S, TRACES, run_apart
 from tests.sim.test_policyfile import OWN
 from tests.sim.worlds import write_short
 
@@ -61,7 +60,7 @@ def chosen(*names: str) -> list[str]:
 
 def test_the_published_figures_of_a_trace_come_out_of_the_command(dljob):
     with (TRACES / "peer_figures.csv").open(encoding="utf-8") as file:
-        published = [row for row in csv.DictReader(file) if row["trace"] == "philly_2869ce"]
+        published = [row for row in csv.DictReader(file) if row["trace"] == "philly_2869ce"][:2]
     result = dljob(
         "simulate",
         TRACES / "philly_2869ce.csv.gz",
@@ -88,16 +87,6 @@ def test_json_has_the_fields_that_programs_rely_on(dljob, folder):
     assert score["mechanism"] == "in-place"
     for share in ("utilization", "reshape_share"):
         assert 0.0 <= score[share] <= 1.0
-
-
-def test_csv_has_the_same_figures_as_json(dljob, folder):
-    options = ("simulate", "five.csv", "--gpus", 8, *chosen("fifo", "srtf"))
-    (fifo, srtf) = dljob(*options, "-o", "json").data
-    rows = dljob(*options, "-o", "csv").rows
-    assert [row["policy"] for row in rows] == ["fifo", "srtf"]
-    assert float(rows[0]["avg_jct_s"]) == fifo["avg_jct_s"]
-    assert float(rows[1]["makespan_s"]) == srtf["makespan_s"]
-    assert "decision_ms_p99" in rows[0]
 
 
 def test_a_table_is_for_people(dljob, folder):
@@ -134,13 +123,6 @@ def test_jobs_too_large_are_dropped_counted_and_named(dljob, folder):
     )
 
 
-def test_only_the_first_of_many_dropped_jobs_are_named(dljob, folder):
-    rows = "".join(f"{i},{i},60,{8 if i else 1}\n" for i in range(30))
-    (folder / "wide.csv").write_text(HEADER + rows, encoding="utf-8")
-    result = dljob("simulate", "wide.csv", "--gpus", 4, *chosen("fifo"))
-    assert "dropped 29 jobs (id 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 19 more):" in result.stderr
-
-
 # --- options ------------------------------------------------------------------------------
 
 
@@ -171,22 +153,16 @@ def test_with_a_period_decisions_are_made_though_nothing_happens(dljob, folder):
     assert dljob(*options, "--period", 300).data[0]["decisions"] == 5
 
 
-BY_WORLD = {
-    ("pollux", ""): ("pollux_1.0_workload-1.csv.gz", 160),
-    ("sia", "--restart-cost 0"): ("pollux_1.0_workload-1.csv.gz", 160),
-    ("afs", "--cluster 2x4"): ("tiresias_60_job.csv.gz", 60),
-}
-
-
-@pytest.mark.parametrize(("world", "more"), BY_WORLD)
-def test_a_world_is_played_by_its_name(dljob, folder, world, more):
-    trace, jobs = BY_WORLD[world, more]
-    options = ("simulate", TRACES / trace, "--policy", "srsf", "-o", "json", *more.split())
-    (plain,) = dljob(*options).data
-    (there,) = dljob(*options, "--world", world).data
-    assert there["jobs"] + there["dropped"] == jobs
+def test_a_world_is_played_by_its_name(dljob, folder):
+    trace = ("simulate", TRACES / "tiresias_60_job.csv.gz", "--window", 20, "--policy", "srsf")
+    (plain,) = dljob(*trace, "--cluster", "2x4", "-o", "json").data
+    (there,) = dljob(*trace, "--cluster", "2x4", "-o", "json", "--world", "afs").data
+    assert there["jobs"] + there["dropped"] == 20
     assert there["unfinished"] == 0
     assert there["avg_jct_s"] != plain["avg_jct_s"]
+    result = dljob("simulate", "five.csv", "--world", "utopia")
+    assert (result.status, result.stdout) == (2, "")
+    assert "'utopia' is not one of 'afs', 'pollux', 'sia'" in result.stderr
 
 
 def test_a_world_brings_its_cluster_and_costs_unless_others_are_given(dljob, folder):
@@ -197,12 +173,6 @@ def test_a_world_brings_its_cluster_and_costs_unless_others_are_given(dljob, fol
     result = dljob(*options, "--cluster", "1x2")
     assert result.status == 1
     assert "no job that fits into 2 GPUs" in result.stderr
-
-
-def test_a_world_that_there_is_not_is_refused_by_name(dljob, folder):
-    result = dljob("simulate", "five.csv", "--world", "utopia")
-    assert (result.status, result.stdout) == (2, "")
-    assert "'utopia' is not one of 'afs', 'pollux', 'sia'" in result.stderr
 
 
 def test_recreation_costs_more_than_a_restart_in_place(dljob, folder):
@@ -263,52 +233,31 @@ def test_nodes_fail_and_come_back(dljob, folder):
 SHARED = HEADER + "a/1,0,1000,2\na/2,0,1000,2\nb/1,0,1000,2\nloose,0,1000,2\n"
 
 
-@pytest.mark.parametrize(
-    ("limits", "ends"),
-    [
+def test_what_a_namespace_may_have_is_kept_in_a_replay(dljob, folder):
+    (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
+    options = ("simulate", "shared.csv", "--gpus", 8, "--rigid", "--restart-cost", 0)
+    for limits, ends in (
         ((), {"a/1": 1000, "a/2": 1000, "b/1": 1000, "loose": 1000}),
         (("--max-gpus", "a=2"), {"a/1": 1000, "a/2": 2000, "b/1": 1000, "loose": 1000}),
         (("--max-gpus", "a=2,*=0"), {"a/1": 1000, "a/2": 2000}),
         (("--max-priority", "a=0,*=-1"), {"a/1": 1000, "a/2": 1000}),
-    ],
-)
-def test_what_a_namespace_may_have_is_kept_in_a_replay(dljob, folder, limits, ends):
-    (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
-    options = ("simulate", "shared.csv", "--gpus", 8, "--rigid", "--restart-cost", 0)
-    result = dljob(*options, "--policy", "gang-fifo", "--jobs-out", "jobs.csv", *limits)
-    assert result.status == 0, result.stderr
-    with (folder / "jobs.csv").open() as file:
-        rows = {
-            row["job_id"]: float(row["completed_s"])
-            for row in csv.DictReader(file)
-            if row["completed_s"]
-        }
-    assert rows == pytest.approx(ends)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+    ):
+        result = dljob(*options, "--policy", "gang-fifo", "--jobs-out", "jobs.csv", *limits)
+        assert result.status == 0, result.stderr
+        with (folder / "jobs.csv").open() as file:
+            rows = {
+                row["job_id"]: float(row["completed_s"])
+                for row in csv.DictReader(file)
+                if row["completed_s"]
+            }
+        assert rows == pytest.approx(ends)
+    for text, told in (
         ("a:8", "write such as team-a=8,*=4"),
         ("A=8", "is no name of a namespace"),
         ("a=-1", "0 or more"),
-    ],
-)
-def test_a_limit_that_is_none_is_refused(dljob, folder, text, told):
-    (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
-    result = dljob("simulate", "shared.csv", "--max-gpus", text)
-    assert result.status == 2
-    assert told in result.stderr
-
-
-def test_every_policy_is_simulated_with_either_mechanism(dljob, folder):
-    for mechanism in ("in-place", "recreate"):
-        result = dljob(
-            *("simulate", "five.csv", "--gpus", 8, "--mechanism", mechanism, "-o", "json"),
-            *chosen(*policies.NAMES),
-        )
-        assert [score["policy"] for score in result.data] == list(policies.NAMES)
-        assert all(score["unfinished"] == 0 for score in result.data)
+    ):
+        result = dljob("simulate", "shared.csv", "--max-gpus", text)
+        assert (result.status, told in result.stderr) == (2, True)
 
 
 def write_beginning(trace: str, path: Path, *, jobs: int) -> None:
@@ -330,8 +279,7 @@ def write_beginning(trace: str, path: Path, *, jobs: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2700)
-@pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
-def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder, mechanism):
+def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder):
     (folder / "failures.csv").write_text(
         "time_s,node,event\n2000,node-0,lost\n4000,node-0,back\n10000,node-1,lost\n"
         "10005,node-1,back\n",
@@ -340,7 +288,7 @@ def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder, mecha
     write_beginning("philly_7f04ca", folder / "beginning.csv", jobs=120)
     result = dljob(
         *("simulate", "beginning.csv", "--cluster", "2x8:V100,2x8:P100"),
-        *("--mechanism", mechanism, "--failures", "failures.csv", "-o", "json"),
+        *("--failures", "failures.csv", "-o", "json"),
         *chosen(*map(write_short, policies.NAMES)),
     )
     assert result.status == 0
@@ -385,9 +333,6 @@ def test_jobs_out_has_a_row_a_job_and_policy(dljob, folder):
 
 def test_a_file_that_was_there_stays_when_a_run_fails(dljob, folder):
     Path("jobs.csv").write_text("mine", encoding="utf-8")
-    result = dljob("simulate", "five.csv", "--cluster", "1x1:V100", "--jobs-out", "jobs.csv")
-    assert result.status == 0
-    Path("jobs.csv").write_text("mine", encoding="utf-8")
     (folder / "wide.csv").write_text(HEADER + "0,0,10,64\n", encoding="utf-8")
     result = dljob("simulate", "wide.csv", "--gpus", 8, "--jobs-out", "jobs.csv", "--plot")
     assert result.status == 1
@@ -395,45 +340,49 @@ def test_a_file_that_was_there_stays_when_a_run_fails(dljob, folder):
     assert sorted(path.name for path in folder.iterdir()) == ["five.csv", "jobs.csv", "wide.csv"]
 
 
+@pytest.mark.slow
 def test_pictures_go_to_plots_unless_a_folder_is_named(dljob, folder):
-    dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), "--plot")
+    result = dljob("simulate", "five.csv", "--gpus", 4, *chosen("fifo"), "-o", "json", "--plot")
+    # Nothing but data is on standard output.
+    assert len(result.data) == 1
+    assert result.stderr.splitlines() == [
+        "dropped 1 job (id 1): more GPUs requested than the cluster has of a type",
+        "8 pictures are in plots/",
+    ]
     names = {"gpus", "jct", "jobs", "changes"}
     expected = {f"five-{name}.{form}" for name in names for form in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == expected
-    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), "--plot=a/b")
-    assert {path.name for path in (folder / "a" / "b").iterdir()} == expected
-    assert result.stderr == "8 pictures are in a/b/\n"
+    # For papers they are PDF alone.
+    options = ("--plot=a/b", "--plot-format", "pdf", "--plot-width", "column")
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), *options)
+    assert result.stderr == "4 pictures are in a/b/\n"
+    assert {path.suffix for path in (folder / "a" / "b").iterdir()} == {".pdf"}
+    refused = dljob("simulate", "five.csv", "--plot-format", "tiff")
+    assert "'tiff' is not one of png, svg, pdf" in refused.stderr
 
 
 # --- the same again -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2700)
+@pytest.mark.processes
+@pytest.mark.story
 def test_the_same_run_prints_the_same_bytes_in_any_process(folder):
-    write_beginning("philly_e13805", folder / "beginning.csv", jobs=120)
+    write_beginning("philly_e13805", folder / "beginning.csv", jobs=40)
     options = (
-        *("simulate", "beginning.csv", "--cluster", "4x4:V100,4x4:K80"),
-        *(
-            "--seed",
-            7,
-            "-o",
-            "json",
-            "--jobs-out",
-            "jobs.csv",
-            *chosen(*map(write_short, policies.NAMES)),
-        ),
+        *("simulate", "beginning.csv", "--cluster", "4x4:V100,4x4:K80", "--seed", 7),
+        *("-o", "json", "--jobs-out", "jobs.csv"),
+        *chosen("fifo", "tiresias", "foresight", "kube-default", "max-min"),
     )
     printed = []
-    for number, seed in enumerate(("0", "1", "random")):
+    for seed in ("0", "random"):
         result = run_apart(*options, cwd=folder, PYTHONHASHSEED=seed)
         assert result.status == 0, result.stderr
-        scores = result.data
-        for score in scores:
-            for field in MEASURED:
-                del score[field]
-        printed.append((json.dumps(scores), (folder / "jobs.csv").read_bytes()))
-        assert printed[number] == printed[0]
+        scores = [
+            {name: each for name, each in score.items() if name not in MEASURED}
+            for score in result.data
+        ]
+        printed.append((scores, (folder / "jobs.csv").read_bytes()))
+    assert printed[0] == printed[1]
 
 
 def test_the_seed_decides_what_is_drawn(dljob, folder):
@@ -443,16 +392,6 @@ def test_the_seed_decides_what_is_drawn(dljob, folder):
 
 
 # --- people -------------------------------------------------------------------------------
-
-
-def test_nothing_but_data_is_on_standard_output(dljob, folder):
-    result = dljob("simulate", "five.csv", "--gpus", 4, "-o", "json", "--plot")
-    assert result.status == 0
-    assert len(result.data) == 1
-    assert result.stderr.splitlines() == [
-        "dropped 1 job (id 1): more GPUs requested than the cluster has of a type",
-        "8 pictures are in plots/",
-    ]
 
 
 class Spied:
@@ -521,13 +460,6 @@ def test_measured_profiles_bring_speeds_and_costs(dljob, folder):
     assert result.data[0]["avg_jct_s"] == pytest.approx(7.0 + 5.0 + 400 / 4.0)
 
 
-def test_a_file_that_holds_no_profiles_is_refused_by_name(dljob, folder):
-    Path("profiles.yaml").write_text("kind: Something\n")
-    result = dljob("simulate", "five.csv", "--profiles=profiles.yaml")
-    assert result.status == 1
-    assert result.stderr.startswith("dljob: profiles.yaml:1: ")
-
-
 # --- parts of traces, and wrong knowledge -------------------------------------------------
 
 
@@ -548,21 +480,15 @@ def test_wrong_knowledge_changes_decisions_and_not_what_jobs_have_to_do(dljob, f
         assert score["unfinished"] == 0
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "told"),
-    [
-        ("--load", "0", "not a load from 0.001 to 1000"),
+def test_a_wrong_part_or_error_is_refused(dljob, folder):
+    for option, value, told in (
         ("--load", "nan", "not a load from 0.001 to 1000"),
         ("--speed-error", "-0.1", "not an error from 0 to 3"),
-        ("--size-error", "much", "not an error from 0 to 3"),
         ("--window", "0", "--window"),
         ("--sizes", "guessed", "--sizes"),
-    ],
-)
-def test_a_wrong_part_or_error_is_refused(dljob, folder, option, value, told):
-    result = dljob("simulate", "five.csv", option, value)
-    assert result.status == 2
-    assert told in result.stderr
+    ):
+        result = dljob("simulate", "five.csv", option, value)
+        assert (result.status, told in result.stderr) == (2, True)
 
 
 def test_what_policies_know_of_speeds_can_be_chosen(dljob, folder):
@@ -604,15 +530,6 @@ def test_what_was_played_before_ctrl_c_is_printed_and_said_to_be_a_part(dljob, f
         assert {row["policy"] for row in csv.DictReader(file)} == {"fifo", "srtf"}
 
 
-def test_ctrl_c_before_the_first_policy_is_done_prints_no_table(dljob, folder, monkeypatch):
-    interrupt_at(monkeypatch, "srsf")
-    result = dljob("simulate", "five.csv", *chosen("srsf"))
-    assert (result.status, result.stdout) == (130, "")
-    assert result.stderr == (
-        "interrupted: 0 of 1 policies were played to the end; srsf is missing\n"
-    )
-
-
 def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -624,6 +541,7 @@ def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
     assert result.stderr == "interrupted: the bound is missing\n"
 
 
+@pytest.mark.processes
 def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
     script = (
         "import os, signal\n"
@@ -639,6 +557,7 @@ def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
         check=False,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=LONGEST_S,
     )
     assert done.returncode == 130
     assert "fifo" in done.stdout
@@ -660,30 +579,8 @@ def test_a_policy_of_a_file_is_played_beside_others(dljob, folder):
     assert again.stderr == "2 of 2 results exist already\n"
 
 
-def test_a_law_that_a_policy_of_a_file_breaks_is_named(dljob, folder):
-    (folder / "own.py").write_text(OWN.replace("self.most)", "5)"), encoding="utf-8")
-    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("own.py"))
-    assert result.status == 1
-    assert result.stderr == (
-        "dljob: Policy 'shortest-name' broke the law \"allowed-shape\" at t=0 s: "
-        'job 0 cannot run on 5 GPUs. See "Laws" in docs/policies.md.\n'
-    )
-
-
 def test_dljob_up_takes_no_policy_of_a_file(dljob, folder):
     (folder / "own.py").write_text(OWN, encoding="utf-8")
     result = dljob("up", "--gpus", 1, "--state", "state", "--policy", "own.py:ShortestName")
     assert result.status == 2
     assert "only dljob simulate and compare play the policies of files" in result.stderr
-
-
-# --- pictures for papers ------------------------------------------------------------------
-
-
-def test_pictures_for_papers_are_pdf_alone(dljob, folder):
-    options = ("--plot", "here", "--plot-format", "pdf", "--plot-width", "column")
-    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("fifo"), *options)
-    assert result.stderr == "4 pictures are in here/\n"
-    assert {path.suffix for path in (folder / "here").iterdir()} == {".pdf"}
-    refused = dljob("simulate", "five.csv", "--plot-format", "tiff")
-    assert "'tiff' is not one of png, svg, pdf" in refused.stderr
