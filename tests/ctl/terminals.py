@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +19,7 @@ AGAIN_S = 20.0
 """Longer than a machine stalls, because what is typed once more may interrupt an answer that is on its way."""
 
 
+OWN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 SIZED = {"CI", "COLUMNS", "LINES", "NO_COLOR"}
 
 
@@ -31,14 +33,19 @@ class Terminal:
         columns: int = 0,
         rows: int = 0,
         script: str = "from dlctl.main import main; main()",
+        words: Sequence[str] = (),
         **environment: str,
     ) -> None:
-        """A size of 0 is one that the terminal does not tell; the variables for one are not passed on."""
+        """
+        Start the command with arguments, or another script of Python, or the words of another program.
+
+        A size of 0 is one that the terminal does not tell; the variables for one are not passed on.
+        """
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        script = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);{script}"
+        python = [sys.executable, "-c", f"{OWN}\n{script}", *map(str, arguments)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
+            words or python,
             stdin=follower,
             stdout=follower,
             stderr=follower,
@@ -66,10 +73,10 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
 
-    def until(self, text: str) -> None:
-        """Read until this is shown; it is in the end, or the test fails."""
+    def until(self, *texts: str) -> None:
+        """Read until one of these is shown; it is in the end, or the test fails."""
         end = time.monotonic() + LONGEST_S
-        while text not in self.seen:
+        while not any(text in self.seen for text in texts):
             assert select.select([self._leader], [], [], max(0.0, end - time.monotonic()))[0], (
                 self.seen
             )

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.verbs.studies import demo
-from dlpapers.demonstrating import closing, performing, viewing
+from dlpapers.demonstrating import performing, viewing
 from dlpapers.demonstrating.examples import load_example
 from dlpapers.demonstrating.journal import Journal
 from dlpapers.demonstrating.performing import (
@@ -275,29 +274,6 @@ def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsy
     iterations = choose_iterations(measured(10.0, 18.0), 2)
     # Much longer than a change takes.
     assert iterations == {"job-1": 18 * 60, "job-2": 10 * 40}
-
-
-def result(name: str, job_1: float, job_2: float) -> closing.Result:
-    return closing.Result(
-        approach=name,
-        policy="p",
-        mechanism="m",
-        times={},
-        submitted={JobId("job-1"): 0.0, JobId("job-2"): 10.0},
-        done={JobId("job-1"): job_1, JobId("job-2"): job_2},
-        gpus={},
-        curves={},
-        interrupted_s=(),
-    )
-
-
-def test_how_it_came_out_is_said_whichever_way_that_is():
-    results = [result("default", 60.0, 100.0), result("sidecar", 80.0, 52.0)]
-    assert closing.tell_gain(results) == (
-        "sidecar: beside default makespan -20% and average JCT -19% (less is better)\n"
-    )
-    results = [result("default", 60.0, 70.0), result("sidecar", 77.0, 70.0)]
-    assert "makespan +10%" in closing.tell_gain(results)
 
 
 def test_the_examples_are_shipped_with_what_runs_them():

@@ -24,7 +24,6 @@ from tests.ctl.running import HEADER, LONGEST_S, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
 FAILURES = "time_s,node,event\n"
-JOB = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: x}\n"
 NUMBER = "is not a finite number of at least 0; give a number such as 1.5"
 HUGE = "is more than 1,000,000,000,000; give a number that can be meant"
 COUNT = "is not a whole number of at least 1; give a number such as 1"
@@ -83,26 +82,6 @@ def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
         "job_id,submit_time_s,duration_s,num_gpus | "
     )
     assert result.stderr.count("\n") == 1
-
-
-def test_a_job_file_is_told_what_is_wrong_with_it_line_by_line(dljob, folder):
-    (folder / "bad.yaml").write_text(
-        f"{JOB}spec: {{gpus: {{options: [0]}}, training: {{iterations: -1}}}}\n", encoding="utf-8"
-    )
-    result = dljob("simulate", "bad.yaml")
-    assert (result.status, result.stdout) == (1, "")
-    assert "bad.yaml:4: spec.gpus.options[0]: 0 is not a positive number" in result.stderr
-    assert all(line.startswith("dljob: ") for line in result.stderr.splitlines())
-
-
-def test_two_jobs_of_one_name_are_told(dljob, folder):
-    spec = "spec: {gpus: {options: [1]}, training: {iterations: 9}, profile: {model: resnet50}}\n"
-    (folder / "bad.yaml").write_text(f"{JOB}{spec}---\n{JOB}{spec}", encoding="utf-8")
-    result = dljob("simulate", "bad.yaml")
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr.count("\n") == 1
-    assert "bad.yaml" in result.stderr
-    assert "'x'" in result.stderr or '"x"' in result.stderr
 
 
 def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):

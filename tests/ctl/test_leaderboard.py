@@ -16,7 +16,6 @@ from dlsim.errors import BadInput
 from dlsim.inputs.shipped import find_folder
 from tests.ctl.running import FIVE
 
-PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"
 SUITE = load_suite()
 
 TRACES = [
@@ -45,22 +44,6 @@ def small(tmp_path: Path) -> Path:
     path = folder / "suite.yaml"
     path.write_text(yaml.safe_dump(DEFINITION), encoding="utf-8")
     return path
-
-
-def bones(page: str) -> list[str]:
-    """Return the lines of the page without figures: its headings, heads of tables, and prose."""
-    return [
-        line
-        for line in page.splitlines()
-        if line
-        and not line.startswith("**Made")
-        and not line.startswith("By DLJob")
-        and not line.startswith(f"{len(SUITE.entries)} traces")
-        and not (line.startswith("|") and line.split("|")[1].strip().partition(":")[0] in NAMES)
-    ]
-
-
-NAMES = set(policies.NAMES)
 
 
 def make_up(policy: str) -> list[dict[str, Any]]:
@@ -118,11 +101,6 @@ def test_a_wrong_definition_is_refused(small):
 
 
 # --- the page -----------------------------------------------------------------------------
-
-
-def test_the_page_in_the_documentation_is_one_that_the_command_writes():
-    page = write_page(SUITE, make_up("max-min"), made=Made(None, ("max-min",)))
-    assert bones(PAGE.read_text(encoding="utf-8")) == bones(page)
 
 
 def test_the_command_plays_the_suite_and_writes_the_page(dljob, folder, small, monkeypatch):

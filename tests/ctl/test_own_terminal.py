@@ -1,16 +1,11 @@
 """A command that root runs as another user has no way into root's terminal."""
 
 import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.ctl.running import LONGEST_S
+from tests.ctl.terminals import Terminal
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="only root runs commands as other users"),
@@ -22,10 +17,9 @@ LEGACY = Path("/proc/sys/dev/tty/legacy_tiocsti")
 TYPES = "import fcntl, termios; [fcntl.ioctl(1, termios.TIOCSTI, c.encode()) for c in 'id\\n']"
 """Types a command at the terminal that it prints to, as if its user had."""
 IN_A_TERMINAL = """
-import fcntl, os, select, signal, subprocess, sys, termios
+import os, select, signal, subprocess, sys
 # A shell ignores Ctrl-C in what it runs in the background, such as these tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from dlctl.backends.local import own_terminal
 copy = own_terminal._copy
 def copy_late(source, sink):
@@ -45,31 +39,12 @@ print("status", status, "typed" if typed else "clean")
 
 def run_at_a_terminal(way: str, *command: str, keys: str = "") -> str:
     """Run a command of another user in a terminal of root's, and return all that this shows."""
-    leader, follower = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", IN_A_TERMINAL, way, *command]
-    process = subprocess.Popen(
-        words,
-        start_new_session=True,
-        env=environment,
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen, end = "", time.monotonic() + LONGEST_S
-    try:
-        while "typed" not in seen and "clean" not in seen:
-            assert select.select([leader], [], [], max(0.0, end - time.monotonic()))[0], seen
-            seen += os.read(leader, 65536).decode()
-            if keys and "ready" in seen:
-                os.write(leader, keys.encode())
-                keys = ""
-    finally:
-        process.kill()
-        process.wait(60)
-        os.close(leader)
-    return seen
+    with Terminal(way, *command, cwd=Path("/"), script=IN_A_TERMINAL) as terminal:
+        if keys:
+            terminal.until("ready")
+            terminal.type(keys)
+        terminal.until("typed", "clean")
+        return terminal.seen
 
 
 @pytest.mark.story

@@ -145,14 +145,6 @@ def test_a_restart_cost_is_paid_by_both_mechanisms_alike(dljob, folder):
         assert result.data[0]["avg_jct_s"] == 1007.5
 
 
-def test_with_a_period_decisions_are_made_though_nothing_happens(dljob, folder):
-    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
-    options = ("simulate", "one.csv", "--gpus", 4, "--rigid", "--restart-cost", 0, "-o", "json")
-    # It comes, it trains, it ends; every 300 s in between it is looked whether all is well.
-    assert dljob(*options).data[0]["decisions"] == 2
-    assert dljob(*options, "--period", 300).data[0]["decisions"] == 5
-
-
 def test_a_world_is_played_by_its_name(dljob, folder):
     trace = ("simulate", TRACES / "tiresias_60_job.csv.gz", "--window", 20, "--policy", "srsf")
     (plain,) = dljob(*trace, "--cluster", "2x4", "-o", "json").data
@@ -175,48 +167,33 @@ def test_a_world_brings_its_cluster_and_costs_unless_others_are_given(dljob, fol
     assert "no job that fits into 2 GPUs" in result.stderr
 
 
-def test_recreation_costs_more_than_a_restart_in_place(dljob, folder):
-    # A policy that heeds what a change costs makes fewer where it costs more.
-    options = ("simulate", "five.csv", "--gpus", 8, *chosen("max-min"), "-o", "json")
-    (inside,) = dljob(*options).data
-    (outside,) = dljob(*options, "--mechanism", "recreate").data
-    assert outside["reshape_share"] > inside["reshape_share"] > 0
-    assert outside["makespan_s"] > inside["makespan_s"]
+# What each of them does is in tests/sim.
+def test_each_option_of_the_world_reaches_what_is_played(dljob, folder):
+    header = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"
+    rows = "".join(f",flat,32,{gpus},{1 + 1e-6 * gpus}\n" for gpus in (1, 2, 4, 8))
+    (folder / "speeds.csv").write_text(f"{header}\n{rows}", encoding="utf-8")
+    options = ("simulate", "five.csv", "--cluster", "4x2", *chosen("adaptive"), "-o", "json")
 
+    def play(*more):
+        (score,) = dljob(*options, *more).data
+        return {name: each for name, each in score.items() if name in FIELDS - MEASURED}
 
-def test_a_cluster_may_have_several_types_and_sizes(dljob, folder):
-    result = dljob("simulate", "five.csv", "--cluster", "1x8:V100,2x4:K80", "-o", "json")
-    assert result.status == 0
-    assert result.data[0]["jobs"] == 5
-    # The cluster has eight K80, but a job of eight takes the faster V100 or the others together.
-    small = dljob("simulate", "five.csv", "--cluster", "1x4:V100,1x4:K80", "-o", "json")
-    assert small.data[0]["dropped"] == 1
-
-
-def test_counted_gpus_know_no_nodes(dljob, folder):
-    # The GPUs that three jobs leave free are enough for a fourth only where nodes do not matter.
-    rows = "".join(f"{job},0,1000,3\n" for job in range(4))
-    (folder / "wide.csv").write_text(f"{HEADER}{rows}4,0,1000,4\n", encoding="utf-8")
-    options = ("simulate", "wide.csv", "--cluster", "4x4", "--restart-cost", 0, *chosen("fifo"))
-    (counted,) = dljob(*options, "--placement", "counted", "-o", "json").data
-    (packed,) = dljob(*options, "-o", "json").data
-    assert counted["makespan_s"] == 1000.0
-    assert packed["makespan_s"] > 1000.0
-
-
-def test_measured_speeds_of_the_user_are_used(dljob, folder):
-    (folder / "speeds.csv").write_text(
-        "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
-        + "".join(f",flat,32,{gpus},{1 + 1e-6 * gpus}\n" for gpus in (1, 2, 4, 8)),
-        encoding="utf-8",
-    )
-    (folder / "one.csv").write_text(HEADER + "0,0,1000,8\n", encoding="utf-8")
-    options = ("simulate", "one.csv", "--gpus", 8, "--restart-cost", 0, "-o", "json")
-    (shipped,) = dljob(*options, *chosen("max-min")).data
-    (own,) = dljob(*options, *chosen("max-min"), "--speeds", "speeds.csv").data
-    # A job that gains nothing from GPUs uses one as well as eight.
-    assert own["cluster_efficiency"] == pytest.approx(1 / 8, rel=0.01)
-    assert shipped["cluster_efficiency"] > 0.2
+    usual = play()
+    for more in (
+        ("--cluster", "1x4:V100,1x4:K80"),
+        ("--mechanism", "recreate"),
+        ("--placement", "counted"),
+        ("--period", 300),
+        ("--speeds", "speeds.csv"),
+        ("--known", "mini-epochs"),
+        ("--size-error", 0.5),
+        ("--speed-error", 0.5),
+        ("--window", 3),
+        ("--load", 0.9),
+    ):
+        assert play(*more) != usual, more
+    believed = play("--known", "mini-epochs", "--predictor", "marginal-utility")
+    assert believed != play("--known", "mini-epochs")
 
 
 def test_nodes_fail_and_come_back(dljob, folder):
@@ -460,26 +437,6 @@ def test_measured_profiles_bring_speeds_and_costs(dljob, folder):
     assert result.data[0]["avg_jct_s"] == pytest.approx(7.0 + 5.0 + 400 / 4.0)
 
 
-# --- parts of traces, and wrong knowledge -------------------------------------------------
-
-
-def test_a_window_of_a_trace_is_played_at_the_load_that_is_wanted(dljob):
-    trace = TRACES / "pollux_0.5_workload-1.csv.gz"
-    result = dljob("simulate", trace, "--window", 20, "--load", 0.9, "-o", "json")
-    assert result.data[0]["jobs"] == 20
-    assert "a window of 20 of 80 jobs" in result.stderr
-    assert "was set to 0.9" in result.stderr
-
-
-def test_wrong_knowledge_changes_decisions_and_not_what_jobs_have_to_do(dljob, folder):
-    options = ("simulate", "five.csv", "--gpus", 8, *chosen("srtf"), "-o", "json")
-    exact = dljob(*options).data[0]
-    for wrong in (("--size-error", 0.5), ("--speed-error", 0.5), ("--sizes", "unknown")):
-        score = dljob(*options, *wrong).data[0]
-        assert score["jobs"] == exact["jobs"]
-        assert score["unfinished"] == 0
-
-
 def test_a_wrong_part_or_error_is_refused(dljob, folder):
     for option, value, told in (
         ("--load", "nan", "not a load from 0.001 to 1000"),
@@ -489,17 +446,6 @@ def test_a_wrong_part_or_error_is_refused(dljob, folder):
     ):
         result = dljob("simulate", "five.csv", option, value)
         assert (result.status, told in result.stderr) == (2, True)
-
-
-def test_what_policies_know_of_speeds_can_be_chosen(dljob, folder):
-    (folder / "jobs.csv").write_text(HEADER + "0,0,600,2\n1,5,600,4\n")
-    args = ("simulate", "jobs.csv", "--gpus", 8, "--policy", "adaptive", "-o", "json")
-    (exact,) = dljob(*args).data
-    (measured,) = dljob(*args, "--known", "mini-epochs").data
-    coach = ("--known", "mini-epochs", "--predictor", "marginal-utility")
-    (believed,) = dljob(*args, *coach).data
-    # Mini-epochs cost time, and what is concluded from them by a parabola costs more.
-    assert exact["avg_jct_s"] < measured["avg_jct_s"] < believed["avg_jct_s"]
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------
