@@ -4,7 +4,6 @@ import pytest
 
 from dlcore import policies
 from dlsim.comparing import running
-from tests.ctl.running import FIVE
 
 TWO = ("--policy", "max-min", "--policy", "srtf")
 SMALL = ("compare", "five.csv", *TWO, "--gpus", 8, "--jobs", 1)
@@ -68,15 +67,6 @@ def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monke
     assert "2 of 2 results exist already" in again.stderr
 
 
-def test_a_changed_trace_is_played_again(dljob, folder):
-    dljob(*SMALL, "--resume", ".")
-    (folder / "five.csv").write_text(FIVE.replace("3600", "1200"), encoding="utf-8")
-    result = dljob(*SMALL, "--resume", ".")
-    assert result.status == 0
-    assert "already" not in result.stderr
-    assert len((folder / "compare.jsonl").read_text(encoding="utf-8").splitlines()) == 4
-
-
 def test_an_interrupted_comparison_prints_what_has_come_and_goes_on_later(
     dljob, folder, monkeypatch
 ):
@@ -99,14 +89,6 @@ def test_an_interrupted_comparison_prints_what_has_come_and_goes_on_later(
     assert rest.status == 0
     assert "1 of 2 results exist already" in rest.stderr
     assert strip(rest.data) == strip(dljob(*SMALL, "-o", "json").data)
-
-
-def test_what_fails_is_named_and_the_rest_is_printed(dljob, folder):
-    (folder / "bad.csv").write_text("nothing\n", encoding="utf-8")
-    result = dljob("compare", "bad.csv", *SMALL[1:], "-o", "json")
-    assert result.status == 1
-    assert [row["trace"] for row in result.data] == ["five", "five"]
-    assert "bad.csv" in result.stderr
 
 
 @pytest.mark.slow

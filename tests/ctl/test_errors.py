@@ -102,34 +102,9 @@ def test_a_malformed_file_of_an_option_is_told_the_same_way(dljob, folder):
             "2: iterations_per_s: '0' is not above 0; leave out the rows that were not measured",
         ),
         (
-            "--speeds",
-            f"{SPEEDS},a,32,1,1\n,a,32,1,2\n",
-            "3: a/32 on 1 GPU was already given on line 2; keep one of the two rows",
-        ),
-        (
-            "--speeds",
-            f"{SPEEDS.strip()},nodes\n,a,32,1,1,2\n",
-            "2: nodes: 1 GPUs cannot be on 2 nodes; give at most as many nodes as GPUs",
-        ),
-        (
-            "--speeds",
-            f"{SPEEDS},a,32,1,1e-300\n",
-            "2: iterations_per_s: '1e-300' is less than 1e-09; give a number that can be meant",
-        ),
-        (
             "--failures",
             f"{FAILURES}10,nope,lost\n",
             "2: node: the cluster has no node 'nope'; its nodes are node-0 to node-7",
-        ),
-        (
-            "--failures",
-            f"{FAILURES}10,node-0,gone\n",
-            "2: event: 'gone' is no event; write lost or back",
-        ),
-        (
-            "--failures",
-            f"{FAILURES}10,node-0,back\n",
-            "2: event: node-0 comes back but was not lost before; add the row that says when it was lost",
         ),
         (
             "--failures",

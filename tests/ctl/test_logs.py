@@ -262,24 +262,6 @@ def test_a_log_that_was_renamed_and_is_not_begun_anew_yet_is_not_read_twice(play
     assert [line.text for line in following.follow(find, None)] == [b"old\n", b"new\n"]
 
 
-def test_a_log_in_parts_is_read_as_the_one_that_it_was(played, logs):
-    (logs.folder / "n1.log.2").write_text("one\ntwo\nthr", encoding="utf-8")
-    (logs.folder / "n1.log.1").write_text("ee\nfour\n", encoding="utf-8")
-    (logs.folder / "n1.log").write_text("", encoding="utf-8")
-    lines = ["one", "two", "three", "four"]
-    for live in ("", "five", "five\nsix\n"):
-        (logs.folder / "n1.log").write_text(live, encoding="utf-8")
-        all_lines = lines + live.split()
-        for count in (None, 0, 1, 2, 3, 4, 5, 6, 9):
-            path = logs.folder / "n1.log"
-            told = b"".join(each.text for each in following.read_lines({"n1": path}, count))
-            wanted = all_lines if count is None else all_lines[len(all_lines) - min(count, 9) :]
-            if count is not None and count >= len(all_lines):
-                wanted = all_lines
-            assert told.decode().split() == wanted
-    assert played("logs", "a", "--tail", 3).stdout == ("four\nfive\nsix\n")
-
-
 def test_a_log_that_has_grown_again_since_it_was_turned_over_is_read_in_order(played, logs):
     """It is no shorter than it was; the new part tells."""
     logs.write("n1", "first\n")

@@ -58,6 +58,7 @@ def test_each_error_names_the_line_of_its_field(played):
             # A missing field has the line of the object that lacks it.
             (24, "spec.training"),
         ], verb
+    assert played("get").stderr == "There are no jobs.\n"
 
 
 def test_what_only_the_server_knows_has_its_line_too(played):

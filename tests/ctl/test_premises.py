@@ -13,8 +13,6 @@ from dlsim.premises import list_premises
 from dlsim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER
 
-ITP = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,iterations\n"
-
 
 def assumed(dljob, *options: object) -> str:
     return "\n".join(dljob("simulate", *options, "-o", "json").data[0]["assumed"])
@@ -50,32 +48,6 @@ def test_rigid_jobs_are_said_to_be_rigid(dljob, folder):
         for row in csv.DictReader(file):
             assert row["allowed_gpus"] == row["requested_gpus"]
             assert (row["speeds_of"], row["drawn_by_lot"]) == ("", "no")
-
-
-def test_models_that_were_measured_are_not_said_to_be_drawn(dljob, folder):
-    (folder / "itp.csv").write_text(f"{ITP}a,0,600,2,resnet50,256,1000\n", encoding="utf-8")
-    told = assumed(dljob, "itp.csv", "--gpus", 8)
-    assert "drawn by lot" not in told
-    assert "each job those on which its model was measured" in told
-
-
-def test_costs_and_knowledge_are_said(dljob, folder):
-    for options, sentence in (
-        ((), "a change in place takes 30 s and a start 114 s"),
-        (("--restart-cost", 7), "a change in place takes 7 s and a start 7 s"),
-        (("--mechanism", "recreate"), "a change by recreating its pods takes 216 s"),
-        ((), "policies know the true length of each job and true speeds"),
-        (("--sizes", "unknown"), "policies know no lengths and true speeds"),
-        (("--size-error", 0.2), "policies know wrong lengths (--size-error) and true speeds"),
-        (("--speed-error", 0.2), "and speeds that are not the true ones"),
-    ):
-        assert sentence in assumed(dljob, "five.csv", *options)
-
-
-def test_failing_nodes_say_what_they_cost(dljob, folder):
-    (folder / "lost.csv").write_text("time_s,node,event\n10,node-0,lost\n", encoding="utf-8")
-    told = assumed(dljob, "five.csv", "--failures", "lost.csv")
-    assert "fall back to their last checkpoint, which is at most 600 s of training old" in told
 
 
 def test_a_table_has_it_below(dljob, folder):

@@ -1,12 +1,8 @@
 """``dljob render``: what a job's pods would be, for people to read before they apply it."""
 
-import copy
-import re
-
 import yaml
 
 from tests.operator.kubelets import ROOT
-from tests.operator.manifests import make_manifest
 
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
 
@@ -32,41 +28,6 @@ def test_what_is_wrong_is_told_with_its_place(dljob, tmp_path):
     result = dljob("render", file)
     assert (result.status, result.stdout) == (1, "")
     assert f"{file}:3: metadata.name" in result.stderr
-
-
-TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-
-
-def with_terms(terms):
-    return {"affinity": {"nodeAffinity": {TERMS.split(".")[2]: {"nodeSelectorTerms": terms}}}}
-
-
-def test_of_a_template_that_is_no_pod_each_wrong_field_is_named(dljob, tmp_path):
-    file = tmp_path / "job.yaml"
-    for template, told in (
-        ({"affinity": {"nodeAffinity": ["a"]}}, ["affinity.nodeAffinity: it is a list, not a map"]),
-        (
-            {"tolerations": {"key": "spot"}, "volumes": "data"},
-            ["tolerations: it is a mapping, not a list", 'volumes: "data" is a string, not a list'],
-        ),
-        (
-            {"terminationGracePeriodSeconds": "30"},
-            ['terminationGracePeriodSeconds: "30" is a string, not a whole number'],
-        ),
-        (
-            with_terms([None, {"matchFields": 5}]),
-            [f"{TERMS}[1].matchFields: 5 is a number, not a list"],
-        ),
-    ):
-        job = copy.deepcopy(make_manifest("job"))
-        job["spec"]["template"]["spec"] |= template
-        file.write_text(yaml.safe_dump(job))
-        result = dljob("render", file)
-        assert (result.status, result.stdout) == (1, "")
-        lines = result.stderr.splitlines()
-        for line, each in zip(lines, told, strict=True):
-            assert re.match(rf"dljob: {file}:\d+: spec\.template\.spec\.{re.escape(each)}", line)
-            assert "; write " in line
 
 
 def test_a_setting_that_there_is_not_is_refused_by_name(dljob):

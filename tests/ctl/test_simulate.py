@@ -2,9 +2,6 @@
 
 import csv
 import gzip
-import os
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from dlctl.output.bars import Bar
 from dlctl.verbs.studies import bound
 from dlsim.results import writing
 from dlwire.messages import Shape
-from tests.ctl.running import HEADER, LONGEST_S, TRACES, run_apart
+from tests.ctl.running import HEADER, TRACES, run_apart
 from tests.sim.test_policyfile import OWN
 from tests.sim.worlds import write_short
 
@@ -126,25 +123,6 @@ def test_jobs_too_large_are_dropped_counted_and_named(dljob, folder):
 # --- options ------------------------------------------------------------------------------
 
 
-def test_options_of_a_policy_follow_its_name_and_stay_with_it(dljob, folder):
-    long = "tiresias:thresholds=100,200:exact=true"
-    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen("tiresias", long), "-o", "json")
-    plain, other = result.data
-    assert plain["policy"] == "tiresias"
-    assert other["policy"] == long
-    assert plain["avg_jct_s"] != other["avg_jct_s"]
-
-
-def test_a_restart_cost_is_paid_by_both_mechanisms_alike(dljob, folder):
-    (folder / "one.csv").write_text(HEADER + "0,0,1000,4\n", encoding="utf-8")
-    for mechanism in ("in-place", "recreate"):
-        result = dljob(
-            *("simulate", "one.csv", "--gpus", 4, "--rigid", "--restart-cost", 7.5),
-            *("--mechanism", mechanism, "-o", "json"),
-        )
-        assert result.data[0]["avg_jct_s"] == 1007.5
-
-
 def test_a_world_is_played_by_its_name(dljob, folder):
     trace = ("simulate", TRACES / "tiresias_60_job.csv.gz", "--window", 20, "--policy", "srsf")
     (plain,) = dljob(*trace, "--cluster", "2x4", "-o", "json").data
@@ -188,12 +166,17 @@ def test_each_option_of_the_world_reaches_what_is_played(dljob, folder):
         ("--known", "mini-epochs"),
         ("--size-error", 0.5),
         ("--speed-error", 0.5),
+        ("--restart-cost", 7.5),
         ("--window", 3),
         ("--load", 0.9),
     ):
         assert play(*more) != usual, more
     believed = play("--known", "mini-epochs", "--predictor", "marginal-utility")
     assert believed != play("--known", "mini-epochs")
+    by_queue, other = (f"tiresias{more}" for more in ("", ":thresholds=100,200:exact=true"))
+    result = dljob("simulate", "five.csv", "--gpus", 8, *chosen(by_queue, other), "-o", "json")
+    assert [score["policy"] for score in result.data] == [by_queue, other]
+    assert result.data[0]["avg_jct_s"] != result.data[1]["avg_jct_s"]
 
 
 def test_nodes_fail_and_come_back(dljob, folder):
@@ -270,24 +253,6 @@ def test_every_policy_plays_a_real_trace_on_nodes_that_fail(dljob, folder):
     )
     assert result.status == 0
     assert [score["unfinished"] for score in result.data] == [0] * len(policies.NAMES)
-
-
-def test_jobs_may_come_from_dljob_files(dljob, folder):
-    (folder / "jobs.yaml").write_text(
-        """
-apiVersion: dljob.io/v1alpha1
-kind: DLJob
-metadata: {name: first, annotations: {dljob.io/submit-at: "5"}}
-spec:
-  gpus: {options: [1, 2, 4]}
-  training: {iterations: 1000, batchSize: 512}
-  profile: {model: resnet50}
-""",
-        encoding="utf-8",
-    )
-    result = dljob("simulate", "jobs.yaml", "--gpus", 4, "-o", "json")
-    assert result.status == 0, result.stderr
-    assert result.data[0]["jobs"] == 1
 
 
 # --- files --------------------------------------------------------------------------------
@@ -485,29 +450,6 @@ def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
     assert result.status == 130
     assert [score["policy"] for score in result.data] == ["srsf"]
     assert result.stderr == "interrupted: the bound is missing\n"
-
-
-@pytest.mark.processes
-def test_a_real_ctrl_c_ends_a_real_simulation_with_its_table(folder):
-    script = (
-        "import os, signal\n"
-        "from dlcore.policies.baselines.srsf import Srsf\n"
-        "from dlctl.main import main\n"
-        "Srsf.allocate = lambda self, view: os.kill(os.getpid(), signal.SIGINT)\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "simulate", "five.csv", *chosen("fifo", "srsf")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        timeout=LONGEST_S,
-    )
-    assert done.returncode == 130
-    assert "fifo" in done.stdout
-    assert "srsf is missing" in done.stderr
 
 
 # --- a policy of one's own ----------------------------------------------------------------

@@ -117,12 +117,6 @@ def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
     folders.socket.unlink()
 
 
-def test_where_none_runs_in_a_folder_with_a_long_path_it_says_so(dljob, tmp_path):
-    for verb in ("get", "down"):
-        result = dljob(verb, "--state", tmp_path / ("long" * 40))
-        assert (result.status, "no dljob up" in result.stderr) == (1, True)
-
-
 @pytest.fixture
 def narrow(monkeypatch):
     """A server that takes less, so that what is too much is read by the command in no time."""

@@ -68,14 +68,6 @@ def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     assert done.split()[:4] == ["done", "Completed", "0", "████████████"]
 
 
-def test_the_bar_of_a_job_that_ended_early_is_as_long_as_its_progress():
-    ended = {"type": "Finished", "reason": "EndedEarly"}
-    status = {"phase": "Completed", "conditions": [ended], "progress": {"fraction": 0.5}}
-    early = view("early", "Completed", iteration=5, fraction=0.5, document={"status": status})
-    (line,) = [line for line in draw([early], [node("n1", ".")]) if "early" in line]
-    assert "██████░░░░░░ 50%" in line
-
-
 def test_what_there_is_no_room_for_is_told():
     jobs = [view(f"job-{number}") for number in range(30)]
     lines = draw(jobs, [node("n1", "."), node("n2", ".")], width=50, height=12, skipped=3)
@@ -84,17 +76,6 @@ def test_what_there_is_no_room_for_is_told():
     shown = sum("job-" in line for line in lines)
     assert shown >= 3
     assert lines[-1].startswith(f"3 more above; {30 - 3 - shown} more below; no room for AGE, RES")
-
-
-def test_more_nodes_than_there_is_room_for_are_counted():
-    nodes = [node(f"node-{number:03}", *"........") for number in range(100)]
-    lines = draw(BUSY, nodes, width=60, height=20)
-    assert len(lines) <= 20
-    (told,) = [line for line in lines if "more rows of GPUs" in line]
-    shown = sum(line.count("node-") for line in lines)
-    hidden = int(told.split()[1])
-    # Two nodes fit on a line.
-    assert shown + 2 * hidden >= 100
 
 
 def test_a_node_that_is_wider_than_the_window_goes_on_below_what_went_wrong():

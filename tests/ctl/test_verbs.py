@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 
 import click
 import pytest
@@ -87,10 +86,3 @@ def test_no_verb_loads_what_it_does_not_need(played):
     *light, with_yaml, at_last = loaded
     assert not any(light)
     assert (with_yaml, at_last) == ({"yaml"}, {"yaml", "rich"})
-
-
-def test_every_verb_is_a_module_of_its_family():
-    for verbs in VERBS.values():
-        for verb in verbs.values():
-            module, _, attribute = verb.module.partition(":")
-            assert hasattr(import_module(f"dlctl.{module}"), attribute or "command")

@@ -124,25 +124,6 @@ def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(jobs
         assert message in timeless(" ".join(" ".join(told).split()))
 
 
-def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, terminal):
-    columns = 100
-    command = ("simulate", "five.csv", "--gpus", 8, "--policy", "gang-fifo")
-    whole = dljob(*command).stdout
-    terminal(columns)
-    told = lines_of(dljob(*command))
-    assert max(map(len, told)) <= columns
-    text = " ".join(" ".join(told).split())
-    note = re.search(rf"No room for (.*) in {columns} columns; -o wide prints all\.", text)
-    assert note is not None
-    # The columns of the table and the named ones are all columns.
-    for title in note[1].split(", "):
-        assert title in whole
-        assert title not in text[: note.start()].split("Assumed")[0]
-    wide = "\n".join(lines_of(dljob(*command, "-o", "wide")))
-    assert all(title in wide for title in note[1].split(", "))
-    assert "No room" not in wide
-
-
 def test_what_a_comparison_has_no_room_for_is_named(dljob, folder, terminal):
     command = ("compare", "five.csv", "--gpus", 8, "--policy", "srtf", "--policy", "fifo")
     kept = ("--jobs", 1, "--resume", "kept.jsonl")
