@@ -42,22 +42,6 @@ def test_the_table_has_a_line_a_policy_with_ratios_to_the_first(dljob, folder):
     assert "1.000 ± 0.000" in line
 
 
-def test_below_the_table_stands_what_was_assumed(dljob, folder):
-    (folder / "other.csv").write_text((folder / "five.csv").read_text(encoding="utf-8"))
-    words = ("compare", "five.csv", "other.csv", *TWO, "--gpus", 8, "--jobs", 1, "--seeds", 2)
-    told = " ".join(dljob(*words).stdout.partition("Assumed:")[2].split())
-    assert "which each seed from 0 to 1 draws by lot" in told
-    assert "elastic policies choose among" in told
-    assert "a change in place takes 30 s" in told
-    # Both traces are alike, so that nothing is said of one of them.
-    assert "five.csv:" not in told
-    assert "this is said of the first" not in told
-    costs = dljob(*words[:-2], "--rigid", "--restart-costs", "0,30").stdout
-    assert "all jobs are rigid" in costs
-    assert "this is said of the first" in costs
-    assert "Assumed" not in dljob(*SMALL, "-o", "csv").stdout
-
-
 def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monkeypatch):
     first = dljob(*SMALL, "--resume", "kept.jsonl", "-o", "json")
     assert len((folder / "kept.jsonl").read_text(encoding="utf-8").splitlines()) == 2

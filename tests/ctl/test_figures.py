@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def check_figures(*options: str, limit_s: float) -> None:
-    words = [sys.executable, ROOT / "scripts" / "write-figures", "--check", *options]
+    words = [sys.executable, str(ROOT / "scripts" / "write-figures"), "--check", *options]
     checked = subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
