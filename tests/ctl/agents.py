@@ -106,11 +106,10 @@ def serving(*options, started_as="dljob", cwd=None, **environment):
         yield Client(process)
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=LONGEST_S)
 
 
-def offered(root, **allowed):
+def offered(root, *, traces=None, allow_changes=False):
     """The tools in front of a place at which no server answers."""
-    return PlacedTools(
-        Chosen(folders=Folders(root)), (root,), **{"allow_changes": False, **allowed}
-    )
+    place = Chosen(folders=Folders(root))
+    return PlacedTools(place, (traces or root,), allow_changes=allow_changes)

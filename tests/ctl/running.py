@@ -64,6 +64,7 @@ def run_apart(*arguments: object, cwd: Path | None = None, **environment: str) -
         check=False,
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        timeout=10 * LONGEST_S,
     )
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -87,7 +88,7 @@ class Live:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=LONGEST_S)
 
     def line(self) -> str:
         """Return the next line; it comes in the end, or the test fails."""

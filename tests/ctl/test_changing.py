@@ -61,15 +61,20 @@ def test_what_nobody_has_typed_is_not_acted_on_without_a_yes(several):
     assert several("get", "-o", "name").stdout.count("\n") == 3
 
 
-@pytest.mark.parametrize(("answer", "left"), [("n", 3), ("y", 1)])
-def test_at_a_terminal_it_is_asked(several, answer, left):
+@pytest.mark.processes
+def test_at_a_terminal_it_is_asked_with_what_becomes_of_checkpoints(several):
+    folder = several.up.stage.folders.checkpoints("a")
+    folder.mkdir(parents=True)
+    (folder / "latest.pt").write_bytes(b"weights")
     words = ("cancel", "-l", "team=vision", "--state", several.up.root)
-    with Terminal(*words, cwd=several.folder) as terminal:
-        terminal.until("Cancel 2 jobs (a, b)? [y/N]")
-        terminal.type(f"{answer}\n")
-        assert terminal.status() == (1 if answer == "n" else 0)
-    jobs = several("get", "-o", "json").data["items"]
-    assert sum("cancelled" not in job["status"] for job in jobs) == left
+    for answer, status, left in (("n", 1, 3), ("y", 0, 1)):
+        with Terminal(*words, cwd=several.folder) as terminal:
+            terminal.until("Cancel 2 jobs (a, b)? [y/N]")
+            assert "those of Completed jobs are kept." in terminal.seen
+            terminal.type(f"{answer}\n")
+            assert terminal.status() == status
+        jobs = several("get", "-o", "json").data["items"]
+        assert sum("cancelled" not in job["status"] for job in jobs) == left
 
 
 def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
@@ -78,11 +83,6 @@ def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
         folders.checkpoints(name).mkdir(parents=True)
         (folders.checkpoints(name) / "latest.pt").write_bytes(b"weights")
     several.do("record", "b", phase=Phase.COMPLETED)
-    with Terminal("cancel", "--all", "--state", several.up.root, cwd=several.folder) as terminal:
-        terminal.until("Cancel 3 jobs (a, b, c)? [y/N]")
-        assert "those of Completed jobs are kept." in terminal.seen
-        terminal.type("n\n")
-        assert terminal.status() == 1
     kept = f"b cancelled; its checkpoints are kept in {folders.checkpoints('b')}\n"
     lines = f"a cancelled; its checkpoints are removed\n{kept}c cancelled\n"
     assert several("cancel", "--all", "-y").stdout == lines
@@ -95,9 +95,9 @@ def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
     assert (both.status, "exclude each other" in both.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("words", [[], ["a", "--all"], ["a", "-l", "x"], ["--all", "-l", "x"]])
-def test_jobs_are_named_in_one_way(several, words):
-    assert several("suspend", *words).status == 2
+def test_jobs_are_named_in_one_way(dljob, tmp_path):
+    for words in ([], ["a", "--all"], ["a", "-l", "x"], ["--all", "-l", "x"]):
+        assert dljob("suspend", *words, "--state", tmp_path).status == 2
 
 
 # --- set ----------------------------------------------------------------------------------
@@ -127,18 +127,11 @@ def test_what_is_asked_of_gpus_is_written_as_a_file_has_it():
     assert Demand().of_new_job() == {"options": [1]}
 
 
-@pytest.mark.parametrize("counts", ["0", "4-1", "x", "1,,2", "-1", "1.5", "0-2", "1-2-3"])
-def test_what_is_no_number_of_gpus_is_wrong_usage(played, counts):
-    result = played("set", "a", "--gpus", counts)
-    assert result.status == 2
-    assert "is not a number of GPUs; write 4, or 1,2,4 for one of these" in result.stderr
-
-
-def test_bounds_that_choose_nothing_are_refused_with_the_numbers_there_are(several):
-    for words in (["--max-gpus", 8], ["--min-gpus", 5]):
-        result = several("set", "a", *words)
+def test_what_is_no_number_of_gpus_is_wrong_usage(dljob, tmp_path):
+    for counts in ("0", "4-1", "x", "1,,2", "-1", "1.5", "1-2-3"):
+        result = dljob("set", "a", "--gpus", counts, "--state", tmp_path)
         assert result.status == 2
-        assert "the job names its numbers of GPUs, 1, 2 and 4" in result.stderr
+        assert "is not a number of GPUs; write 4, or 1,2,4 for one of these" in result.stderr
 
 
 # --- apply --------------------------------------------------------------------------------
@@ -208,47 +201,41 @@ def editor(played, monkeypatch, tmp_path):
     return become
 
 
-def test_a_job_is_changed_in_an_editor(several, editor):
-    editor("s/^spec:/spec:\\n  priority: 4/")
-    assert several("edit", "a").stdout == "a changed: spec.priority 0 -> 4\n"
-    shown = (several.folder / "shown.0").read_text(encoding="utf-8")
-    assert shown.startswith("#| Change the job, save and leave the editor.")
-    assert "status" not in yaml.safe_load(shown)
-    assert list(several.folder.glob("dljob-*")) == []
-
-
 def test_what_is_wrong_comes_back_as_a_comment_above_what_was_written(several, editor):
     editor("s/^spec:/spec: # mine\\n  priority: high/", "s/priority: high/priority: 4/")
     assert several("edit", "a").stdout == "a changed: spec.priority 0 -> 4\n"
-    second = (several.folder / "shown.1").read_text(encoding="utf-8")
+    first, second = ((several.folder / f"shown.{n}").read_text(encoding="utf-8") for n in (0, 1))
+    assert first.startswith("#| Change the job, save and leave the editor.")
+    assert "status" not in yaml.safe_load(first)
+    assert list(several.folder.glob("dljob-*")) == []
     assert "#| Not done: text:" in second
     assert 'spec.priority: "high" is a string, not a whole number' in second
     assert "spec: # mine\n" in second
 
 
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("s/iterations: 1000/iterations: 5/", "spec.training.iterations: it cannot change"),
-        ("s/name: a$/name: z/", "metadata.name: a job cannot be renamed"),
-        ("s/^spec: *$/spec: [/", "is not YAML"),
-    ],
-)
-def test_a_text_that_is_given_up_is_kept(several, editor, script, told):
-    editor(script)
+def test_a_text_that_is_given_up_is_kept(several, editor):
+    editor("s/iterations: 1000/iterations: 5/", "s/name: a$/name: z/", "s/^spec: *$/spec: [/")
     result = several("edit", "a")
     assert result.status == 1
     (kept,) = several.folder.glob("dljob-a-*.yaml")
     assert f"what you wrote is in {kept}" in result.stderr
-    assert told in (several.folder / "shown.1").read_text(encoding="utf-8")
+    told = [path.read_text(encoding="utf-8") for path in sorted(several.folder.glob("shown.*"))]
+    complaints = ("iterations: it cannot change", "a job cannot be renamed", "is not YAML")
+    for text, complaint in zip(told[1:4], complaints, strict=True):
+        assert complaint in text
     assert spec_of(several, "a")["training"] == {"iterations": 1000}
 
 
-def test_nothing_is_changed_where_nothing_is_written(several, editor):
+def test_nothing_is_changed_where_nothing_is_written_or_the_editor_fails(several, editor):
     editor("s/x/x/")
     result = several("edit", "a")
     assert (result.status, result.stderr) == (0, "Nothing is changed.\n")
     assert list(several.folder.glob("dljob-*")) == []
+    (several.folder / "editor").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    result = several("edit", "a")
+    assert result.status == 1
+    assert "ended with status 1" in result.stderr
+    assert "nothing is changed, and the text is in" in result.stderr
 
 
 def test_a_change_of_another_is_not_written_over_unseen(several, editor, monkeypatch):
@@ -270,8 +257,7 @@ def test_a_change_of_another_is_not_written_over_unseen(several, editor, monkeyp
     assert "changed meanwhile by another command: spec.backoffLimit 3 -> 9" in second
 
 
-@pytest.mark.parametrize("verb", ["apply", "edit"])
-def test_a_change_that_the_operator_overtakes_is_made_once_more(several, editor, monkeypatch, verb):
+def test_a_change_that_the_operator_overtakes_is_made_once_more(several, monkeypatch):
     read = LocalBackend.get_job
     overtaken: list[str] = []
 
@@ -285,25 +271,13 @@ def test_a_change_that_the_operator_overtakes_is_made_once_more(several, editor,
             )
         return document
 
-    editor("s/^spec:/spec:\\n  priority: 4/")
     document = job_document("a", priority=4)
     document["metadata"]["labels"] = {"team": "vision"}
     path = several.file(document, name="changed.yaml")
     monkeypatch.setattr(LocalBackend, "get_job", read_too_early)
-    result = several(verb, path if verb == "apply" else "a")
+    result = several("apply", path)
     assert result.stdout == "a changed: spec.priority 0 -> 4\n", result.stderr
     assert len(overtaken) == 4
-
-
-def test_an_editor_that_fails_loses_nothing(several, monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv("VISUAL", raising=False)
-    for editor, told in (("false", "ended with status 1"), ("no-such-editor", "cannot be run")):
-        monkeypatch.setenv("EDITOR", editor)
-        result = several("edit", "a")
-        assert result.status == 1
-        assert told in result.stderr
-        assert "nothing is changed, and the text is in" in result.stderr
 
 
 # --- wait ---------------------------------------------------------------------------------
@@ -347,22 +321,20 @@ def test_it_is_waited_for_a_condition_and_for_the_end_of_all_of_it(several):
     assert several("wait", "a", "--for", "deleted").stdout == "a is deleted\n"
 
 
-@pytest.mark.parametrize("goal", ["", "done", "condition=", "condition=X=maybe", "phase=x"])
-def test_what_cannot_be_waited_for_is_wrong_usage(several, goal):
-    result = several("wait", "a", "--for", goal)
-    assert result.status == 2
-    assert "is not a goal to wait for; write finished, deleted" in result.stderr
+def test_what_cannot_be_waited_for_is_wrong_usage(dljob, tmp_path):
+    for goal in ("", "done", "condition=", "condition=X=maybe", "phase=x"):
+        result = dljob("wait", "a", "--for", goal, "--state", tmp_path)
+        assert result.status == 2
+        assert "is not a goal to wait for; write finished, deleted" in result.stderr
 
 
 def test_the_phases_are_those_of_the_core():
     assert tuple(phase.value for phase in Phase) == PHASES
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("1.5s", 1.5), ("5m", 300), ("1h30m", 5400), ("2d", 172800)]
-)
-def test_lengths_of_time_are_read(text, seconds):
-    assert read_span(text) == seconds
+def test_lengths_of_time_are_read():
+    spans = {"90": 90, "1.5s": 1.5, "5m": 300, "1h30m": 5400, "2d": 172800}
+    assert {text: read_span(text) for text in spans} == spans
 
 
 # --- get ----------------------------------------------------------------------------------

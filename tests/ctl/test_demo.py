@@ -1,18 +1,13 @@
 """``dljob demo`` as its users see it: real controllers, SideCars and processes, in little time."""
 
 import asyncio
-import contextlib
-import fcntl
 import io
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,11 +15,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.verbs.studies import demo
-from dlpapers.demonstrating import closing, performing, viewing
-from dlpapers.demonstrating.examples import find_examples, load_example
+from dlpapers.demonstrating import performing, viewing
+from dlpapers.demonstrating.examples import load_example
 from dlpapers.demonstrating.journal import Journal
 from dlpapers.demonstrating.performing import (
     Hall,
@@ -36,6 +30,7 @@ from dlpapers.demonstrating.performing import (
 from dlpapers.reproducing.sidecar.case import APPROACHES
 from dlwire.messages import Shape
 from tests.ctl.running import Result, run_apart
+from tests.ctl.terminals import Terminal
 
 FASTER = 20
 
@@ -162,68 +157,49 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("columns", "colours"), [(80, True), (160, False)])
-def test_the_picture_is_whole_in_terminals_of_all_widths(tmp_path, columns, colours):
-    pid, terminal = pty.fork()
-    if pid == 0:
-        words = ["demo", "--faster=60", "--changes=2", f"--out={tmp_path}"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
-        for name in ("CI", "COLUMNS", "LINES"):
-            environment.pop(name, None)
-        if not colours:
-            environment["NO_COLOR"] = "1"
-        script = "from dlctl.main import main; main()"
-        # Here, because the command looks at once.
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        os.execve(  # noqa: S606 - the command leads the terminal's session
-            sys.executable, [sys.executable, "-c", script, *words], environment
-        )
-    told = b""
-    with contextlib.suppress(OSError):
-        while block := os.read(terminal, 1 << 16):
-            told += block
-    text = told.decode()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+def test_the_picture_is_whole_in_a_terminal(tmp_path):
+    with Terminal(
+        *("demo", "--faster=60", "--changes=2", f"--out={tmp_path}"),
+        cwd=tmp_path,
+        columns=80,
+        rows=40,
+        TERM="xterm",
+    ) as terminal:
+        assert terminal.status(limit_s=1500.0) == 0, terminal.seen
     # From the first frame to the sentence after the last one there is nothing but the picture.
-    plain = CONTROL.sub("", text)
+    plain = CONTROL.sub("", terminal.seen)
     moving = plain[plain.index("╭─ default") : plain.index("measures what a change")]
     lines = [line for line in re.split(r"[\r\n]+", moving) if line]
     assert [line for line in lines if line[0] not in "╭│╰"] == []
-    assert {len(line) for line in lines} == {min(columns, 100)}
+    assert {len(line) for line in lines} == {80}
     # The table shows which job has which GPU without colours, too.
     assert any("0 job-1" in line and "2 job-2" in line for line in lines)
-    coloured = re.search(r"\x1b\[[0-9;]*4[0-9]m|\x1b\[[0-9;]*48;", text)
-    assert (coloured is not None) is colours
+    assert re.search(r"\x1b\[[0-9;]*4[0-9]m|\x1b\[[0-9;]*48;", terminal.seen)
 
 
-@pytest.mark.parametrize(
-    ("rows", "environment", "is_drawn"),
-    [(24, {}, True), (12, {}, False), (24, {"CI": "true"}, False)],
-)
-def test_a_picture_moves_only_where_it_has_room_and_somebody_watches(rows, environment, is_drawn):
-    console = Console(force_terminal=True, width=80, height=rows, _environ={"TERM": "xterm"})
-    assert viewing.is_worth_drawing(console, 15, environment=environment) is is_drawn
-    console = Console(force_terminal=True, width=80, height=rows, _environ={"TERM": "dumb"})
-    assert not viewing.is_worth_drawing(console, 15, environment=environment)
+def test_a_picture_moves_only_where_it_has_room_and_somebody_watches():
+    for rows, kind, environment, is_drawn in (
+        (24, "xterm", {}, True),
+        (12, "xterm", {}, False),
+        (24, "xterm", {"CI": "true"}, False),
+        (24, "dumb", {}, False),
+    ):
+        console = Console(force_terminal=True, width=80, height=rows, _environ={"TERM": kind})
+        assert viewing.is_worth_drawing(console, 15, environment=environment) is is_drawn
     assert not viewing.is_worth_drawing(Console(file=io.StringIO(), height=40), 15, environment={})
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_who_interrupts_it_finds_nothing_left(tmp_path, signum):
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGINT, marks=pytest.mark.story), signal.SIGTERM]
+)
+def test_who_interrupts_it_finds_nothing_left(tmp_path, monkeypatch, signum):
     (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     command = [sys.executable, "-c", "from dlctl.main import main; main()"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "TMPDIR": str(tmp_path / "tmp"),
-    }
-    with subprocess.Popen(
-        [*command, "demo", "--faster=60", f"--out={tmp_path / 'out'}"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as demo:
+    words = [*command, "demo", "--faster=60", f"--out={tmp_path / 'out'}"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as demo:
         timer = threading.Timer(300.0, demo.kill)
         timer.start()
         assert demo.stderr is not None
@@ -274,16 +250,13 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_begins(tmp_path
     assert "cannot be written" in result.stderr
 
 
-def test_without_four_gpus_they_are_virtual():
+def test_without_four_gpus_they_are_virtual_and_for_real_training_no_more_than_cores():
     machine = find_machine()
     assert len(machine.node.gpus) == 4
     assert machine.virtual_gpus or all(gpu.uuid for gpu in machine.node.gpus)
-
-
-@pytest.mark.parametrize(("cores", "gpus"), [(1, 2), (2, 2), (4, 4), (64, 4)])
-def test_real_training_has_no_more_virtual_gpus_than_cores_stand_for_them(cores, gpus):
-    machine = find_real_machine(cores)
-    assert len(machine.node.gpus) == (gpus if machine.virtual_gpus else 4)
+    for cores, gpus in ((1, 2), (2, 2), (4, 4), (64, 4)):
+        machine = find_real_machine(cores)
+        assert len(machine.node.gpus) == (gpus if machine.virtual_gpus else 4)
 
 
 def measured(one: float, two: float) -> Profile:
@@ -291,52 +264,23 @@ def measured(one: float, two: float) -> Profile:
     return Profile(kind, {Shape(1, 1, ""): Speed(one), Shape(2, 1, ""): Speed(two)})
 
 
-@pytest.mark.parametrize(
-    ("two", "told"),
-    [
+def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsys):
+    for two, told in (
         (18.0, "2 GPUs train 1.80 times as fast as 1, so giving them to the right job"),
         (10.5, "this machine cannot show an advantage now: 2 GPUs train 1.05 times as fast as 1"),
-    ],
-)
-def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsys, two, told):
-    demo._tell_gain(gain_of(measured(10.0, two), 2), 2)
-    assert told in " ".join(capsys.readouterr().err.split())
-
-
-def test_real_jobs_train_much_longer_than_a_change_takes():
+    ):
+        demo._tell_gain(gain_of(measured(10.0, two), 2), 2)
+        assert told in " ".join(capsys.readouterr().err.split())
     iterations = choose_iterations(measured(10.0, 18.0), 2)
+    # Much longer than a change takes.
     assert iterations == {"job-1": 18 * 60, "job-2": 10 * 40}
 
 
-def result(name: str, job_1: float, job_2: float) -> closing.Result:
-    return closing.Result(
-        approach=name,
-        policy="p",
-        mechanism="m",
-        times={},
-        submitted={JobId("job-1"): 0.0, JobId("job-2"): 10.0},
-        done={JobId("job-1"): job_1, JobId("job-2"): job_2},
-        gpus={},
-        curves={},
-        interrupted_s=(),
-    )
-
-
-def test_how_it_came_out_is_said_whichever_way_that_is():
-    results = [result("default", 60.0, 100.0), result("sidecar", 80.0, 52.0)]
-    assert closing.tell_gain(results) == (
-        "sidecar: beside default makespan -20% and average JCT -19% (less is better)\n"
-    )
-    results = [result("default", 60.0, 70.0), result("sidecar", 77.0, 70.0)]
-    assert "makespan +10%" in closing.tell_gain(results)
-
-
-@pytest.mark.parametrize("name", ["digits", "replay"])
-def test_the_examples_are_shipped_with_what_runs_them(name):
-    example = load_example(name)
-    assert example.document["metadata"]["name"] == name
-    assert Path(example.command[-1]).is_file()
-    assert find_examples().is_dir()
+def test_the_examples_are_shipped_with_what_runs_them():
+    for name in ("digits", "replay"):
+        example = load_example(name)
+        assert example.document["metadata"]["name"] == name
+        assert Path(example.command[-1]).is_file()
 
 
 def test_a_log_is_whole_up_to_the_line_that_was_written_last(tmp_path):

@@ -18,88 +18,59 @@ from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.options import rules_of
-from dlctl.inputs.arguments import MOST_SEED
 from dloperator.__main__ import make_work
 from dloperator.settings import OperatorSettings
-from tests.ctl.running import HEADER, run_apart
+from tests.ctl.running import HEADER, LONGEST_S, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
 FAILURES = "time_s,node,event\n"
-JOB = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: x}\n"
 NUMBER = "is not a finite number of at least 0; give a number such as 1.5"
 HUGE = "is more than 1,000,000,000,000; give a number that can be meant"
 COUNT = "is not a whole number of at least 1; give a number such as 1"
 KNOWN = f"known are {', '.join(policies.NAMES)}"
 
+# What else can be wrong with a trace is in tests/sim.
 TRACES = {
-    "a negative time": ("0,-5,60,1\n", f"2: submit_time_s: '-5' {NUMBER}"),
-    "a negative duration": ("0,0,-60,1\n", f"2: duration_s: '-60' {NUMBER}"),
-    "a time that is no number": ("0,soon,60,1\n", f"2: submit_time_s: 'soon' {NUMBER}"),
-    "a time that is not a number": ("0,nan,60,1\n", f"2: submit_time_s: 'nan' {NUMBER}"),
-    "an endless job": ("0,0,inf,1\n", f"2: duration_s: 'inf' {NUMBER}"),
-    "no GPUs": ("0,0,60,0\n", f"2: num_gpus: '0' {COUNT}"),
-    "half a GPU": ("0,0,60,1\n1,0,60,1.5\n", f"3: num_gpus: '1.5' {COUNT}"),
-    "a column too few": (
-        "0,0,60\n",
-        "2: has 3 fields where the header has 4; give one field a column",
-    ),
-    "a name that is taken": (
-        "a,0,60,1\na,5,60,1\n",
-        "3: job_id: 'a' is the job of line 2 already; give every job a name of its own",
-    ),
-    "an open quote": (
-        '"0,0,60,1\n',
-        "2: is not CSV (unexpected end of data); check its quotes",
-    ),
-    "no jobs": ("", "1: has no rows; add one below the header"),
-    "a time beyond all times": ("0,1e300,60,1\n", f"2: submit_time_s: '1e300' {HUGE}"),
-    "a duration beyond all durations": (
-        "0,0,60,1\n1,0,1e300,1\n",
-        f"3: duration_s: '1e300' {HUGE}",
-    ),
-    "a time in milliseconds": (
-        "0,1700000000000,60,1\n",
-        (
-            "2: submit_time_s: '1700000000000' is more than 1,000,000,000,000; "
-            "give a number that can be meant"
-        ),
-    ),
-    "a time that microseconds are lost in": (
-        "0,5000000000,60,1\n",
-        (
-            "2: submit_time_s: '5000000000' is more than 4,000,000,000 s, which are 126 years; "
-            "give seconds, not milliseconds or a date"
-        ),
+    "0,-5,60,1\n": f"2: submit_time_s: '-5' {NUMBER}",
+    "0,0,60,1\n1,0,60,1.5\n": f"3: num_gpus: '1.5' {COUNT}",
+    "0,0,60\n": "2: has 3 fields where the header has 4; give one field a column",
+    "a,0,60,1\na,5,60,1\n": "3: job_id: 'a' is the job of line 2 already; give every job a name of its own",
+    '"0,0,60,1\n': "2: is not CSV (unexpected end of data); check its quotes",
+    "": "1: has no rows; add one below the header",
+    "0,0,60,1\n1,0,1e300,1\n": f"3: duration_s: '1e300' {HUGE}",
+    "0,5000000000,60,1\n": (
+        "2: submit_time_s: '5000000000' is more than 4,000,000,000 s, which are 126 years; "
+        "give seconds, not milliseconds or a date"
     ),
 }
 
 
-@pytest.mark.parametrize(("rows", "message"), TRACES.values(), ids=TRACES)
-def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder, rows, message):
-    (folder / "bad.csv").write_text(HEADER + rows, encoding="utf-8")
-    result = dljob("simulate", "bad.csv", "-o", "json", "--jobs-out", "jobs.csv", "--plot")
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr == f"dljob: bad.csv:{message}\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["bad.csv", "five.csv"]
+def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder):
+    for rows, message in TRACES.items():
+        (folder / "bad.csv").write_text(HEADER + rows, encoding="utf-8")
+        result = dljob("simulate", "bad.csv", "-o", "json", "--jobs-out", "jobs.csv", "--plot")
+        assert (result.status, result.stdout) == (1, "")
+        assert result.stderr == f"dljob: bad.csv:{message}\n"
+        assert sorted(path.name for path in folder.iterdir()) == ["bad.csv", "five.csv"]
 
 
-FILES = {
-    "no file": (
-        None,
-        "cannot be read (No such file or directory); check the path and its permissions",
-    ),
-    "nothing": (b"", "is empty; begin with the line job_id,submit_time_s,duration_s,num_gpus"),
-    "no text": (b"\xff\xfe\x00\x01", "is not UTF-8 text; save it as UTF-8"),
-}
-
-
-@pytest.mark.parametrize(("content", "message"), FILES.values(), ids=FILES)
-def test_a_file_that_is_no_trace_is_told(dljob, folder, content, message):
-    if content is not None:
-        (folder / "bad.csv").write_bytes(content)
-    result = dljob("simulate", "bad.csv")
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr == f"dljob: bad.csv: {message}\n"
+def test_a_file_that_is_no_trace_is_told(dljob, folder):
+    for content, message in (
+        (
+            None,
+            "cannot be read (No such file or directory); check the path and its permissions",
+        ),
+        (b"", "is empty; begin with the line job_id,submit_time_s,duration_s,num_gpus"),
+        (b"\xff\xfe\x00\x01", "is not UTF-8 text; save it as UTF-8"),
+    ):
+        if content is not None:
+            (folder / "bad.csv").write_bytes(content)
+        result = dljob("simulate", "bad.csv")
+        assert (result.status, result.stdout) == (1, "")
+        assert result.stderr == f"dljob: bad.csv: {message}\n"
+    (folder / "bad.csv.gz").write_bytes(b"nope")
+    result = dljob("simulate", "bad.csv.gz")
+    assert result.stderr == "dljob: bad.csv.gz: is not a whole gzip file; compress it again\n"
 
 
 def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
@@ -113,33 +84,6 @@ def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_compressed_file_that_is_not_whole_is_told(dljob, folder):
-    (folder / "bad.csv.gz").write_bytes(b"nope")
-    result = dljob("simulate", "bad.csv.gz")
-    assert result.status == 1
-    assert result.stderr == "dljob: bad.csv.gz: is not a whole gzip file; compress it again\n"
-
-
-def test_a_job_file_is_told_what_is_wrong_with_it_line_by_line(dljob, folder):
-    (folder / "bad.yaml").write_text(
-        f"{JOB}spec: {{gpus: {{options: [0]}}, training: {{iterations: -1}}}}\n", encoding="utf-8"
-    )
-    result = dljob("simulate", "bad.yaml")
-    assert (result.status, result.stdout) == (1, "")
-    assert "bad.yaml:4: spec.gpus.options[0]: 0 is not a positive number" in result.stderr
-    assert all(line.startswith("dljob: ") for line in result.stderr.splitlines())
-
-
-def test_two_jobs_of_one_name_are_told(dljob, folder):
-    spec = "spec: {gpus: {options: [1]}, training: {iterations: 9}, profile: {model: resnet50}}\n"
-    (folder / "bad.yaml").write_text(f"{JOB}{spec}---\n{JOB}{spec}", encoding="utf-8")
-    result = dljob("simulate", "bad.yaml")
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr.count("\n") == 1
-    assert "bad.yaml" in result.stderr
-    assert "'x'" in result.stderr or '"x"' in result.stderr
-
-
 def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):
     (folder / "wide.csv").write_text(f"{HEADER}0,0,60,64\n", encoding="utf-8")
     result = dljob("simulate", "wide.csv", "--gpus", 8)
@@ -150,89 +94,43 @@ def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):
     )
 
 
-OPTION_FILES = {
-    "zero speed": (
-        ("--speeds", f"{SPEEDS},a,32,1,0\n"),
-        "2: iterations_per_s: '0' is not above 0; leave out the rows that were not measured",
-    ),
-    "negative speed": (
-        ("--speeds", f"{SPEEDS},a,32,1,-1\n"),
-        f"2: iterations_per_s: '-1' {NUMBER}",
-    ),
-    "a speed twice": (
-        ("--speeds", f"{SPEEDS},a,32,1,1\n,a,32,1,2\n"),
-        "3: a/32 on 1 GPU was already given on line 2; keep one of the two rows",
-    ),
-    "more nodes than GPUs": (
-        ("--speeds", f"{SPEEDS.strip()},nodes\n,a,32,1,1,2\n"),
-        "2: nodes: 1 GPUs cannot be on 2 nodes; give at most as many nodes as GPUs",
-    ),
-    "an unknown node": (
-        ("--failures", f"{FAILURES}10,nope,lost\n"),
-        "2: node: the cluster has no node 'nope'; its nodes are node-0 to node-7",
-    ),
-    "an unknown event": (
-        ("--failures", f"{FAILURES}10,node-0,gone\n"),
-        "2: event: 'gone' is no event; write lost or back",
-    ),
-    "back before it was lost": (
-        ("--failures", f"{FAILURES}10,node-0,back\n"),
-        "2: event: node-0 comes back but was not lost before; add the row that says when it was lost",
-    ),
-    "lost twice": (
-        ("--failures", f"{FAILURES}20,node-0,lost\n10,node-0,lost\n"),
-        "2: event: node-0 is lost already, since 10 s; add the row that says when it came back",
-    ),
-    "a speed beyond all speeds": (
-        ("--speeds", f"{SPEEDS},a,32,1,1e300\n"),
-        f"2: iterations_per_s: '1e300' {HUGE}",
-    ),
-    "a speed of nearly nothing": (
-        ("--speeds", f"{SPEEDS},a,32,1,1e-300\n"),
-        "2: iterations_per_s: '1e-300' is less than 1e-09; give a number that can be meant",
-    ),
-    "a failure beyond all times": (
-        ("--failures", f"{FAILURES}1e300,node-0,lost\n"),
-        f"2: time_s: '1e300' {HUGE}",
-    ),
-    "before the beginning": (
-        ("--failures", f"{FAILURES}-1,node-0,lost\n"),
-        f"2: time_s: '-1' {NUMBER}",
-    ),
-}
-
-
-@pytest.mark.parametrize(("given", "message"), OPTION_FILES.values(), ids=OPTION_FILES)
-def test_a_malformed_file_of_an_option_is_told_the_same_way(dljob, folder, given, message):
-    option, content = given
-    (folder / "bad.csv").write_text(content, encoding="utf-8")
-    result = dljob("simulate", "five.csv", option, "bad.csv")
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr == f"dljob: bad.csv:{message}\n"
+def test_a_malformed_file_of_an_option_is_told_the_same_way(dljob, folder):
+    for option, content, message in (
+        (
+            "--speeds",
+            f"{SPEEDS},a,32,1,0\n",
+            "2: iterations_per_s: '0' is not above 0; leave out the rows that were not measured",
+        ),
+        (
+            "--failures",
+            f"{FAILURES}10,nope,lost\n",
+            "2: node: the cluster has no node 'nope'; its nodes are node-0 to node-7",
+        ),
+        (
+            "--failures",
+            f"{FAILURES}20,node-0,lost\n10,node-0,lost\n",
+            "2: event: node-0 is lost already, since 10 s; add the row that says when it came back",
+        ),
+    ):
+        (folder / "bad.csv").write_text(content, encoding="utf-8")
+        result = dljob("simulate", "five.csv", option, "bad.csv")
+        assert (result.status, result.stdout) == (1, "")
+        assert result.stderr == f"dljob: bad.csv:{message}\n"
 
 
 CLUSTER = "is not NODESxGPUS[:TYPE]; write for example 4x8 or 2x8:V100"
 USAGE = {
     "--gpus 0": "'--gpus': 0 GPUs train nothing; give at least 1",
-    "--gpus -4": "'--gpus': '-4' is not a whole number of GPUs; give at least 1",
     "--gpus many": "'--gpus': 'many' is not a whole number of GPUs; give at least 1",
-    "--gpus 99999999": ("'--gpus': 99999999 GPUs are more than 1000000; give a smaller cluster"),
     "--cluster 0x8": "'--cluster': '0x8' has no GPUs; write for example 4x8 or 2x8:V100",
     "--cluster 4": f"'--cluster': '4' {CLUSTER}",
-    "--cluster 2x8:": f"'--cluster': '2x8:' {CLUSTER}",
-    "--cluster 2x8,,1x4": f"'--cluster': '' {CLUSTER}",
-    "--policy fastest": f"'--policy': no policy is named 'fastest'; {KNOWN}",
     "--policy adaptve": f"'--policy': no policy is named 'adaptve'; did you mean adaptive? {KNOWN}",
-    "--policy fifo:x=1": "'--policy': fifo has no option 'x'; it has none",
     "--policy tiresias:threshold=1": (
         "'--policy': tiresias has no option 'threshold';"
         " did you mean thresholds? known are thresholds, exact"
     ),
     "--policy tiresias:thresholds": (
         "'--policy': 'thresholds' is no option of a policy; write tiresias:OPTION=VALUE"
-    ),
-    "--policy tiresias:thresholds=many": (
-        "'--policy': tiresias: thresholds cannot be 'many'; write rising numbers above 0, as in 3250,7200"
     ),
     "--policy tiresias:thresholds=2,1": (
         "'--policy': tiresias: thresholds cannot be '2,1';"
@@ -244,31 +142,18 @@ USAGE = {
     "--restart-cost -1": (
         "'--restart-cost': '-1' is not a number of seconds from 0 to 100,000,000; write such as 30"
     ),
-    "--restart-cost nan": (
-        "'--restart-cost': 'nan' is not a number of seconds from 0 to 100,000,000; write such as 30"
-    ),
-    "--restart-cost 1e300": (
-        "'--restart-cost': '1e300' is not a number of seconds from 0 to 100,000,000; "
-        "write such as 30"
-    ),
     "--load 1e300": "'--load': '1e300' is not a load from 0.001 to 1000; write such as 0.9",
-    "--load 1e-300": "'--load': '1e-300' is not a load from 0.001 to 1000; write such as 0.9",
     "--period 1e300": "'--period': 1e+300 is not in the range 0.1<=x<=100000000.0.",
-    f"--seed {10**300}": (f"'--seed': {10**300} is not in the range -{MOST_SEED}<=x<={MOST_SEED}."),
     "--speed-error 1e300": "'--speed-error': '1e300' is not an error from 0 to 3; write such as 0.2",
-    "--placement loose": "'--placement': 'loose' is not one of 'packed', 'counted'.",
-    "--mechanism magic": "'--mechanism': 'magic' is not one of 'in-place', 'recreate'.",
-    "--seed one": "'--seed': 'one' is not a valid integer range.",
-    "-o xml": "'-o' / '--output': 'xml' is not one of 'table', 'wide', 'json', 'csv'.",
     "--plot five.csv": "'--plot': Directory 'five.csv' is a file.",
 }
 
 
-@pytest.mark.parametrize(("words", "message"), USAGE.items(), ids=USAGE)
-def test_a_wrong_option_is_told_with_what_to_write(dljob, folder, words, message):
-    result = dljob("simulate", "five.csv", *words.split())
-    assert (result.status, result.stdout) == (2, "")
-    assert result.stderr == f"dljob simulate: Invalid value for {message}\n"
+def test_a_wrong_option_is_told_with_what_to_write(dljob, folder):
+    for words, message in USAGE.items():
+        result = dljob("simulate", "five.csv", *words.split())
+        assert (result.status, result.stdout) == (2, "")
+        assert result.stderr == f"dljob simulate: Invalid value for {message}\n"
 
 
 LINES = {
@@ -290,11 +175,11 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("words", "line"), LINES.items(), ids=LINES)
-def test_wrong_usage_is_told_in_one_line(dljob, folder, words, line):
-    result = dljob(*words.split())
-    assert (result.status, result.stdout) == (2, "")
-    assert result.stderr == f"{line}\n"
+def test_wrong_usage_is_told_in_one_line(dljob, folder):
+    for words, line in LINES.items():
+        result = dljob(*words.split())
+        assert (result.status, result.stdout) == (2, "")
+        assert result.stderr == f"{line}\n"
 
 
 def test_a_result_that_cannot_be_written_is_told_before_the_run(dljob, folder):
@@ -312,12 +197,6 @@ def test_the_command_alone_says_what_there_is(dljob):
     assert all(verb in result.stderr for verb in ("simulate", "reproduce", "policies"))
 
 
-def test_a_good_trace_beside_a_bad_one_still_works(dljob, folder):
-    (folder / "bad.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
-    assert dljob("simulate", "bad.csv").status == 1
-    assert dljob("simulate", "five.csv", "--gpus", 8).status == 0
-
-
 def test_a_name_with_a_line_break_stays_in_its_line(dljob, folder):
     Path("bad\nname.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
     result = dljob("simulate", "bad\nname.csv")
@@ -325,11 +204,29 @@ def test_a_name_with_a_line_break_stays_in_its_line(dljob, folder):
     assert "bad\\nname.csv:2: num_gpus" in result.stderr
 
 
-def test_the_exit_status_reaches_the_shell_without_a_traceback(folder):
+@pytest.mark.processes
+@pytest.mark.story
+def test_the_exit_status_reaches_the_shell_and_a_reader_that_has_seen_enough_ends_it_quietly(
+    folder,
+):
     (folder / "bad.csv").write_text(f"{HEADER}0,0,60,0\n", encoding="utf-8")
     result = run_apart("simulate", "bad.csv", cwd=folder)
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == f"dljob: bad.csv:2: num_gpus: '0' {COUNT}\n"
+
+    reader, writer = os.pipe()
+    # Before it starts, because all of the output would have room in the pipe.
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", "from dlctl.main import main; main()", "policies", "-o", "json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=LONGEST_S,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @dataclass(frozen=True)
@@ -355,57 +252,32 @@ def test_a_policy_that_breaks_a_law_is_told_in_one_line(dljob, folder, monkeypat
     )
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
-    script = "from dlctl.main import main; main()"
-    reader, writer = os.pipe()
-    # Before it starts, because all of the output would have room in the pipe.
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", script, "policies", "-o", "json"],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
 # --- options of policies ----------------------------------------------------------------------
 
+UP = ("up", "--virtual-gpus", "2", "--state", "state")
 SURFACES = {
     "simulate": ("simulate", "five.csv", "--policy", "{}"),
     "compare": ("compare", "five.csv", "--policy", "{}"),
     "what a live system would do": ("simulate", "--live", "--policy", "{}"),
-    "up": ("up", "--virtual-gpus", "2", "--state", "state", "--policy", "{}"),
-    "a settings file": (
-        "up",
-        "--virtual-gpus",
-        "2",
-        "--state",
-        "state",
-        "--config",
-        "settings.yaml",
-    ),
-    "the environment": ("up", "--virtual-gpus", "2", "--state", "state"),
+    "up": (*UP, "--policy", "{}"),
+    "a settings file": (*UP, "--config", "settings.yaml"),
+    "the environment": UP,
 }
 """Where a policy can be given; the other tests of options ask ``dlcore.policies`` alone."""
 
 
-@pytest.mark.parametrize("place", SURFACES)
 def test_an_option_of_a_policy_out_of_range_is_refused_wherever_it_is_given(
-    dljob, folder, monkeypatch, place
+    dljob, folder, monkeypatch
 ):
-    for name, policy in policies.POLICIES.items():
-        for key, rule in rules_of(policy).items():
-            text = f"{name}:{key}=nan"
-            (folder / "settings.yaml").write_text(f'policy: "{text}"\n', encoding="utf-8")
-            if place == "the environment":
-                monkeypatch.setenv("DLJOB_POLICY", text)
-            result = dljob(*(part.format(text) for part in SURFACES[place]))
-            assert (result.status != 0, result.stdout) == (True, "")
-            refusal = f"{name}: {key} cannot be 'nan'; write {rule.allowed}\n"
-            assert result.stderr.endswith(refusal)
+    rule = rules_of(policies.POLICIES["foresight"])["ageing"]
+    text = "foresight:ageing=nan"
+    (folder / "settings.yaml").write_text(f'policy: "{text}"\n', encoding="utf-8")
+    for place, words in SURFACES.items():
+        if place == "the environment":
+            monkeypatch.setenv("DLJOB_POLICY", text)
+        result = dljob(*(part.format(text) for part in words))
+        assert (result.status != 0, result.stdout) == (True, ""), place
+        assert result.stderr.endswith(f"foresight: ageing cannot be 'nan'; write {rule.allowed}\n")
 
 
 def test_the_operator_refuses_them_before_it_leads():
@@ -423,17 +295,14 @@ spec: {{gpus: {{options: [1]}}, training: {{iterations: {iterations}}}}}
 """
 
 
-@pytest.mark.parametrize(
-    ("at", "iterations", "told"),
-    [
+def test_a_job_file_of_numbers_that_cannot_be_meant_is_refused(dljob, folder):
+    for at, iterations, told in (
         ("1e300", 10, "jobs.yaml:3: metadata.annotations"),
-        ("9" * 300, 10, "jobs.yaml:3: metadata.annotations"),
         ("0", 10**18, "jobs.yaml:4: spec.training.iterations: "),
         ("0", 10**12, "jobs: job x would train for "),
-    ],
-)
-def test_a_job_file_of_numbers_that_cannot_be_meant_is_refused(dljob, folder, at, iterations, told):
-    (folder / "jobs.yaml").write_text(ENDLESS_JOB.format(at=at, iterations=iterations))
-    result = dljob("simulate", "jobs.yaml", "--gpus", 8)
-    assert (result.status, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"dljob: {told}")
+    ):
+        text = ENDLESS_JOB.format(at=at, iterations=iterations)
+        (folder / "jobs.yaml").write_text(text, encoding="utf-8")
+        result = dljob("simulate", "jobs.yaml", "--gpus", 8)
+        assert (result.status, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"dljob: {told}")

@@ -1,34 +1,33 @@
 """The figures of README and the docs are what their commands print now."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.scripts import loaded
+
 ROOT = Path(__file__).parents[2]
 
 
-def write_figures(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "write-figures", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.timeout(2700)
-def test_the_figures_of_the_pages_are_those_of_today():
-    checked = write_figures("--check", "--quick")
+def check_figures(*options: str, limit_s: float) -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "write-figures"), "--check", *options]
+    checked = subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.story
+def test_the_figures_of_the_pages_are_those_of_today():
+    check_figures("--quick", limit_s=600.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(10_800)
 def test_so_are_those_that_take_minutes():
-    checked = write_figures("--check")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    check_figures(limit_s=10_000.0)
 
 
 TYPED = {
@@ -54,116 +53,79 @@ def test_a_table_of_the_reproductions_is_made_by_a_command_or_listed_here():
     assert sorted(typed) == sorted(TYPED)
 
 
+class Script:
+    """The script before one page of its own, and commands that print what they are said to."""
+
+    def __init__(self, module, page, monkeypatch):
+        self._module, self.page = module, page
+        self._patch = monkeypatch.setattr
+        self._patch(module, "ROOT", page.parent)
+        self._patch(module, "PAGES", [page])
+
+    def prints(self, text):
+        self._patch(self._module, "run", lambda command, folder: text)
+
+    def __call__(self, *options):
+        self._patch(sys, "argv", ["write-figures", *options])
+        return self._module.main()
+
+
 @pytest.fixture
-def copied(tmp_path):
-    """The script in a project of its own, with one page that has nothing to do with ours."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    (tmp_path / "README.md").write_text("", encoding="utf-8")
-    script = (ROOT / "scripts" / "write-figures").read_text(encoding="utf-8")
-    (tmp_path / "scripts" / "write-figures").write_text(script, encoding="utf-8")
-    return tmp_path
+def script(tmp_path, monkeypatch):
+    with loaded("write-figures") as module:
+        yield Script(module, tmp_path / "page.md", monkeypatch)
 
 
-def run_copied(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, folder / "scripts" / "write-figures", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_figure_that_is_stale_is_found(script, capsys):
+    page = "<!-- figures -->\n```console\n$ dljob simulate x.csv\njobs: 6 jobs\n```\n"
+    script.page.write_text(page, encoding="utf-8")
+    script.prints("jobs: 5 jobs\n")
+    assert script("--check", "--quick") == 1
+    told = capsys.readouterr()
+    assert "-jobs: 6 jobs\n+jobs: 5 jobs\n" in told.out
+    assert told.err == "The figures are stale; run scripts/write-figures.\n"
 
 
-def test_a_figure_that_is_stale_is_found(copied):
-    """In a copy of a page, of which one figure is changed."""
-    page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
-    (title,) = [line for line in page.splitlines() if line.startswith("jobs: 5 jobs")]
-    changed = page.replace(title, "jobs: 6 jobs")
-    (copied / "docs" / "simulator.md").write_text(changed, encoding="utf-8")
-    checked = run_copied(copied, "--check", "--quick")
-    assert checked.returncode == 1
-    assert "-jobs: 6 jobs" in checked.stdout
-    assert f"+{title}" in checked.stdout
-    assert checked.stderr == "The figures are stale; run scripts/write-figures.\n"
-
-
-TABLE_PAGE = """\
-cat > two.csv <<'END'
-job_id,submit_time_s,duration_s,num_gpus
-0,0,3600,4
-1,60,1800,8
-END
-
+TABLE = """\
 <!-- table
-command: dljob simulate two.csv --gpus 8 --rigid --restart-cost 0 --policy fifo --policy srsf -o json
+command: benchmarks/losing.py
 rows: `{policy}`
 columns: {trace}
 cells: {shown[makespan_s]} s, {shown[utilization]}
+only: seed 0
 -->
 | policy |
 
 Behind it.
 """
+RECORDS = [
+    {"policy": policy, "trace": "two", "makespan_s": 5400.3, "utilization": 2 / 3, "seed": seed}
+    for policy in ("fifo", "srsf")
+    for seed in (0, 1)
+]
 
 
-def test_a_table_is_made_of_the_fields_that_its_command_prints(copied):
-    page = copied / "docs" / "page.md"
-    page.write_text(TABLE_PAGE, encoding="utf-8")
-    assert run_copied(copied, "--check").returncode == 1
-    assert run_copied(copied).returncode == 0
-    written = page.read_text(encoding="utf-8")
+def test_a_table_is_made_of_the_fields_that_its_command_prints(script, capsys):
+    script.prints(json.dumps(RECORDS))
+    script.page.write_text(TABLE, encoding="utf-8")
+    assert script("--check") == 1
+    assert script() == 0
+    written = script.page.read_text(encoding="utf-8")
     table = (
         "| policy | two |\n|---|---|\n| `fifo` | 5,400 s, 0.667 |\n| `srsf` | 5,400 s, 0.667 |\n"
     )
     assert f"-->\n{table}\nBehind it.\n" in written
-    assert run_copied(copied, "--check").returncode == 0
-    page.write_text(written.replace("5,400", "5,401"), encoding="utf-8")
-    stale = run_copied(copied, "--check")
-    assert stale.returncode == 1
-    assert "+| `fifo` | 5,400 s, 0.667 |" in stale.stdout
+    assert script("--check") == 0
+    script.page.write_text(written.replace("5,400", "5,401"), encoding="utf-8")
+    capsys.readouterr()
+    assert script("--check") == 1
+    assert "+| `fifo` | 5,400 s, 0.667 |" in capsys.readouterr().out
 
 
-def test_what_readme_says_of_adaptive_is_what_its_table_shows():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, _, below = page.partition("$ dljob compare profiles/peers/pollux_")
-    rows = [line.split() for line in below.partition("```")[0].splitlines() if " ± " in line]
-    average = {row[0]: float(row[2]) for row in rows if row[0] != "ratios"}
-    makespan = {row[0]: float(row[8]) for row in rows if row[0] != "ratios"}
-    assert max(average, key=average.__getitem__) == "adaptive"
-    assert min(makespan, key=makespan.__getitem__) == "adaptive"
-    assert "its makespan is the shortest of the four" in page
-    assert "its average completion time the longest" in page
-
-
-def test_a_table_may_have_the_figures_of_a_benchmark(copied):
-    (copied / "benchmarks").mkdir()
-    records = [{"policy": "a", "rule": "one", "lost": 1234.5}, {"cores": 2}]
-    script = f"import json\nprint(json.dumps({records}))\n"
-    (copied / "benchmarks" / "losing.py").write_text(script, encoding="utf-8")
-    page = copied / "docs" / "page.md"
-    page.write_text(BENCHMARK_PAGE, encoding="utf-8")
-    assert run_copied(copied).returncode == 0
-    assert "| policy | one |\n|---|---|\n| a | 1,234 |\n" in page.read_text(encoding="utf-8")
-
-
-def test_a_record_may_have_several_cells(copied):
-    page = copied / "docs" / "page.md"
-    spec = TABLE_PAGE.replace("columns: {trace}", "columns: makespan | used")
-    page.write_text(spec.replace(" s, {", " s | {"), encoding="utf-8")
-    assert run_copied(copied).returncode == 0
+def test_a_record_may_have_several_cells(script):
+    spec = TABLE.replace("columns: {trace}", "columns: makespan | used").replace(" s, {", " s | {")
+    script.prints(json.dumps(RECORDS))
+    script.page.write_text(spec, encoding="utf-8")
+    assert script() == 0
     table = "| policy | makespan | used |\n|---|---|---|\n| `fifo` | 5,400 s | 0.667 |\n"
-    assert table in page.read_text(encoding="utf-8")
-    assert run_copied(copied, "--check").returncode == 0
-
-
-BENCHMARK_PAGE = """\
-<!-- table
-command: benchmarks/losing.py
-rows: {policy}
-columns: {rule}
-cells: {shown[lost]}
-only: policy a
--->
-| policy |
-"""
+    assert table in script.page.read_text(encoding="utf-8")

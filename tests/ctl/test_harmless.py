@@ -1,12 +1,7 @@
 """Texts of other people's trainings and job files do no harm to the terminal that shows them."""
 
 import json
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,52 +15,33 @@ from dlctl.verbs.watching.logs import Printer
 from dlwire import codec
 from dlwire.harmless import harmless
 from dlwire.messages import Problem
-from tests.ctl.running import LONGEST_S, run_apart
+from tests.ctl.running import Command
+from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document, staged
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x1b]52;c;aGk=\x07\x9b2J\x9d0;x\x9c\x1bPq\x1b\\\b\x7f\r\u202etxt\u2066\x1b[8mhidden"
 COMMANDS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)"
 )
-SCRIPT = "from dlctl.main import main; main()"
 
 
-def on_a_terminal(*words: str, rows: int = 40) -> str:
-    """Return what the command sends to a terminal."""
-    ours, its = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
-    environment |= {"LINES": str(rows), "COLUMNS": "150"}
-    environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *words],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        env=environment,
+def on_a_terminal(folder: Path, *commands: tuple[str, ...]) -> str:
+    """Return what the commands send to a terminal, one after the other."""
+    script = (
+        "import json, sys; from dlctl.main import run; from dlctl.output.streams import guard_output;"
+        "guard_output(); [run(words) for words in json.loads(sys.argv[1])]"
     )
-    os.close(its)
-    told = b""
-    try:
-        while select.select([ours], [], [], LONGEST_S)[0]:
-            try:
-                block = os.read(ours, 65536)
-            except OSError:
-                break
-            if not block:
-                break
-            told += block
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    with Terminal(
+        json.dumps(commands), script=script, cwd=folder, columns=150, rows=40, TERM="xterm"
+    ) as terminal:
+        terminal.status()
     # The terminal itself begins each line with a carriage return.
-    return told.decode("utf-8").replace("\r\n", "\n")
+    return terminal.seen.replace("\r\n", "\n")
 
 
-@pytest.fixture(scope="module")
-def evil(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture
+def evil(root: Path) -> Any:
     """A server with a job whose training has said everything that a terminal obeys."""
-    root = tmp_path_factory.mktemp("evil")
     with staged(root, n1=4) as up:
         document = job_document("evil", profile={"model": "m"})
         document["metadata"]["annotations"] = {"note": EVIL}
@@ -87,12 +63,11 @@ VERBS = (
 )
 
 
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: " ".join(words)[:20])
-def test_no_verb_sends_what_others_wrote_as_commands_to_a_terminal(
-    evil: Path, words: tuple[str, ...]
-):
-    told = on_a_terminal(*words, "--state", str(evil))
-    assert len(told) > 20
+@pytest.mark.processes
+@pytest.mark.story
+def test_no_verb_sends_what_others_wrote_as_commands_to_a_terminal(evil: Path, tmp_path: Path):
+    told = on_a_terminal(tmp_path, *((*words, "--state", str(evil)) for words in VERBS))
+    assert "it says" in told
     found = COMMANDS.search(told)
     assert found is None, ascii(told[max(0, found.start() - 80) : found.end() + 20])
     assert "\x1b[8m" not in told
@@ -112,24 +87,17 @@ def test_a_log_is_harmless_on_a_terminal_and_as_it_was_elsewhere(capfdbinary: An
             assert told == line.text
 
 
-def test_programs_get_what_was_written(evil: Path):
-    result = run_apart("get", "evil", "-o", "json", "--state", evil)
-    assert json.loads(result.stdout)["metadata"]["annotations"]["note"] == EVIL
-    result = run_apart("get", "evil", "-o", "yaml", "--state", evil)
+def test_programs_get_what_was_written(evil: Path, dljob: Command):
+    result = dljob("get", "evil", "-o", "json", "--state", evil)
+    assert result.data["metadata"]["annotations"]["note"] == EVIL
+    result = dljob("get", "evil", "-o", "yaml", "--state", evil)
     assert yaml.safe_load(result.stdout)["metadata"]["annotations"]["note"] == EVIL
 
 
 def test_colours_of_ours_stay_and_those_that_hide_do_not():
     ours = "\x1b[32mRunning\x1b[0m \x1b[1;36mx\x1b[0m\n\ta"
     assert harmless_output(ours) == ours
-    for text in (
-        "\x1b[8m",
-        "\x1b[30m",
-        "\x1b[40m",
-        "\x1b[7m",
-        "\x1b[1;8m",
-        "\x1b[38;5;0m",
-    ):
+    for text in ("\x1b[8m", "\x1b[30m", "\x1b[40m", "\x1b[7m", "\x1b[1;8m", "\x1b[38;5;0m"):
         assert "\x1b" not in harmless_output(f"a{text}b")
 
 

@@ -1,12 +1,6 @@
 """The verbs about jobs, as their users see them: the real command, the real server."""
 
-import contextlib
-import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,6 +15,7 @@ from dlctl.backends.local import local_backend
 from dlctl.backends.local.local_backend import LocalBackend
 from dlstore.history import HistoryEntry
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
+from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document, staged
 
 
@@ -123,7 +118,9 @@ def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_lis
     assert played("get", "-o", "json").data["items"] == []
 
 
-def test_who_watches_gets_a_row_for_each_change(busy):
+@pytest.mark.processes
+@pytest.mark.story
+def test_who_watches_gets_a_row_for_each_change_until_ctrl_c(busy):
     with Live("get", "-w", "--state", busy.up.root) as live:
         rows = [live.line().split() for _ in range(3)]
         assert [row[:2] for row in rows] == [
@@ -137,6 +134,9 @@ def test_who_watches_gets_a_row_for_each_change(busy):
         assert live.line().split()[:4] == ["runs", "Running", "2", "75%"]
         busy.up.do(lambda stage: stage.registry.forget(JobId("waits")))
         assert live.line().split()[:2] == ["waits", "Removed"]
+        live.interrupt()
+        # The line break comes after the ^C of a terminal.
+        assert live.rest() == Result(130, "", "\n")
 
 
 def test_watching_goes_on_with_the_next_controller(busy, monkeypatch):
@@ -161,24 +161,9 @@ def test_a_job_that_went_while_nobody_answered_is_told_as_removed(busy, monkeypa
     monkeypatch.setattr(LocalBackend, "watch_jobs", watch)
     rows = table(busy("get", "-w").stdout)
     assert [row["PHASE"] for row in rows if row["NAME"] == "waits"] == ["Queued", "Removed"]
-
-
-def test_watching_ends_with_ctrl_c_and_without_a_word(busy):
-    with Live("get", "runs", "-w", "-o", "json", "--state", busy.up.root) as live:
-        assert json.loads(live.line())["metadata"]["name"] == "runs"
-        live.interrupt()
-        end = live.rest()
-        # The line break comes after the ^C of a terminal.
-        assert end == Result(130, "", "\n")
-
-
-def test_who_watches_some_jobs_hears_of_no_others(busy):
-    with Live("get", "waits", "-w", "-o", "name", "--state", busy.up.root) as live:
-        assert live.line() == "dljob.dljob.io/waits\n"
-        busy.do("record", "runs", iteration=750)
-        busy.submit("another")
-        busy.do("record", "waits", phase=Phase.SUSPENDED)
-        assert live.line() == "dljob.dljob.io/waits\n"
+    # Who watches some jobs hears of no others.
+    told = busy("get", "runs", "-w", "-o", "name").stdout
+    assert set(told.splitlines()) == {"dljob.dljob.io/runs"}
 
 
 # --- describe -----------------------------------------------------------------------------
@@ -203,38 +188,16 @@ def test_a_job_is_described_from_its_name_to_its_events(busy):
     assert re.search(r"^Submitted:     \d{4}-\d\d-\d\d .* \(\d+s ago\)$", text, re.MULTILINE)
     assert re.search(r"^  Normal +Running +\d+s +trains on n1\[0,1\]$", text, re.MULTILINE)
     assert "Why:           trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done" in text
+    told = busy("describe", "runs", "-o", "json").data
+    assert (told["job"]["metadata"]["name"], told["events"][0]["reason"]) == ("runs", "Running")
 
 
-def test_limits_are_described_in_words(played):
-    played.submit("one", backoffLimit=1)
-    assert "  Limits:      1 new attempt\n" in played("describe", "one").stdout
-    played.submit("two", backoffLimit=2, activeDeadlineSeconds=60)
-    assert "  Limits:      2 new attempts, 60 s at most\n" in played("describe", "two").stdout
-
-
-def test_a_job_that_failed_is_described_with_why(played):
+def test_a_job_that_failed_is_described_with_why_and_the_end_of_its_log(played):
     played.submit("broken")
     why = "it failed 4 times; the last time rank 0 exited with status 7"
-    played.do(
-        "record",
-        "broken",
-        phase=Phase.FAILED,
-        failures=4,
-        exit_code=7,
-        message=why,
-        conditions=(
-            Condition(ConditionType.FINISHED, True, "BackoffLimitExceeded", why, since=1.0),
-        ),
-    )
-    text = played("describe", "broken").stdout
-    assert f"Why:           {why}\n" in text
-    assert "  Exit status: 7\n" in text
-    assert re.search(rf"^  Finished +True +BackoffLimitExceeded +\w+ +{why}$", text, re.MULTILINE)
-
-
-def test_of_a_job_that_failed_the_end_of_its_log_is_read(played):
-    played.submit("broken")
-    played.do("record", "broken", phase=Phase.FAILED, failures=1)
+    finished = Condition(ConditionType.FINISHED, True, "BackoffLimitExceeded", why, since=1.0)
+    facts = {"failures": 4, "exit_code": 7, "message": why, "conditions": (finished,)}
+    played.do("record", "broken", phase=Phase.FAILED, **facts)
     logs = played.up.root / "jobs" / "broken"
     logs.mkdir()
     (logs / "n1.log").write_text("".join(f"line {n}\n" for n in range(50)), encoding="utf-8")
@@ -242,6 +205,9 @@ def test_of_a_job_that_failed_the_end_of_its_log_is_read(played):
     assert told == [f"line {n}" for n in range(40, 50)]
     (logs / "n2.log").write_bytes(b"\xff oh\n")
     text = played("describe", "broken").stdout
+    assert f"Why:           {why}\n" in text
+    assert "  Exit status: 7\n" in text
+    assert re.search(rf"^  Finished +True +BackoffLimitExceeded +\w+ +{why}$", text, re.MULTILINE)
     assert "  [n1] line 49\n  [n2] \ufffd oh\n" in text
 
 
@@ -280,6 +246,7 @@ def test_every_wish_of_a_job_is_described(played):
         },
         progress={"log": r"step (?P<iteration>\d+) top5=(?P<top5>[\d.]+)"},
         checkpoint={"signal": "SIGUSR1", "confirm": "file", "path": "/ckpt", "shared": True},
+        backoffLimit=1,
         activeDeadlineSeconds=60,
         ttlSecondsAfterFinished=5,
         suspend=True,
@@ -290,19 +257,12 @@ def test_every_wish_of_a_job_is_described(played):
         "  Training:    3 epochs of 1,000, until top5 is 0.9, batch size 64",
         "  Framework:   pytorch, a process for each GPU",
         "  Checkpoint:  by signal SIGUSR1, in /ckpt (shared), complete by the marks that are recognised",
-        "  Limits:      60 s at most, forgotten 5 s after its end",
+        "  Limits:      1 new attempt, 60 s at most, forgotten 5 s after its end",
         "  Suspended:   yes",
         "Allocation:    none",
         "Events:        <none>",
     ):
         assert f"{line}\n" in text
-
-
-def test_a_description_is_also_a_document(busy):
-    told = busy("describe", "runs", "-o", "json").data
-    assert told["job"]["metadata"]["name"] == "runs"
-    assert told["why"].startswith("trains on 2 GPUs")
-    assert told["events"] == []
 
 
 # --- why and history ----------------------------------------------------------------------
@@ -340,17 +300,6 @@ def test_a_job_that_waits_is_told_how_many_are_ahead_and_when_it_starts(busy):
     assert "starts" in busy("top", "--once").stdout
 
 
-def test_where_the_length_of_a_job_is_not_known_no_start_is_told(busy):
-    busy.submit("open", gpus={"options": [4]}, training={"untilExit": True})
-    busy.do("record", "runs", phase=Phase.COMPLETED)
-    busy.do("give", "open", {"n1": (0, 1, 2, 3)})
-    (turn,) = busy("why", "waits").stdout.splitlines()[1:]
-    assert turn == (
-        "  it is the next of the jobs that wait; its start is not known, because how long open"
-        " trains is not known"
-    )
-
-
 def test_what_the_policy_assumes_stands_below_the_sentence(busy):
     target = {"metric": "top5", "value": 0.9}
     log = r"iteration (?P<iteration>\d+) top5 (?P<top5>[0-9.]+)"
@@ -365,13 +314,6 @@ def test_what_the_policy_assumes_stands_below_the_sentence(busy):
     assert busy("why", "open", "-o", "json").data["assumptions"] == [told]
     assert f"\nAssumed:       {told}\n" in busy("describe", "open").stdout
     assert busy("describe", "open", "-o", "json").data["assumptions"] == [told]
-
-
-def test_a_job_that_waits_hears_what_its_gpus_are_worth_to_the_others(busy):
-    worths = {JobId("runs"): 3.2, JobId("waits"): 2.0}
-    busy.up.do(lambda stage: stage.worths.update(worths))
-    told = "; a GPU is worth 1.6 times as much to runs now, which runs\n"
-    assert told in busy("why", "waits").stdout
 
 
 def test_the_history_tells_each_change_with_its_cause_and_cost(busy):
@@ -401,12 +343,6 @@ def table_of_history(text):
     return [tuple(re.split(r" {3,}", line)[1:]) for line in text.splitlines()[1:]]
 
 
-def test_a_job_without_history_is_told_so(busy):
-    result = busy("history", "runs")
-    assert (result.status, result.stderr) == (0, "runs has no history yet.\n")
-    assert busy("history", "x").status == 1
-
-
 # --- suspend, resume, cancel --------------------------------------------------------------
 
 
@@ -427,25 +363,6 @@ def test_what_can_be_done_is_done_and_the_rest_is_told(busy):
         "dljob: x: there is no such job; dljob get lists the jobs",
         "dljob: runs is Completed already; submit it under another name to train it again",
     ]
-
-
-def test_a_change_that_somebody_got_in_the_way_of_is_made_once_more(busy, monkeypatch):
-    read = LocalBackend.get_job
-    reads = []
-
-    def read_and_be_overtaken(self, name):
-        document = read(self, name)
-        reads.append(name)
-        if len(reads) < 3:
-            other = {**document, "spec": {**document["spec"], "priority": len(reads)}}
-            self.replace_job(other)
-        return document
-
-    monkeypatch.setattr(LocalBackend, "get_job", read_and_be_overtaken)
-    assert busy("suspend", "runs").stdout == "runs suspended\n"
-    assert len(reads) == 3
-    spec = busy("get", "runs", "-o", "json").data["spec"]
-    assert (spec["suspend"], spec["priority"]) == (True, 2)
 
 
 def test_a_job_is_cancelled(busy, monkeypatch):
@@ -469,6 +386,8 @@ def test_a_job_is_cancelled(busy, monkeypatch):
 # --- exec ---------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
+@pytest.mark.story
 def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
     script = "echo $CUDA_VISIBLE_DEVICES; pwd; exit 3"
     result = run_apart("exec", "runs", "--state", busy.up.root, "--", "sh", "-c", script)
@@ -482,18 +401,10 @@ def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
 
 def test_a_command_that_cannot_be_run_is_told(busy):
     result = busy("exec", "runs", "--", "no-such-command")
-    assert (result.status, result.stderr) == (
-        127,
-        (
-            "dljob: no-such-command: cannot be run (No such file or directory); check the command, and"
-            " PATH\n"
-        ),
-    )
+    assert result.status == 127
+    assert "no-such-command: cannot be run (No such file or directory); check" in result.stderr
     result = busy("exec", "runs", "--", "/etc/passwd")
-    assert (result.status, result.stderr) == (
-        126,
-        "dljob: /etc/passwd: cannot be run (Permission denied); check the command\n",
-    )
+    assert (result.status, "(Permission denied); check the command" in result.stderr) == (126, True)
     assert busy("exec", "waits", "--", "true").stderr.startswith("dljob: waits has no GPUs now (Q")
     assert busy("exec", "runs", "--node", "n2", "--", "true").stderr == (
         "dljob: runs has no GPUs on n2; name one of n1\n"
@@ -513,9 +424,9 @@ def test_where_nobody_answers_it_is_told_where_and_what_to_do(dljob, tmp_path):
         assert result.stderr.count("\n") == 1
 
 
-def test_the_state_folder_may_come_from_the_environment(busy):
-    result = run_apart("get", "-o", "name", DLJOB_STATE=str(busy.up.root))
-    assert result.stdout.splitlines() == ["dljob.dljob.io/runs", "dljob.dljob.io/waits"]
+def test_the_state_folder_may_come_from_the_environment(busy, dljob, monkeypatch):
+    monkeypatch.setenv("DLJOB_STATE", str(busy.up.root))
+    assert len(dljob("get", "-o", "name").stdout.splitlines()) == 2
 
 
 def test_gpus_are_listed_taken_out_and_given_back(busy):
@@ -528,31 +439,21 @@ def test_gpus_are_listed_taken_out_and_given_back(busy):
     )
     assert (last["GPU"], last["STATE"], last["REASON"]) == ("n1/3", "unavailable", "hot")
     assert table(busy("gpu", "list", "-o", "wide").stdout)[1]["UUID"] == "GPU-n1-1"
-    (node,) = busy("gpu", "list", "-o", "json").data
-    assert len(node["gpus"]) == 4
+    (node,) = busy("gpu", "list", "n1/3", "n1/1", "-o", "json").data
+    assert [gpu["index"] for gpu in node["gpus"]] == [1, 3]
+    missing = busy("gpu", "list", "n1/3", "n9/0")
+    assert (missing.status, missing.stdout) == (1, "")
+    assert missing.stderr == "dljob: no GPU or node n9/0; dljob gpu list names all\n"
     assert busy("gpu", "uncordon", "n1/3", "n1/2").stdout == (
         "n1/3 uncordoned\nn1/2 was not cordoned\n"
     )
 
 
-def test_some_gpus_are_listed_alone_or_by_their_node(busy):
-    assert [row["GPU"] for row in table(busy("gpu", "list", "n1/3", "n1/1").stdout)] == [
-        *("n1/1", "n1/3"),
-    ]
-    of_node, of_all = (table(busy("gpu", "list", *words).stdout) for words in (["n1"], []))
-    assert [row["GPU"] for row in of_node] == [row["GPU"] for row in of_all]
-    (node,) = busy("gpu", "list", "n1/3", "-o", "json").data
-    assert [gpu["index"] for gpu in node["gpus"]] == [3]
-    missing = busy("gpu", "list", "n1/3", "n9/0")
-    assert (missing.status, missing.stdout) == (1, "")
-    assert missing.stderr == "dljob: no GPU or node n9/0; dljob gpu list names all\n"
-
-
-@pytest.mark.parametrize("gpu", ["n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"])
-def test_what_is_no_gpu_is_wrong_usage(played, gpu):
-    result = played("gpu", "cordon", gpu)
-    assert result.status == 2
-    assert "is not a GPU; write NODE/NUMBER, such as n1/3" in result.stderr
+def test_what_is_no_gpu_is_wrong_usage(dljob, tmp_path):
+    for gpu in ("n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"):
+        result = dljob("gpu", "cordon", gpu, "--state", tmp_path)
+        assert result.status == 2
+        assert "is not a GPU; write NODE/NUMBER, such as n1/3" in result.stderr
 
 
 def test_settings_are_shown_as_a_table_and_as_a_file(played):
@@ -567,57 +468,20 @@ def test_settings_are_shown_as_a_table_and_as_a_file(played):
     )
 
 
+@pytest.mark.processes
 def test_colours_are_for_a_terminal_only(busy):
     def seen(**environment):
-        leader, follower = pty.openpty()
-        script = f"from dlctl.main import run; run(['get', '--state', {str(busy.up.root)!r}])"
-        environment = {
-            **{k: v for k, v in os.environ.items() if k != "NO_COLOR"},
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "TERM": "xterm",
-            **environment,
-        }
-        subprocess.run([sys.executable, "-c", script], stdout=follower, env=environment, check=True)
-        os.close(follower)
-        text = b""
-        # The terminal that all have closed ends with an error, and may be read in several parts.
-        with contextlib.suppress(OSError):
-            while block := os.read(leader, 65536):
-                text += block
-        os.close(leader)
-        return text.decode()
+        words = ("get", "--state", busy.up.root)
+        with Terminal(*words, cwd=busy.folder, TERM="xterm", **environment) as terminal:
+            assert terminal.status() == 0
+        return terminal.seen
 
     assert "\x1b[32mRunning" in seen()
     assert "\x1b" not in seen(NO_COLOR="1")
     assert "\x1b" not in busy("get").stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_told_how_to_complete(dljob, shell):
-    text = dljob("completion", shell).stdout
-    assert "_DLJOB_COMPLETE" in text
+def test_shells_are_told_how_to_complete(dljob):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_DLJOB_COMPLETE" in dljob("completion", shell).stdout
     assert dljob("completion", "csh").status == 2
-
-
-def test_verbs_options_and_names_are_completed(busy):
-    def complete(*words):
-        script = "from dlctl.main import main; import sys; sys.argv[0] = 'dljob'; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "_DLJOB_COMPLETE": "bash_complete",
-                "COMP_WORDS": " ".join(words),
-                "COMP_CWORD": str(len(words) - 1),
-                "DLJOB_STATE": str(busy.up.root),
-            },
-        )
-        return {line.partition(",")[2] for line in done.stdout.splitlines()}
-
-    assert complete("dljob", "sus") == {"suspend"}
-    assert complete("dljob", "why", "ru") == {"runs"}
-    assert "--dry-run" in complete("dljob", "submit", "--dr")

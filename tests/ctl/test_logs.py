@@ -1,5 +1,6 @@
 """The log of a job's training: whole, at its end, and as it goes on."""
 
+import itertools
 import os
 import time
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from dlctl.output.jobviews import JobView
 from dlctl.verbs.watching.logs import find_node
 from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import LogLimits, turn_over
-from tests.ctl.running import Live, Result, run_apart
+from tests.ctl.running import Live, Result
 
 
 class Logs:
@@ -28,6 +29,12 @@ class Logs:
             file.write(text)
 
 
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch):
+    monkeypatch.setattr(following, "LOOK_S", 0.01)
+    monkeypatch.setattr(following, "ASK_S", 0.01)
+
+
 @pytest.fixture
 def logs(played):
     played.submit("a")
@@ -36,27 +43,22 @@ def logs(played):
 
 def test_a_log_is_printed_whole_or_from_its_end(played, logs):
     lines = [f"step {number}" for number in range(10_000)]
-    logs.write("n1", "\n".join(lines) + "\n")
-    assert run_apart("logs", "a", "--state", played.up.root).stdout.splitlines() == lines
+    # A last line without its end is a line.
+    logs.write("n1", "\n".join(lines))
+    assert played("logs", "a").stdout.splitlines() == lines
     for count in (0, 1, 2, 9_999, 10_000, 20_000):
-        result = run_apart("logs", "a", "--tail", count, "--state", played.up.root)
+        result = played("logs", "a", "--tail", count)
         assert result.stdout.splitlines() == lines[len(lines) - min(count, len(lines)) :]
-
-
-def test_a_last_line_without_its_end_is_a_line(played, logs):
-    logs.write("n1", "first\nsecond")
-    assert run_apart("logs", "a", "--state", played.up.root).stdout == "first\nsecond"
-    assert run_apart("logs", "a", "--tail", 1, "--state", played.up.root).stdout == "second"
 
 
 def test_lines_of_several_nodes_bear_their_names_unless_one_is_named(played, logs):
     logs.write("n1", "one\n")
     logs.write("n2", "two\n")
-    both = run_apart("logs", "a", "--state", played.up.root)
+    both = played("logs", "a")
     assert both.stdout == "[n1] one\n[n2] two\n"
-    one = run_apart("logs", "a", "--node", "n2", "--state", played.up.root)
+    one = played("logs", "a", "--node", "n2")
     assert one.stdout == "two\n"
-    none = run_apart("logs", "a", "--node", "n3", "--state", played.up.root)
+    none = played("logs", "a", "--node", "n3")
     assert (none.status, none.stderr) == (
         1,
         "dljob: a has no log of n3; nodes with one: n1, n2\n",
@@ -65,11 +67,11 @@ def test_lines_of_several_nodes_bear_their_names_unless_one_is_named(played, log
 
 def test_a_job_that_has_written_nothing_is_told_so(played):
     played.submit("a")
-    result = run_apart("logs", "a", "--state", played.up.root)
+    result = played("logs", "a")
     assert (result.status, result.stdout) == (0, "")
     assert result.stderr == "a has written nothing yet; -f waits for it\n"
     played.do("take", "a", CauseCode.BEHIND, phase=Phase.FAILED)
-    over = run_apart("logs", "a", "--state", played.up.root)
+    over = played("logs", "a")
     assert over.stderr == "a has written nothing\n"
 
 
@@ -85,9 +87,9 @@ def test_only_what_was_written_lately_is_printed(played, logs):
         ("30s", ""),
         ("2h", "old\nhalf a line\nnew\n"),
     ):
-        result = run_apart("logs", "a", "--since", since, "--state", played.up.root)
+        result = played("logs", "a", "--since", since)
         assert (result.stdout, result.stderr) == (wanted, "")
-    assert run_apart("logs", "a", "--since", "soon", "--state", played.up.root).status == 2
+    assert played("logs", "a", "--since", "soon").status == 2
 
 
 def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
@@ -157,9 +159,9 @@ def test_a_log_that_was_never_looked_at_is_as_old_as_its_file(tmp_path):
 
 
 def test_a_rank_is_looked_for_where_it_is_now(played, logs):
-    none = run_apart("logs", "a", "--rank", 0, "--state", played.up.root)
+    none = played("logs", "a", "--rank", 0)
     assert (none.status, "a has no GPUs now (Submitted)" in none.stderr) == (1, True)
-    both = run_apart("logs", "a", "--rank", 0, "--node", "n1", "--state", played.up.root)
+    both = played("logs", "a", "--rank", 0, "--node", "n1")
     assert both.status == 2
     job = {
         "metadata": {"name": "a"},
@@ -188,55 +190,47 @@ def ranks(played):
 
 def test_a_rank_of_a_job_with_a_process_for_each_gpu_shows_its_own_lines_alone(played, ranks):
     def told(*words):
-        return run_apart("logs", "a", *words, "--state", played.up.root).stdout
+        return played("logs", "a", *words).stdout
 
-    assert told("--rank", 0) == "alone\nzero\n5%\n"
+    assert told("--rank", 0) == "alone\nzero\n5%\r"
     assert told("--rank", 2) == "two\n"
     assert told("--rank", 10) == "ten\n"
     assert told("--rank", 1, "--tail", 2) == "one\n[n2] moved\n"
     assert "rank 2 | two" in told()
-    missing = run_apart("logs", "a", "--rank", 5, "--state", played.up.root)
+    missing = played("logs", "a", "--rank", 5)
     assert missing.stderr == "rank 5 of a has written nothing yet; -f waits for it\n"
-
-
-def test_a_rank_is_followed_from_its_last_lines_on(played, ranks):
-    with follow(played, "--rank", 0, "--tail", 1) as live:
-        # A state of a progress bar has no line break.
-        ranks.write("n2", "rank 1 | other\nrank 0 | news\n")
-        assert live.line().splitlines()[-1].endswith("news")
-        end(played)
-        assert live.rest() == Result(0, "", "")
 
 
 def follow(played, *words):
     return Live("logs", "a", "-f", *words, "--state", played.up.root)
 
 
-def end(played):
-    played.do("record", "a", phase=Phase.COMPLETED)
-
-
-def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, logs):
-    with follow(played) as live:
-        for number in range(5):
-            logs.write("n1", f"step {number}\n")
-            assert live.line() == f"step {number}\n"
-        logs.write("n1", "the end")
-        end(played)
+@pytest.mark.processes
+@pytest.mark.story
+def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, ranks):
+    limits = LogLimits(largest_bytes=4096)
+    with follow(played, "--rank", 0, "--tail", 1) as live:
+        # A state of a progress bar has no line break.
+        ranks.write("n2", "rank 1 | other\nrank 0 | news\n")
+        assert live.line().splitlines()[-1].endswith("news")
+        live.interrupt()
+        # The line break comes after the ^C of a terminal.
+        assert live.rest() == Result(130, "", "\n")
+    with follow(played, "--node", "n1", "--tail", 1) as live:
+        assert live.line().endswith("rank 1 | one\n")
+        for number in range(3):
+            ranks.write("n1", f"{'x' * 5000} {number}\n")
+            # Not while the other one looks.
+            while not turn_over(ranks.folder / "n1.log", limits):
+                pass
+        assert [live.line()[-2:] for _ in range(3)] == ["0\n", "1\n", "2\n"]
+        ranks.write("n1", "the end")
+        played.do("record", "a", phase=Phase.COMPLETED)
         assert live.rest() == Result(0, "the end", "")
 
 
-def test_following_ends_with_ctrl_c(played, logs):
-    logs.write("n1", "step 1\n")
-    with follow(played) as live:
-        assert live.line() == "step 1\n"
-        live.interrupt()
-        end = live.rest()
-        # The line break comes after the ^C of a terminal.
-        assert end == Result(130, "", "\n")
-
-
-def test_a_log_that_is_turned_over_is_followed_on(played, logs):
+@pytest.mark.processes
+def test_what_is_followed_may_be_renamed_grow_on_another_node_and_go(played, logs):
     logs.write("n1", "old 1\nold 2\n")
     with follow(played, "--tail", 1) as live:
         assert live.line() == "old 2\n"
@@ -245,7 +239,9 @@ def test_a_log_that_is_turned_over_is_followed_on(played, logs):
         assert live.line() == "new 1\n"
         (logs.folder / "n1.log").write_text("n 2\n", encoding="utf-8")
         assert live.line() == "n 2\n"
-        end(played)
+        logs.write("n2", "first\nsecond\n")
+        assert [live.line(), live.line()] == ["[n2] first\n", "[n2] second\n"]
+        played.up.do(lambda stage: stage.registry.forget(JobId("a")))
         assert live.rest() == Result(0, "", "")
 
 
@@ -264,43 +260,6 @@ def test_a_log_that_was_renamed_and_is_not_begun_anew_yet_is_not_read_twice(play
         return {"n1": path}, len(looks) > 5
 
     assert [line.text for line in following.follow(find, None)] == [b"old\n", b"new\n"]
-
-
-def test_a_log_in_parts_is_read_as_the_one_that_it_was(played, logs):
-    (logs.folder / "n1.log.2").write_text("one\ntwo\nthr", encoding="utf-8")
-    (logs.folder / "n1.log.1").write_text("ee\nfour\n", encoding="utf-8")
-    (logs.folder / "n1.log").write_text("", encoding="utf-8")
-    lines = ["one", "two", "three", "four"]
-    for live in ("", "five", "five\nsix\n"):
-        (logs.folder / "n1.log").write_text(live, encoding="utf-8")
-        all_lines = lines + live.split()
-        for count in (None, 0, 1, 2, 3, 4, 5, 6, 9):
-            path = logs.folder / "n1.log"
-            told = b"".join(each.text for each in following.read_lines({"n1": path}, count))
-            wanted = all_lines if count is None else all_lines[len(all_lines) - min(count, 9) :]
-            if count is not None and count >= len(all_lines):
-                wanted = all_lines
-            assert told.decode().split() == wanted
-    assert run_apart("logs", "a", "--tail", 3, "--state", played.up.root).stdout == (
-        "four\nfive\nsix\n"
-    )
-
-
-def test_who_follows_a_log_loses_nothing_when_it_is_turned_over(played, logs):
-    limits = LogLimits(largest_bytes=4096)
-    with follow(played) as live:
-        logs.write("n1", "first\n")
-        assert live.line() == "first\n"
-        for number in range(3):
-            logs.write("n1", f"{'x' * 5000} {number}\n")
-            # Not while the other one looks.
-            while not turn_over(logs.folder / "n1.log", limits):
-                pass
-        logs.write("n1", "last\n")
-        assert [live.line()[-2:] for _ in range(3)] == ["0\n", "1\n", "2\n"]
-        assert live.line() == "last\n"
-        end(played)
-        assert live.rest() == Result(0, "", "")
 
 
 def test_a_log_that_has_grown_again_since_it_was_turned_over_is_read_in_order(played, logs):
@@ -322,14 +281,6 @@ def test_a_log_that_has_grown_again_since_it_was_turned_over_is_read_in_order(pl
     assert told == [b"st\n", b" 0\n", b" 1\n", b" 2\n", b" 3\n"]
 
 
-def test_a_node_that_comes_later_is_followed_from_its_beginning(played, logs):
-    logs.write("n1", "old\none\n")
-    with follow(played, "--tail", 1) as live:
-        assert live.line() == "one\n"
-        logs.write("n2", "first\nsecond\n")
-        assert [live.line(), live.line()] == ["[n2] first\n", "[n2] second\n"]
-
-
 def test_a_controller_that_ends_does_not_end_the_following(played, logs):
     """It is the training that writes; the next controller tells when it has ended."""
     looks: list[None] = []
@@ -345,14 +296,6 @@ def test_a_controller_that_ends_does_not_end_the_following(played, logs):
     assert (told, len(looks)) == ([b"step 1\n"], 4)
 
 
-def test_a_job_that_is_gone_has_ended(played, logs):
-    logs.write("n1", "step 1\n")
-    with follow(played) as live:
-        assert live.line() == "step 1\n"
-        played.up.do(lambda stage: stage.registry.forget(JobId("a")))
-        assert live.rest() == Result(0, "", "")
-
-
 def test_a_line_longer_than_any_memory_is_passed_on_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(following, "LONGEST_LINE", 1000)
     monkeypatch.setattr(following, "BLOCK", 300)
@@ -364,14 +307,13 @@ def test_a_line_longer_than_any_memory_is_passed_on_in_pieces(tmp_path, monkeypa
     assert pieces[-1] == b"short\n"
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\n", b"a\nb", b"a\r10%\r20%\nb\n"])
-@pytest.mark.parametrize("block", [1, 2, 1 << 16])
-def test_the_last_lines_are_found_in_any_text(tmp_path, monkeypatch, text, block):
-    monkeypatch.setattr(following, "BLOCK", block)
+def test_the_last_lines_are_found_in_any_text(tmp_path, monkeypatch):
     path = tmp_path / "n1.log"
-    path.write_bytes(text)
-    lines = text.split(b"\n")
-    whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-    for count in range(4):
-        told = b"".join(line.text for line in following.read_lines({"n1": path}, count))
-        assert told == b"".join(whole[max(0, len(whole) - count) :])
+    for text in (b"", b"\n", b"a", b"a\n", b"\n\n", b"a\nb", b"a\r10%\r20%\nb\n"):
+        path.write_bytes(text)
+        lines = text.split(b"\n")
+        whole = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+        for block, count in itertools.product((1, 2, 1 << 16), range(4)):
+            monkeypatch.setattr(following, "BLOCK", block)
+            told = b"".join(line.text for line in following.read_lines({"n1": path}, count))
+            assert told == b"".join(whole[max(0, len(whole) - count) :]), (text, block, count)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlctl.verbs.agents.protocol import Server
-from tests.ctl.agents import offered, serving
+from tests.ctl.agents import offered
 
 MISTAKES = (
     "null",
@@ -59,21 +59,20 @@ GREETING = b'{"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params":
 PING = b'{"jsonrpc": "2.0", "id": "last", "method": "ping"}'
 
 
+DEEP = (
+    '{"jsonrpc": "2.0", "id": "deep", "method": "tools/call", "params": {"name": "preview_job", '
+    f'"arguments": {{"document": {"[" * 900}{"]" * 900}}}}}}}'
+)
+
+
 def test_no_mistake_ends_the_server(root):
-    with serving("--state", root) as client:
-        client.greet()
-        send_mistakes(client)
-
-
-def send_mistakes(client):
-    for line in MISTAKES:
-        client.send(line)
-        answer = client.read()
-        assert answer["error"]["code"] in (-32700, -32600, -32602), line[:100]
-    for line in NOTICES:
-        client.send(line)
-    assert client.ask("ping")["result"] == {}
-    assert client.close() == (0, b"", b"")
+    lines = [each.encode() for each in (*MISTAKES, *NOTICES, DEEP)]
+    greeted, *answers, deep, last = exchange([GREETING, *lines, PING], root)
+    assert greeted["id"] == "hello"
+    assert len(answers) == len(MISTAKES)
+    assert {each["error"]["code"] for each in answers} <= {-32700, -32600, -32602}
+    assert (deep["id"], deep["result"]["isError"]) == ("deep", True)
+    assert last == {"jsonrpc": "2.0", "id": "last", "result": {}}
 
 
 JSON = st.recursive(
@@ -101,7 +100,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(messages=st.lists(MESSAGES | JSON, max_size=8))
 def test_whatever_is_sent_each_request_has_one_answer_and_the_server_goes_on(messages):
     lines = [GREETING, *(json.dumps(each).encode() for each in messages), PING]

@@ -102,37 +102,27 @@ def test_what_was_measured_is_learnt_beside_what_was_known(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("change", "options", "told"),
-    [
+def test_what_cannot_be_measured_is_refused_before_anything_runs(dljob, job, tmp_path):
+    whole = yaml.safe_load(job.read_text(encoding="utf-8"))
+    template = whole["spec"]["template"]
+    for change, options, told in (
         ({}, ["--gpus=1,3"], "--gpus: 3 is not an option of the job; give some of 1, 2"),
         ({"profile": None}, [], "spec.profile.model: is missing; name the model"),
         ({}, ["--gpus=1,x"], "'1,x' is not a list of numbers of GPUs; write such as 1,2,4"),
         ({}, ["--cluster=1x1"], "there are 1 GPUs and 2 are to be measured"),
-        ({"auxiliaries": [{"name": "ps", "template": {}}]}, [], "needs a cluster"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_anything_runs(
-    dljob, job, tmp_path, change, options, told
-):
-    document = yaml.safe_load(job.read_text())
-    spec = document["spec"] | change
-    document["spec"] = {name: value for name, value in spec.items() if value is not None}
-    if "auxiliaries" in change:
-        document["spec"]["auxiliaries"][0]["template"] = document["spec"]["template"]
-    job.write_text(yaml.safe_dump(document))
-    cluster = [] if any("cluster" in each for each in options) else ["--cluster=1x2"]
-    result = dljob(
-        "profiles", "measure", job, *cluster, *options, "--store", tmp_path / "profiles.db"
-    )
-    assert result.status != 0
-    assert told in result.stderr
-
-
-def test_a_file_with_several_jobs_is_refused(dljob, job, tmp_path):
+        ({"auxiliaries": [{"name": "ps", "template": template}]}, [], "needs a cluster"),
+        ({}, ["--mini-epochs", "--gpus=1"], "--mini-epochs decides what to measure"),
+    ):
+        spec = whole["spec"] | change
+        spec = {name: value for name, value in spec.items() if value is not None}
+        job.write_text(yaml.safe_dump(whole | {"spec": spec}), encoding="utf-8")
+        # The last of an option counts.
+        words = ("--cluster=1x2", *options, "--store", tmp_path / "profiles.db")
+        result = dljob("profiles", "measure", job, *words)
+        assert result.status != 0
+        assert told in result.stderr
     job.write_text(f"{job.read_text()}---\n{job.read_text()}")
-    store = tmp_path / "profiles.db"
-    result = dljob("profiles", "measure", job, "--cluster=1x2", "--store", store)
+    result = dljob("profiles", "measure", job, "--cluster=1x2")
     assert "holds 2 documents; put the job that you measure into a file of its own" in result.stderr
 
 
@@ -160,17 +150,12 @@ class Losing(Bench):
         return {}
 
 
-@pytest.mark.parametrize(
-    ("is_final", "words"),
-    [(True, "replay ended before it did train"), (False, "replay did not train")],
-)
-def test_a_job_that_loses_its_gpus_while_it_is_measured_is_stuck_with_the_reason(
-    job, is_final, words
-):
+def test_a_job_that_loses_its_gpus_while_it_is_measured_is_stuck_with_the_reason(job):
     document = yaml.safe_load(job.read_text(encoding="utf-8"))
     course = Course(counts=[1], patience_s=-1.0)
-    with pytest.raises(Stuck, match=rf"{words}.*: exit code 3"):
-        asyncio.run(profile_job(Losing(is_final=is_final), document, course=course))
+    for is_final, words in ((True, "ended before it did train"), (False, "did not train")):
+        with pytest.raises(Stuck, match=rf"replay {words}.*: exit code 3"):
+            asyncio.run(profile_job(Losing(is_final=is_final), document, course=course))
 
 
 @pytest.mark.slow
@@ -194,10 +179,3 @@ def test_mini_epochs_measure_the_two_smallest_numbers_of_gpus(dljob, job, tmp_pa
     opened.close()
     assert profile is not None
     assert {shape.gpus for shape in profile.speeds} == {1, 2}
-
-
-def test_mini_epochs_say_themselves_what_is_measured(dljob, job, tmp_path):
-    store = tmp_path / "profiles.db"
-    result = dljob("profiles", "measure", job, "--mini-epochs", "--gpus=1", "--store", store)
-    assert result.status != 0
-    assert "--mini-epochs decides what to measure" in result.stderr

@@ -1,28 +1,25 @@
 """A command that root runs as another user has no way into root's terminal."""
 
 import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.ctl.running import LONGEST_S
+from tests.ctl.terminals import Terminal
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root runs commands as other users")
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root runs commands as other users"),
+    pytest.mark.processes,
+]
 
 NOBODY = 65534
 LEGACY = Path("/proc/sys/dev/tty/legacy_tiocsti")
 TYPES = "import fcntl, termios; [fcntl.ioctl(1, termios.TIOCSTI, c.encode()) for c in 'id\\n']"
 """Types a command at the terminal that it prints to, as if its user had."""
 IN_A_TERMINAL = """
-import fcntl, os, select, signal, subprocess, sys, termios
+import os, select, signal, subprocess, sys
 # A shell ignores Ctrl-C in what it runs in the background, such as these tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from dlctl.backends.local import own_terminal
 copy = own_terminal._copy
 def copy_late(source, sink):
@@ -42,33 +39,15 @@ print("status", status, "typed" if typed else "clean")
 
 def run_at_a_terminal(way: str, *command: str, keys: str = "") -> str:
     """Run a command of another user in a terminal of root's, and return all that this shows."""
-    leader, follower = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", IN_A_TERMINAL, way, *command]
-    process = subprocess.Popen(
-        words,
-        start_new_session=True,
-        env=environment,
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen, end = "", time.monotonic() + LONGEST_S
-    try:
-        while "typed" not in seen and "clean" not in seen:
-            assert select.select([leader], [], [], max(0.0, end - time.monotonic()))[0], seen
-            seen += os.read(leader, 65536).decode()
-            if keys and "ready" in seen:
-                os.write(leader, keys.encode())
-                keys = ""
-    finally:
-        process.kill()
-        process.wait()
-        os.close(leader)
-    return seen
+    with Terminal(way, *command, cwd=Path("/"), script=IN_A_TERMINAL) as terminal:
+        if keys:
+            terminal.until("ready")
+            terminal.type(keys)
+        terminal.until("typed", "clean")
+        return terminal.seen
 
 
+@pytest.mark.story
 def test_what_it_types_is_not_typed_at_the_terminal_of_root():
     python = "/usr/bin/python3"
     if LEGACY.exists() and LEGACY.read_text().strip() == "1":
@@ -77,6 +56,7 @@ def test_what_it_types_is_not_typed_at_the_terminal_of_root():
     assert "status 0 clean" in run_at_a_terminal("own", python, "-c", TYPES)
 
 
+@pytest.mark.story
 def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     script = (
         "test -t 0 && test -t 1 && id -u; stty size; echo ready; read line; echo got $line; exit 3"
@@ -93,15 +73,12 @@ def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     assert "status 4 clean" in seen
 
 
-def test_it_shows_what_a_command_prints_right_before_it_ends():
+def test_it_shows_what_a_command_prints_right_before_it_ends_and_nothing_stays_behind():
     seen = run_at_a_terminal(
         "late", "/bin/sh", "-c", "echo ready; read line; echo got $line; exit 3", keys="hello\n"
     )
     assert "got hello" in seen
     assert "status 3 clean" in seen
-
-
-def test_what_it_leaves_behind_cannot_read_what_root_types_later():
-    # It would take the line that root types after the command has ended.
+    # What it leaves behind would take the line that root types after the command has ended.
     script = "(read line; echo stolen $line) </dev/tty & exit 0"
     assert "status 0 clean" in run_at_a_terminal("own", "/bin/sh", "-c", script)

@@ -6,16 +6,12 @@ job.
 import csv
 from dataclasses import replace
 
-import pytest
-
 from dlsim.clusters import fill_nodes
 from dlsim.jobs.checkpointing import Kind
 from dlsim.jobs.savings import with_checkpoint
 from dlsim.premises import list_premises
 from dlsim.scenarios import Scenario, build_setting, read_workload
-from tests.ctl.running import HEADER, run_apart
-
-ITP = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,iterations\n"
+from tests.ctl.running import HEADER
 
 
 def assumed(dljob, *options: object) -> str:
@@ -54,45 +50,12 @@ def test_rigid_jobs_are_said_to_be_rigid(dljob, folder):
             assert (row["speeds_of"], row["drawn_by_lot"]) == ("", "no")
 
 
-def test_models_that_were_measured_are_not_said_to_be_drawn(dljob, folder):
-    (folder / "itp.csv").write_text(f"{ITP}a,0,600,2,resnet50,256,1000\n", encoding="utf-8")
-    told = assumed(dljob, "itp.csv", "--gpus", 8)
-    assert "drawn by lot" not in told
-    assert "each job those on which its model was measured" in told
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ((), "a change in place takes 30 s and a start 114 s"),
-        (("--restart-cost", 7), "a change in place takes 7 s and a start 7 s"),
-        (("--mechanism", "recreate"), "a change by recreating its pods takes 216 s"),
-        ((), "policies know the true length of each job and true speeds"),
-        (("--sizes", "unknown"), "policies know no lengths and true speeds"),
-        (("--size-error", 0.2), "policies know wrong lengths (--size-error) and true speeds"),
-        (("--speed-error", 0.2), "and speeds that are not the true ones"),
-        (("--world", "sia", "--size-error", 0.1), "(--size-error) and true speeds"),
-    ],
-)
-def test_costs_and_knowledge_are_said(dljob, folder, options, sentence):
-    assert sentence in assumed(dljob, "five.csv", *options)
-
-
-def test_failing_nodes_say_what_they_cost(dljob, folder):
-    (folder / "lost.csv").write_text("time_s,node,event\n10,node-0,lost\n", encoding="utf-8")
-    told = assumed(dljob, "five.csv", "--failures", "lost.csv")
-    assert "fall back to their last checkpoint, which is at most 600 s of training old" in told
-
-
 def test_a_table_has_it_below(dljob, folder):
     table = dljob("simulate", "five.csv", "--gpus", 8).stdout
     _, _, below = table.partition("\nAssumed:\n")
     assert below.startswith("- no speeds are known of all jobs")
     assert below.count("\n- ") == 3
-
-
-def test_csv_holds_figures_alone(dljob, folder):
-    assert "assumed" not in dljob("simulate", "five.csv", "-o", "csv").rows[0]
+    assert max(map(len, below.splitlines())) <= 140
 
 
 def test_fairness_slowdown_and_queueing_time_are_in_table_and_json(dljob, folder):
@@ -104,12 +67,6 @@ def test_fairness_slowdown_and_queueing_time_are_in_table_and_json(dljob, folder
     table = dljob("simulate", "five.csv", "--gpus", 8).stdout
     for title in ("slowdown", "avg wait", "worst rho", "unfair"):
         assert title in table
-
-
-def test_lines_are_no_wider_than_the_terminal(folder):
-    told = run_apart("simulate", "five.csv", "--gpus", 8, cwd=folder).stdout
-    _, _, below = told.partition("\nAssumed:\n")
-    assert max(map(len, below.splitlines())) <= 140
 
 
 def test_jobs_that_save_nothing_are_counted(folder):
@@ -126,32 +83,22 @@ def test_jobs_that_save_nothing_are_counted(folder):
     )
 
 
-@pytest.mark.parametrize("where", ["column", "annotation", "option"])
-def test_what_a_job_has_of_a_checkpoint_can_be_said(folder, where):
-    options = ["--no-checkpoint", "1"] if where == "option" else []
-    trace = folder / "said.csv"
-    if where == "column":
-        trace.write_text(
-            "job_id,submit_time_s,duration_s,num_gpus,checkpoint\na,0,90,1,none\nb,0,90,1,none\n"
-        )
-    elif where == "annotation":
-        trace = folder / "said.yaml"
-        trace.write_text(
-            "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata:\n  name: a\n  annotations:\n"
-            "    sim.dljob.io/checkpoint: none\nspec:\n  gpus: {options: [1]}\n  training:"
-            " {iterations: 90}\n"
-        )
-    else:
-        trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,90,1\nb,0,90,1\n")
-    result = run_apart("simulate", trace, "--gpus", 8, *options, cwd=folder)
-    assert result.status == 0, result.stderr
-    assert "save no checkpoint" in result.stdout
-
-
-def test_a_kind_of_checkpoint_that_there_is_not_is_refused_with_its_line(folder):
-    trace = folder / "wrong.csv"
-    trace.write_text("job_id,submit_time_s,duration_s,num_gpus,checkpoint\na,0,90,1,maybe\n")
-    result = run_apart("simulate", trace, cwd=folder)
-    assert result.status != 0
-    for part in ("wrong.csv:2", "checkpoint", "'maybe'", "good, none, broken"):
+def test_what_a_job_has_of_a_checkpoint_can_be_said(dljob, folder):
+    (folder / "column.csv").write_text(f"{HEADER.strip()},checkpoint\na,0,90,1,none\n")
+    (folder / "option.csv").write_text(f"{HEADER}a,0,90,1\n")
+    (folder / "annotation.yaml").write_text(
+        "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata:\n  name: a\n  annotations:\n"
+        "    sim.dljob.io/checkpoint: none\nspec:\n  gpus: {options: [1]}\n  training:"
+        " {iterations: 90}\n"
+    )
+    for name, more in (
+        ("column.csv", ()),
+        ("option.csv", ("--no-checkpoint", 1)),
+        ("annotation.yaml", ()),
+    ):
+        assert "save no checkpoint" in assumed(dljob, name, "--gpus", 8, *more)
+    (folder / "column.csv").write_text(f"{HEADER.strip()},checkpoint\na,0,90,1,maybe\n")
+    result = dljob("simulate", "column.csv")
+    assert result.status == 1
+    for part in ("column.csv:2", "checkpoint", "'maybe'", "good, none, broken"):
         assert part in result.stderr

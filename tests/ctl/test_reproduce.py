@@ -53,13 +53,6 @@ def test_the_table_sets_theirs_and_ours_beside_each_other():
     assert second.split() == ["c", "makespan", "reduction", "%", "45", "44.2", "3.1", "0.982"]
 
 
-def test_csv_rows_have_a_header():
-    assert show_rows(ROWS, "csv").splitlines()[:2] == [
-        "item,quantity,unit,paper,ours,spread",
-        "a/b,time,s,100.0,97.5,0.0",
-    ]
-
-
 def test_pictures_are_written_where_they_are_wanted(dljob, small, folder):
     result = dljob("reproduce", "peers", "--plot=pictures")
     names = sorted(path.name for path in (folder / "pictures").iterdir())

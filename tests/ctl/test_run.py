@@ -1,6 +1,7 @@
 """``dljob run``: a command becomes a job, and its terminal follows it."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -63,24 +64,20 @@ def describe(played, document):
     return played("describe", document["metadata"]["name"]).stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
+def test_a_job_is_named_by_its_script():
+    for words, name in (
         (["python", "train.py"], "train"),
         (["python", "-m", "lib.nets.train"], "train"),
         (["torchrun", "--nproc", "4", "a/Fine_Tune.py", "x.py"], "fine-tune"),
         (["/usr/bin/true"], "true"),
         (["___"], "job"),
         (["x" * 90 + ".py"], "x" * 40),
-    ],
-)
-def test_a_job_is_named_by_its_script(words, name):
-    assert name_of(words) == name
+    ):
+        assert name_of(words) == name
 
 
-@pytest.mark.parametrize(
-    ("line", "step"),
-    [
+def test_the_usual_lines_tell_the_progress():
+    for line, step in (
         ("step 12 loss 0.3", "12"),
         ("[Iter: 12/100]", "12"),
         ("Iteration=12", "12"),
@@ -88,13 +85,9 @@ def test_a_job_is_named_by_its_script(words, name):
         ("epoch 3", None),
         ("| 0.5 | 12 |", None),
         ("steps", None),
-    ],
-)
-def test_the_usual_lines_tell_the_progress(line, step):
-    import re
-
-    found = re.search(USUAL_PROGRESS, line)
-    assert (found and found["iteration"]) == step
+    ):
+        found = re.search(USUAL_PROGRESS, line)
+        assert (found and found["iteration"]) == step
 
 
 def test_what_is_wrong_is_told_by_field(played):
@@ -116,6 +109,8 @@ def test_names_that_are_taken_are_counted_unless_they_are_given(played):
     assert 'metadata.name: "a" is a job already' in result.stderr
 
 
+@pytest.mark.processes
+@pytest.mark.story
 def test_while_it_waits_it_is_told_why_and_then_what_it_writes(played):
     with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
         played.up.until_submitted("a")
@@ -131,6 +126,7 @@ def test_while_it_waits_it_is_told_why_and_then_what_it_writes(played):
         assert end.stderr.endswith("a is Failed: rank 0 broke\n")
 
 
+@pytest.mark.processes
 def test_a_job_that_is_cancelled_by_another_is_told(played):
     with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
         played.up.until_submitted("a")
@@ -139,8 +135,9 @@ def test_a_job_that_is_cancelled_by_another_is_told(played):
         assert (end.status, end.stderr.endswith("a was cancelled\n")) == (1, True)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("typed", "is_cancelled"), [("c\n", True), ("d\n", False), ("\n", False), ("\x03", False)]
+    ("typed", "is_cancelled"), [("c\n", True), ("d\n", False), ("\x03", False)]
 )
 def test_ctrl_c_asks_and_a_second_one_leaves_the_job_running(played, typed, is_cancelled):
     words = ("run", "--state", played.up.root, "--", "python", "a.py")
@@ -157,6 +154,7 @@ def test_ctrl_c_asks_and_a_second_one_leaves_the_job_running(played, typed, is_c
 
 
 @pytest.mark.processes
+@pytest.mark.story
 def test_ordinary_scripts_run_and_pass_their_exit_status_on(root):
     script = root / "train.py"
     script.write_text(TRAIN, encoding="utf-8")

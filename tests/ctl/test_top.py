@@ -1,30 +1,16 @@
 """The screen of ``dljob top``, in windows of every size."""
 
-import contextlib
-import fcntl
-import os
-import pty
 import re
-import select
-import shutil
-import signal
-import struct
-import subprocess
-import sys
-import termios
-import threading
-import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcore.model import CauseCode
 from dlctl.output.frames import Frame, Sight, Window
 from dlctl.output.gpu_map import Signs
 from dlctl.output.jobviews import JobView
-from tests.ctl.running import LONGEST_S
 from tests.ctl.terminals import Terminal
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}
@@ -70,13 +56,6 @@ def test_gpus_are_a_map_of_who_has_them():
     assert "3 jobs: 1 running, 1 queued, 1 completed" in lines[0]
 
 
-def test_in_a_narrow_window_the_time_has_no_line_of_its_own():
-    nodes = [node("n1", "runs", "runs", ".", "x")]
-    first, second = draw(BUSY, nodes, 80)[:2]
-    assert re.match(r"dljob top .* \d\d:\d\d:\d\d  4 GPUs", first)
-    assert second == "3 jobs: 1 running, 1 queued, 1 completed"
-
-
 def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     header, runs, waits, done = draw(BUSY, [node("n1", ".")])[3:]
     assert header.split() == [
@@ -89,14 +68,6 @@ def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     assert done.split()[:4] == ["done", "Completed", "0", "████████████"]
 
 
-def test_the_bar_of_a_job_that_ended_early_is_as_long_as_its_progress():
-    ended = {"type": "Finished", "reason": "EndedEarly"}
-    status = {"phase": "Completed", "conditions": [ended], "progress": {"fraction": 0.5}}
-    early = view("early", "Completed", iteration=5, fraction=0.5, document={"status": status})
-    (line,) = [line for line in draw([early], [node("n1", ".")]) if "early" in line]
-    assert "██████░░░░░░ 50%" in line
-
-
 def test_what_there_is_no_room_for_is_told():
     jobs = [view(f"job-{number}") for number in range(30)]
     lines = draw(jobs, [node("n1", "."), node("n2", ".")], width=50, height=12, skipped=3)
@@ -107,24 +78,10 @@ def test_what_there_is_no_room_for_is_told():
     assert lines[-1].startswith(f"3 more above; {30 - 3 - shown} more below; no room for AGE, RES")
 
 
-def test_more_nodes_than_there_is_room_for_are_counted():
-    nodes = [node(f"node-{number:03}", *"........") for number in range(100)]
-    lines = draw(BUSY, nodes, width=60, height=20)
-    assert len(lines) <= 20
-    (told,) = [line for line in lines if "more rows of GPUs" in line]
-    shown = sum(line.count("node-") for line in lines)
-    hidden = int(told.split()[1])
-    # Two nodes fit on a line.
-    assert shown + 2 * hidden >= 100
-
-
-def test_a_node_that_is_wider_than_the_window_goes_on_below():
-    lines = draw([], [node("n1", *"." * 60)], width=40)
+def test_a_node_that_is_wider_than_the_window_goes_on_below_what_went_wrong():
+    lines = draw([], [node("n1", *"." * 60)], width=40, problem="gone; tries again")
     assert sum(line.count("·") for line in lines) == 60
-
-
-def test_what_went_wrong_is_shown_above_all():
-    assert "gone; tries again" in draw(BUSY, [], problem="gone; tries again")[1:3]
+    assert "gone; tries again" in lines[1:3]
 
 
 def test_a_job_keeps_its_letter_while_others_come_and_go():
@@ -138,6 +95,7 @@ def test_a_job_keeps_its_letter_while_others_come_and_go():
     assert signs.show("job-99").plain == "?"
 
 
+@settings(max_examples=30)
 @given(
     jobs=st.lists(
         st.builds(
@@ -192,6 +150,7 @@ def test_one_picture_is_printed_for_whoever_reads_it(busy):
     assert result.stdout.rstrip().endswith("waits: needs 4 GPUs")
 
 
+@pytest.mark.processes
 def test_the_map_of_one_picture_is_in_colour_at_a_terminal(busy, tmp_path):
     options = ("top", "--once", "--state", busy.up.root)
     with Terminal(*options, cwd=tmp_path, TERM="xterm-256color", NO_COLOR="") as screen:
@@ -208,109 +167,38 @@ def test_without_a_terminal_there_is_no_screen_to_fill(busy):
     )
 
 
-class Screen:
-    """A terminal of its own, and ``dljob top`` on it."""
-
-    def __init__(self, root, columns, lines):
-        self._leader, follower = pty.openpty()
-        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        script = "from dlctl.main import main; main()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", script, "top", "--interval", "0.1", "--state", str(root)],
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
-            env={
-                **{
-                    k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")
-                },
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "TERM": "xterm-256color",
-            },
-        )
-        os.close(follower)
-        self.seen = ""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        os.close(self._leader)
-
-    def until(self, text):
-        """Read on until this was shown."""
-        self.seen, old = "", self.seen
-        end = time.monotonic() + LONGEST_S
-        while text not in self.seen:
-            assert time.monotonic() < end, f"{text!r} is not shown after {old!r}: {self.seen!r}"
-            if select.select([self._leader], [], [], 1.0)[0]:
-                self.seen += os.read(self._leader, 65536).decode(errors="replace")
-
-    def press(self, keys):
-        os.write(self._leader, keys)
-
-    def end(self):
-        """Read all that it prints until its end; return its exit status."""
-        timer = threading.Timer(LONGEST_S, self.process.kill)
-        timer.start()
-        # A program that has ended has closed the terminal, which is an error of input and output.
-        with contextlib.suppress(OSError):
-            while block := os.read(self._leader, 65536):
-                self.seen += block.decode(errors="replace")
-        timer.cancel()
-        return self.process.wait()
+def screen(busy, tmp_path):
+    words = ("top", "--interval", "0.1", "--state", busy.up.root)
+    return Terminal(*words, cwd=tmp_path, columns=100, rows=14, TERM="xterm-256color")
 
 
-def test_the_screen_lives_scrolls_survives_its_controller_and_is_given_back(busy):
-    names = [f"job-{number:02}" for number in range(20)]
-    busy.submit(*names)
-    with Screen(busy.up.root, 100, 14) as screen:
-        screen.until("q quits")
-        assert "\x1b[?1049h" in screen.seen
+@pytest.mark.processes
+@pytest.mark.story
+def test_the_screen_lives_scrolls_survives_its_controller_and_is_given_back(busy, tmp_path):
+    busy.submit(*(f"job-{number:02}" for number in range(20)))
+    with screen(busy, tmp_path) as top:
+        top.until("q quits")
+        assert "\x1b[?1049h" in top.seen
         busy.do("record", "runs", iteration=750)
-        screen.until("75%")
-        screen.press(b"jj\x1b[B")
-        screen.until("3 more above")
-        screen.press(b"G")
-        screen.until("job-19")
+        top.until("75%")
+        top.type("jj\x1b[B")
+        top.until("3 more above")
+        top.type("G")
+        top.until("job-19")
         busy.up.stop()
-        screen.until("no dljob up answers at")
-        screen.press(b"q")
-        assert screen.end() == 0
+        top.until("no dljob up answers at")
+        top.type("q")
+        assert top.status() == 0
         # The terminal shows the former screen and the cursor again.
-        assert "\x1b[?1049l" in screen.seen
-        assert "\x1b[?25h" in screen.seen
+        assert "\x1b[?1049l" in top.seen
+        assert "\x1b[?25h" in top.seen
 
 
-def test_the_screen_is_given_back_at_ctrl_c(busy):
-    with Screen(busy.up.root, 100, 14) as screen:
-        screen.until("q quits")
-        screen.process.send_signal(signal.SIGINT)
-        assert screen.end() == 130
-        assert "\x1b[?1049l" in screen.seen
-        assert "Traceback" not in screen.seen
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_it_looks_right_in_tmux(busy, tmp_path):
-    script = f"from dlctl.main import run; run(['top', '--state', {str(busy.up.root)!r}])"
-    tmux = ["tmux", "-S", str(busy.up.root / "tmux"), "-f", "/dev/null"]
-    command = [
-        *tmux,
-        *("new-session", "-d", "-x", "90", "-y", "16"),
-        f'PYTHONPATH={os.pathsep.join(sys.path)} {sys.executable} -c "{script}"',
-    ]
-    subprocess.run(command, check=True, timeout=LONGEST_S)
-    try:
-        end = time.monotonic() + LONGEST_S
-        shown, row = "", "a  runs   Running  2     ██████░░░░░░ 50%"
-        while not all(text in shown for text in ("q quits", row, "\nn1  a a · ·")):
-            assert time.monotonic() < end, shown
-            shown = subprocess.run(
-                [*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True
-            ).stdout
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=False, timeout=LONGEST_S)
+@pytest.mark.processes
+def test_the_screen_is_given_back_at_ctrl_c(busy, tmp_path):
+    with screen(busy, tmp_path) as top:
+        top.until("q quits")
+        top.type("\x03")
+        assert top.status(again="\x03") == 130
+        assert "\x1b[?1049l" in top.seen
+        assert "Traceback" not in top.seen

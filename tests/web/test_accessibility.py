@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,7 @@ from tests.web.served import TOKEN, Told, served
 from tests.web.test_live import CHOOSE, NODES
 from tests.web.test_queue_data import job
 
-CHROMIUM = shutil.which("chromium") or ""
 VENDOR = Path(__file__).parent / "vendor"
-
-in_a_browser = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on the path")
 
 READY = {
     "lanes": "document.querySelector('canvas') !== null",
@@ -56,11 +52,11 @@ def source():
 
 
 @contextlib.asynccontextmanager
-async def each_view(tmp_path):
+async def each_view(chromium, tmp_path):
     """Open the page; yields it, and a function that shows a view."""
     async with (
         served(source()) as ask,
-        opened(CHROMIUM, f"{ask.address}#token={TOKEN}", tmp_path / "profile") as page,
+        opened(chromium, f"{ask.address}#token={TOKEN}", tmp_path / "profile") as page,
     ):
         await page.until("document.querySelector('nav') !== null")
 
@@ -85,33 +81,35 @@ def test_what_is_vendored_is_what_its_hashes_say():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
 
 
-@in_a_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_in_any_view(tmp_path, scheme):
+@pytest.mark.processes
+def test_axe_finds_nothing_serious_in_any_view(chromium, tmp_path):
     axe = (VENDOR / "axe.min.js").read_text(encoding="utf-8")
 
     async def look():
         found = {}
-        async with each_view(tmp_path) as (page, show):
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
-            await page.ask("Emulation.setEmulatedMedia", features=features)
+        async with each_view(chromium, tmp_path) as (page, show):
             await page.evaluate(f"{axe}; null")
             for view in READY:
                 await show(view)
-                found[view] = await page.evaluate(SERIOUS)
+                for scheme in ("light", "dark"):
+                    features = [{"name": "prefers-color-scheme", "value": scheme}]
+                    await page.ask("Emulation.setEmulatedMedia", features=features)
+                    found[view, scheme] = await page.evaluate(SERIOUS)
             # The form that asks for the token.
             await page.evaluate("sessionStorage.clear(); location.hash = 'token=wrong'")
             await page.until("document.querySelector('input[type=password]') !== null")
-            found["asking"] = await page.evaluate(SERIOUS)
+            found["asking", "dark"] = await page.evaluate(SERIOUS)
         assert found == {view: [] for view in found}
 
     asyncio.run(look())
 
 
-@in_a_browser
-def test_the_keyboard_reaches_all_that_can_be_pressed_in_any_view(tmp_path):
+@pytest.mark.processes
+def test_the_keyboard_reaches_all_in_any_view_and_a_phone_shows_it_without_scrolling_sideways(
+    chromium, tmp_path
+):
     async def look():
-        async with each_view(tmp_path) as (page, show):
+        async with each_view(chromium, tmp_path) as (page, show):
             for view in READY:
                 await show(view)
                 await page.evaluate("document.activeElement.blur(); window.reached = new Set()")
@@ -128,14 +126,6 @@ def test_the_keyboard_reaches_all_that_can_be_pressed_in_any_view(tmp_path):
             await page.press("Enter", code=13, text="\r")
             await page.until("location.hash.includes('view=jobs')")
             assert page.complaints == []
-
-    asyncio.run(look())
-
-
-@in_a_browser
-def test_a_phone_shows_any_view_without_scrolling_sideways(tmp_path):
-    async def look():
-        async with each_view(tmp_path) as (page, show):
             await page.ask("Emulation.setDeviceMetricsOverride", **PHONE)
             for view in READY:
                 await show(view)

@@ -19,6 +19,8 @@ from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 ENDLESS = Game(("http.server", "--bind", "127.0.0.1", "0"), b"", remedy="ask elsewhere")
 """A program that does not end."""
 
+real = pytest.mark.processes
+
 
 def echo(document):
     """Make a game of a program that answers what it is asked."""
@@ -40,61 +42,51 @@ def play(game, **limits):
     return asyncio.run(Games(**limits).play(game, is_gone=lambda: False))
 
 
-def test_a_game_answers():
+@real
+@pytest.mark.story
+def test_a_game_answers_or_says_why_not():
     assert json.loads(play(echo(FUTURES))) == FUTURES
-
-
-def test_what_a_game_refuses_is_told_as_it_says():
     with pytest.raises(GameError, match="policy: none is so named") as caught:
         play(echo({"error": "policy: none is so named", "status": 400}))
     assert caught.value.status == 400
-
-
-def test_a_game_that_ends_in_an_error_is_told_as_an_error_with_the_remedy():
-    with pytest.raises(
-        GameError, match=r"ends with code 1; the log of this server .* ask elsewhere"
-    ) as caught:
-        play(Game(("json.tool",), b"{", remedy="ask elsewhere"))
+    broken = Game(("json.tool",), b"{", remedy="ask elsewhere")
+    told = r"ends with code 1; the log of this server .* ask elsewhere"
+    with pytest.raises(GameError, match=told) as caught:
+        play(broken)
     assert caught.value.status == 500
 
 
 @contextlib.asynccontextmanager
-async def going(longest_s):
+async def going(longest_s, game=ENDLESS):
     """Play a game that does not end; yields the task, and the process."""
     before = children()
-    playing = asyncio.create_task(Games(longest_s=longest_s).play(ENDLESS, is_gone=lambda: False))
+    playing = asyncio.create_task(Games(longest_s=longest_s).play(game, is_gone=lambda: False))
     await until(lambda: children() - before)
     [process] = children() - before
     try:
         yield playing, process
     finally:
         playing.cancel()
-        await asyncio.wait({playing})
+        await asyncio.wait({playing}, timeout=LIMIT_S)
 
 
+@real
 def test_a_game_has_as_much_processor_time_as_its_server_gives_it_time():
     async def look():
-        async with going(299.5) as (_, process):
+        async with going(299.5) as (playing, process):
             limits = Path(f"/proc/{process}/limits")
             await until(
                 lambda: "Max cpu time 300 301 seconds" in " ".join(limits.read_text().split())
             )
-
-    asyncio.run(look())
-
-
-def test_a_game_that_takes_too_much_of_the_processor_is_told_with_the_remedy():
-    async def look():
-        async with going(299.5) as (playing, process):
             os.kill(process, signal.SIGXCPU)
-            await asyncio.wait({playing})
             with pytest.raises(GameError, match="too much of the processor here; ask") as caught:
-                await playing
+                await asyncio.wait_for(playing, LIMIT_S)
             assert caught.value.status == 504
 
     asyncio.run(look())
 
 
+@real
 def test_a_game_ends_with_its_time():
     before = children()
     with pytest.raises(GameError, match=r"longer than 0\.2 s here; ask elsewhere") as caught:
@@ -104,21 +96,16 @@ def test_a_game_ends_with_its_time():
     assert children() <= before
 
 
+@real
 def test_a_game_has_no_variables_but_its_own(monkeypatch):
     monkeypatch.setenv("DLJOB_STORE", "mongodb://user:secret@store")
 
     async def look():
-        before = children()
         game = ENDLESS._replace(environment={"PATH": os.environ["PATH"]})
-        playing = asyncio.create_task(Games().play(game, is_gone=lambda: False))
-        await until(lambda: children() - before)
-        [process] = children() - before
-        command = Path(f"/proc/{process}/cmdline")
-        await until(lambda: b"http.server" in command.read_bytes())
-        assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
-        playing.cancel()
-        await asyncio.wait({playing})
-        assert children() <= before
+        async with going(299.5, game) as (_, process):
+            command = Path(f"/proc/{process}/cmdline")
+            await until(lambda: b"http.server" in command.read_bytes())
+            assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
 
     asyncio.run(look())
 
@@ -138,6 +125,8 @@ def test_a_viewer_has_one_turn_and_all_of_them_a_few():
         pass
 
 
+@real
+@pytest.mark.story
 def test_a_game_ends_with_its_viewer_and_the_next_one_is_played():
     class Endless(Told):
         game = ENDLESS

@@ -1,96 +1,77 @@
 """The live page in a real browser: its token, what is new, and a server that goes away."""
 
-import asyncio
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from dlweb.games import Game
 from dlweb.serving import SourceError
-from tests.web.devtools import opened
 from tests.web.records import SCRIPT
-from tests.web.served import TOKEN, Told, served
+from tests.web.served import TOKEN, Told
 from tests.web.test_queue_data import job
 
-CHROMIUM = shutil.which("chromium") or ""
-
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on the path")
+pytestmark = pytest.mark.processes
 
 TEXT = "document.getElementById('page').textContent"
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
 
 
-def test_the_token_leaves_the_address_and_the_page_shows_what_is_new(tmp_path):
+@pytest.mark.story
+def test_the_token_leaves_the_address_and_the_page_shows_what_is_new(watch):
     source = Told()
 
-    async def look():
-        async with (
-            served(source) as ask,
-            opened(
-                CHROMIUM, f"{ask.address}#token={TOKEN}&view=usage", tmp_path / "profile"
-            ) as page,
-        ):
-            await page.until(f"{TEXT}.includes('Of 300 GPU-s')")
-            assert TOKEN not in await page.evaluate("location.href + document.cookie")
-            assert "view=usage" in await page.evaluate("location.hash")
-            source.go_on(100.0)
-            # It would look again by itself after some seconds.
-            await page.evaluate(LOOK)
-            await page.until(f"{TEXT}.includes('Of 600 GPU-s')")
+    async def look(page):
+        await page.until(f"{TEXT}.includes('Of 300 GPU-s')")
+        assert TOKEN not in await page.evaluate("location.href + document.cookie")
+        assert "view=usage" in await page.evaluate("location.hash")
+        source.go_on(100.0)
+        # It would look again by itself after some seconds.
+        await page.evaluate(LOOK)
+        await page.until(f"{TEXT}.includes('Of 600 GPU-s')")
 
-            # The page shows the fault in addition to the known facts.
-            source.problem = SourceError("<b>no dljob up</b> answers; start one")
-            await page.until(f"({LOOK}, {TEXT}.includes('<b>no dljob up</b> answers'))")
-            assert "Of 600 GPU-s" in await page.evaluate(TEXT)
-            source.problem = None
-            await page.until(f"({LOOK}, !{TEXT}.includes('no dljob up'))")
-            # The browser itself complains of an answer that is an error, and of nothing else.
-            assert all("503" in each for each in page.complaints)
+        # The page shows the fault in addition to the known facts.
+        source.problem = SourceError("<b>no dljob up</b> answers; start one")
+        await page.until(f"({LOOK}, {TEXT}.includes('<b>no dljob up</b> answers'))")
+        assert "Of 600 GPU-s" in await page.evaluate(TEXT)
+        source.problem = None
+        await page.until(f"({LOOK}, !{TEXT}.includes('no dljob up'))")
+        # The browser itself complains of an answer that is an error, and of nothing else.
+        assert all("503" in each for each in page.complaints)
 
-    asyncio.run(look())
+    watch(look, source, "&view=usage")
 
 
-def test_without_the_token_the_page_asks_for_it(tmp_path):
-    async def look():
-        async with (
-            served(Told()) as ask,
-            opened(CHROMIUM, f"{ask.address}#token=wrong", tmp_path / "profile") as page,
-        ):
-            await page.until("document.querySelector('input[type=password]') !== null")
-            text = await page.evaluate(TEXT)
-            assert "the token is missing or wrong" in text
-            assert "evil" not in text
-            await page.evaluate(f"document.querySelector('input').value = '{TOKEN}'")
-            await page.evaluate("document.querySelector('form button').click()")
-            await page.until("document.querySelector('canvas') !== null")
+def test_without_the_token_the_page_asks_for_it(watch):
+    async def look(page):
+        await page.until("document.querySelector('input[type=password]') !== null")
+        text = await page.evaluate(TEXT)
+        assert "the token is missing or wrong" in text
+        assert "evil" not in text
+        await page.evaluate(f"document.querySelector('input').value = '{TOKEN}'")
+        await page.evaluate("document.querySelector('form button').click()")
+        await page.until("document.querySelector('canvas') !== null")
 
-    asyncio.run(look())
+    watch(look, given="wrong")
 
 
-def test_a_sight_that_reaches_to_now_follows_the_time(tmp_path):
+def test_a_sight_that_reaches_to_now_follows_the_time(watch):
     source = Told()
 
-    async def look():
-        place = f"#token={TOKEN}&view=lanes&gpu=1&at=30&from=50&to=100"
-        async with (
-            served(source) as ask,
-            opened(CHROMIUM, f"{ask.address}{place}", tmp_path / "profile") as page,
-        ):
-            await page.until("document.querySelector('.told h2') !== null")
-            span = "document.querySelector('header p').textContent.split(' · ').at(-2)"
-            before = await page.evaluate(span)
-            source.go_on(40.0)
-            await page.evaluate(LOOK)
-            await page.until(f"{span} !== {before!r}")
-            # A step to the right leads no further: the sight is at the end, which is 40 s later.
-            await page.evaluate("document.querySelector('canvas').focus()")
-            await page.press("ArrowRight")
-            await page.until("location.hash.includes('from=90.0&to=140.0')")
-            assert "starts on 2 GPUs" in await page.evaluate(TEXT)
+    async def look(page):
+        await page.until("document.querySelector('.told h2') !== null")
+        span = "document.querySelector('header p').textContent.split(' · ').at(-2)"
+        before = await page.evaluate(span)
+        source.go_on(40.0)
+        await page.evaluate(LOOK)
+        await page.until(f"{span} !== {before!r}")
+        # A step to the right leads no further: the sight is at the end, which is 40 s later.
+        await page.evaluate("document.querySelector('canvas').focus()")
+        await page.press("ArrowRight")
+        await page.until("location.hash.includes('from=90.0&to=140.0')")
+        assert "starts on 2 GPUs" in await page.evaluate(TEXT)
 
-    asyncio.run(look())
+    watch(look, source, "&view=lanes&gpu=1&at=30&from=50&to=100")
 
 
 NODES = [
@@ -106,80 +87,59 @@ NODES = [
 ]
 
 
-def test_of_much_that_the_record_lacks_the_first_is_shown_and_the_rest_is_a_click_away(tmp_path):
+def test_of_much_that_the_record_lacks_the_first_is_shown_and_the_rest_is_a_click_away(watch):
     source = Told()
     missing = tuple(f"of job-{number} the beginning is not known" for number in range(60))
     source.record = replace(source.record, header=replace(source.record.header, missing=missing))
     visible = "[...document.querySelectorAll('p.missing')].map((each) => each.checkVisibility())"
 
-    async def look():
-        async with (
-            served(source) as ask,
-            opened(CHROMIUM, f"{ask.address}#token={TOKEN}", tmp_path / "profile") as page,
-        ):
-            await page.until("document.querySelector('details') !== null")
-            assert "Not complete for 58 more reasons" in await page.evaluate(TEXT)
-            assert (await page.evaluate(visible)).count(True) == 2
-            await page.evaluate("document.querySelector('summary').click()")
-            await page.until(f"{visible}.every(Boolean)")
-            assert page.complaints == []
+    async def look(page):
+        await page.until("document.querySelector('details') !== null")
+        assert "Not complete for 58 more reasons" in await page.evaluate(TEXT)
+        assert (await page.evaluate(visible)).count(True) == 2
+        await page.evaluate("document.querySelector('summary').click()")
+        await page.until(f"{visible}.every(Boolean)")
+        assert page.complaints == []
 
-    asyncio.run(look())
+    watch(look, source)
 
 
-def test_nodes_are_in_the_order_in_which_people_count(tmp_path):
+def test_now_is_a_map_of_gpus_and_the_queue(watch):
     source = Told()
-    source.nodes = [{**NODES[0], "name": name} for name in ("node-1", "node-10", "node-2")]
-
-    async def look():
-        async with (
-            served(source) as ask,
-            opened(CHROMIUM, f"{ask.address}#token={TOKEN}&view=now", tmp_path / "profile") as page,
-        ):
-            await page.until("document.querySelectorAll('.node').length === 3")
-            names = "[...document.querySelectorAll('.node')].map((node) => node.ariaLabel)"
-            assert await page.evaluate(names) == ["node-1", "node-2", "node-10"]
-
-    asyncio.run(look())
-
-
-def test_now_is_a_map_of_gpus_and_the_queue(tmp_path):
-    source = Told()
-    source.nodes = NODES
+    source.nodes = [{**NODES[0], "name": "node-10", "gpus": []}, *NODES]
     source.jobs = [
         job("<i>waits</i>", ahead=0, unknownBecause="none knows"),
         job("gives", phase="Adjusting", gives_to="<i>waits</i>"),
     ]
 
-    async def look():
-        async with (
-            served(source) as ask,
-            opened(CHROMIUM, f"{ask.address}#token={TOKEN}&view=now", tmp_path / "profile") as page,
-        ):
-            await page.until("document.querySelectorAll('.gpu').length === 3")
-            text = await page.evaluate(TEXT)
-            assert "3 GPUs: 1 idle, 1 in use, 1 out of service" in text
-            assert "1 job waits" in text
-            assert "<i>waits</i>" in text
-            assert "The start is not known because none knows." in text
-            assert "gives" in text
-            labels = await page.evaluate(
-                "[...document.querySelectorAll('.gpu')].map((gpu) => gpu.getAttribute('aria-label'))"
-            )
-            assert labels == [
-                f"GPU 0: in use, {SCRIPT}",
-                "GPU 1: idle",
-                "GPU 2: out of service, <b>ECC</b>",
-            ]
-            colour = "getComputedStyle(document.querySelector('button.gpu')).backgroundColor"
-            assert await page.evaluate(colour) != await page.evaluate(
-                "getComputedStyle(document.querySelector('span.gpu')).backgroundColor"
-            )
-            await page.evaluate("document.querySelector('button.gpu').click()")
-            await page.until("location.hash.includes('view=jobs')")
-            assert page.complaints == []
+    async def look(page):
+        await page.until("document.querySelectorAll('.gpu').length === 3")
+        text = await page.evaluate(TEXT)
+        assert "3 GPUs: 1 idle, 1 in use, 1 out of service" in text
+        assert "1 job waits" in text
+        assert "<i>waits</i>" in text
+        assert "The start is not known because none knows." in text
+        assert "gives" in text
+        labels = await page.evaluate(
+            "[...document.querySelectorAll('.gpu')].map((gpu) => gpu.getAttribute('aria-label'))"
+        )
+        assert labels == [
+            f"GPU 0: in use, {SCRIPT}",
+            "GPU 1: idle",
+            "GPU 2: out of service, <b>ECC</b>",
+        ]
+        names = "[...document.querySelectorAll('.node')].map((node) => node.ariaLabel)"
+        # In the order in which people count.
+        assert await page.evaluate(names) == ["node-2", "node-10"]
+        colour = "getComputedStyle(document.querySelector('button.gpu')).backgroundColor"
+        assert await page.evaluate(colour) != await page.evaluate(
+            "getComputedStyle(document.querySelector('span.gpu')).backgroundColor"
+        )
+        await page.evaluate("document.querySelector('button.gpu').click()")
+        await page.until("location.hash.includes('view=jobs')")
+        assert page.complaints == []
 
-    asyncio.run(look())
+    watch(look, source, "&view=now")
 
 
 CHOOSE = """
@@ -196,35 +156,29 @@ CHOOSE = """
 """
 
 
-def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(tmp_path):
+def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(watch):
     source = Told()
     source.nodes = NODES
     source.jobs = [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
 
-    async def look():
-        async with (
-            served(source) as ask,
-            opened(
-                CHROMIUM, f"{ask.address}#token={TOKEN}&view=whatif", tmp_path / "profile"
-            ) as page,
-        ):
-            await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
-            await page.evaluate(CHOOSE)
-            await page.until("!document.querySelectorAll('input')[2].disabled")
-            await page.evaluate("document.querySelector('form button').click()")
-            await page.until("document.querySelectorAll('.future').length === 2")
-            text = await page.evaluate(TEXT)
-            assert "As it is, by foresight: jobs end in 1 min 15 s on average" in text
-            assert "If policy fifo decides, <i>b</i> has at most 1 GPUs, by fifo" in text
-            assert "10 s earlier" in text
-            assert "never ends" in text
-            assert "1 of 2 jobs end earlier, 1 later, 0 at the same time" in text
-            assert "1 GPU is out of use." in text
-            assert await page.evaluate("document.querySelectorAll('.future rect').length") == 5
-            assert await page.evaluate("document.querySelectorAll('i:not(.key)').length") == 0
-            assert page.complaints == []
+    async def look(page):
+        await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
+        await page.evaluate(CHOOSE)
+        await page.until("!document.querySelectorAll('input')[2].disabled")
+        await page.evaluate("document.querySelector('form button').click()")
+        await page.until("document.querySelectorAll('.future').length === 2")
+        text = await page.evaluate(TEXT)
+        assert "As it is, by foresight: jobs end in 1 min 15 s on average" in text
+        assert "If policy fifo decides, <i>b</i> has at most 1 GPUs, by fifo" in text
+        assert "10 s earlier" in text
+        assert "never ends" in text
+        assert "1 of 2 jobs end earlier, 1 later, 0 at the same time" in text
+        assert "1 GPU is out of use." in text
+        assert await page.evaluate("document.querySelectorAll('.future rect').length") == 5
+        assert await page.evaluate("document.querySelectorAll('i:not(.key)').length") == 0
+        assert page.complaints == []
 
-    asyncio.run(look())
+    watch(look, source, "&view=whatif")
 
 
 def make_future(ends):
@@ -235,7 +189,7 @@ def make_future(ends):
     return {"policy": "foresight", "jobs": jobs}
 
 
-def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(tmp_path):
+def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(watch):
     ends = [100.0] * 400
     others = [*ends[:-2], 70.0, 150.0]
     futures = {"notes": [], "futures": [make_future(ends), make_future(others)]}
@@ -244,26 +198,20 @@ def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(tmp_path):
         def pose(self, question):
             return Game(("json.tool",), json.dumps(futures).encode(), remedy="")
 
-    async def look():
-        async with (
-            served(Many()) as ask,
-            opened(
-                CHROMIUM, f"{ask.address}#token={TOKEN}&view=whatif", tmp_path / "profile"
-            ) as page,
-        ):
-            await page.until("document.querySelectorAll('select').length === 4")
-            await page.evaluate("document.querySelector('form button').click()")
-            await page.until("document.querySelectorAll('.future').length === 2")
-            names = await page.evaluate(
-                "[...document.querySelectorAll('.future')].map((future) =>"
-                " [...future.querySelectorAll('span')].map((span) => span.textContent))"
-            )
-            assert [len(each) for each in names] == [16, 16]
-            assert [each[:3] for each in names] == [["job-399", "job-398", "job-0"]] * 2
-            text = await page.evaluate(TEXT)
-            assert "Of 400 jobs, the 16 whose ends differ most are drawn." in text
-            assert "1 of 400 jobs end earlier, 1 later, 398 at the same time." in text
-            assert await page.evaluate("document.querySelectorAll('tbody tr').length") == 300
-            assert page.complaints == []
+    async def look(page):
+        await page.until("document.querySelectorAll('select').length === 4")
+        await page.evaluate("document.querySelector('form button').click()")
+        await page.until("document.querySelectorAll('.future').length === 2")
+        names = await page.evaluate(
+            "[...document.querySelectorAll('.future')].map((future) =>"
+            " [...future.querySelectorAll('span')].map((span) => span.textContent))"
+        )
+        assert [len(each) for each in names] == [16, 16]
+        assert [each[:3] for each in names] == [["job-399", "job-398", "job-0"]] * 2
+        text = await page.evaluate(TEXT)
+        assert "Of 400 jobs, the 16 whose ends differ most are drawn." in text
+        assert "1 of 400 jobs end earlier, 1 later, 398 at the same time." in text
+        assert await page.evaluate("document.querySelectorAll('tbody tr').length") == 300
+        assert page.complaints == []
 
-    asyncio.run(look())
+    watch(look, Many(), "&view=whatif")
