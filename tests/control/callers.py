@@ -1,10 +1,12 @@
 """A controller as far as it speaks to SideCars, and SideCars without processes for it to speak to."""
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, ParamSpec
 
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.sidecars.following import SideCars
@@ -17,6 +19,8 @@ from dlsidecar.behaviour.machine import Limits
 from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Serving
 from dlwire.messages import Peer, Run, State, Stop
+from tests.control.proxies import Proxy
+from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import FakeFacts, FakeSupervisor
 
 POD = PodKey(JobId("resnet"), NodeName("n1"))
@@ -33,6 +37,19 @@ HURRIED = DialSettings(
     dial_seconds=60.0,
 )
 """Comes back soon after a failure, and gives up no SideCar because the machine stalls."""
+
+
+P = ParamSpec("P")
+
+
+def living(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a story that lives on an event loop; the story has a limit."""
+
+    @functools.wraps(story)
+    def live(*args: P.args, **kwargs: P.kwargs) -> None:
+        live_through(story(*args, **kwargs))
+
+    return live
 
 
 @dataclass
@@ -187,3 +204,15 @@ async def contained(
         yield container
     finally:
         await container.close()
+
+
+@asynccontextmanager
+async def wired(folder: Path, settings: DialSettings = HURRIED):
+    """A SideCar, a caller that has met it, and the wire between them."""
+    async with (
+        contained(folder / "a") as container,
+        Proxy(folder / "p", folder / "a") as proxy,
+        calling(settings) as caller,
+    ):
+        await caller.meet(proxy.path)
+        yield container, proxy, caller

@@ -3,9 +3,11 @@ Controllers in a played world: begun, woken, killed, held back, and followed by 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from dlcontrol.loop import Controller
 from dlcontrol.pacing import Pace
@@ -14,13 +16,14 @@ from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.rules import News, Resumption, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
+from dlcore import policies
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.model import JobId, Mechanism, Snapshot
+from dlcore.model import JobId, Mechanism, Phase, Snapshot
 from dlcore.planning import Plan
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile
-from tests.builders import make_profile
+from tests.builders import make_job, make_profile
 from tests.control.played import Killed, Leash, PlayedPlatform, World
 from tests.control.played_network import PlayedDialer
 
@@ -33,6 +36,9 @@ RULES = Rules(
     steady_seconds=30.0,
 )
 PACE = Pace(period_seconds=15.0, warm_seconds=5.0, look_seconds=2.0)
+
+
+ADAPTIVE = policies.make("adaptive")
 
 
 class PlayedMemory:
@@ -272,6 +278,40 @@ class Government:
         if reign.next_at == wanted:
             self._wake(reign)
 
-    def with_options(self, **changes: object) -> None:
-        """Give the controllers to come other options."""
-        self.options = replace(self.options, **changes)  # type: ignore[arg-type]
+
+# --- short words for tests of one small world ------------------------------------------------
+
+
+@contextmanager
+def governed(nodes: Mapping[str, int] = {"n0": 4}, policy: Policy = ADAPTIVE) -> Iterator[Any]:
+    """A small world that is kind, whose controllers are begun by the test."""
+    government = Government(World("governed", nodes), policy)
+    try:
+        yield government
+    finally:
+        government.close()
+
+
+def submit(government: Government, name: str, **job: Any) -> JobId:
+    made = make_job(name, **{"options": (1,)} | job)
+    government.world.submit(made, iterations=10_000)
+    government.wake()
+    return made.id
+
+
+def status(government: Government, job: JobId) -> Any:
+    return government.world.entries[job].status
+
+
+def has_begun(government: Government, *jobs: JobId) -> bool:
+    return all(status(government, job).phase is Phase.RUNNING for job in jobs)
+
+
+def told(government: Government, job: JobId) -> list[tuple[str, str]]:
+    """All Events of a job."""
+    return [
+        (reason, text)
+        for reign in government.reigns
+        for name, reason, text in reign.platform.told
+        if name == job
+    ]

@@ -50,14 +50,12 @@ class Leash:
         self.kill_at: int | None = None
         self.hold_at: int | None = None
         self.held: asyncio.Future[None] | None = None
-        self.names: list[str] = []
 
     def step(self, name: str) -> None:
         """A call is made; it may be the last."""
         if self.is_dead:
             raise Killed
         self.calls += 1
-        self.names.append(name)
         if self.calls == self.kill_at:
             self.is_dead = True
             raise Killed

@@ -7,9 +7,8 @@ processes start late or not at all, save themselves, hang, ignore SIGTERM, crash
 :class:`Processes` is the truth about them, which only the witness sees.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from dlcore.model import GpuRef, JobId, NodeName
 from dlsidecar.behaviour.events import (
@@ -29,6 +28,9 @@ from dlsidecar.behaviour.events import (
 )
 from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target, Warmth
+
+if TYPE_CHECKING:
+    from tests.control.played import Temper, World
 
 
 @dataclass(eq=False)
@@ -57,59 +59,11 @@ class Processes:
         return bool(self.ranks)
 
 
-class Temper(Protocol):
-    """How long things take, from and to."""
-
-    @property
-    def start_seconds(self) -> tuple[float, float]: ...
-    @property
-    def save_seconds(self) -> tuple[float, float]: ...
-    @property
-    def end_seconds(self) -> tuple[float, float]: ...
-
-
-class Surroundings(Protocol):
-    """The services of the world that a container needs."""
-
-    @property
-    def temper(self) -> Temper: ...
-
-    def later(self, low: float, high: float, act: Callable[[], None]) -> None:
-        """Do this after some time."""
-
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do this after ``seconds``."""
-
-    def processes_begin(self, processes: Processes) -> None:
-        """They live from now on."""
-
-    def processes_end(self, processes: Processes) -> None:
-        """None of them lives any more."""
-
-    def try_to_save(self, processes: Processes) -> bool:
-        """Whether the whole job can save itself now; if so it has."""
-
-    def has_changed(self, container: "Container") -> None:
-        """Its state is another one."""
-
-    def has_left(self, container: "Container") -> None:
-        """The container has ended by itself."""
-
-    def fails(self, what: str) -> bool:
-        """Whether fate is against it."""
-
-    def progress_of(self, processes: Processes) -> Progress:
-        """How far the job is, as these processes say it."""
-
-    def obeys(self, container: "Container", target: Target, *, saves: bool) -> None:
-        """A declaration was accepted; ``saves`` tells whether it lets the job save itself."""
-
-
 class Container:
     """One start of a container, with its SideCar."""
 
     def __init__(
-        self, world: Surroundings, job: JobId, node: NodeName, incarnation: str, limits: Limits
+        self, world: "World", job: JobId, node: NodeName, incarnation: str, limits: Limits
     ) -> None:
         self._world = world
         self.job = job
@@ -128,7 +82,7 @@ class Container:
         return self.machine.incarnation
 
     @property
-    def _temper(self) -> Temper:
+    def _temper(self) -> "Temper":
         return self._world.temper
 
     # --- what is said to it and what it says

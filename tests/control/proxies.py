@@ -23,9 +23,15 @@ class Fate:
 WELL = Fate()
 
 
-def of(method: bytes, fate: Fate) -> Callable[[bytes], Fate]:
-    """Let requests of one method have this fate."""
-    return lambda request: fate if request.startswith(method) else WELL
+def of(method: bytes, fate: Fate | Callable[[], Fate]) -> Callable[[bytes], Fate]:
+    """Let requests of one method have this fate, or one that is drawn for each."""
+
+    def find(request: bytes) -> Fate:
+        if not request.startswith(method):
+            return WELL
+        return fate if isinstance(fate, Fate) else fate()
+
+    return find
 
 
 class Proxy:
@@ -47,10 +53,11 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         # One that came right before the end has no wire yet.
-        while self._serving:
-            self.cut()
-            await asyncio.sleep(0)
-        await self._server.wait_closed()
+        async with asyncio.timeout(60):
+            while self._serving:
+                self.cut()
+                await asyncio.sleep(0)
+            await self._server.wait_closed()
 
     def cut(self, method: bytes = b"") -> None:
         """Cut all wires, or those used last for this method; new ones can be made."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dlcontrol.acting.applying import Hands
-from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
+from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
 from dlcontrol.acting.task_pool import Turns
 from dlcontrol.situation.ports import Address, Fenced, PodKey
 from dlcontrol.situation.quarantine import Asides
@@ -16,6 +16,7 @@ from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName, Training
 from dlcore.primitives.backoff import FIRST_WAIT_S
 from dlwire.messages import Peer, Run, Stop
+from tests.control.callers import living
 from tests.control.scenes import (
     EPOCH,
     NOW,
@@ -23,7 +24,6 @@ from tests.control.scenes import (
     Sat,
     cast,
     make_scene,
-    new,
     ready,
     released,
     run,
@@ -96,8 +96,8 @@ def hands(place):
     return Hands(place, place, epoch=EPOCH, clock=lambda: place.now)
 
 
-def turns(most=8, *, is_cut=lambda: False):
-    return Turns(most, is_cut)
+def turns():
+    return Turns(8, lambda: False)
 
 
 def do(hands, place, scene, *commands):
@@ -124,12 +124,6 @@ def test_a_stamp_says_what_was_said_already(hands, place):
     theirs = run(3, 0, epoch=1)
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(theirs)}))
     assert do(hands, place, scene, Stamp(A0)) == [(A0, replace(theirs, epoch=EPOCH))]
-
-
-def test_who_was_told_nothing_is_told_to_stay_as_it_is(hands, place):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": new("x")}))
-    [(_, said)] = do(hands, place, scene, Stamp(A0))
-    assert said == Stop(EPOCH, 0, "x", reason=said.reason)
 
 
 def test_a_stop_is_the_end_of_the_generation_before(hands, place):
@@ -184,13 +178,6 @@ def test_who_is_told_later_is_told_of_the_same_whole(hands, place):
     assert third.rendezvous_port != first.rendezvous_port
 
 
-def test_a_run_is_meant_for_the_present_incarnation(hands, place):
-    do(hands, place, both(ready(), ready()), Begin(A, (N0, N1)))
-    restarted = both(new("y"), ready())
-    [(_, said)] = do(hands, place, restarted, Begin(A, (N0,)))
-    assert said.incarnation == "y"
-
-
 def test_gpus_are_named_as_the_job_wants(hands, place):
     scene = make_scene(cast("a", {"n0": (1,)}, seats={"n0": ready()}, ids="uuid"))
     node = scene.nodes[N0]
@@ -198,11 +185,9 @@ def test_gpus_are_named_as_the_job_wants(hands, place):
     scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
     [(_, said)] = do(hands, place, scene, Begin(A, (N0,)))
     assert said.gpus == ("GPU-1",)
-
-
-def test_gpus_without_known_names_are_named_by_their_numbers(hands, place):
-    scene = make_scene(cast("a", {"n0": (1,)}, seats={"n0": ready()}, ids="uuid"))
-    [(_, said)] = do(hands, place, scene, Begin(A, (N0,)))
+    hands.keep_up({}, {}, now=NOW)
+    unnamed = replace(scene, nodes={N0: node})
+    [(_, said)] = do(hands, place, unnamed, Begin(A, (N0,)))
     assert said.gpus == ("1",)
 
 
@@ -239,12 +224,6 @@ def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(hands, place
     assert not hands.is_fresh(A, booking)
 
 
-def test_the_end_of_a_pod_is_recorded_and_nothing_else(hands, place):
-    scene = both(ready(), ready())
-    assert hands.bookings([Unbook(A, (N0,))], scene)[A].pods == (Booking(N1, 1),)
-    assert do(hands, place, scene, Unbook(A, (N0,))) == []
-
-
 def test_a_pod_that_was_told_to_run_is_fresh_no_longer(hands, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     do(hands, place, scene, Book(A, (N0,)))
@@ -276,18 +255,6 @@ def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(hands,
     assert (hands.has_asked(A, booking), hands.refusal(A, booking)) == (True, "")
 
 
-def test_a_pod_that_is_never_taken_is_asked_for_ever_more_rarely(hands, place):
-    place.refuses = OSError("the quota is used up")
-    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
-    asked = [
-        second
-        for second in range(1, 260)
-        if do(hands, place, replace(scene, now=NOW + second), Launch(A0))
-    ]
-    assert asked == [1, 3, 7, 15, 31, 63, 123, 183, 243]
-
-
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
 def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(hands, place, command):
     """An API server that does not answer costs a request more than the first pauses are long."""
@@ -311,84 +278,18 @@ def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(hands, 
     assert len(do(hands, place, replace(scene, now=NOW + 30 + FIRST_WAIT_S), command)) == 1
 
 
-def test_a_pod_that_cannot_be_dialled_is_shown_alike_each_time(hands):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
-    hands.keep_up(scene.entries, {}, now=NOW)
-    first = hands.contact(A0)
-    hands.keep_up(scene.entries, {}, now=NOW + 1)
-    assert (first.reachable, first.since) == (False, NOW)
-    assert hands.contact(A0) is first
-
-
-def test_the_last_pods_may_still_be_asked_for_and_count_as_asked(hands, place):
-    """
-    The next cycle begins meanwhile, and would ask for them again; before its record they exist.
-    """
-    scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
-    commands = [Book(A, (N0, N1))]
-    scene = scene.with_statuses(hands.bookings(commands, scene))
-
-    async def story():
-        place.holds = asyncio.Event()
-        await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=2)
-        assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
-        finishing = asyncio.create_task(hands.finish())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(place.calls) == 2
-        assert not finishing.done()
-        place.holds.set()
-        await asyncio.wait_for(finishing, 240.0)
-        assert all(hands.has_asked(A, pod) for pod in scene.entries[A].status.pods)
-
-    asyncio.run(story())
-
-
-def test_what_has_no_turn_when_it_is_cut_short_is_left_and_asked_for_when_it_is_said_again(
-    hands, place
-):
-    nodes = tuple(NodeName(f"n{number}") for number in range(4))
-    scene = make_scene(cast("a", dict.fromkeys(nodes, (0,))))
-    commands = [Book(A, nodes)]
-    scene = scene.with_statuses(hands.bookings(commands, scene))
-    one, many = turns(1, is_cut=lambda: bool(place.calls)), turns()
-
-    async def story():
-        place.holds = asyncio.Event()
-        doing = asyncio.create_task(hands.carry_out(commands, scene, asides=Asides(), turns=one))
-        while not place.calls:
-            await asyncio.sleep(0)
-        place.holds.set()
-        await asyncio.wait_for(doing, 240.0)
-
-    asyncio.run(story())
-    asked = [booking for _, _, booking in place.calls]
-    booked = list(scene.entries[A].status.pods)
-    assert asked == booked[:1], "who comes first is let in"
-    assert [hands.has_asked(A, pod) for pod in booked] == [True, False, False, False]
-    assert one.left == 3
-    others = [Launch(PodKey(A, pod.node)) for pod in booked[1:]]
-    place.calls.clear()
-    asyncio.run(hands.carry_out(others, scene, asides=Asides(), turns=many))
-    assert place.calls == [("launch", A, pod) for pod in booked[1:]]
-    assert many.left == 0
-
-
-def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hands, place):
+@living
+async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hands, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     commands = [Book(A, (N0,))]
     scene = scene.with_statuses(hands.bookings(commands, scene))
     place.refuses = Fenced("another one leads")
-
-    async def story():
+    hands.check()
+    await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=1)
+    with pytest.raises(Fenced, match="another one leads"):
+        await hands.finish()
+    with pytest.raises(Fenced, match="another one leads"):
         hands.check()
-        await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=1)
-        with pytest.raises(Fenced, match="another one leads"):
-            await hands.finish()
-        with pytest.raises(Fenced, match="another one leads"):
-            hands.check()
-
-    asyncio.run(story())
 
 
 def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
@@ -416,12 +317,6 @@ def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, ca
         do(hands, place, replace(scene, now=NOW + 60), Forget(A))
 
 
-def test_who_leads_no_longer_hears_of_it(hands, place):
-    place.refuses = Fenced("another leads")
-    with pytest.raises(Fenced):
-        do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
-
-
 def test_a_pod_is_removed_once_and_again_after_a_while(hands, place):
     scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
     remove = Remove(A0, "it is silent", is_needed=True)
@@ -430,9 +325,9 @@ def test_a_pod_is_removed_once_and_again_after_a_while(hands, place):
     assert do(hands, place, replace(scene, now=NOW + 61), remove) != []
 
 
-@pytest.mark.parametrize("command", [Remove(A0, "it is silent"), Forget(A)])
+@pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
 def test_what_could_not_be_done_is_tried_ever_more_rarely(hands, place, command):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
     place.refuses = OSError("away")
     tried = [
         second
@@ -442,10 +337,6 @@ def test_what_could_not_be_done_is_tried_ever_more_rarely(hands, place, command)
     assert tried == [0, 1, 3, 7, 15, 31, 63]
     place.refuses = None
     assert do(hands, place, replace(scene, now=NOW + 200), command)
-
-
-def test_a_job_that_is_over_is_forgotten(hands, place):
-    assert do(hands, place, make_scene(cast("a")), Forget(A)) == [("forget", A)]
 
 
 # --- what is remembered ---------------------------------------------------------------------
@@ -467,7 +358,9 @@ def test_those_are_spoken_to_who_are_there(hands, place):
 def test_since_when_a_pod_has_no_address_is_known(hands, place):
     entries = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})).entries
     hands.keep_up(entries, {}, now=NOW)
+    first = hands.contact(A0)
     hands.keep_up(entries, {}, now=NOW + 5)
+    assert hands.contact(A0) is first
     assert (hands.contact(A0).reachable, hands.contact(A0).since) == (False, NOW)
     hands.keep_up(entries, {A0: Address(socket="/a")}, now=NOW + 6)
     assert hands.contact(A0).since == 0.0

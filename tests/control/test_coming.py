@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcontrol.acting.coordinating import iter_commands
@@ -78,13 +78,6 @@ def test_it_is_looked_at_once_and_again_when_something_of_it_changes(monkeypatch
     assert count_looks(monkeypatch, replace(later, seats=seats), coming) == 1
 
 
-def test_one_that_trains_is_looked_at_each_time(monkeypatch):
-    coming = Coming()
-    up = cast("a", {"n0": (0,)}, seats={"n0": ready()}, iterations_total=1000.0)
-    scene = settle(make_scene(up), coming)
-    assert count_looks(monkeypatch, scene, coming) == 1
-
-
 def test_it_is_looked_at_after_some_seconds_in_any_case(monkeypatch):
     coming = Coming()
     told = {"reason": "ImagePullBackOff", "message": "no such image"}
@@ -120,16 +113,17 @@ pods = st.sampled_from(
 )
 
 
+@settings(max_examples=30)
 @given(
     pod=pods,
-    others=st.sampled_from([0, 150, 400]),
+    others=st.sampled_from([0, 150]),
     deadline=st.sampled_from([None, 6, 14]),
     retry_in=st.sampled_from([0.0, 5.0]),
     phase=st.sampled_from([Phase.INITIALIZED, Phase.ADJUSTING]),
     pods_of_it=st.sampled_from([("n0",), ("n0", "n1")]),
     was_told=st.booleans(),
     leave_at=st.sampled_from([4.0, 6.0]),
-    steps=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=1, max_size=25),
+    steps=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=1, max_size=15),
 )
 def test_nothing_is_missed(
     pod, others, deadline, retry_in, phase, pods_of_it, was_told, leave_at, steps
@@ -159,17 +153,6 @@ def test_nothing_is_missed(
         scene = replace(scene, now=scene.now + step)
 
 
-def test_that_nobody_says_why_it_does_not_come_up_is_told_once():
-    coming = Coming()
-    scene = settle(make_scene(coming_up()), coming)
-    told = {}
-    for second in range(1, 7):
-        for verdict in judge(replace(scene, now=NOW + second), RULES, coming=coming).values():
-            scene = scene.with_statuses({A: verdict.status})
-            told[second] = verdict.status.condition(ConditionType.INITIALIZED)
-    assert [(second, each and each.reason) for second, each in told.items()] == [(3, NOT_STARTED)]
-
-
 SATS = [
     Sat(state, phase, asked=asked, fresh=fresh)
     for state, phase, asked, fresh in itertools.product(
@@ -179,11 +162,10 @@ SATS = [
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("other", [None, PENDING, Sat(ready())])
-def test_nothing_is_to_be_done_for_it(mechanism, other):
+def test_nothing_is_to_be_done_for_it(mechanism):
     """The judge concludes nothing about a job that it leaves out because its pods come up."""
     count = 0
-    for sat in SATS:
+    for sat, other in itertools.product(SATS, (None, PENDING, Sat(ready()))):
         seats = {"n0": sat} | ({"n1": other} if other is not None else {})
         for holds in ({"n0": (0,)}, {"n0": (0,), "n1": (0,)}, {"n1": (0,)}, None):
             job = cast("a", holds, seats=seats, phase=Phase.INITIALIZED)
@@ -191,6 +173,5 @@ def test_nothing_is_to_be_done_for_it(mechanism, other):
             if is_coming_up(scene, scene.entries[A]):
                 count += 1
                 board = Board(scene, Asides())
-                assert list(iter_commands(board.case(A))) == []
-    is_possible = mechanism is Mechanism.IN_PLACE and (other is None or other is PENDING)
-    assert (count > 0) == is_possible
+                assert list(iter_commands(board.case(A))) == [], (seats, holds)
+    assert (count > 0) == (mechanism is Mechanism.IN_PLACE)

@@ -5,7 +5,7 @@ import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -13,10 +13,8 @@ from dlcontrol.sidecars.dialing import Credentials, DialSettings, Unreachable
 from dlcontrol.situation.ports import Address
 from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
-from tests.control.callers import HURRIED, calling, contained
-from tests.servers.ports import choose_ports
+from tests.control.callers import HURRIED, calling, contained, living
 from tests.sidecar.certificates import Authority
-from tests.sidecar.clients import live_through
 
 JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
 CONTROLLER = "controller.dljob"
@@ -66,102 +64,80 @@ def at(container, name: str = job_name(JOB)) -> Address:
     return Address(host="127.0.0.1", port=container.servers.port, name=name)
 
 
-def test_over_a_network_it_is_followed_and_told_as_on_one_machine(people):
-    async def story():
-        async with networked(people) as container, calling_as(people.controller) as caller:
-            await caller.meet(at(container))
-            caller.run(3, "0", "1")
-            contact = await caller.until(lambda contact: contact.state.generation == 3)
-            assert contact.state.held == ("0", "1")
-            assert container.supervisor.demanded == ["start 3"]
-
-    live_through(story())
-
-
-def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing(people):
-    async def story():
-        async with networked(people) as container, calling_as(people.controller) as caller:
-            caller.follow(at(container, "another.job.dljob"))
-            contact = await caller.until(lambda contact: contact.problem)
-            assert "does not prove that it is another.job.dljob" in contact.problem
-            assert (contact.reachable, contact.state) == (False, None)
-            caller.follow(at(container, ""))
-            contact = await caller.until(lambda contact: contact.problem)
-            assert "is not known" in contact.problem
-
-    live_through(story())
+@living
+async def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing(people):
+    async with networked(people) as container, calling_as(people.controller) as caller:
+        caller.follow(at(container, "another.job.dljob"))
+        contact = await caller.until(lambda contact: contact.problem)
+        assert "does not prove that it is another.job.dljob" in contact.problem
+        assert (contact.reachable, contact.state) == (False, None)
+        caller.follow(at(container, ""))
+        contact = await caller.until(lambda contact: contact.problem)
+        assert "is not known" in contact.problem
 
 
-def test_a_sidecar_of_another_authority_is_a_stranger(people):
-    async def story():
-        forger = Authority("another authority").issue(people.folder / "forger", CONTROLLER)
-        async with networked(people) as container, calling_as(forger) as caller:
+@living
+async def test_a_sidecar_of_another_authority_is_a_stranger(people):
+    forger = Authority("another authority").issue(people.folder / "forger", CONTROLLER)
+    async with networked(people) as container, calling_as(forger) as caller:
+        caller.follow(at(container))
+        contact = await caller.until(lambda contact: contact.problem)
+        assert "does not prove that it is" in contact.problem
+        assert not contact.outdated
+
+
+@living
+async def test_a_sidecar_whose_certificate_is_over_is_known_to_be_there_until_it_has_another_one(
+    people,
+):
+    people.authority.issue(people.sidecar, job_name(JOB), days=-1)
+    async with networked(people) as container, calling_as(people.controller) as caller:
+        caller.follow(at(container))
+        contact = await caller.until(lambda contact: contact.problem)
+        assert (contact.reachable, contact.outdated) == (False, True)
+        assert "expired" in contact.problem
+        people.authority.issue(people.sidecar, job_name(JOB))
+        container.servers.renew()
+        contact = await caller.until(lambda contact: contact.reachable)
+        assert not contact.outdated
+
+
+@living
+async def test_a_controller_that_the_sidecar_does_not_accept_is_told_why(people):
+    stranger = people.authority.issue(people.folder / "stranger", "www.example.org")
+    async with networked(people) as container, calling_as(stranger) as caller:
+        caller.follow(at(container))
+        contact = await caller.until(lambda contact: contact.problem)
+        assert "NotAuthorized" in contact.problem
+        assert "www.example.org" in contact.problem
+
+
+@living
+async def test_without_certificates_it_says_what_is_missing(people):
+    async with networked(people) as container:
+        async with calling_as(None) as caller:
             caller.follow(at(container))
             contact = await caller.until(lambda contact: contact.problem)
-            assert "does not prove that it is" in contact.problem
-            assert not contact.outdated
-
-    live_through(story())
-
-
-def test_a_sidecar_whose_certificate_is_over_is_known_to_be_there_until_it_has_another_one(people):
-    async def story():
-        people.authority.issue(people.sidecar, job_name(JOB), days=-1)
-        async with networked(people) as container, calling_as(people.controller) as caller:
+            assert "no certificates to dial" in contact.problem
+        async with calling_as(people.folder / "nothing") as caller:
             caller.follow(at(container))
             contact = await caller.until(lambda contact: contact.problem)
-            assert (contact.reachable, contact.outdated) == (False, True)
-            assert "expired" in contact.problem
-            people.authority.issue(people.sidecar, job_name(JOB))
-            container.servers.renew()
-            contact = await caller.until(lambda contact: contact.reachable)
-            assert not contact.outdated
-
-    live_through(story())
+            assert "has to hold tls.crt, tls.key and ca.crt" in contact.problem
 
 
-def test_a_controller_that_the_sidecar_does_not_accept_is_told_why(people):
-    async def story():
-        stranger = people.authority.issue(people.folder / "stranger", "www.example.org")
-        async with networked(people) as container, calling_as(stranger) as caller:
-            caller.follow(at(container))
-            contact = await caller.until(lambda contact: contact.problem)
-            assert "NotAuthorized" in contact.problem
-            assert "www.example.org" in contact.problem
-
-    live_through(story())
-
-
-def test_without_certificates_it_says_what_is_missing(people):
-    async def story():
-        async with networked(people) as container:
-            async with calling_as(None) as caller:
-                caller.follow(at(container))
-                contact = await caller.until(lambda contact: contact.problem)
-                assert "no certificates to dial" in contact.problem
-            async with calling_as(people.folder / "nothing") as caller:
-                caller.follow(at(container))
-                contact = await caller.until(lambda contact: contact.problem)
-                assert "has to hold tls.crt, tls.key and ca.crt" in contact.problem
-
-    live_through(story())
-
-
-def test_renewed_certificates_are_used_without_a_word(people):
-    async def story():
-        async with networked(people) as container, calling_as(people.controller) as caller:
-            await caller.meet(at(container))
-            await container.polled()
-            later = Authority("a later authority")
-            later.issue(people.controller, CONTROLLER)
-            later.issue(people.sidecar, job_name(JOB))
-            # Every connection is closed by this, and the old certificates open no other.
-            container.servers.renew()
-            caller.run(3)
-            await caller.until(lambda contact: contact.state.generation == 3)
-            await caller.until(lambda contact: contact.reachable)
-
-    live_through(story())
+@living
+async def test_renewed_certificates_are_used_without_a_word(people):
+    async with networked(people) as container, calling_as(people.controller) as caller:
+        await caller.meet(at(container))
+        await container.polled()
+        later = Authority("a later authority")
+        later.issue(people.controller, CONTROLLER)
+        later.issue(people.sidecar, job_name(JOB))
+        # Every connection is closed by this, and the old certificates open no other.
+        container.servers.renew()
+        caller.run(3)
+        await caller.until(lambda contact: contact.state.generation == 3)
+        await caller.until(lambda contact: contact.reachable)
 
 
 class Clock:
@@ -208,28 +184,6 @@ def test_certificates_that_appear_later_are_found(people):
         ours.context()
     clock.time = 5.0
     assert ours.context().get_ca_certs()
-
-
-@pytest.mark.parametrize(
-    "name", ["wait_seconds", "silence_seconds", "dial_seconds", "polls_per_second"]
-)
-def test_a_setting_that_would_ask_nobody_or_for_ever_is_refused_by_name(name):
-    wrong: dict[str, Any] = {name: 0.0}
-    with pytest.raises(ValueError, match=f"{name} is 0; it must be above 0"):
-        replace(HURRIED, **wrong)
-
-
-def test_a_port_at_which_nobody_listens_is_told_with_its_place(people):
-    [port] = choose_ports(1)
-    place = Address(host="127.0.0.1", port=port, name=job_name(JOB))
-
-    async def story():
-        async with calling_as(people.controller) as caller:
-            caller.follow(place)
-            contact = await caller.until(lambda contact: contact.problem)
-            assert f"cannot connect to 127.0.0.1:{place.port}" in contact.problem
-
-    live_through(story())
 
 
 def test_tls_1_2_is_not_even_offered(people):

@@ -21,7 +21,7 @@ from dlcore import policies
 from dlcore.model import JobId, NodeName
 from dlsidecar.behaviour.events import Started
 from dlwire.messages import Phase, Problem, State
-from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, ready, run, running, stop
+from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, run, running, stop
 from tests.control.scenes import cast as play
 
 HIGHEST = 2**53 - 1
@@ -210,11 +210,6 @@ def test_another_start_by_the_platforms_word_is_another_witness():
     seat = seat_in(scene)
     again = replace(seat.pod, start="17 4711")
     assert distrust.find(seat.key.job, seat.booking, again) is None
-
-
-def test_a_ready_one_that_was_stamped_is_believed():
-    told = Commanded(stop(0), NOW, is_exact=False)
-    assert look(scene_of(ready()), told)[1] == ""
 
 
 def test_one_that_was_started_again_has_its_time_anew():

@@ -12,6 +12,7 @@ from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Observation, Platform
 from dlcore import policies
 from dlcore.model import Node
+from tests.control.callers import living
 from tests.control.governing import PlayedGauge, PlayedMemory
 
 
@@ -26,28 +27,26 @@ class EmptyPlatform:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_who_is_woken_while_it_is_to_end_ends(turns):
-    async def story() -> None:
-        gauge = PlayedGauge()
-        controller = Controller(
-            cast(Platform, EmptyPlatform()),
-            cast(Dialer, None),
-            memory=PlayedMemory(),
-            gauge=gauge,
-            options=Options(policy=policies.make("fifo"), pace=Pace(rest_share=0.0)),
-            epoch=1,
-        )
-        control = asyncio.create_task(controller.run())
-        while gauge.cycles < 1:
-            await asyncio.sleep(0)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        controller.wake()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        control.cancel()
-        done, _ = await asyncio.wait({control}, timeout=240.0)
-        assert done
-        assert control.cancelled()
-
-    asyncio.run(story())
+@living
+async def test_who_is_woken_while_it_is_to_end_ends(turns):
+    gauge = PlayedGauge()
+    controller = Controller(
+        cast(Platform, EmptyPlatform()),
+        cast(Dialer, None),
+        memory=PlayedMemory(),
+        gauge=gauge,
+        options=Options(policy=policies.make("fifo"), pace=Pace(rest_share=0.0)),
+        epoch=1,
+    )
+    control = asyncio.create_task(controller.run())
+    while gauge.cycles < 1:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    controller.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    control.cancel()
+    done, _ = await asyncio.wait({control}, timeout=240.0)
+    assert done
+    assert control.cancelled()

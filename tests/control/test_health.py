@@ -3,7 +3,6 @@ GPUs with broken hardware: their reports, the Events about them, and that no fur
 """
 
 import json
-import logging
 from dataclasses import replace
 
 import pytest
@@ -67,13 +66,6 @@ def test_it_is_remembered_when_nobody_reports_it_any_longer():
     health = Health()
     assert health.look(reporting(Seen(1, xid_errors=(79,)))) == (BROKEN,)
     assert broken(health, make_scene()) == {1: FELL_OFF}
-
-
-def test_it_is_told_once(caplog):
-    health, scene = Health(), reporting(Seen(1, xid_errors=(79,)))
-    with caplog.at_level(logging.WARNING):
-        assert [health.look(scene) for _ in range(3)] == [(BROKEN,), (), ()]
-    assert caplog.messages == [f"GPU n0/1 gets no more jobs: {FELL_OFF}"]
 
 
 def test_who_has_it_is_told_and_nobody_else():
@@ -148,16 +140,6 @@ def known(**machine_is):
 )
 def test_it_is_that_device_in_that_start_of_its_machine(uuids, boot, out):
     assert list(broken(known(), machine(make_scene(), *uuids, boot=boot))) == out
-
-
-def test_a_machine_that_is_away_has_neither_another_device_nor_started_anew():
-    health = known()
-    away = replace(make_scene(), nodes={})
-    assert broken_after(health, away, machine(make_scene(), *TWO)) == [1]
-
-
-def broken_after(health, *scenes):
-    return [list(broken(health, scene)) for scene in scenes if scene.nodes][-1]
 
 
 def test_each_new_word_on_its_node_pardons_once():

@@ -7,7 +7,6 @@ import pytest
 
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.rules import Resumption, Rules
 from dlcontrol.situation.scene import Begun
 from dlcontrol.situation.status import Condition, ConditionType
@@ -28,7 +27,6 @@ from dlcore.model import Progress as Watched
 from dlsidecar.behaviour.events import (
     Gone,
     RankEnded,
-    Started,
     StartFailed,
 )
 from dlwire.messages import Failure, Problem, Progress, State
@@ -45,7 +43,6 @@ from tests.control.scenes import (
     make_scene,
     new,
     ready,
-    released,
     run,
     running,
     stop,
@@ -186,12 +183,6 @@ def test_a_job_has_finished_when_all_its_processes_ended_well():
     assert reasons(said) == ["Finished"]
 
 
-def test_how_far_a_job_came_is_known_by_its_last_word():
-    last = replace(ended(run(3, 0)), progress=Progress(iteration=90, begun=True))
-    said = judged(alone(last, iteration=80))
-    assert (said.phase, said.iteration, said.speed) == (Phase.COMPLETED, 90, 0.0)
-
-
 THOUSAND = {"training": Training(iterations=1000), "progress": Watched(log="x")}
 UNMATCHED = Problem("ProgressNotMatched", "progress.log has matched no line; the last line is 'ok'")
 
@@ -244,11 +235,6 @@ def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
     assert not judged(pair(ended(RUN0), other)).is_final
 
 
-def test_a_job_has_not_finished_when_a_container_of_it_was_lost():
-    said = judged(pair(ended(RUN0), new("y"), running=3, containers=2))
-    assert not said.is_final
-
-
 @pytest.mark.parametrize("phase", [Phase.ADJUSTING, Phase.QUEUED, Phase.SUSPENDED])
 def test_a_training_that_ends_while_other_gpus_are_decided_has_finished(phase):
     """Its pods for the change are up already, and have run nothing."""
@@ -288,11 +274,6 @@ def test_who_is_cancelled_loses_everything_at_once_and_is_judged_no_further():
     assert (said.placement, said.saves, said.failures) == (None, False, 0)
 
 
-def test_of_a_job_that_has_ended_nothing_more_is_said():
-    scene = make_scene(cast("a", seats={"n0": ended(run(3, 0), 1)}, phase=Phase.COMPLETED))
-    assert judge(scene, RULES) == {}
-
-
 # --- it crashes -----------------------------------------------------------------------------
 
 
@@ -307,28 +288,12 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
     assert reasons(said) == ["Crashed"]
 
 
-def test_the_rank_that_failed_first_is_named_and_not_those_that_were_ended_for_it():
-    told = run(3, 0, 1)
-    state = after(told, Started(1), RankEnded(1, 1, None, 9), RankEnded(1, 0, None, 15), Gone(1))
-    said = judged(alone(state))
-    assert said.message == "rank 1 was ended by signal 9; attempt 2 of 4 in 10 s"
-    assert said.exit_code == 137
-
-
 def test_over_several_containers_the_earliest_failure_counts_with_its_exception():
     lost = replace(ended(run(3, 0), 1), failure=Failure(0, 20.0, 1, exception="ConnectionError"))
     cause = replace(ended(run(3, 0), 1), failure=Failure(1, 10.0, 3, exception="ValueError: bad"))
     said = judged(cast("a", {"n0": [0], "n1": [0]}, seats={"n0": lost, "n1": cause}))
     assert said.message == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 in 10 s"
     assert said.exit_code == 3
-
-
-def test_a_sidecar_of_an_older_release_does_not_say_who_failed_first():
-    said = judged(alone(replace(ended(run(3, 0), 7), failure=None)))
-    assert (said.message, said.exit_code) == (
-        "rank 0 exited with status 7; attempt 2 of 4 in 10 s",
-        7,
-    )
 
 
 def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told():
@@ -347,12 +312,9 @@ def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_l
     assert fourth.placement is None
     assert fourth.message == "rank 0 was ended by signal 9; attempt 4 of 4 in 40 s"
     assert fourth.exit_code == 137
-
-
-def test_no_attempt_waits_longer_than_the_longest():
     limits = Limits(backoff_limit=2000)
-    said = judged(alone(ended(run(3, 0), 1), failures=1500, limits=limits))
-    assert said.retry_at == NOW + RULES.longest_retry_seconds
+    late = judged(alone(ended(run(3, 0), 1), failures=1500, limits=limits))
+    assert late.retry_at == NOW + RULES.longest_retry_seconds
 
 
 def test_a_job_whose_attempts_are_used_up_has_failed():
@@ -380,19 +342,14 @@ def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):
     assert "; attempt 2 of 4 in" in judged(alone(state)).message
 
 
-def test_one_crash_is_counted_once():
-    again = alone(ended(run(3, 0), 1), generation=2, broken=3, phase=Phase.INITIALIZED)
-    assert judged(again).failures == 0
-
-
-def test_a_crash_of_what_an_earlier_decision_started_counts():
-    """It trained on, because its new GPUs are not free yet."""
-    said = judged(alone(ended(run(3, 0), 1), generation=4, phase=Phase.ADJUSTING))
+def test_a_crash_of_what_an_earlier_decision_started_counts_once():
+    """It trained on, because its new GPUs are not free yet; or it was on its way out."""
+    crashed = ended(run(3, 0), 1)
+    said = judged(alone(crashed, generation=4, phase=Phase.ADJUSTING))
     assert (said.failures, said.generation, said.broken) == (1, 5, 3)
-
-
-def test_a_crash_on_the_way_out_delays_the_next_turn():
-    said = judged(cast("a", generation=2, seats={"n0": ended(run(3, 0), 1)}, phase=Phase.QUEUED))
+    again = alone(crashed, generation=2, broken=3, phase=Phase.INITIALIZED)
+    assert judged(again).failures == 0
+    said = judged(cast("a", generation=2, seats={"n0": crashed}, phase=Phase.QUEUED))
     assert (said.phase, said.failures, said.retry_at) == (Phase.QUEUED, 1, NOW + 10)
     assert said.generation == 2
 
@@ -414,22 +371,6 @@ def test_a_job_whose_container_was_restarted_starts_anew_at_once():
     assert (said.status.restarts, said.status.failures) == (1, 0)
     assert said.status.retry_at == NOW
     assert reasons(said) == ["Restarted"]
-
-
-def test_what_was_lost_again_and_again_is_tried_later_each_time():
-    lost = after(stop(0, incarnation="y"), incarnation="y")
-    second = judged(alone(lost, running=3, setbacks=1))
-    assert (second.retry_at, second.placement is not None) == (NOW + 10, True)
-    fourth = judged(alone(lost, running=3, setbacks=3))
-    assert (fourth.retry_at, fourth.phase, fourth.placement) == (NOW + 40, Phase.QUEUED, None)
-
-
-def test_a_container_that_was_lost_through_the_jobs_own_fault_is_a_failure():
-    pod = {"reason": "OOMKilled", "message": "it used more memory than its limit", "fault": True}
-    lost = Sat(after(stop(0, incarnation="y"), incarnation="y"), pod=pod)
-    said = judged(alone(lost, running=3))
-    assert (said.failures, said.restarts) == (1, 0)
-    assert said.message.startswith("it used more memory than its limit; attempt 2 of 4")
 
 
 @pytest.mark.parametrize(
@@ -461,15 +402,6 @@ def test_a_container_that_was_restarted_on_the_way_will_never_join():
     assert judged(scene, begun=told(RUN0, RUN1)).generation == 2
 
 
-def test_what_is_left_of_an_older_start_is_known_to_be_broken():
-    """It was to train on until its new GPUs are free; a newer start is decided already."""
-    lost = after(stop(0, incarnation="y"), incarnation="y")
-    said = judged(
-        pair(running(RUN0), lost, generation=3, phase=Phase.ADJUSTING, running=3, containers=2)
-    )
-    assert (said.broken, said.generation, said.restarts) == (3, 3, 0)
-
-
 def test_what_sidecars_were_told_counts_even_if_the_record_of_it_was_lost():
     said = judged(alone(running(run(21, 0)), generation=3))
     assert said.generation == 11
@@ -482,12 +414,6 @@ def test_a_start_that_a_stamp_has_ended_is_started_anew_under_another_number():
     undone = running(theirs, stop(0), RankEnded(1, 0, 0), Gone(1))
     said = judged(alone(undone, phase=Phase.INITIALIZED))
     assert (said.generation, said.run_generation) == (2, 5)
-
-
-def test_an_adopted_start_that_was_told_to_stop_all_the_same_starts_anew():
-    stopped = released(run(3, 0), stop(4))
-    said = judged(alone(stopped, generation=3, adopted=3, running=3, containers=1))
-    assert (said.generation, said.adopted) == (4, 0)
 
 
 def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
@@ -533,11 +459,6 @@ def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
 )
 def test_what_does_not_train_on_whole_and_at_our_word_alone_is_decided_anew(lost):
     assert judged(lost).placement is None
-
-
-def test_where_its_checkpoint_is_is_known_of_a_start_that_is_first_seen_when_its_node_is_back():
-    said = judged(bereft(running(run(3, 1)), checkpoint=Checkpoint(path="/c", shared=False)))
-    assert (said.running, said.containers, said.bound_to) == (3, 1, (N0,))
 
 
 def test_what_was_told_something_newer_that_may_yet_arrive_is_not_taken_up():
@@ -590,23 +511,14 @@ def test_what_does_not_start_because_its_node_is_not_ready_goes_elsewhere_soon()
     assert "node n0 is not ready" in said.message
 
 
-def test_a_pod_that_cannot_come_up_through_the_jobs_fault_is_a_failure():
-    died = Sat(phase=PodPhase.ENDED, fresh=True, pod={"reason": "OOMKilled", "fault": True})
-    said = judged(alone(died, phase=Phase.INITIALIZED))
-    assert (said.failures, said.setbacks) == (1, 0)
-
-
 def test_a_pod_that_is_started_again_is_given_its_time():
-    """It ran for long, and cannot be spoken to since a moment ago."""
+    """It ran for long, and cannot be spoken to since a moment ago; or the controller has begun then."""
     restarting = Sat(None, phase=PodPhase.PENDING, since=NOW - 1, reachable=False)
     assert judged(alone(restarting, booked_at=NOW - 5000)).placement is not None
+    unheard = replace(restarting, phase=PodPhase.UP)
+    assert judged(alone(unheard, booked_at=NOW - 5000)).placement is not None
     for_ever = replace(restarting, since=NOW - 901)
     assert judged(alone(for_ever, phase=Phase.INITIALIZED, booked_at=NOW - 5000)).placement is None
-
-
-def test_a_controller_that_begins_gives_pods_their_time():
-    silent = Sat(None, phase=PodPhase.UP, since=NOW - 1, reachable=False)
-    assert judged(alone(silent, booked_at=NOW - 5000)).placement is not None
 
 
 def test_a_growing_job_goes_on_with_what_it_trains_on_if_its_new_pod_does_not_come_up():
@@ -632,14 +544,6 @@ def test_it_gives_all_back_if_what_it_trains_on_is_decided_for_another():
     )
     other = cast("b", {"n0": (0,)}, phase=Phase.INITIALIZED)
     assert judged(moves, other).placement is None
-
-
-def test_why_a_pod_is_not_up_is_a_condition():
-    pod = {"reason": "ImagePullBackOff", "message": "no such image"}
-    waits = judged(alone(replace(PENDING, pod=pod), phase=Phase.INITIALIZED, booked_at=NOW))
-    condition = waits.condition(ConditionType.INITIALIZED)
-    assert (condition.status, condition.reason) == (False, "ImagePullBackOff")
-    assert condition.message == "no such image"
 
 
 # --- what SideCars complain of --------------------------------------------------------------
@@ -671,25 +575,14 @@ def test_what_was_complained_of_stays_told_when_the_pod_is_gone():
 # --- suspension, progress -------------------------------------------------------------------
 
 
-def test_a_job_that_is_resumed_is_in_the_queue_again():
-    said = verdict(cast("a", phase=Phase.SUSPENDED))
-    assert (said.status.phase, said.status.cause) == (Phase.QUEUED, None)
-    assert reasons(said) == ["Resumed"]
-    assert judged(cast("a", phase=Phase.SUSPENDED, suspend=True)).phase is Phase.SUSPENDED
-
-
 def test_progress_is_that_of_the_leader():
     leader = running(RUN0, progress=Progress(iteration=40, iterations_per_second=2.0))
     follower = running(RUN1, progress=Progress(iteration=0))
     for said in (judged(pair(leader, follower)), judged(pair(follower, leader))):
         assert (said.iteration, said.iterated_at, said.speed) == (40, NOW, 2.0)
         assert said.iterations_total == 1000
-
-
-def test_the_time_of_an_iteration_is_that_of_its_first_sight():
-    progress = Progress(iteration=40, iterations_per_second=2.0)
-    known = alone(running(run(3, 0), progress=progress), iteration=40, iterated_at=NOW - 3)
-    assert judged(known).iterated_at == NOW - 3
+    known = judged(pair(leader, follower, iteration=40, iterated_at=NOW - 3))
+    assert known.iterated_at == NOW - 3, "when it was first seen"
 
 
 def test_progress_is_followed_while_newer_gpus_are_decided():
@@ -736,7 +629,6 @@ def hanging(since, *, idle=60.0, limit=200.0, **rest):
 
 
 def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
-    assert judged(hanging(NOW - 139)).failures == 0
     said = verdict(hanging(NOW - 140))
     status = said.status
     assert (status.failures, status.generation, status.phase) == (1, 2, Phase.INITIALIZED)
@@ -745,23 +637,18 @@ def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
     assert [(news.reason, news.warning) for news in said.news] == [("StalledForTooLong", True)]
 
 
-def test_what_a_controller_finds_hanging_counts_from_its_last_step():
-    assert judged(hanging(NOW - 1, idle=201.0)).failures == 1
-
-
-def test_the_time_before_a_decision_about_a_job_is_not_held_against_what_was_started_after():
-    assert judged(hanging(NOW - 500, decided_at=NOW - 100)).failures == 0
-
-
-def test_a_job_that_hangs_again_and_again_has_failed():
-    said = judged(hanging(NOW - 140, failures=3))
-    assert said.phase is Phase.FAILED
-    assert said.message == "it failed 4 times; the last time no iteration came for 200 s"
-
-
-def test_one_hang_is_counted_once_and_none_where_nobody_asked_for_it():
-    assert judged(hanging(NOW - 500, broken=3, generation=2)).failures == 0
-    assert judged(hanging(NOW - 500, limit=None)).failures == 0
+@pytest.mark.parametrize(
+    ("since", "rest", "failures"),
+    [
+        pytest.param(139, {}, 0, id="not yet for too long"),
+        pytest.param(1, {"idle": 201.0}, 1, id="counts from its last step"),
+        pytest.param(500, {"decided_at": NOW - 100}, 0, id="but not from before its start"),
+        pytest.param(500, {"broken": 3, "generation": 2}, 0, id="is counted once"),
+        pytest.param(500, {"limit": None}, 0, id="nobody asked for it"),
+    ],
+)
+def test_a_hang(since, rest, failures):
+    assert judged(hanging(NOW - since, **rest)).failures == failures
 
 
 def test_gpu_seconds_are_counted_now_and_then():
@@ -787,22 +674,6 @@ def test_where_very_many_hold_gpus_they_are_counted_more_seldom():
 
     assert not is_counted_after(99.0)
     assert is_counted_after(101.0)
-
-
-def test_what_makes_no_sense_sets_aside_that_job_alone():
-    asides = Asides()
-    broken = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))})
-    broken = replace(broken, entry=replace(broken.entry, status=NONSENSE))
-    fine = cast("b", phase=Phase.SUSPENDED)
-    scene = make_scene(fine)
-    scene = replace(scene, entries={A: broken.entry, **scene.entries})
-    assert list(judge(scene, RULES, asides)) == ["b"]
-    assert asides.jobs == {A}
-
-
-def test_a_spec_that_cannot_be_read_is_not_judged_by():
-    aside = alone(ended(run(3, 0), 1), problem="gpus.options: cannot be read")
-    assert judged(aside).failures == 0
 
 
 NOT_OURS = replace(PENDING, fresh=False)

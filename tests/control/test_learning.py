@@ -131,12 +131,6 @@ def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
     assert seen.seconds == pytest.approx(2.0, abs=1.0 / 5.0 + 1e-3)
 
 
-def test_a_start_is_timed_that_finds_a_checkpoint_of_an_earlier_life():
-    training = Training(5.0, 2.0, found=1000, is_new_pod=True)
-    (seen,) = costs(hear(Lessons(), training, [0.0, 1.95, 5.0]))
-    assert seen.seconds == pytest.approx(2.0, abs=1e-3)
-
-
 def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
     lessons = hear(Lessons(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
     assert costs(lessons) == []
@@ -150,17 +144,6 @@ def test_speeds_are_true_although_progress_is_heard_late():
     assert len(speeds) > 3
     assert [each.warming_up for each in speeds] == [True] + [False] * (len(speeds) - 1)
     assert [each.iterations_per_s for each in speeds] == pytest.approx([0.7] * len(speeds))
-
-
-def test_a_word_that_comes_late_makes_no_training_faster_or_slower():
-    lessons, training = Lessons(sample_seconds=10.0), Training(4.0, 1.0)
-    learnt = []
-    for heard, late in ((0.0, 0.0), (2.0, 2.0), (14.0, 0.0), (26.0, 3.0), (38.0, 0.0)):
-        now = ORDERED_AT + START_SECONDS + heard
-        learnt.append(lessons.hear(entry(), KEY, training.state_at(now), now + late))
-    speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
-    assert len(speeds) > 1
-    assert {each.iterations_per_s for each in speeds} == {4.0}
 
 
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():

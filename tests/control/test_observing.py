@@ -152,42 +152,32 @@ def test_what_a_lost_job_may_come_back_to_counts_within_the_limit_of_its_namespa
 # --- what cannot be given away --------------------------------------------------------------
 
 
+LEFT = {"leftover": frozenset({GpuRef(N0, 1)})}
+
+
 def silent(state, seconds=20.0):
     return Sat(state, reachable=False, since=NOW - seconds)
 
 
-def test_what_a_silent_sidecar_holds_beyond_its_decision_is_nobodys():
-    snapshot = shown(
-        cast("a", {"n0": (0,)}, generation=2, seats={"n0": silent(running(run(3, 0, 1)))})
-    )
-    assert unavailable(snapshot) == {
-        GpuRef(N0, 1): "job a may still use it, and its SideCar does not answer"
-    }
+TRAINS = running(run(3, 0, 1))
+SILENT = "job a may still use it, and its SideCar does not answer"
 
 
-def test_a_sidecar_that_is_silent_for_a_moment_is_counted_on():
-    seats = {"n0": silent(running(run(3, 0, 1)), 5.0)}
-    assert unavailable(shown(cast("a", {"n0": (0,)}, generation=2, seats=seats))) == {}
-
-
-def test_what_was_lost_and_has_not_answered_since_is_not_counted_on():
-    seats, leftover = {"n0": silent(None, 5.0)}, frozenset({GpuRef(N0, 1)})
-    assert set(unavailable(shown(cast("a", seats=seats, leftover=leftover)))) == leftover
-
-
-def test_what_a_lost_pod_may_hold_is_nobodys():
-    seats = {"n0": Sat(phase=PodPhase.LOST)}
-    leftover = frozenset({GpuRef(N0, 2)})
-    assert set(unavailable(shown(cast("a", seats=seats, leftover=leftover)))) == leftover
-
-
-def test_a_pod_that_comes_up_for_the_first_time_takes_nothing_from_anybody():
-    assert unavailable(shown(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))) == {}
-
-
-def test_who_is_set_aside_keeps_what_it_has():
-    snapshot = shown(cast("a", {"n0": (0,)}, problem="its spec cannot be read"))
-    assert unavailable(snapshot) == {GpuRef(N0, 0): "job a is set aside"}
+@pytest.mark.parametrize(
+    ("holds", "sat", "rest", "expected"),
+    [
+        pytest.param({"n0": (0,)}, silent(TRAINS), {"generation": 2}, {1: SILENT}, id="is silent"),
+        pytest.param({"n0": (0,)}, silent(TRAINS, 5.0), {"generation": 2}, {}, id="for a moment"),
+        pytest.param(None, silent(None, 5.0), LEFT, {1: SILENT}, id="was lost, not heard since"),
+        pytest.param(None, Sat(phase=PodPhase.LOST), LEFT, {1: SILENT}, id="is lost"),
+        pytest.param({"n0": (0,)}, PENDING, {}, {}, id="comes up for the first time"),
+        pytest.param({"n0": (0,)}, None, {"problem": "?"}, {0: "job a is set aside"}, id="aside"),
+    ],
+)
+def test_what_a_pod_may_still_hold_is_nobodys(holds, sat, rest, expected):
+    seats = {"n0": sat} if sat is not None else None
+    found = unavailable(shown(cast("a", holds, seats=seats, **rest)))
+    assert found == {GpuRef(N0, number): why for number, why in expected.items()}
 
 
 def test_a_job_whose_figures_make_no_sense_is_set_aside_alone():

@@ -11,7 +11,7 @@ from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, NodeName
 from dlsidecar.behaviour.events import Gone, StartFailed
 from dlwire.messages import Gpu, Problem, State
-from tests.control.scenes import NOW, Sat, after, cast, make_scene, new, ready, run
+from tests.control.scenes import NOW, Sat, after, cast, make_scene, ready, run
 
 A, N0 = JobId("a"), NodeName("n0")
 SAID = "GPU 1 (GPU-b): process 4711 (python) computes on it"
@@ -94,7 +94,3 @@ def test_the_job_gets_others_at_once_and_it_is_not_held_against_it(name):
     known = scene.with_statuses({A: replace(status, placement=scene.entries[A].status.placement)})
     again = judge(known, Rules()).get(A)
     assert again is None or name not in [each.reason for each in again.news]
-
-
-def test_what_was_told_nothing_has_refused_nothing():
-    assert out(Occupancy(), scene_of(new())) == {}

@@ -80,20 +80,6 @@ def test_what_happens_without_the_newcomer_as_well_is_not_its_fault():
     assert own.job == "new"
 
 
-def test_a_newcomer_that_has_to_wait_is_told_why():
-    old = make_state("old", options=(4,), holds={"n1": (0, 1, 2, 3)}, model="flat")
-    (own,) = effects([old], make_state("new", options=(1,), model="steep"))
-    assert isinstance(own.step, Wait)
-    assert "old releases" in own.sentence
-    assert own.seconds_after is None
-
-
-def test_who_keeps_its_turn_is_not_touched():
-    first = make_state("first", options=(4,), model="flat")
-    found = effects([first], make_state("new", options=(4,), model="steep"), policy="fifo")
-    assert [(effect.job, type(effect.step)) for effect in found] == [("new", Wait)]
-
-
 def test_newcomers_come_after_all_who_are_there():
     there = Entry(make_job("there"), 7, Status())
     scene = Scene(5.0, 1, {there.job.id: there}, {}, {NodeName("n1"): make_node("n1")})

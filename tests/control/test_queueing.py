@@ -40,11 +40,6 @@ def test_jobs_start_when_those_before_them_have_ended():
     assert known["c"].starts_in == pytest.approx(350.0)
 
 
-def test_a_job_that_the_policy_puts_first_is_ahead_although_it_came_later():
-    known = turns(runs("a"), waits("long", iterations=9000.0), waits("short"), policy="srtf")
-    assert (known["short"].ahead, known["long"].ahead) == (0, 1)
-
-
 def test_what_is_not_known_is_not_foretold():
     known = turns(runs("open", iterations_total=math.inf), waits("b"), waits("c"))
     assert [turn.starts_in for turn in known.values()] == [None, None]
@@ -90,8 +85,8 @@ def test_it_is_given_up_when_it_takes_too_long():
     assert known[JobId("j000")].starts_in == pytest.approx(250.0)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "srtf", "adaptive", "foresight", "max-min", "optimus"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", ["foresight", "fifo", "srtf", "sia"])
+@pytest.mark.parametrize("seed", range(2))
 def test_it_is_what_the_simulator_makes_of_the_same_jobs(policy, seed):
     """Without costs and with true predictions, a simulation is what will happen."""
     draw = random.Random(f"{policy}/{seed}")
@@ -124,8 +119,3 @@ def test_it_is_what_the_simulator_makes_of_the_same_jobs(policy, seed):
     known = foresee(snapshot, policies.make(policy))
     for job in record.jobs:
         assert known[job.job].starts_in == pytest.approx(job.started_at, abs=1.0), job.job
-
-
-def test_a_policy_that_shares_at_intervals_is_asked_at_each():
-    known = turns(runs("a"), waits("b"), policy="sia")
-    assert known["b"].ahead == 0

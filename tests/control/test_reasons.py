@@ -113,23 +113,10 @@ def test_a_job_that_waits_for_gpus_is_told_who_has_them():
     )
 
 
-def test_a_job_that_nobody_has_looked_at():
-    assert tell(scene(entry("job", Status(submitted_at=NOW)))) == (
-        "was submitted just now, and nothing is decided about it yet"
-    )
-
-
 def test_a_suspended_job():
     told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED))
     assert tell(scene(entry("job", told, suspend=True))) == (
         "waits: it is suspended, until dljob resume (spec.suspend: false)"
-    )
-
-
-def test_a_job_that_was_suspended_a_moment_ago_still_ends_somewhere():
-    told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED), pods=(Booking(N1, 1),))
-    assert tell(scene(entry("job", told, suspend=True), seats=RUNS)).endswith(
-        "until dljob resume (spec.suspend: false); on n1 its pod is ending"
     )
 
 
@@ -139,13 +126,6 @@ CRASHED = "rank 0 exited with status 1; attempt 2 of 4 in 40 s"
 def test_a_job_that_crashed_and_lost_its_gpus():
     told = status(Phase.QUEUED, retry_at=NOW + 30, message=CRASHED)
     assert tell(scene(entry("job", told))) == f"is tried again in about 30 s: {CRASHED}"
-
-
-def test_a_job_that_crashed_and_keeps_its_gpus():
-    told = status(Phase.INITIALIZED, HERE, retry_at=NOW + 8, message=CRASHED)
-    assert tell(scene(entry("job", told), seats=RUNS)) == (
-        f"{CRASHED}. Now it waits about 8 s before it is started again"
-    )
 
 
 OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
@@ -207,17 +187,6 @@ def test_a_job_that_grows_says_that_it_trains_on_until_its_new_pod_is_warm():
     )
     late = replace(world, now=NOW + 30.0)
     assert tell(late).endswith("Now its former processes on n1 are saving and ending")
-
-
-def test_a_job_that_has_ended_says_how():
-    for phase in (Phase.COMPLETED, Phase.FAILED):
-        assert tell(scene(entry("job", status(phase, message="so it ended")))) == "so it ended"
-
-
-def test_a_job_that_is_cancelled_says_where_it_ends():
-    gone = replace(TRAINS, cancelled=True)
-    assert tell(scene(gone, seats=RUNS)) == "is cancelled; on n1 its pod is ending"
-    assert tell(scene(gone)) == "is cancelled"
 
 
 def test_a_job_that_is_set_aside_says_why():
@@ -294,9 +263,3 @@ def test_a_gpu_that_is_decided_for_one_job_and_held_by_another_is_shown_with_its
         seat("new", state=sidecar(**READY)),
     )
     assert rows(scene(old, new, seats=seats))["n1/1"].job == "old"
-
-
-def test_gpus_of_a_cordoned_node_are_unavailable():
-    world = scene()
-    cordoned = replace(world, nodes={N1: replace(NODES[N1], schedulable=False)})
-    assert rows(cordoned)["n1/0"].reason == "its node is cordoned"

@@ -54,13 +54,6 @@ def test_what_is_as_it_was_is_not_written(book):
     assert book.writes == []
 
 
-def test_what_matters_is_written_and_nothing_besides(book):
-    scene = make_scene(cast("a", {"n0": (0,)}), cast("b"))
-    other = scene.entries[A].status.decided(None, now=3.0)
-    look(Records(book), book, scene, a=other)
-    assert book.writes == [(A, other)]
-
-
 def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status
@@ -124,20 +117,6 @@ def test_jobs_that_come_have_no_decision_yet(book):
     records.recall(make_scene(cast("a", {"n0": (0,)}), cast("b", generation=0)).entries)
     with pytest.raises(Fenced):
         records.recall(make_scene(cast("a", {"n0": (0,)}), cast("c", generation=1)).entries)
-
-
-def test_our_own_decisions_are_known_again(book):
-    scene = make_scene(cast("a"))
-    records = Records(book)
-    for generation in range(3):
-        look(
-            records,
-            book,
-            scene,
-            a=scene.entries[A].status.decided(make_placement(n0=(generation,)), now=3.0),
-        )
-        scene = written(scene, book)
-    assert scene.entries[A].status.generation == 4
 
 
 def test_after_a_write_that_failed_half_way_either_is_ours(book):

@@ -13,7 +13,7 @@ from dlcontrol.situation.status import (
     Status,
 )
 from dlcontrol.situation.status_documents import read_status, write_status
-from dlcore.model import GpuRef, NodeName, Phase
+from dlcore.model import GpuRef, NodeName
 from tests.builders import make_placement
 from tests.statuses import make_full_status
 
@@ -88,14 +88,6 @@ def test_a_condition_keeps_the_time_of_its_last_change():
     assert [each.since for each in status.with_condition(has, 7.0).conditions] == [7.0]
     assert status.with_condition(waits, 9.0) is status
     assert status.condition(ConditionType.FINISHED) is None
-
-
-def test_how_far_a_job_is_is_not_worth_a_write():
-    status = Status(phase=Phase.RUNNING)
-    farther = replace(status, iteration=9, iterated_at=3.0, speed=2.0, metric=0.1, service=4.0)
-    assert farther != status
-    assert farther.says_the_same_as(status)
-    assert not replace(farther, reached=1).says_the_same_as(status)
 
 
 def test_every_field_outlives_the_controller():

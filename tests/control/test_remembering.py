@@ -30,7 +30,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.planning import Plan, Reshape, Start
-from dlcore.profiles import JobType, SpeedSeen
+from dlcore.profiles import JobType
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_store
 from dlwire.messages import Change, Progress, State
@@ -101,12 +101,6 @@ def speeds_of(memory: Remembrance, kind: JobType) -> list[float]:
     return [] if profile is None else [each.iterations_per_s for each in profile.speeds.values()]
 
 
-def test_a_job_that_does_not_say_its_type_learns_from_itself(memory):
-    there = entry(1, ONE)
-    trains(memory, there, since=100.0, until=110.0)
-    assert speeds_of(memory, OWN) == pytest.approx([10.0])
-
-
 def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory):
     kind = JobType("resnet", "imagenet", 64)
     there = entry(1, ONE, kind, batch_size=128)
@@ -148,12 +142,6 @@ def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file
     assert OWN in memory.profiles()
     over = replace(there, status=replace(there.status, phase=Phase.COMPLETED, placement=None))
     memory.look(scene(over))
-    assert OWN not in memory.profiles()
-
-
-def test_a_job_of_the_same_name_that_comes_later_begins_anew(memory):
-    trains(memory, entry(1, ONE), since=100.0, until=110.0)
-    memory.look(scene())
     assert OWN not in memory.profiles()
 
 
@@ -202,21 +190,6 @@ def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
     # The cost of repeated work is known later, and is a cost of the same change.
     memory.note_cost(JOB, 2, 4.0)
     assert costs(memory) == [("reshape", 35.0)]
-
-
-def test_what_a_start_does_once_more_is_added_to_its_cost(memory):
-    there = entry(1, ONE)
-    note(memory, Start(JOB, ONE, Cause(CauseCode.ITS_TURN)), there)
-    trains(memory, there, since=100.0, until=101.0)
-    memory.note_cost(JOB, 1, 20.0)
-    ((_, seconds),) = costs(memory)
-    assert seconds == pytest.approx(1.25 + 2.5 + 20.0)
-
-
-def test_an_observation_of_no_type_at_all_is_refused(memory):
-    seen = SpeedSeen(ONE.shape, 1.0, 10.0, 1.0)
-    with pytest.raises(ValueError, match="without a model"):
-        memory.notebook.observe(JobType(""), [seen])
 
 
 def test_what_people_were_warned_of_is_kept_as_a_warning(memory: Remembrance):

@@ -8,7 +8,6 @@ from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.judging.checkpoints import notice_for
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.status import ConditionType, Status, Trust
-from dlcontrol.situation.status_documents import read_status, write_status
 from dlcore.model import Checkpoint, Phase
 from dlcore.profiles import Costs
 from dlsidecar.behaviour.events import Gone, RankEnded, Started
@@ -124,28 +123,6 @@ def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
     assert judged(known).lost_iterations == 339
 
 
-def test_a_start_that_goes_on_where_the_former_ended_has_lost_nothing():
-    on = judged(trains(progress=Progress(iteration=341, begun=True), heard=3))
-    assert (on.lost_iterations, on.heard) == (0, 5)
-
-
-def test_what_is_known_of_its_work_outlives_the_controller():
-    status = Status(
-        trust=Trust.CONFIRMED,
-        judged=5,
-        trials=1,
-        failed_at=NOW,
-        saved=300,
-        saved_at=NOW,
-        heard=5,
-        pace=2.5,
-        lost_iterations=7,
-        lost_seconds=2.8,
-    )
-    assert read_status(write_status(status)) == status
-    assert write_status(Status(submitted_at=NOW)).get("checkpoint") is None
-
-
 FIRST = Progress(iteration=1, begun=True)
 
 
@@ -163,29 +140,15 @@ def changes(saving, *, phase=Phase.ADJUSTING, **rest):
     return cast("a", holds, generation=2, seats=seats, phase=phase, checkpoint=ASKED, **rest)
 
 
-@pytest.mark.parametrize(
-    ("saving", "trust"),
-    [(Saving.FAILED, Trust.FAILED), (Saving.CONFIRMED, Trust.CONFIRMED)],
-)
-def test_a_job_over_two_containers_is_heard_while_its_gpus_change(saving, trust):
-    after = judged(changes(saving))
-    assert (after.trust, after.judged) == (trust, 4)
+def lost_its_gpus(phase, **rest):
+    """A job without GPUs whose checkpoint has failed before that."""
+    given = {"checkpoint": ASKED, "iteration": 340, **rest}
+    return cast("a", None, generation=2, seats={"n0": stopped(Saving.FAILED)}, phase=phase, **given)
 
 
-@pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.QUEUED])
-def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus(phase):
-    seats = {"n0": stopped(Saving.FAILED)}
-    job = cast(
-        "a",
-        None,
-        generation=2,
-        seats=seats,
-        phase=phase,
-        checkpoint=ASKED,
-        iteration=340,
-        suspend=phase is Phase.SUSPENDED,
-    )
-    assert judged(job).trust is Trust.FAILED
+def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus():
+    for job in (lost_its_gpus(Phase.SUSPENDED, suspend=True), lost_its_gpus(Phase.QUEUED)):
+        assert judged(job).trust is Trust.FAILED
 
 
 def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_not_work():
@@ -201,6 +164,10 @@ def test_a_start_that_goes_on_near_the_end_of_the_former_shows_what_was_saved(it
     on = Progress(iteration=iteration, begun=True)
     after = judged(trains(checkpoint=BY_ITSELF, progress=on, heard=3))
     assert (after.trust, after.saved) == (Trust.UNTRIED, iteration)
+    # Also of one that had failed before: it works again.
+    failed = {"trust": Trust.FAILED, "failed_at": NOW - 90.0, "decided_at": NOW - 60.0}
+    again = judged(trains(checkpoint=BY_ITSELF, progress=on, heard=3, **failed))
+    assert (again.trust, again.saved) == (Trust.UNTRIED, iteration)
 
 
 @pytest.mark.parametrize("known", [{"broken": 3}, {"saves": False}])
@@ -235,12 +202,6 @@ def test_where_nothing_new_was_to_be_saved_no_checkpoint_can_fail():
     assert judged(changes(Saving.TIMED_OUT, saved=340)).trust is Trust.UNTRIED
 
 
-def test_before_its_first_iteration_one_failure_is_borne_with():
-    once = judged(changes(Saving.FAILED, iteration=0))
-    assert (once.trust, once.trials) == (Trust.UNTRIED, 1)
-    assert judged(changes(Saving.FAILED, iteration=0, trials=1)).trust is Trust.FAILED
-
-
 @pytest.mark.parametrize(("code", "trust"), [(0, Trust.UNTRIED), (1, Trust.FAILED)])
 def test_a_training_that_is_over_before_it_could_answer_is_not_held_against_it(code, trust):
     state = after(run(3, 0), Started(1), stop(4), RankEnded(1, 0, code), Gone(1))
@@ -273,37 +234,11 @@ def test_a_checkpoint_that_has_never_worked_is_not_tried_again():
     assert seen(trains(checkpoint=ASKED, **known)).unsaved_from == 0.0
 
 
-def test_what_to_do_is_said_with_a_failure():
-    said = judged(trains(checkpoint=ASKED, trust=Trust.FAILED)).condition(ConditionType.SAVED)
-    assert said is not None
-    assert said.message.endswith(
-        "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
-    )
-
-
 def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
-    job = cast(
-        "a",
-        None,
-        generation=2,
-        seats={"n0": stopped(Saving.FAILED)},
-        phase=Phase.SUSPENDED,
-        checkpoint=ASKED,
-        trust=Trust.FAILED,
-        trials=3,
-        failed_at=2.0,
-        saved=300,
-        saved_at=1.0,
-        iteration=340,
-    )
-    resumed = judged(job)
-    assert resumed.phase is Phase.QUEUED
-    assert (resumed.trust, resumed.trials, resumed.saved, resumed.judged) == (
-        Trust.UNTRIED,
-        0,
-        0,
-        4,
-    )
+    failed = {"trust": Trust.FAILED, "trials": 3, "failed_at": 2.0, "saved": 300, "saved_at": 1.0}
+    resumed = judged(lost_its_gpus(Phase.SUSPENDED, ends=True, **failed))
+    assert (resumed.phase, resumed.trust, resumed.ends) == (Phase.QUEUED, Trust.UNTRIED, False)
+    assert (resumed.trials, resumed.saved, resumed.judged) == (0, 0, 4)
     # The losses before that are not held against it again.
     again = trains(checkpoint=ASKED, progress=FIRST, heard=3, judged=resumed.judged)
     assert judged(again).trust is Trust.UNTRIED

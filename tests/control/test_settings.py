@@ -141,11 +141,6 @@ def test_limits_are_given_by_namespace(given):
     assert limits.priority_of("team-a") == -1
 
 
-def test_nobody_is_limited_who_is_not_named():
-    limits = load({"limits": {"maxGpus": {"team-a": 0}}}).settings.limits
-    assert (limits.gpus_of("team-a"), limits.gpus_of("other")) == (0, None)
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from dlcontrol.acting.task_pool import Trailing, Turns
+from tests.control.callers import living
 
 
 class Piece:
@@ -33,97 +34,74 @@ async def turns(count=10):
         await asyncio.sleep(0)
 
 
-def test_it_is_waited_until_few_are_left_and_no_longer():
-    async def story() -> None:
-        trailing, pieces = begin(4)
-        waiting = asyncio.create_task(trailing.wait_until_few(2))
-        pieces[3].may_end.set()
-        await turns()
-        assert not waiting.done()
-        pieces[0].may_end.set()
-        await asyncio.wait_for(waiting, 240.0)
-        assert [number in trailing for number in range(4)] == [False, True, True, False]
-        await trailing.end()
-
-    asyncio.run(story())
-
-
 async def fail() -> None:
     raise OSError("no")
 
 
-def test_what_one_fails_with_is_raised_at_once_and_ever_after():
-    async def story() -> None:
-        trailing, _ = begin(2)
-        waiting = asyncio.create_task(trailing.wait_until_few())
-        await turns()
-        trailing.start("fails", fail())
-        for most in (0, 99):
-            with pytest.raises(OSError, match="no"):
-                await asyncio.wait_for(waiting, 240.0)
-            waiting = asyncio.create_task(trailing.wait_until_few(most))
+@living
+async def test_what_one_fails_with_is_raised_at_once_and_ever_after():
+    trailing, _ = begin(2)
+    waiting = asyncio.create_task(trailing.wait_until_few())
+    await turns()
+    trailing.start("fails", fail())
+    for most in (0, 99):
         with pytest.raises(OSError, match="no"):
-            await waiting
-        await trailing.end()
-
-    asyncio.run(story())
-
-
-def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
-    async def story() -> None:
-        complaints: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
-        trailing: Trailing[int] = Trailing()
-        for number in range(3):
-            trailing.start(number, fail())
-        await turns()
-        with pytest.raises(OSError, match="no"):
-            trailing.check()
-        del trailing
-        gc.collect()
-        await turns()
-        assert complaints == []
-
-    asyncio.run(story())
+            await asyncio.wait_for(waiting, 240.0)
+        waiting = asyncio.create_task(trailing.wait_until_few(most))
+    with pytest.raises(OSError, match="no"):
+        await waiting
+    await trailing.end()
 
 
-def test_who_is_ended_while_waiting_leaves_nothing_under_way():
-    async def story() -> None:
-        trailing, pieces = begin(3)
-        waiting = asyncio.create_task(trailing.wait_until_few())
-        await turns()
-        waiting.cancel()
-        await asyncio.wait({waiting}, timeout=240.0)
-        assert waiting.cancelled()
-        for piece in pieces:
-            piece.may_end.set()
-        await turns()
-        assert not any(piece.ended for piece in pieces)
-        assert not any(number in trailing for number in range(3))
+@living
+async def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    trailing: Trailing[int] = Trailing()
+    for number in range(3):
+        trailing.start(number, fail())
+    await turns()
+    with pytest.raises(OSError, match="no"):
+        trailing.check()
+    del trailing
+    gc.collect()
+    await turns()
+    assert complaints == []
 
-    asyncio.run(story())
+
+@living
+async def test_who_is_ended_while_waiting_leaves_nothing_under_way():
+    trailing, pieces = begin(3)
+    waiting = asyncio.create_task(trailing.wait_until_few())
+    await turns()
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=240.0)
+    assert waiting.cancelled()
+    for piece in pieces:
+        piece.may_end.set()
+    await turns()
+    assert not any(piece.ended for piece in pieces)
+    assert not any(number in trailing for number in range(3))
 
 
-def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_cut_short():
-    async def story() -> None:
-        is_cut, at_work, given = False, [], []
-        may_end = asyncio.Event()
-        turns = Turns(2, lambda: is_cut)
+@living
+async def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_cut_short():
+    is_cut, at_work, given = False, [], []
+    may_end = asyncio.Event()
+    turns = Turns(2, lambda: is_cut)
 
-        async def work(number) -> None:
-            async with turns.one() as is_mine:
-                given.append((number, is_mine))
-                at_work.append(number)
-                await may_end.wait()
+    async def work(number) -> None:
+        async with turns.one() as is_mine:
+            given.append((number, is_mine))
+            at_work.append(number)
+            await may_end.wait()
 
-        tasks = [asyncio.create_task(work(number)) for number in range(5)]
-        await asyncio.sleep(0)
-        assert at_work == [0, 1]
-        is_cut = True
-        may_end.set()
-        await asyncio.gather(*tasks)
-        assert given == [(0, True), (1, True), (2, False), (3, False), (4, False)]
-        await work(5)
-        assert given[-1] == (5, True), "who finds a turn free goes on"
-
-    asyncio.run(story())
+    tasks = [asyncio.create_task(work(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    assert at_work == [0, 1]
+    is_cut = True
+    may_end.set()
+    await asyncio.gather(*tasks)
+    assert given == [(0, True), (1, True), (2, False), (3, False), (4, False)]
+    await work(5)
+    assert given[-1] == (5, True), "who finds a turn free goes on"

@@ -94,6 +94,8 @@ def test_what_was_told_already_is_not_told_again():
         pytest.param({"checkpoint": replace(ASKED, trusted=True)}, id="its user says so"),
         pytest.param({"checkpoint": Checkpoint(path="/c")}, id="it is never asked"),
         pytest.param({"phase": Phase.ADJUSTING}, id="it is being changed"),
+        pytest.param({"state": running(run(3, 0))}, id="a change was decided"),
+        pytest.param({"state": running(run(3, 0), stop(4))}, id="it was told to stop"),
     ],
 )
 def test_nothing_is_tried_where_that_would_show_nothing(known):
@@ -105,11 +107,6 @@ def test_a_trial_that_failed_is_made_again_later_each_time(trials, pause):
     known = {"trust": Trust.FAILED, "trials": trials, "tried": 1}
     assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause, **known)) == [Try(A0, 2)]
     assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause + 1, **known)) == []
-
-
-def test_a_change_that_was_decided_comes_first():
-    grows = trains(Trial(), state=running(run(3, 0)), phase=Phase.RUNNING)
-    assert tried(grows) == []
 
 
 def test_of_several_containers_those_are_asked_that_save():
@@ -227,40 +224,6 @@ def test_a_training_that_stands_still_since_its_trial_is_started_again():
         other = trains(trial, problems=hangs, tried=1)
         for verdict in judge(make_scene(other)).values():
             assert not verdict.status.ends
-
-
-def test_to_suspend_and_resume_it_lets_it_be_tried_again():
-    job = cast(
-        "a",
-        None,
-        generation=2,
-        phase=Phase.SUSPENDED,
-        checkpoint=ASKED,
-        trust=Trust.FAILED,
-        ends=True,
-    )
-    status, _ = judged(job)
-    assert (status.trust, status.ends) == (Trust.UNTRIED, False)
-
-
-def test_a_start_that_goes_on_near_the_end_shows_that_a_checkpoint_works_again():
-    known = {
-        "checkpoint": Checkpoint(path="/c"),
-        "trust": Trust.FAILED,
-        "failed_at": NOW - 90.0,
-        "decided_at": NOW - 60.0,
-        "heard": 3,
-        "triable": False,
-    }
-    resumed, _ = judged(trains(None, progress=Progress(iteration=330, begun=True), **known))
-    assert (resumed.trust, resumed.saved) == (Trust.UNTRIED, 330)
-    lost, _ = judged(trains(None, progress=Progress(iteration=2, begun=True), **known))
-    assert lost.trust is Trust.FAILED
-
-
-def test_a_former_word_of_a_stop_is_no_trial():
-    state = running(run(3, 0), stop(4))
-    assert tried(trains(Trial(), state=state, phase=Phase.RUNNING)) == []
 
 
 def test_one_that_cannot_be_reached_is_asked_later():

@@ -175,13 +175,6 @@ def test_names_that_cannot_be_are_not_learnt(gpus):
     assert names(Identities(), scene_of(training(*gpus), uuids=("", ""))) == ["", ""]
 
 
-def test_a_machine_that_came_back_with_other_gpus_is_known_by_the_new_names():
-    identities, other = Identities(), (Gpu(0, "GPU-c"), Gpu(1, "GPU-d"))
-    names(identities, scene_of(training(*WELL), uuids=("", "")))
-    later = scene_of(training(*other, incarnation="y"), uuids=("", ""))
-    assert names(identities, later) == ["GPU-c", "GPU-d"]
-
-
 def numbers(identities: Identities, scene: Scene) -> dict[int, str]:
     identities.look(scene)
     return {gpu.index: gpu.uuid for gpu in identities.mark(scene).nodes[N0].gpus}
@@ -214,21 +207,6 @@ def test_a_number_stays_with_its_gpu_when_another_one_dies():
     repaired = tuple(replace(gpu, uuid=gpu.uuid.replace("b", "e")) for gpu in FOUR)
     mended = training(*repaired, incarnation="z")
     assert numbers(identities, node_of(4, mended)) == whole | {1: "GPU-e"}
-
-
-def test_a_node_that_is_said_to_have_fewer_gpus_keeps_its_names_until_a_container_tells():
-    identities = Identities()
-    numbers(identities, node_of(4, training(*FOUR)))
-    assert numbers(identities, node_of(3)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
-    later = node_of(3, training(*MOVED, incarnation="y"))
-    assert numbers(identities, later) == {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
-
-
-def test_the_controller_that_comes_next_knows_the_numbers():
-    heir = Identities()
-    heir.restore({N0: {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}})
-    later = node_of(3, training(*MOVED, incarnation="y"))
-    assert numbers(heir, later) == {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
 
 
 def test_a_lost_handle_costs_the_name_of_that_gpu_and_no_other():

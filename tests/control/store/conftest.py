@@ -1,4 +1,4 @@
-"""The places of stores: every test of the contract of stores runs on each of them."""
+"""The places of stores: every test of the contract of stores runs in memory and in a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,11 +7,8 @@ from uuid import uuid4
 import pytest
 
 from tests.control.store.places import AddressPlace, MemoryPlace, Place
-from tests.servers.binaries import BUILD_SECONDS, find_ferretdb
+from tests.servers.binaries import find_ferretdb
 from tests.servers.mongo import MongoServer
-
-WITH_SERVER = pytest.mark.timeout(BUILD_SECONDS + 300.0)
-"""The first test that wants the server may have to build it."""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +27,7 @@ def shared_server(
 
 @pytest.fixture
 def server(ferretdb: Path, tmp_path: Path) -> Iterator[MongoServer]:
-    """A server of the test's own, to do with as it likes."""
+    """A server of the test's own, to stop, kill and start again."""
     with MongoServer(ferretdb, tmp_path / "mongo") as server:
         yield server
 
@@ -56,17 +53,13 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
         place.close()
 
 
-SQLITE = pytest.param("sqlite")
-MONGO = pytest.param("mongo", marks=[WITH_SERVER, pytest.mark.slow])
-
-
-@pytest.fixture(params=["memory", SQLITE, MONGO])
+@pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, make_place: Callable[[str], Place]) -> Place:
-    """A place for a store of each kind."""
+    """A place for a store of each kind that needs no server."""
     return make_place(request.param)
 
 
-@pytest.fixture(params=[SQLITE, MONGO])
-def shared_place(request: pytest.FixtureRequest, make_place: Callable[[str], Place]) -> Place:
+@pytest.fixture
+def shared_place(make_place: Callable[[str], Place]) -> Place:
     """A place that several processes can use."""
-    return make_place(request.param)
+    return make_place("sqlite")

@@ -32,7 +32,6 @@ from dlstore.store import (
     fold_into,
 )
 from dlstore.tables import GpuRow, JobRow
-from tests.control.store.conftest import WITH_SERVER
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import (
     AWAY,
@@ -121,8 +120,9 @@ def wait_until(ask: Callable[[], object], what: str) -> None:
 
 
 def test_what_is_written_arrives(place: Place, desks):
-    desk = desks(place.open())
+    desk = desks(place.open(), defaults=Costs(checkpoint=60.0, pod_termination=30.0))
     desk.notebook.observe(KIND, [speed_seen(5.0), speed_seen(7.0)])
+    desk.notebook.observe(KIND, [CostSeen(CostTerm.CHECKPOINT, 5.0)])
     desk.notebook.record([make_entry("a", 1.0)])
     desk.notebook.show_gpus([GpuRow(node=NodeName("n1"), gpu=0)])
     desk.notebook.show_jobs([JobRow(job=JobId("a"))])
@@ -131,6 +131,7 @@ def test_what_is_written_arrives(place: Place, desks):
     profile = store.profiles()[KIND].profile
     assert profile is not None
     assert profile.says_the_same_as(desk.notebook.profiles()[KIND])
+    assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
     assert [entry.job for entry in store.history()] == ["a"]
     assert len(store.gpus()) == len(store.jobs()) == 1
     assert desk.notices == []
@@ -155,20 +156,6 @@ def test_a_policy_state_that_cannot_be_read_is_none(place: Place, desks):
     assert desks(place.open()).notebook.policy_state("ones") is None
 
 
-def test_what_the_store_knows_is_known_from_the_beginning(place: Place, desks):
-    fold_into(place.open(), KIND, observations=[speed_seen(5.0)])
-    desk = desks(place.open())
-    assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (5.0,)
-
-
-def test_what_others_learn_is_taken_in(place: Place, desks):
-    desk = desks(place.open())
-    fold_into(place.open(), KIND, observations=[speed_seen(5.0)])
-    wait_until(lambda: KIND in desk.notebook.profiles(), "what the other has learnt")
-    place.open().change(KIND, lambda _: None)
-    wait_until(lambda: KIND not in desk.notebook.profiles(), "that it was forgotten")
-
-
 def test_two_notebooks_learn_from_each_other(place: Place, desks):
     one, other = desks(place.open()), desks(place.open())
     for number in range(4):
@@ -181,35 +168,8 @@ def test_two_notebooks_learn_from_each_other(place: Place, desks):
     assert sorted(stored.speeds[SHAPE].recent) == [5.0, 6.0, 7.0, 8.0, 50.0, 51.0, 52.0, 53.0]
     for desk in (one, other):
         wait_until(partial(knows, desk, stored), "what the other has learnt")
-
-
-def test_defaults_are_in_force_in_memory_and_in_the_store(desks):
-    store = MemoryStore()
-    desk = desks(store, defaults=Costs(checkpoint=60.0, pod_termination=30.0))
-    desk.notebook.observe(KIND, [CostSeen(CostTerm.CHECKPOINT, 5.0)])
-    desk.flush()
-    for profile in (desk.notebook.profiles()[KIND], store.profiles()[KIND].profile):
-        assert profile is not None
-        assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
-
-
-def test_what_teaches_nothing_is_not_written(desks):
-    store = MemoryStore()
-    desk = desks(store)
-    desk.notebook.observe(KIND, [speed_seen(0.0)])
-    assert desk.notebook.state().waiting == 0
-    desk.flush()
-    assert "change" not in store.calls
-
-
-def test_an_unchanged_table_is_not_written_again(desks):
-    store = MemoryStore()
-    desk = desks(store)
-    rows = [GpuRow(node=NodeName("n1"), gpu=0)]
-    for _ in range(3):
-        desk.notebook.show_gpus(list(rows))
-        desk.flush()
-    assert store.calls.count("replace_gpus") == 1
+    place.open().change(KIND, lambda _: None)
+    wait_until(lambda: KIND not in one.notebook.profiles(), "that it was forgotten")
 
 
 def test_jobs_without_a_model_share_nothing(desks):
@@ -303,22 +263,6 @@ def test_a_store_that_is_away_at_the_beginning_is_taken_in_when_it_comes(desks):
     assert len(desk.notices) == 2
 
 
-def test_an_answer_that_was_lost_does_not_count_twice(desks):
-    store = MemoryStore()
-    desk = desks(store)
-    lost = [AWAY] * 5
-    store.failing_after = lambda _: lost.pop() if lost else None
-    for number in range(5):
-        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
-        desk.notebook.record([make_entry("a", float(number))])
-    desk.flush()
-    assert lost == []
-    profile = store.profiles()[KIND].profile
-    assert profile is not None
-    assert profile.speeds[SHAPE].recent == (1.0, 2.0, 3.0, 4.0, 5.0)
-    assert len(store.history()) == 5
-
-
 def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_try(desks):
     store = MemoryStore()
 
@@ -339,28 +283,6 @@ def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_t
     assert stored.revision == 1 + MOST_TICKETS
     assert stored.profile is not None
     assert 5.0 not in stored.profile.speeds[SHAPE].recent
-
-
-def test_what_finds_no_room_is_given_up_and_counted(desks):
-    store = MemoryStore()
-    desk = desks(store)
-    # Only this fails, because a look at what others have changed may come first, and would be under way in its place.
-    store.failing = lambda call: AWAY if call == "record" else None
-    desk.notebook.record([make_entry("a", 0.0)])
-    # It is under way from now on, and so it is not given up.
-    desk.wait_for_notice(is_there=False)
-    for number in range(1, 40):
-        desk.notebook.record([make_entry("a", float(number))])
-    for number in range(70):
-        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
-    state = desk.notebook.state()
-    assert (state.waiting, state.dropped) == (50, (39, 21))
-    store.failing = lambda _: None
-    desk.flush()
-    desk.wait_for_notice(is_there=True)
-    profile = store.profiles()[KIND].profile
-    assert profile is not None
-    assert profile.speeds[SHAPE].recent == tuple(float(each) for each in range(62, 71))
 
 
 def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog):
@@ -435,24 +357,6 @@ def test_closing_writes_what_waits_and_closes_the_store():
     assert store.is_closed
 
 
-def test_a_notebook_that_was_never_opened_can_be_closed():
-    store = MemoryStore()
-    assert Desk(store).notebook.close(LIMIT_SECONDS) == 0
-    assert store.is_closed
-
-
-def test_closing_does_not_wait_for_a_store_that_is_away():
-    store = MemoryStore()
-    store.failing = lambda _: AWAY
-    settings = NotebookSettings(first_retry_seconds=1000.0, longest_retry_seconds=1000.0)
-    desk = Desk(store, settings)
-    desk.notebook.open(wait_seconds=0.0)
-    desk.notebook.observe(KIND, [speed_seen()])
-    desk.notebook.record([make_entry()])
-    wait_until(lambda: desk.notebook.state().failures, "the first failure")
-    assert desk.notebook.close(0.05) == 2
-
-
 def test_what_waits_when_the_time_to_close_is_over_is_not_written_later():
     """The write under way cannot be taken back, but the thread ends with it, and closes the store."""
     store = MemoryStore()
@@ -519,9 +423,9 @@ def test_a_file_that_is_locked_for_a_while_loses_nothing(desks, tmp_path: Path):
     assert [notice.is_there for notice in desk.notices] == [False, True]
 
 
-@WITH_SERVER
-@pytest.mark.slow
-def test_a_server_that_is_killed_and_started_again_loses_nothing(desks, server: MongoServer):
+# The server comes first, so that it is up until the desk has been closed.
+@pytest.mark.processes
+def test_a_server_that_is_killed_and_started_again_loses_nothing(server: MongoServer, desks):
     # Longer than a busy machine keeps the server from its answer, because the store is to be away once.
     store = open_store(server.url("dljob"), environment={}, patience_seconds=15.0)
     desk = desks(store, ROOMY)

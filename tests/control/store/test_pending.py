@@ -9,7 +9,6 @@ from dlstore.notebook.pending import (
     ShowJobs,
     Write,
 )
-from dlstore.store import Ticket
 from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, make_entry, speed_seen
 
@@ -27,25 +26,6 @@ def drained(pending: PendingWrites) -> list[Write]:
         writes.append(write)
         pending.finish()
     return writes
-
-
-def test_nothing_is_nothing():
-    pending = make_pending()
-    assert pending.take() is None
-    assert pending.is_empty
-    assert len(pending) == 0
-
-
-def test_observations_of_a_type_go_together_in_their_order():
-    pending = make_pending()
-    pending.observe(KIND, ONE)
-    pending.observe(OTHER, TWO)
-    pending.observe(KIND, THREE)
-    folds = drained(pending)
-    assert folds == [
-        Fold(KIND, (ONE, THREE), Ticket("me", 1)),
-        Fold(OTHER, (TWO,), Ticket("me", 2)),
-    ]
 
 
 def test_much_is_taken_in_pieces_under_tickets_of_their_own():
@@ -77,19 +57,6 @@ def test_of_the_tables_only_the_latest_waits():
         pending.show_gpus(rows)
     pending.show_jobs((JobRow(job=JobId("a")),))
     assert drained(pending) == [ShowGpus(gpus[-1]), ShowJobs((JobRow(job=JobId("a")),))]
-
-
-def test_what_is_under_way_is_not_done_yet():
-    pending = make_pending()
-    pending.observe(KIND, ONE)
-    pending.take()
-    assert len(pending) == 1
-    assert not pending.is_empty
-    assert pending.waiting(KIND) == ()
-    pending.observe(KIND, TWO)
-    assert pending.waiting(KIND) == (TWO,)
-    pending.finish()
-    assert len(pending) == 1
 
 
 def test_for_want_of_room_the_oldest_history_goes_first():
@@ -126,14 +93,3 @@ def test_what_is_under_way_is_never_changed():
     assert pending.under_way is under_way
     assert len(pending) == 2
     assert pending.dropped == Dropped(observations=1)
-
-
-def test_what_is_given_up_is_counted():
-    pending = make_pending()
-    pending.observe(KIND, ONE)
-    pending.record([make_entry(), make_entry()])
-    for _ in range(2):
-        pending.take()
-        pending.give_up()
-    assert pending.dropped == Dropped(entries=2, observations=1)
-    assert pending.is_empty

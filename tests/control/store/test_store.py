@@ -1,6 +1,7 @@
 """The contract of all stores, on each kind of store."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
 import pytest
@@ -32,7 +33,7 @@ from tests.control.store.places import (
 )
 
 # The place is emptied of the type before each example.
-each_anew = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+each_anew = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def knows(stored: Stored, profile: Profile) -> bool:
@@ -44,15 +45,6 @@ def forget(_: Profile | None) -> None:
 
 
 # --- profiles
-
-
-def test_an_empty_store_knows_nothing(place: Place):
-    store = place.open()
-    assert store.profiles() == {}
-    assert store.revisions() == {}
-    assert store.history() == ()
-    assert store.gpus() == ()
-    assert store.jobs() == ()
 
 
 @each_anew
@@ -120,19 +112,11 @@ def test_what_teaches_nothing_changes_nothing(place: Place):
     assert fold_into(store, KIND, observations=nothing).revision == before.revision
 
 
-def test_every_change_has_a_revision_of_its_own(place: Place):
-    store = place.open()
-    seen = [
-        fold_into(store, KIND, observations=[speed_seen(float(each))]).revision
-        for each in range(1, 5)
-    ]
-    assert seen == sorted(set(seen))
-    assert store.revisions() == {KIND: seen[-1]}
-
-
 def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Place):
     store = place.open()
-    before = fold_into(store, KIND, observations=[speed_seen()]).revision
+    seen = [fold_into(store, KIND, observations=[speed_seen(n)]).revision for n in (1.0, 2.0, 3.0)]
+    before = seen[-1]
+    assert (seen, store.revisions()) == (sorted(set(seen)), {KIND: before})
     store.change(KIND, forget)
     assert store.profiles() == {}
     assert store.revisions() == {}
@@ -140,16 +124,6 @@ def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Pla
     assert after.revision > before
     assert after.profile is not None
     assert after.profile.speeds[SHAPE].recent == (7.0,)
-
-
-def test_what_one_writes_the_other_reads(place: Place):
-    one, other = place.open(), place.open()
-    fold_into(one, KIND, observations=[speed_seen(5.0)])
-    fold_into(other, KIND, observations=[speed_seen(7.0)])
-    for store in (one, other):
-        profile = store.profiles()[KIND].profile
-        assert profile is not None
-        assert profile.speeds[SHAPE].recent == (5.0, 7.0)
 
 
 def test_what_was_kept_is_there_the_next_time(shared_place: Place):
@@ -186,22 +160,15 @@ def test_a_change_is_made_once_however_often_it_is_asked_for(place: Place):
     assert again.profile.speeds[SHAPE].recent == (5.0,)
 
 
-def test_tickets_of_others_do_not_matter(place: Place):
-    store = place.open()
-    for writer in ("me", "you"):
-        for number in (1, 2):
-            ticket = Ticket(writer, number)
-            fold_into(store, KIND, observations=[speed_seen(float(number))], ticket=ticket)
-    profile = store.profiles()[KIND].profile
-    assert profile is not None
-    assert profile.speeds[SHAPE].recent == (1.0, 2.0, 1.0, 2.0)
-
-
 def test_a_ticket_counts_for_its_own_type(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
         fold_into(store, kind, observations=[speed_seen()], ticket=Ticket("me", 1))
     assert store.profiles().keys() == {KIND, OTHER}
+    fold_into(store, KIND, observations=[speed_seen(7.0)], ticket=Ticket("you", 1))
+    profile = store.profiles()[KIND].profile
+    assert profile is not None
+    assert profile.speeds[SHAPE].recent == (5.0, 7.0), "the ticket of another does not matter"
 
 
 def test_tickets_do_not_pile_up(place: Place):
@@ -256,21 +223,16 @@ def test_the_history_is_read_as_it_was_recorded(place: Place):
         generation=17,
         place=2,
         cost_seconds=37.5,
+        expected=Expected(iterations_per_second=2.5, confidence=0.5, remaining_seconds=40.0),
     )
     store.record([entry, make_entry("bare", 1.0, new=None)])
+    store.record([])
     assert store.history(JobId("team/resnet")) == (entry,)
-
-
-def test_the_newest_come_first(place: Place):
-    store = place.open()
-    store.record([make_entry("a", at, place=place_) for at in (1.0, 3.0, 2.0) for place_ in (0, 1)])
-    found = [(entry.at, entry.place) for entry in store.history()]
-    assert found == [(3.0, 1), (3.0, 0), (2.0, 1), (2.0, 0), (1.0, 1), (1.0, 0)]
 
 
 def test_one_job_is_told_from_another_and_no_more_than_asked(place: Place):
     store = place.open()
-    store.record([make_entry(job, float(at)) for at in range(5) for job in ("a", "b")])
+    store.record([make_entry(job, float(at)) for at in (3, 0, 4, 2, 1) for job in ("a", "b")])
     assert [entry.at for entry in store.history(JobId("a"), limit=2)] == [4.0, 3.0]
     assert {entry.job for entry in store.history(JobId("a"))} == {"a"}
     assert len(store.history(limit=3)) == 3
@@ -287,32 +249,25 @@ def test_what_a_step_has_cost_is_added_when_it_is_known(place: Place):
     assert found == {"one": 37.0, "two": None, "x": None}
 
 
-def test_of_two_entries_with_one_id_the_later_counts(place: Place):
-    store = place.open()
-    costs = (None, 1.0, 2.0)
-    store.record([make_entry("a", 1.0, id="one", cost_seconds=cost) for cost in costs])
-    assert [entry.cost_seconds for entry in store.history()] == [2.0]
-
-
 def test_the_history_of_a_job_is_bounded(place: Place):
     store = place.open(Bounds(entries_per_job=20, entries=1000))
-    for at in range(50):
+    for at in range(25):
         store.record([make_entry("a", float(at)), make_entry("b", float(at))])
         assert len(store.history(JobId("a"), limit=1000)) <= 20
     for job in ("a", "b"):
         kept = [entry.at for entry in store.history(JobId(job), limit=1000)]
-        assert kept == [float(at) for at in range(49, 49 - len(kept), -1)]
+        assert kept == [float(at) for at in range(24, 24 - len(kept), -1)]
         assert len(kept) >= 18
 
 
 def test_the_history_of_all_jobs_is_bounded(place: Place):
-    store = place.open(Bounds(entries_per_job=20, entries=50))
-    for at in range(120):
+    store = place.open(Bounds(entries_per_job=20, entries=30))
+    for at in range(45):
         store.record([make_entry(f"job-{at}", float(at))])
-        assert len(store.history(limit=1000)) <= 50
+        assert len(store.history(limit=1000)) <= 30
     kept = [entry.at for entry in store.history(limit=1000)]
-    assert kept == [float(at) for at in range(119, 119 - len(kept), -1)]
-    assert len(kept) >= 45
+    assert kept == [float(at) for at in range(44, 44 - len(kept), -1)]
+    assert len(kept) >= 27
 
 
 def test_long_texts_are_cut(place: Place):
@@ -321,17 +276,6 @@ def test_long_texts_are_cut(place: Place):
     [entry] = store.history()
     assert len(entry.sentence) == LONGEST_TEXT
     assert entry.sentence.endswith("x…")
-
-
-def test_nothing_to_record_is_nothing(place: Place):
-    place.open().record([])
-
-
-def test_what_a_decision_expected_is_kept(place: Place):
-    store = place.open()
-    expected = Expected(iterations_per_second=2.5, confidence=0.5, remaining_seconds=40.0)
-    store.record([make_entry("a", 1.0, expected=expected)])
-    assert [entry.expected for entry in store.history()] == [expected]
 
 
 # --- the timeline
@@ -355,17 +299,17 @@ def test_the_timeline_is_bounded_and_samples_push_no_moments_out(place: Place):
     bounds = Bounds(moments=30, samples=20)
     store = place.open(bounds)
     store.add_timeline([moment(number) for number in range(25)])
-    for number in range(100, 200):
+    for number in range(100, 140):
         store.add_timeline([moment(number, SAMPLE)])
     samples = [row for row in store.timeline() if row.kind == SAMPLE]
     assert 20 <= len(samples) <= 20 + prune_every(20)
-    assert samples[-1] == moment(199, SAMPLE)
+    assert samples[-1] == moment(139, SAMPLE)
     assert sum(row.kind != SAMPLE for row in store.timeline()) == 25
-    for number in range(200, 300):
+    for number in range(200, 240):
         store.add_timeline([moment(number)])
     moments = [row for row in store.timeline() if row.kind != SAMPLE]
     assert 30 <= len(moments) <= 30 + prune_every(30)
-    assert moments[-1] == moment(299)
+    assert moments[-1] == moment(239)
 
 
 # --- the tables
@@ -431,16 +375,8 @@ def test_the_latest_state_of_each_policy_is_kept(place: Place):
     assert place.open().policy_states() == {"ones": "[3]", "other": "[2]"}
 
 
-def test_what_is_gone_from_a_table_is_gone(place: Place):
-    store = place.open()
-    store.replace_gpus(gpu_rows(4))
-    store.replace_gpus(gpu_rows(2, state=GpuState.RESERVED))
-    assert store.gpus() == tuple(gpu_rows(2, state=GpuState.RESERVED))
-    store.replace_gpus([])
-    assert store.gpus() == ()
-
-
 def test_a_table_that_somebody_else_has_written_is_replaced_too(place: Place):
+    """And what is not in it any more is gone."""
     place.open().replace_gpus(gpu_rows(4, uuid="GPU-2"))
     place.open().replace_gpus(gpu_rows(2))
     assert place.open().gpus() == tuple(gpu_rows(2))
@@ -462,8 +398,6 @@ def test_a_table_is_what_was_written_last(place: Place, tables: Sequence[dict[st
 
 
 def test_threads_may_share_a_store(place: Place):
-    from concurrent.futures import ThreadPoolExecutor
-
     store = place.open()
 
     def write(writer: int) -> None:
@@ -475,7 +409,7 @@ def test_threads_may_share_a_store(place: Place):
 
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(write, writer) for writer in range(4)]:
-            done.result()
+            done.result(timeout=240)
     profile = store.profiles()[KIND].profile
     assert profile is not None
     assert {point.iteration for point in profile.accuracy} == {float(each) for each in range(40)}

@@ -1,7 +1,7 @@
 """Properties of the store on a server alone, against a real one."""
 
+import inspect
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from dlcore.model import JobId, NodeName
+from dlcore.model import NodeName
 from dlcore.profiles import Profile
 from dlstore.addresses import (
     PASSWORD,
@@ -31,17 +31,15 @@ from dlstore.store import (
     StoreAway,
     StoreError,
     StoreUnusable,
-    Ticket,
     fold_into,
 )
-from dlstore.tables import GpuRow, JobRow
-from tests.control.store.conftest import WITH_SERVER
+from dlstore.tables import GpuRow
+from tests.control.store import test_exchanging, test_store
 from tests.control.store.places import (
     KIND,
     OTHER,
     PATIENCE_SECONDS,
     Place,
-    insist,
     make_entry,
     open_patiently,
     speed_seen,
@@ -49,7 +47,7 @@ from tests.control.store.places import (
 from tests.servers.mongo import MongoServer
 from tests.sidecar.certificates import Authority
 
-pytestmark = [WITH_SERVER, pytest.mark.slow]
+with_server = pytest.mark.processes
 
 
 @pytest.fixture
@@ -71,10 +69,36 @@ def database(address: str) -> Iterator[Any]:
         yield client.get_default_database()
 
 
+CONTRACT = {
+    name: test
+    for module in (test_store, test_exchanging)
+    for name, test in vars(module).items()
+    if name.startswith("test_")
+    and not hasattr(test, "hypothesis")
+    and {"place", "shared_place"} & {*inspect.signature(test).parameters}
+}
+
+
+@with_server
+@pytest.mark.story
+def test_a_server_keeps_the_contract_of_stores(make_place: Callable[[str], Place]):
+    """All that is tested of every store, each time in a database of its own on one server."""
+    for name, test in CONTRACT.items():
+        place = make_place("mongo")
+        try:
+            test(place)
+        except Exception as error:
+            error.add_note(f"of the contract: {name}")
+            raise
+        finally:
+            place.close()
+
+
 # --- what others find
 
 
-def test_there_is_one_document_a_type(mongo: Place):
+@with_server
+def test_others_find_one_document_a_type_and_rows_with_indexes(mongo: Place):
     store = mongo.open()
     for number in range(1, 6):
         for kind in (KIND, OTHER):
@@ -86,50 +110,25 @@ def test_there_is_one_document_a_type(mongo: Place):
     assert document["type"] == {"model": "resnet50", "dataset": "imagenet", "batchSize": 256}
     [speed] = document["speeds"]
     assert (speed["gpus"], speed["gpuType"], speed["iterationsPerSecond"]) == (4, "V100", 3.0)
-
-
-def test_rows_have_the_names_of_kubernetes(mongo: Place):
-    store = mongo.open()
+    # Rows have the names of Kubernetes.
     store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=3, gpu_type="V100")])
-    store.replace_jobs([JobRow(job=JobId("team/a"), submitted_at=5.0)])
     store.record([make_entry("a", 1.0, id="one", cost_seconds=2.0)])
     with database(mongo.address) as db:
-        [gpu], [job], [entry] = list(db.gpus.find()), list(db.jobs.find()), list(db.history.find())
-    assert (gpu["_id"], gpu["gpuType"], gpu["state"]) == ("n1/3", "V100", "free")
-    assert (job["_id"], job["submittedAt"]) == ("team/a", 5.0)
-    assert (entry["_id"], entry["costSeconds"]) == ("one", 2.0)
-    assert entry["new"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
-
-
-def test_what_is_asked_for_often_is_indexed(mongo: Place):
-    mongo.open().revisions()
-    with database(mongo.address) as db:
-        keys = [
+        [gpu], [entry] = list(db.gpus.find()), list(db.history.find())
+        indexed = [
             index["key"] for name in ("profiles", "history") for index in db[name].list_indexes()
         ]
-    assert {"key": 1, "revision": -1} in keys
-    assert {"job": 1, "at": -1, "place": -1} in keys
+    assert (gpu["_id"], gpu["gpuType"], gpu["state"]) == ("n1/3", "V100", "free")
+    assert (entry["_id"], entry["costSeconds"]) == ("one", 2.0)
+    assert entry["new"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
+    assert {"key": 1, "revision": -1} in indexed
+    assert {"job": 1, "at": -1, "place": -1} in indexed
 
 
 # --- changes at the same time
 
 
-def test_whoever_comes_second_reads_anew(mongo: Place):
-    one, other = mongo.open(), mongo.open()
-    fold_into(one, KIND, observations=[speed_seen(1.0)])
-    seen: list[Profile | None] = []
-
-    def change(known: Profile | None) -> Profile | None:
-        seen.append(known)
-        if len(seen) == 1:
-            fold_into(other, KIND, observations=[speed_seen(2.0)])
-        return None
-
-    assert one.change(KIND, change).revision == 3
-    assert [profile is not None for profile in seen] == [True, True]
-    assert one.profiles() == {}
-
-
+@with_server
 def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo: Place):
     one, other = mongo.open(), mongo.open()
     fold_into(one, KIND, observations=[speed_seen(1.0)])
@@ -157,16 +156,8 @@ def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo:
         assert [document["revision"] for document in db.profiles.find()] == [5]
 
 
-def test_a_change_that_was_overtaken_after_it_was_made_counts_once(mongo: Place):
-    one, other = mongo.open(), mongo.open()
-    ticket = Ticket("one", 1)
-    fold_into(one, KIND, observations=[speed_seen(1.0)], ticket=ticket)
-    fold_into(other, KIND, observations=[speed_seen(2.0)], ticket=Ticket("other", 1))
-    again = fold_into(one, KIND, observations=[speed_seen(1.0)], ticket=ticket)
-    assert again.revision == 2
-
-
-def test_tables_are_looked_at_again_after_a_while(shared_server: MongoServer, mongo: Place):
+@with_server
+def test_tables_are_looked_at_again_after_a_while(mongo: Place):
     now = 0.0
     rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
     address = mongo_address(mongo.address)
@@ -184,6 +175,7 @@ def test_tables_are_looked_at_again_after_a_while(shared_server: MongoServer, mo
 # --- what can be wrong
 
 
+@with_server
 def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
     with database(mongo.address) as db:
         db.schema.insert_one({"_id": "schema", "version": 9})
@@ -193,6 +185,7 @@ def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
         assert db.list_collection_names() == ["schema"]
 
 
+@with_server
 def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     store = mongo.open()
     for kind in (KIND, OTHER):
@@ -208,41 +201,15 @@ def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     assert again.profiles().keys() == {KIND, OTHER}
 
 
-def test_a_server_that_is_not_there_costs_a_bounded_time():
+def test_a_server_that_is_not_there_is_away():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         address = mongo_address(f"mongodb://{place}/db")
         with closing(MongoStore(address, patience_seconds=0.5)) as store:
-            began = time.monotonic()
             told = rf"^mongodb://{place}/db: does not answer \(.*\); check that it runs"
             with pytest.raises(StoreAway, match=told):
                 store.revisions()
-            # Generous: what matters is that it does not wait for ever.
-            assert time.monotonic() - began < 30.0
-
-
-def test_a_name_that_nobody_knows_is_away():
-    address = mongo_address("mongodb+srv://nowhere.invalid/db")
-    with (
-        closing(MongoStore(address, patience_seconds=2.0)) as store,
-        pytest.raises(StoreAway, match=r"nowhere\.invalid/db: does not answer"),
-    ):
-        store.revisions()
-
-
-def test_an_outage_in_between_is_over_when_the_server_is_back(server: MongoServer):
-    address = server.url("dljob")
-    with closing(open_store(address, environment={}, patience_seconds=10.0)) as store:
-        insist(lambda: fold_into(store, KIND, observations=[speed_seen()]))
-        insist(lambda: store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=0)]))
-        server.kill()
-        with pytest.raises(StoreAway):
-            store.replace_gpus([])
-        server.start()
-        insist(lambda: store.replace_gpus([]))
-        assert insist(store.gpus) == ()
-        assert insist(store.profiles).keys() == {KIND}
 
 
 class History:
@@ -302,30 +269,28 @@ def test_the_history_of_a_job_stays_bounded_after_an_answer_was_lost(
 QUOTED = "s3cr3t-%C3%A4-of-ours"
 
 
-@pytest.mark.parametrize(
-    ("url", "environment"),
-    [
-        (f"mongodb://bob:{QUOTED}@PLACE/db", {}),
-        ("mongodb://bob@PLACE/db", {PASSWORD: "s3cr3t-ä-of-ours"}),
-        ("mongodb://PLACE/db", {USERNAME: "bob", PASSWORD: "s3cr3t-ä-of-ours"}),
-    ],
-)
-def test_who_is_refused_is_told_without_the_password(
-    shared_server: MongoServer, url: str, environment: dict[str, str], caplog
-):
+@with_server
+def test_who_is_refused_is_told_without_the_password(shared_server: MongoServer, caplog):
     caplog.set_level(0)
-    url = url.replace("PLACE", shared_server.place)
-    opened = open_store(url, environment=environment, patience_seconds=PATIENCE_SECONDS)
-    with closing(opened) as store:
-        # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
-        with pytest.raises(StoreUnusable, match="refuses these credentials") as raised:
-            store.revisions()
-        told = [str(raised.value), repr(raised.value), store.address, repr(store), caplog.text]
-    assert raised.value.__cause__ is None
-    assert f"in {USERNAME} and {PASSWORD}" in str(raised.value)
-    assert "of-ours" not in " ".join(told)
+    plain = "s3cr3t-ä-of-ours"
+    for user, environment in (
+        (f"bob:{QUOTED}@", {}),
+        ("bob@", {PASSWORD: plain}),
+        ("", {USERNAME: "bob", PASSWORD: plain}),
+    ):
+        url = f"mongodb://{user}{shared_server.place}/db"
+        opened = open_store(url, environment=environment, patience_seconds=PATIENCE_SECONDS)
+        with closing(opened) as store:
+            # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
+            with pytest.raises(StoreUnusable, match="refuses these credentials") as raised:
+                store.revisions()
+            told = [str(raised.value), repr(raised.value), store.address, repr(store), caplog.text]
+        assert raised.value.__cause__ is None
+        assert f"in {USERNAME} and {PASSWORD}" in str(raised.value)
+        assert "of-ours" not in " ".join(told), user
 
 
+@with_server
 def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path: Path):
     ours = Authority().issue(tmp_path / "ours", "localhost")
     theirs = Authority("another authority").issue(tmp_path / "theirs", "localhost")
@@ -361,6 +326,7 @@ def test_a_url_that_cannot_work_is_refused_at_once(url: str, told: str):
     assert str(raised.value).endswith("; correct its URL")
 
 
+@with_server
 def test_a_user_who_may_only_read_reads_what_a_controller_has_written(
     mongo: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

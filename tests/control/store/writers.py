@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 from dlcore.model import JobId
 from dlstore.store import Store, Ticket, fold_into
@@ -44,11 +45,15 @@ def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[st
         stdout=subprocess.PIPE,
         text=True,
     )
+    # Who reads what it says waits no longer than this.
+    end = Timer(240.0, process.kill)
+    end.start()
     try:
         yield process
     finally:
+        end.cancel()
         process.kill()
-        process.wait()
+        process.wait(timeout=240)
         assert process.stdout is not None
         process.stdout.close()
 
