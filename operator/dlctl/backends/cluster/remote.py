@@ -104,7 +104,8 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
             loop.remove_reader(keys)
 
     def tell_size() -> None:
-        width, height = os.get_terminal_size(sys.stdout.fileno())
+        # Of the terminal that is typed at; the output may go elsewhere.
+        width, height = os.get_terminal_size(keys)
         size = json.dumps({"Width": width, "Height": height}).encode()
         sending.put_nowait(bytes([RESIZE]) + size)
 
