@@ -17,6 +17,7 @@ from dlkube.watches.mirror import (
 )
 from dloperator.nodes import other_pods
 from dloperator.nodes.other_pods import Neighbours
+from tests.loops import on_loop
 
 JOB = Name("lab", "job")
 
@@ -263,43 +264,38 @@ class Neighbourhood:
         (("DELETED", foreign("old", 12, 1)), 0),
     ],
 )
-def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
-    async def story():
-        there = Neighbourhood()
-        following = await there.follow(foreign("old", 5, 1))
-        await there.settle()
-        there.server.may_answer.clear()
-        there.server.listed.clear()
-        # As a new leader does it; the list is as of version 10.
-        listing = asyncio.create_task(there.neighbours.list_all())
-        await there.server.listed.wait()
-        await there.show(*event)
-        there.server.may_answer.set()
-        await listing
-        await there.settle()
-        assert there.cpus == cpus
-        following.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
+    there = Neighbourhood()
+    following = await there.follow(foreign("old", 5, 1))
+    await there.settle()
+    there.server.may_answer.clear()
+    there.server.listed.clear()
+    # As a new leader does it; the list is as of version 10.
+    listing = asyncio.create_task(there.neighbours.list_all())
+    await there.server.listed.wait()
+    await there.show(*event)
+    there.server.may_answer.set()
+    await listing
+    await there.settle()
+    assert there.cpus == cpus
+    following.cancel()
 
 
-def test_events_that_are_older_than_a_list_take_back_nothing(monkeypatch):
+@on_loop
+async def test_events_that_are_older_than_a_list_take_back_nothing(monkeypatch):
     monkeypatch.setattr(other_pods, "REST_S", 0.0)
-
-    async def story():
-        there = Neighbourhood()
-        following = await there.follow(foreign("a", 5, 1), foreign("b", 6, 1))
-        await there.settle()
-        there.server.listing = Listing([foreign("a", 15, 4)], "20")
-        await there.neighbours.list_all()
-        assert there.cpus == 4
-        await there.show("MODIFIED", foreign("a", 14, 2))
-        await there.show("MODIFIED", foreign("b", 16, 8))
-        assert there.cpus == 4
-        await there.show()
-        assert there.server.watched_from == ["10", "20"]
-        await there.show("MODIFIED", foreign("a", 21, 5))
-        assert there.cpus == 5
-        following.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+    there = Neighbourhood()
+    following = await there.follow(foreign("a", 5, 1), foreign("b", 6, 1))
+    await there.settle()
+    there.server.listing = Listing([foreign("a", 15, 4)], "20")
+    await there.neighbours.list_all()
+    assert there.cpus == 4
+    await there.show("MODIFIED", foreign("a", 14, 2))
+    await there.show("MODIFIED", foreign("b", 16, 8))
+    assert there.cpus == 4
+    await there.show()
+    assert there.server.watched_from == ["10", "20"]
+    await there.show("MODIFIED", foreign("a", 21, 5))
+    assert there.cpus == 5
+    following.cancel()

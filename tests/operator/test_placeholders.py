@@ -26,6 +26,7 @@ from dloperator.nodes.placeholders import (
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.cleanup import Tidier
 from dloperator.podspecs.podsettings import RESTRICTED
+from tests.loops import on_loop
 from tests.servers.nodes import make_node
 
 SETTINGS = PlaceholderSettings()
@@ -243,23 +244,21 @@ def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes
     assert len(looks) == count, "nothing is left to do"
 
 
-def test_a_new_leader_looks_at_once_although_nothing_changes():
-    async def story() -> None:
-        there: Any = Api()
-        mirrors = Mirrors()
-        node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
-        node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
-        mirrors.nodes.show(node)
-        tidier = Tidier(
-            there,
-            mirrors,
-            specs=Specs(),
-            reservations=reservations_of(there, mirrors),
-            warn=lambda *_: None,
-        )
-        running = asyncio.create_task(tidier.run())
-        await there.was_asked.wait()
-        assert there.made == [placeholder_name("n1")]
-        running.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_a_new_leader_looks_at_once_although_nothing_changes():
+    there: Any = Api()
+    mirrors = Mirrors()
+    node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
+    node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
+    mirrors.nodes.show(node)
+    tidier = Tidier(
+        there,
+        mirrors,
+        specs=Specs(),
+        reservations=reservations_of(there, mirrors),
+        warn=lambda *_: None,
+    )
+    running = asyncio.create_task(tidier.run())
+    await there.was_asked.wait()
+    assert there.made == [placeholder_name("n1")]
+    running.cancel()

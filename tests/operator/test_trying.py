@@ -13,6 +13,7 @@ from dlkube.resources import DLJOBS
 from dloperator.jobs.entries import Specs
 from dloperator.pods.dry_runs import Templates
 from dloperator.podspecs.podsettings import PodSettings
+from tests.loops import on_loop
 from tests.operator.manifests import make_manifest, set_phase
 from tests.servers.controlplane import ControlPlane
 
@@ -183,36 +184,33 @@ def test_one_that_has_ended_is_not_tried(cluster: ControlPlane, namespace: str):
     assert asyncio.run(story()) == ([""], 0)
 
 
-def test_what_ends_meanwhile_is_tried_no_longer_and_never_again(
+@on_loop
+async def test_what_ends_meanwhile_is_tried_no_longer_and_never_again(
     cluster: ControlPlane, namespace: str
 ):
     """It was refused, as its spec changed while it trained; that is of no account any more."""
-
-    async def story() -> None:
-        api = Counting(access.find(str(cluster.admin)))
-        news = asyncio.Event()
-        templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
-        try:
-            made = await api.create(DLJOBS, with_pod("over", NO_PODS["affinity"]), namespace)
-            while templates.verdict(made) is None:
-                await asyncio.wait_for(news.wait(), PATIENCE_S)
-                news.clear()
-            assert templates.verdict(made)
-            task = templates._trials[Name(namespace, "over")].task
-            assert task is not None
-            assert templates.verdict({**made, "status": {"phase": "Completed"}}) == ""
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            metadata = made["metadata"] | {"generation": made["metadata"]["generation"] + 1}
-            tried = api.dry_runs
-            changed = {**made, "metadata": metadata, "status": {"phase": "Completed"}}
-            assert templates.verdict(changed) == ""
-            assert (api.dry_runs, task.cancelled()) == (tried, True)
-        finally:
-            await templates.close()
-            await api.close()
-
-    asyncio.run(story())
+    api = Counting(access.find(str(cluster.admin)))
+    news = asyncio.Event()
+    templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
+    try:
+        made = await api.create(DLJOBS, with_pod("over", NO_PODS["affinity"]), namespace)
+        while templates.verdict(made) is None:
+            await asyncio.wait_for(news.wait(), PATIENCE_S)
+            news.clear()
+        assert templates.verdict(made)
+        task = templates._trials[Name(namespace, "over")].task
+        assert task is not None
+        assert templates.verdict({**made, "status": {"phase": "Completed"}}) == ""
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        metadata = made["metadata"] | {"generation": made["metadata"]["generation"] + 1}
+        tried = api.dry_runs
+        changed = {**made, "metadata": metadata, "status": {"phase": "Completed"}}
+        assert templates.verdict(changed) == ""
+        assert (api.dry_runs, task.cancelled()) == (tried, True)
+    finally:
+        await templates.close()
+        await api.close()
 
 
 # --- what is to be done about it ------------------------------------------------------------

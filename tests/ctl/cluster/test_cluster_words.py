@@ -39,6 +39,7 @@ from dlkube.client import (
 from dllocal.folders import Folders
 from dloperator.nodes.nodes import Pool
 from dloperator.nodes.placeholders import PoolMode
+from tests.loops import on_loop
 from tests.servers.nodes import make_node
 
 SERVER = "https://cluster:6443"
@@ -645,19 +646,17 @@ def test_a_bar_that_is_drawn_over_itself_is_passed_on_piece_by_piece():
     assert [reading.take(piece) for piece in pieces] == [b"10%\r", b"20%\r", b"done\n"]
 
 
-def test_a_reader_that_leaves_a_silent_log_leaves_no_task_behind():
-    async def story():
-        follower = podlogs.Follower(cast("Any", None), podlogs.Job("team", "a"), LogQuery())
-        look = asyncio.get_running_loop().create_future()
-        reader = asyncio.ensure_future(follower._next(look))
-        await asyncio.sleep(0)
-        reader.cancel()
-        await asyncio.wait({reader})
-        await asyncio.sleep(0)
-        assert reader.cancelled()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(story())
+@on_loop
+async def test_a_reader_that_leaves_a_silent_log_leaves_no_task_behind():
+    follower = podlogs.Follower(cast("Any", None), podlogs.Job("team", "a"), LogQuery())
+    look = asyncio.get_running_loop().create_future()
+    reader = asyncio.ensure_future(follower._next(look))
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.wait({reader})
+    await asyncio.sleep(0)
+    assert reader.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.fixture
@@ -683,44 +682,40 @@ class Cut:
         raise ConnectionResetError("Cannot write to closing transport")
 
 
-def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(terminal):
-    async def story():
-        found, loop, connection = [], asyncio.get_running_loop(), Cut()
-        loop.set_exception_handler(lambda _, context: found.append(context))
-        before = termios.tcgetattr(sys.stdin.fileno())
-        with remote._passing_on(cast("Any", connection)):
-            assert termios.tcgetattr(sys.stdin.fileno()) != before
-            while not connection.sent:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        gc.collect()
-        assert found == []
-        assert termios.tcgetattr(sys.stdin.fileno()) == before
-
-    asyncio.run(story())
+@on_loop
+async def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(terminal):
+    found, loop, connection = [], asyncio.get_running_loop(), Cut()
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    before = termios.tcgetattr(sys.stdin.fileno())
+    with remote._passing_on(cast("Any", connection)):
+        assert termios.tcgetattr(sys.stdin.fileno()) != before
+        while not connection.sent:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert found == []
+    assert termios.tcgetattr(sys.stdin.fileno()) == before
 
 
-def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(terminal, monkeypatch):
+@on_loop
+async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(terminal, monkeypatch):
     reads, read = [], os.read
 
     def count(*given):
         reads.append(given)
         return read(*given)
 
-    async def story():
-        found, loop = [], asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: found.append(context))
-        with remote._passing_on(cast("Any", Cut())):
-            monkeypatch.setattr(os, "read", count)
-            os.close(terminal)
-            async with asyncio.timeout(240.0):
-                while not reads:
-                    await asyncio.sleep(0)
-            for _ in range(9):
+    found, loop = [], asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    with remote._passing_on(cast("Any", Cut())):
+        monkeypatch.setattr(os, "read", count)
+        os.close(terminal)
+        async with asyncio.timeout(240.0):
+            while not reads:
                 await asyncio.sleep(0)
-        assert (len(reads), found) == (1, [])
-
-    asyncio.run(story())
+        for _ in range(9):
+            await asyncio.sleep(0)
+    assert (len(reads), found) == (1, [])
 
 
 def test_the_end_of_a_command_is_its_exit_status_or_why_there_is_none():

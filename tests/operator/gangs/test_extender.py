@@ -16,6 +16,7 @@ from dlgangs.verdicts import Rules, Standing, Verdict
 from dlgangs.waking import AT_ONCE, Agenda, Waker, Word
 from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
+from tests.loops import on_loop
 from tests.operator.gangs.casts import SPACE, make_member
 from tests.operator.gangs.test_gang_reading import MINE, node, pod
 
@@ -234,38 +235,34 @@ def word(name: str, node: str) -> Word:
     return Word(Name(SPACE, name), f"uid-{name}", node)
 
 
-def test_the_last_word_about_a_pod_is_the_one_that_stays():
-    async def story() -> None:
-        there: Any = SlowServer()
-        waker = Waker(there)
-        writing = asyncio.create_task(waker.run())
-        waker.say([word("p", "a")])
+@on_loop
+async def test_the_last_word_about_a_pod_is_the_one_that_stays():
+    there: Any = SlowServer()
+    waker = Waker(there)
+    writing = asyncio.create_task(waker.run())
+    waker.say([word("p", "a")])
+    await settle()
+    waker.say([word("p", "b"), word("p", ""), word("q", "a")])
+    await settle()
+    # The writes that are under way are answered in reverse order.
+    while there.gates:
+        await there.answer(len(there.gates) - 1)
+    assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
+    assert ("q", "True") in there.written
+    writing.cancel()
+
+
+@on_loop
+async def test_words_do_not_pile_up():
+    there: Any = SlowServer()
+    waker = Waker(there)
+    writing = asyncio.create_task(waker.run())
+    names = [f"p{number}" for number in range(2 * AT_ONCE)]
+    for _ in range(10):
+        waker.say([word(name, "a") for name in names])
         await settle()
-        waker.say([word("p", "b"), word("p", ""), word("q", "a")])
-        await settle()
-        # The writes that are under way are answered in reverse order.
-        while there.gates:
-            await there.answer(len(there.gates) - 1)
-        assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
-        assert ("q", "True") in there.written
-        writing.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
-
-
-def test_words_do_not_pile_up():
-    async def story() -> None:
-        there: Any = SlowServer()
-        waker = Waker(there)
-        writing = asyncio.create_task(waker.run())
-        names = [f"p{number}" for number in range(2 * AT_ONCE)]
-        for _ in range(10):
-            waker.say([word(name, "a") for name in names])
-            await settle()
-        while there.gates:
-            await there.answer(0)
-        # Of each pod that was written to at once a second one, of the others the latest alone.
-        assert len(there.written) == 3 * AT_ONCE
-        writing.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+    while there.gates:
+        await there.answer(0)
+    # Of each pod that was written to at once a second one, of the others the latest alone.
+    assert len(there.written) == 3 * AT_ONCE
+    writing.cancel()
