@@ -17,7 +17,12 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
     @functools.wraps(test)
     def run(*args: P.args, **named: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **named), LONGEST_S))
+        async def bounded() -> None:
+            # Not by wait_for(), which would have it in another task.
+            async with asyncio.timeout(LONGEST_S):
+                await test(*args, **named)
+
+        asyncio.run(bounded())
 
     return run
 
