@@ -32,9 +32,8 @@ from dloperator.nodes.reserving import Reservations
 from dloperator.pods.dry_runs import Templates
 from dloperator.podspecs.podsettings import PodSettings
 from tests.loops import on_loop
-from tests.operator.stages import POOL, Stage, staged
+from tests.operator.stages import Stage, staged
 from tests.servers.api import Refused
-from tests.servers.nodes import make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -130,32 +129,13 @@ async def record_given(side, gpus):
 @on_loop
 async def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
     async with Side(stage, 1) as side, Side(stage, 1) as other:
-        entry = (await side.see()).entries[side.job]
-        status = given(entry.status, [0, 1])
-        await side.cluster.record({side.job: status})
+        status = await record_given(side, [0, 1])
         mine = (await side.cluster.observe()).entries[side.job]
         assert mine.status is status
         theirs = (await other.see()).entries[side.job]
         assert theirs.status.placement == status.placement
         assert theirs.status.pods == status.pods
         assert stage.job("job")["metadata"]["finalizers"] == [names.FINALIZER]
-
-
-@on_loop
-async def test_a_former_leader_writes_nothing_over_what_the_new_one_has_stamped(stage):
-    async with Side(stage, 1) as old, Side(stage, 2) as new:
-        entry = (await old.see()).entries[old.job]
-        await old.cluster.record({old.job: given(entry.status, [0])})
-        await new.see()
-        await new.cluster.stamp()
-        old.is_replaced = True
-        # It was asleep: its Lease seems to hold, and its watches have shown nothing yet.
-        entry = (await old.cluster.observe()).entries[old.job]
-        with pytest.raises(Fenced, match="epoch 2"):
-            await old.cluster.record({old.job: given(entry.status, [0, 1, 2])})
-        assert stage.status("job")["allocation"]["gpus"] == 1
-        assert stage.status("job")["epoch"] == 2
-        await old.api.close()
 
 
 @on_loop
@@ -193,18 +173,6 @@ async def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
                 await act
         assert stage.pods() == []
         assert "allocation" not in stage.status("job")
-
-
-@on_loop
-async def test_what_users_write_meanwhile_is_kept_and_hinders_nobody(stage):
-    async with Side(stage, 1) as side:
-        entry = (await side.see()).entries[side.job]
-        stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
-        await side.cluster.record({side.job: given(entry.status, [0])})
-        job = stage.job("job")
-        assert job["spec"]["priority"] == 7
-        assert job["status"]["allocation"]["gpus"] == 1
-        assert (await side.cluster.observe()).entries[side.job].job.priority == 7
 
 
 @on_loop
@@ -292,8 +260,7 @@ async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding
         # object.
         stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
         stage.api.delete(stage.path("job"))
-        entry = (await side.see()).entries[side.job]
-        await side.cluster.record({side.job: given(entry.status, [0])})
+        await record_given(side, [0])
         assert stage.status("job")["allocation"]["gpus"] == 1
         stage.api.merge(stage.path("job"), {"metadata": {"finalizers": None}})
 
@@ -312,9 +279,7 @@ class DeadServer:
 async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
     async with Side(stage, 1) as side:
         stage.kubelets.silent.add(NODE)
-        entry = (await side.see()).entries[side.job]
-        status = given(entry.status, [0, 1])
-        await side.cluster.record({side.job: status})
+        status = await record_given(side, [0, 1])
         entry = (await side.cluster.observe()).entries[side.job]
         order = PodOrder(entry, status.pods[0])
         await side.cluster.launch(order)
@@ -335,9 +300,7 @@ async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(
     """The job was deleted meanwhile, so that no leader makes the pod any more."""
     async with Side(stage, 1) as old, Side(stage, 2) as new:
         stage.kubelets.silent.add(NODE)
-        entry = (await old.see()).entries[old.job]
-        status = given(entry.status, [0])
-        await old.cluster.record({old.job: status})
+        status = await record_given(old, [0])
         entry = (await old.cluster.observe()).entries[old.job]
         stage.api.delete(stage.path("job"))
         key = PodKey(new.job, NODE)
@@ -381,20 +344,15 @@ async def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(
         assert (await new.cluster.observe()).entries[new.job].status.used == {1}
 
 
-@pytest.fixture
-def pod_of_somebody_else(stage):
-    """A pod of the name that the job's first one would have."""
-    pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    return stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
-
-
 @on_loop
-async def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(
-    stage, pod_of_somebody_else
-):
+async def test_a_pod_of_somebody_else_is_not_taken_for_ours_and_not_removed(stage):
+    pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
     async with Side(stage, 1) as side:
-        entry = (await side.see()).entries[side.job]
-        await side.cluster.record({side.job: given(entry.status, [0])})
+        status = await record_given(side, [0])
+        entry = (await side.cluster.observe()).entries[side.job]
+        with pytest.raises(Exception, match="job-1 already, which does not belong to DLJob"):
+            await side.cluster.launch(PodOrder(entry, status.pods[0]))
         await side.see()
         key = PodKey(side.job, NODE)
         await side.cluster.remove(key, because="it is no longer needed")
@@ -403,37 +361,9 @@ async def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(
 
 
 @on_loop
-async def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage, pod_of_somebody_else):
-    async with Side(stage, 1) as side:
-        entry = (await side.see()).entries[side.job]
-        status = given(entry.status, [0])
-        await side.cluster.record({side.job: status})
-        entry = (await side.cluster.observe()).entries[side.job]
-        with pytest.raises(Exception, match="job-1 already, which does not belong to DLJob"):
-            await side.cluster.launch(PodOrder(entry, status.pods[0]))
-
-
-@on_loop
-async def test_a_template_that_kubernetes_refuses_sets_the_job_aside_with_its_words(stage):
-    document = stage.make_job("wrong", iterations=10)
-    container = document["spec"]["template"]["spec"]["containers"][0]
-    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
-    stage.api.post(stage.path(), document)
-    async with Side(stage, 1) as side:
-        side.job = JobId(f"{stage.namespace}/wrong")
-        entry = (await side.see()).entries[side.job]
-        assert "Kubernetes would refuse its pods" in entry.problem
-        assert "nowhere" in entry.problem
-        # A job that is right is not held up by it.
-        side.job = JobId(f"{stage.namespace}/job")
-        assert (await side.see()).entries[side.job].problem == ""
-
-
-@on_loop
 async def test_forgetting_deletes_the_job_and_that_one_only(stage):
     async with Side(stage, 1) as side:
-        entry = (await side.see()).entries[side.job]
-        await side.cluster.record({side.job: given(entry.status, [0])})
+        await record_given(side, [0])
         await side.cluster.forget(side.job)
         stage.wait(lambda: stage.is_gone("job"))
         stage.submit("job")
@@ -446,9 +376,7 @@ async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
     """An administrator who has deleted all jobs may uninstall the operator at once."""
     async with Side(stage, 1) as side:
         stage.kubelets.silent.add(NODE)
-        entry = (await side.see()).entries[side.job]
-        status = given(entry.status, [0])
-        await side.cluster.record({side.job: status})
+        status = await record_given(side, [0])
         entry = (await side.cluster.observe()).entries[side.job]
         await side.cluster.launch(PodOrder(entry, status.pods[0]))
         await side.see()
@@ -473,20 +401,6 @@ async def test_a_conflict_is_no_reason_to_write_over_it(stage):
 
 def await_status(side):
     return side.cluster.entries[side.job].status
-
-
-def test_nodes_come_with_their_gpus(stage):
-    stage.api.post("/api/v1/nodes", make_node("elsewhere", labels={"dljob.io/gpu-count": "8"}))
-    stage.api.post("/api/v1/nodes", make_node("empty", labels=POOL))
-
-    async def story():
-        async with Side(stage, 1) as side:
-            nodes = {node.name: node.usable for node in (await side.see()).nodes}
-            assert nodes == {NODE: (0, 1, 2, 3), "empty": ()}
-
-    asyncio.run(story())
-    for name in ("elsewhere", "empty"):
-        stage.api.delete(f"/api/v1/nodes/{name}", gracePeriodSeconds=0)
 
 
 @pytest.mark.parametrize(

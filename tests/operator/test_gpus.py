@@ -129,6 +129,7 @@ def test_a_fault_outlives_its_operator_and_is_forgiven_when_the_gpu_is_given_bac
     stage.api.delete(stage.path("first"))
     stage.wait(lambda: stage.is_gone("first"))
     operator.kill()
+    stage.let_lease_end()
 
     # No SideCar reports the fault any longer, and the next operator knows it all the same.
     stage.start_operator(settings=settings)
@@ -153,12 +154,13 @@ def uncordon(stage: Stage, gpu: str) -> None:
         capture_output=True,
         text=True,
         check=True,
+        timeout=240.0,
     )
     assert told.stdout == f"{gpu} uncordoned\n", told.stderr
 
 
 def metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240.0) as answer:
         told: str = answer.read().decode()
         return told
 

@@ -166,6 +166,7 @@ def test_kubectl_starts_it_as_a_plugin(plane, installed, ada, tmp_path):
         capture_output=True,
         text=True,
         check=False,
+        timeout=240.0,
     )
     assert (ran.returncode, ran.stdout) == (0, "dljob.dljob.io/plugged\n"), ran.stderr
     assert ada("cancel", "plugged").status == 0
@@ -182,6 +183,7 @@ def test_listing_jobs_loads_nothing_of_the_brain(plane, installed, ada):
         capture_output=True,
         text=True,
         check=True,
+        timeout=240.0,
     )
     status, modules = json.loads(ran.stdout.splitlines()[-1])
     assert status == 0

@@ -105,13 +105,6 @@ def test_wait_ends_when_it_is_so_or_cannot_be_any_more_or_the_time_is_over(scene
     assert condition.stdout == "ends is Scheduled=False\n"
 
 
-def test_get_lists_jobs_of_a_phase(scene, ada, pair):
-    listed = [row["NAME"] for row in table(ada("get", "--phase", "suspended").stdout)]
-    assert listed == ["one", "two"]
-    nothing = ada("get", "--phase", "Adjusting", "--phase", "failed")
-    assert nothing.stderr == "No job is Adjusting or Failed.\n"
-
-
 def test_run_submits_a_command_shows_its_output_and_ends_as_it_does(scene, ada):
     words = (sys.executable, "-c", "print('step 5'); raise SystemExit(3)")
     options = ("--name", "ran", "--image", "training:1")

@@ -2,13 +2,14 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import pty
 import socket
 import sys
 import termios
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -115,11 +116,8 @@ def test_a_place_that_is_decided_stays_the_same(nowhere, kubeconfig):
     [
         ({}, "metadata"),
         ({"metadata": {"name": "a"}}, "spec"),
-        ({"metadata": [], "spec": {}}, "metadata"),
-        ({"metadata": {}, "spec": {}}, "metadata.name"),
         ({"metadata": {"name": 3}, "spec": {}}, "metadata.name"),
         ({"metadata": {"name": "a", "namespace": ".."}, "spec": {}}, "metadata.namespace"),
-        ({"metadata": {"name": "a", "namespace": 3}, "spec": {}}, "metadata.namespace"),
         ({"metadata": {"name": "a"}, "spec": None}, "spec"),
     ],
 )
@@ -131,9 +129,10 @@ def test_a_document_without_its_parts_is_refused_by_the_field(kubeconfig, docume
     ]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/..", "/a", "a/b/c"])
-def test_a_name_that_leads_elsewhere_is_no_job(kubeconfig, name):
-    for ask in ("get_job", "delete_job", "explain"):
+def test_a_name_that_leads_elsewhere_is_no_job(kubeconfig):
+    for name, ask in itertools.product(
+        ("", ".", "..", "../a", "a/..", "/a", "a/b/c"), ("get_job", "delete_job", "explain")
+    ):
         with pytest.raises(NotThere, match="there is no such job"):
             getattr(chosen(), ask)(name)
 
@@ -215,27 +214,6 @@ def forbidden(verb, resource, where):
             ),
         ),
         (
-            forbidden("create", "dljobs", 'in the namespace "a"'),
-            (
-                "ada may not create dljobs in namespace a; ask for a RoleBinding there to the"
-                " ClusterRole dljob-edit"
-            ),
-        ),
-        (
-            forbidden("patch", "nodes", "at the cluster scope"),
-            (
-                "ada may not patch nodes of this cluster; ask for a ClusterRoleBinding to the"
-                " ClusterRole dljob-gpus-edit"
-            ),
-        ),
-        (
-            forbidden("get", "pods/log", 'in the namespace "a"'),
-            (
-                "ada may not get pods/log in namespace a; ask for a RoleBinding there to the ClusterRole"
-                " view"
-            ),
-        ),
-        (
             forbidden("create", "pods/exec", 'in the namespace "a"'),
             (
                 "ada may not create pods/exec in namespace a; ask for a RoleBinding there to the"
@@ -252,10 +230,6 @@ def forbidden(verb, resource, where):
                 f"the API server at {SERVER} does not know the kind DLJob; install DLJob there:"
                 " kubectl apply -k manifests/install"
             ),
-        ),
-        (
-            Rejected(500, {"message": "etcd is away"}),
-            f"the API server at {SERVER} refuses it: etcd is away",
         ),
     ],
 )
@@ -336,9 +310,6 @@ def test_a_proxy_that_gives_up_leaves_a_job_that_may_exist_and_blames_no_documen
     assert str(refused.value) == (
         f"{what}; a were submitted before it and exist now; b may exist too: dljob get lists the jobs"
     )
-    with pytest.raises(Away) as refused:
-        submitted(0, "a", error=late)
-    assert str(refused.value) == f"{what}; a may exist: dljob get lists the jobs"
     with pytest.raises(Rejected) as plain:
         submitted(1, "a", "b", error=late, while_trying=True)
     assert plain.value is late
@@ -375,11 +346,6 @@ ALLOCATION = {
             job({"deletionTimestamp": "2026-01-31T12:00:00Z"}, pods=[{"node": "n1", "serial": 1}]),
             "is cancelled; on n1 its pod is ending",
         ),
-        (job(phase="Queued", message="waits: needs 4 GPUs"), "waits: needs 4 GPUs"),
-        (
-            job({"generation": 2}, phase="Queued", message="waits", observedGeneration=1),
-            "waits; the latest change of its spec is not read yet",
-        ),
         (
             job(phase="Queued", message="it crashed", retryAt="2026-01-31T12:00:30Z"),
             "is tried again in about 30s: it crashed",
@@ -404,7 +370,6 @@ ALLOCATION = {
                 " left. Lately: starts on 3 GPUs"
             ),
         ),
-        (job(phase="Failed", message="exit status 7"), "exit status 7"),
     ],
 )
 def test_a_status_is_put_into_the_present(document, told):
@@ -466,6 +431,9 @@ def test_each_gpu_is_of_who_has_it_or_free_or_out():
     assert found["n2/1"] == ("in use", "a", "its node is not ready")
     assert found["n2/0"] == ("unavailable", None, "its node is not ready")
     assert not any(name.startswith("n3") for name in found)
+    # Somebody who does not see all jobs is not told that a GPU is free.
+    found = shown([make_node("n1", labels=LABELS)], [], sees_all_jobs=False)
+    assert set(found.values()) == {("unknown", None, "free, or held by a job that you may not see")}
 
 
 def test_what_the_operator_knows_of_gpus_is_shown():
@@ -486,11 +454,6 @@ def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
     assert found["n1/0"] == ("reserved", "new", None)
     assert found["n1/2"] == ("in use", "x/old", None)
     assert found["n1/1"] == ("free", None, None)
-
-
-def test_who_does_not_see_all_jobs_is_not_told_that_a_gpu_is_free():
-    found = shown([make_node("n1", labels=LABELS)], [], sees_all_jobs=False)
-    assert set(found.values()) == {("unknown", None, "free, or held by a job that you may not see")}
 
 
 def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
@@ -604,16 +567,15 @@ def test_what_was_decided_and_what_happened_is_in_one_order():
     assert entries[2]["message"] == " (2 times)"
 
 
-@pytest.mark.parametrize("end", ["completed", "failed"])
-def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second(end):
+def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second():
     status = {
         "history": [
             {"at": "2026-01-31T12:00:10.100Z", "kind": "start", "gpus": 1},
-            {"at": "2026-01-31T12:00:10.900Z", "kind": end},
+            {"at": "2026-01-31T12:00:10.900Z", "kind": "failed"},
         ]
     }
     entries = past.list_history(status, past.list_events([event(10, "Running")], "a"), job="a")
-    assert [entry["kind"] for entry in entries] == ["start", "running", end]
+    assert [entry["kind"] for entry in entries] == ["start", "running", "failed"]
 
 
 # --- logs and commands --------------------------------------------------------------------
@@ -659,16 +621,19 @@ async def test_a_reader_that_leaves_a_silent_log_leaves_no_task_behind():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """The other end of our terminal."""
+@contextmanager
+def at_a_terminal(monkeypatch):
+    """Be at a terminal, whose other end is yielded; not as a fixture, because pytest sets sys.stdout after those."""
     other, own = pty.openpty()
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: own))
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: own))
-    yield other
-    os.close(own)
-    with suppress(OSError):
-        os.close(other)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: own))
+        patched.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: own))
+        try:
+            yield other
+        finally:
+            os.close(own)
+            with suppress(OSError):
+                os.close(other)
 
 
 class Cut:
@@ -683,22 +648,23 @@ class Cut:
 
 
 @on_loop
-async def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(terminal):
+async def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(monkeypatch):
     found, loop, connection = [], asyncio.get_running_loop(), Cut()
     loop.set_exception_handler(lambda _, context: found.append(context))
-    before = termios.tcgetattr(sys.stdin.fileno())
-    with remote._passing_on(cast("Any", connection)):
-        assert termios.tcgetattr(sys.stdin.fileno()) != before
-        while not connection.sent:
-            await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    gc.collect()
+    with at_a_terminal(monkeypatch):
+        before = termios.tcgetattr(sys.stdin.fileno())
+        with remote._passing_on(cast("Any", connection)):
+            assert termios.tcgetattr(sys.stdin.fileno()) != before
+            while not connection.sent:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        assert termios.tcgetattr(sys.stdin.fileno()) == before
     assert found == []
-    assert termios.tcgetattr(sys.stdin.fileno()) == before
 
 
 @on_loop
-async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(terminal, monkeypatch):
+async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(monkeypatch):
     reads, read = [], os.read
 
     def count(*given):
@@ -707,12 +673,11 @@ async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(terminal, 
 
     found, loop = [], asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: found.append(context))
-    with remote._passing_on(cast("Any", Cut())):
+    with at_a_terminal(monkeypatch) as terminal, remote._passing_on(cast("Any", Cut())):
         monkeypatch.setattr(os, "read", count)
         os.close(terminal)
-        async with asyncio.timeout(240.0):
-            while not reads:
-                await asyncio.sleep(0)
+        while not reads:
+            await asyncio.sleep(0)
         for _ in range(9):
             await asyncio.sleep(0)
     assert (len(reads), found) == (1, [])

@@ -44,10 +44,6 @@ def follow_a_job(scene, there, name):
         there.get(job)
 
 
-def test_a_program_follows_a_job(scene, there):
-    follow_a_job(scene, there, "scripted")
-
-
 @on_loop
 async def test_a_notebook_follows_a_job_while_its_event_loop_runs(scene, there):
     follow_a_job(scene, there, "noted")
