@@ -172,23 +172,6 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
     play(cluster, namespace, story)
 
 
-def test_of_two_jobs_that_want_pods_of_one_name_one_has_them_and_the_other_is_told(
-    cluster: ControlPlane, namespace: str
-):
-    async def story(look: Look) -> None:
-        first, second = with_servers("a", "ps"), with_servers("a-b", "ps")
-        first["spec"]["auxiliaries"][0]["name"] = "b-ps"
-        await look.submit(first)
-        await look.submit(second)
-        companions = Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn)
-        for _ in range(2):
-            await companions.tend()
-        assert await look.names() == {"a-b-ps-0", "a-b-ps-1"}
-        assert len(look.warned) == 1
-
-    play(cluster, namespace, story)
-
-
 def test_an_auxiliary_pod_is_not_shown_the_gpus_of_jobs_by_its_runtime(
     cluster: ControlPlane, namespace: str
 ):

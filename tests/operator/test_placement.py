@@ -13,7 +13,7 @@ import pytest
 
 from tests.operator.stages import TAINT, Stage, staged
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -38,6 +38,8 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             }
         )
         yield stage
+    with control_plane.api() as api:
+        remove_namespace(api, namespace)
 
 
 @pytest.fixture(autouse=True)
@@ -99,13 +101,6 @@ def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
 
     sentence: str = stage.wait(told)
     return sentence
-
-
-def test_a_pod_that_asks_more_than_any_node_has_is_told_so(stage: Stage) -> None:
-    submit(stage, "vast", cpu="100")
-    told = wait_for_reason(stage, "vast", "PodFitsNowhere")
-    assert "its pod asks 100 cpu; the most that any node of the pool has at all is 64 cpu" in told
-    assert stage.pods() == []
 
 
 def test_what_others_ask_counts_until_they_are_gone(stage: Stage) -> None:
