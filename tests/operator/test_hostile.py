@@ -111,7 +111,8 @@ def test_liars_are_found_out_and_an_honest_job_beside_them_goes_on(
 ):
     with staged(control_plane, namespace, tmp_path, {"gpu-a": len(FEW) + 1}) as stage:
         stage.start_operator(settings={"rules.retrySeconds": 1})
-        submit(stage, "honest")
+        # Of few iterations, because its progress is written for each hundredth of them.
+        submit(stage, "honest", iterations=10_000)
         stage.wait_for_phase("honest", "Running")
         for kind in FEW:
             submit(stage, kind, kind=kind)
