@@ -18,9 +18,8 @@ from dlcontrol.situation.ports import (
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
-from dlkube.client import ApiServer, Conflict, Unreachable
+from dlkube.client import ApiServer, Unreachable
 from dlkube.events import Teller
-from dlkube.names import Name
 from dlkube.resources import DLJOBS, NODES, PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import Cluster, ClusterSettings
@@ -318,19 +317,6 @@ async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(
 
 
 @on_loop
-async def test_a_pod_that_may_have_been_used_has_not_ended_because_it_is_not_there(stage):
-    async with Side(stage, 1) as old, Side(stage, 2) as new:
-        entry = (await old.see()).entries[old.job]
-        await old.cluster.record({old.job: given(entry.status, [0]).with_used([NODE])})
-        key = PodKey(new.job, NODE)
-        await new.see()
-        await new.cluster.stamp()
-        await new.cluster.remove(key, because="it is no longer needed")
-        seen = (await new.cluster.observe()).pods[key]
-        assert (seen.phase, seen.vanished) == (PodPhase.LOST, True)
-
-
-@on_loop
 async def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
     async with Side(stage, 1) as old, Side(stage, 2) as new:
         status = await record_given(old, [0])
@@ -387,20 +373,6 @@ async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
         await side.see()
         await side.cluster.forget(side.job)
         stage.wait(lambda: stage.is_gone("job"))
-
-
-@on_loop
-async def test_a_conflict_is_no_reason_to_write_over_it(stage):
-    async with Side(stage, 1) as side:
-        await side.see()
-        document = dict(side.mirrors.jobs.objects[Name(stage.namespace, "job")])
-        stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
-        with pytest.raises(Conflict):
-            await side.cluster._writer.write_once(document, given(await_status(side), [0]))
-
-
-def await_status(side):
-    return side.cluster.entries[side.job].status
 
 
 @pytest.mark.parametrize(

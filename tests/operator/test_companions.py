@@ -172,21 +172,6 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
     play(cluster, namespace, story)
 
 
-def test_an_auxiliary_pod_is_not_shown_the_gpus_of_jobs_by_its_runtime(
-    cluster: ControlPlane, namespace: str
-):
-    async def story(look: Look) -> None:
-        job = with_servers("job", "ps")
-        template = job["spec"]["auxiliaries"][0]["template"]
-        template["metadata"] = {"annotations": {"cdi.k8s.io/all": "nvidia.com/gpu=all"}}
-        await look.submit(job)
-        assert not await Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn).tend()
-        assert await look.names() == set()
-        assert "cdi.k8s.io/all would show it the GPUs of jobs" in look.messages[0]
-
-    play(cluster, namespace, story)
-
-
 def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
     cluster: ControlPlane, namespace: str, caplog: pytest.LogCaptureFixture
 ):

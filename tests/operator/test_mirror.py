@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -41,40 +40,6 @@ def test_the_newest_version_stays_in_whatever_order_they_come(mirror, order):
     for version in order:
         mirror.show(document(version))
     assert version_of(mirror.objects[JOB]) == 9
-
-
-def test_who_has_written_which_field_is_not_remembered(mirror):
-    shown = document(3)
-    shown["metadata"]["managedFields"] = [{"manager": "kubectl"}]
-    mirror.show(shown)
-    assert mirror.get(JOB) == document(3)
-
-
-def test_names_and_short_texts_of_all_objects_are_kept_once(mirror):
-    long = "echo " * 20
-    for name in ("a", "b"):
-        container = {"image": "trainer:1", "command": ["sh", "-c", long]}
-        shown = document(3, name) | {"spec": {"containers": [container]}}
-        # As answers of the API server come, each with texts of its own.
-        mirror.show(json.loads(json.dumps(shown)))
-    first, second = (mirror.get(Name("lab", name)) for name in ("a", "b"))
-    assert first["spec"] == second["spec"]
-    assert first["metadata"]["namespace"] is second["metadata"]["namespace"]
-    [one], [other] = (each["spec"]["containers"] for each in (first, second))
-    assert one["image"] is other["image"]
-    assert all(name is same for name, same in zip(one, other, strict=True))
-    # Long texts differ from object to object, so that a table of them costs more than it saves.
-    assert one["command"][2] is not other["command"][2]
-
-
-def test_a_job_is_met_when_it_comes_and_not_when_we_write():
-    mirrors = Mirrors()
-    met: list[Name] = []
-    mirrors.meet = met.append
-    mirrors.jobs.show(document(3))
-    mirrors.jobs.show(document(4), is_ours=True)
-    mirrors.pods.show(document(5))
-    assert met == [JOB]
 
 
 def written(version, **changes):
@@ -127,12 +92,6 @@ def test_what_anybody_else_may_have_written_is_news(heard, theirs):
     mirrors, told = heard
     mirrors.jobs.show(theirs)
     assert told == ["woken", "met"]
-
-
-def test_versions_are_numbers(mirror):
-    mirror.show(document(99))
-    mirror.show(document(100))
-    assert version_of(mirror.objects[JOB]) == 100
 
 
 def test_who_is_told_is_told_once_of_each_change(mirror, changes):

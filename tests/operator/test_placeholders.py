@@ -83,14 +83,6 @@ def test_gpus_are_ours_only_while_the_placeholder_runs_with_all_of_them(there, p
     assert re.search(why, said) if why else said == "", said
 
 
-def test_who_waits_for_an_image_is_told_so():
-    pod = placeholder(phase="Pending")
-    waiting = {"reason": "ImagePullBackOff", "message": "cannot be pulled"}
-    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    assert why_not_ours(supply(), [pod]).endswith("(ImagePullBackOff: cannot be pulled)")
-    assert not is_lost([pod])
-
-
 def test_jobs_leave_where_others_came_first_and_where_a_placeholder_is_deleted():
     assert is_lost([placeholder(), placeholder(1, "Pending", number=1, refused=TAKEN)])
     assert is_lost([placeholder(deleted=900)])

@@ -7,11 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlcontrol.settings import SettingsError
 from dlkube import access, health_server
 from dlkube.client import ApiServer
 from dlkube.health_server import Door, MetricsDoor
-from dloperator.settings import load_settings
 from dlwire.endpoints import Endpoint
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
@@ -96,9 +94,3 @@ async def test_where_they_are_protected_the_port_of_health_shows_none():
             assert "metrics.address" in await answer.text()
     finally:
         await door.close()
-
-
-@pytest.mark.parametrize("path", ["health", "metrics.address"])
-def test_where_it_answers_is_refused_by_name_if_it_is_no_address(path):
-    with pytest.raises(SettingsError, match=rf"{path} .*::1:80 is not an address with a port"):
-        load_settings(None, [f"{path}=::1:80"])

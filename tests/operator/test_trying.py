@@ -107,16 +107,6 @@ def test_of_what_cannot_be_read_as_a_pod_kubernetes_tells_what_is_wrong(
         assert verdict.endswith("; correct spec.template")
 
 
-def test_what_is_there_but_empty_was_left_out(cluster: ControlPlane, namespace: str):
-    empty = {
-        "affinity": {"nodeAffinity": None},
-        "tolerations": None,
-        "volumes": None,
-        "nodeSelector": None,
-    }
-    assert ask(cluster, namespace, [with_pod("empty", empty)]) == ([""], 1)
-
-
 def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     for field in ("nodeAffinity", "volumes"):
         jobs = [with_pod(f"alike-{field.lower()}-{number}", NO_PODS[field]) for number in range(3)]
@@ -129,28 +119,6 @@ def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     [verdict] = set(ask(cluster, namespace, jobs)[0])
     assert verdict.startswith("Kubernetes would refuse its pods: error looking up service account")
     assert "alike" not in verdict
-
-
-def test_a_refusal_counts_for_a_moment_for_all_that_are_alike(
-    cluster: ControlPlane, namespace: str
-):
-    async def story() -> int:
-        api = Counting(access.find(str(cluster.admin)))
-        jobs = [with_pod(f"alike-{number}", NO_PODS["nodeAffinity"]) for number in range(20)]
-        made = [await api.create(DLJOBS, job, namespace) for job in jobs]
-        news = asyncio.Event()
-        templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
-        try:
-            for job in made:  # Each only after the one before it was answered.
-                while templates.verdict(job) is None:
-                    await asyncio.wait_for(news.wait(), PATIENCE_S)
-                    news.clear()
-            return api.dry_runs
-        finally:
-            await templates.close()
-            await api.close()
-
-    assert asyncio.run(story()) < 10
 
 
 @on_loop

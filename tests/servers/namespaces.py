@@ -64,7 +64,9 @@ def _remove(api: Api, path: str, metadata: Json) -> None:
 def wait_for_ends(api: Api) -> None:
     """Wait for the end of all namespaces whose deletion was asked for, and name those that stay."""
     end = time.monotonic() + ENDING_SECONDS
-    while left := [each for each in api.get(PATH)["items"] if "deletionTimestamp" in each["metadata"]]:
+    while left := [
+        each for each in api.get(PATH)["items"] if "deletionTimestamp" in each["metadata"]
+    ]:
         if time.monotonic() > end:
             why = {each["metadata"]["name"]: each["status"].get("conditions") for each in left}
             raise RuntimeError(f"namespaces do not end: {why}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from dlctl.backends.backend import BackendError
 from dlctl.backends.cluster.asking import Asker
 from dlctl.backends.cluster.backend import ClusterBackend
 from dlctl.backends.cluster.connecting import connect
-from dlctl.backends.cluster.watching import Watcher
 from dlctl.output.messages import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document
@@ -66,32 +64,6 @@ def test_what_only_the_api_server_refuses_is_told_rule_by_rule(plane, installed)
     fields = {line.line.split(":")[0] for line in lines}
     assert fields & {"spec.priority", "spec.gpus.options[0]", "spec.odd"}
     assert backend_jobs(installed) == set()
-
-
-def test_jobs_that_nobody_looks_at_are_taken_in_and_cancelled(plane, installed, ada):
-    assert ada("submit", ada.file(job_document("a"), job_document("b"))).stdout == (
-        "a submitted\nb submitted\n"
-    )
-    assert "nothing is decided about it yet" in ada("why", "a").stdout
-    assert ada("suspend", "a", "b").stdout == "a suspended\nb suspended\n"
-    assert ada("get", "a", "-o", "json").data["spec"]["suspend"] is True
-    result = ada("cancel", "a", "x", "b", "--wait")
-    assert (result.status, result.stdout) == (1, "a cancelled\nb cancelled\n")
-    assert result.stderr == "dljob: x: there is no such job; dljob get lists the jobs\n"
-
-
-def test_who_watches_from_too_long_ago_is_told_of_everything_anew(plane, installed, ada):
-    assert ada("submit", ada.file(job_document("old"))).status == 0
-    asker = Asker(connect(str(plane.admin)).access)
-    news = asker.iterate(
-        lambda api: Watcher(api, NAMESPACE, labels="", retry_seconds=0.1).watch("1")
-    )
-    told = next(news)
-    assert told.is_complete
-    assert [item["metadata"]["name"] for item in told.items] == ["old"]
-    news.close()
-    asker.close()
-    assert ada("cancel", "old").status == 0
 
 
 def test_who_is_interrupted_at_an_awkward_moment_is_interrupted_and_no_more(plane):
@@ -148,28 +120,6 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
         finally:
             process.kill()
     assert ada("cancel", "stays").status == 0
-
-
-def test_kubectl_starts_it_as_a_plugin(plane, installed, ada, tmp_path):
-    assert ada("submit", ada.file(job_document("plugged"))).status == 0
-    program = tmp_path / "bin" / "kubectl-dljob"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!{sys.executable}\nfrom dlctl.main import main\nmain()\n", encoding="utf-8"
-    )
-    program.chmod(0o755)
-    kubectl = plane.kubectl.command("dljob", "get", "plugged", "-o", "name")
-    found = os.pathsep.join((str(program.parent), os.environ["PATH"]))
-    ran = subprocess.run(
-        kubectl,
-        env={**ada.environment(), "PATH": found},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240.0,
-    )
-    assert (ran.returncode, ran.stdout) == (0, "dljob.dljob.io/plugged\n"), ran.stderr
-    assert ada("cancel", "plugged").status == 0
 
 
 def test_listing_jobs_loads_nothing_of_the_brain(plane, installed, ada):

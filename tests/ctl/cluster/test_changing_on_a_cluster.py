@@ -176,14 +176,3 @@ def test_the_operator_says_when_waiting_jobs_start_and_the_command_and_kubectl_s
     ada("cancel", "holds-more")
     stage.wait_for_phase("later", "Running")
     stage.wait(lambda: "queue" not in stage.status("later"))
-
-
-def test_a_job_without_a_checkpoint_is_said_to_keep_its_gpus(scene, ada):
-    document = scene.stage.make_job("unsaved", iterations=FOREVER)
-    del document["spec"]["checkpoint"]
-    result = ada("submit", ada.file(document))
-    assert (result.status, result.stdout) == (0, "unsaved submitted\n")
-    assert f"note: unsaved: {UNSAVED}; spec.checkpoint says how it is saved\n" in result.stderr
-    scene.stage.wait_for_phase("unsaved", "Running")
-    scene.stage.wait(lambda: ("NoCheckpoint", UNSAVED) in scene.stage.events("unsaved"))
-    assert ada("cancel", "unsaved", "--wait").status == 0

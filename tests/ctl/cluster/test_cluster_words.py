@@ -137,13 +137,6 @@ def test_a_name_that_leads_elsewhere_is_no_job(kubeconfig):
             getattr(chosen(), ask)(name)
 
 
-def test_without_anything_it_is_the_usual_folder_and_both_remedies_are_told(nowhere):
-    backend = chosen()
-    assert isinstance(backend, LocalBackend)
-    with pytest.raises(Away, match=r"with --state; if you mean a cluster, name its --kubeconfig$"):
-        backend.list_jobs()
-
-
 def test_a_kubeconfig_is_a_cluster_with_the_namespace_of_its_context(kubeconfig):
     backend = chosen()
     assert is_cluster(backend)
@@ -235,12 +228,6 @@ def forbidden(verb, resource, where):
 )
 def test_a_refusal_names_what_was_wanted_and_whom_to_ask(error, told):
     assert str(explain(error, SERVER)) == told
-
-
-def test_who_cannot_be_reached_is_away():
-    error = explain(Unreachable("the API server at x does not answer (refused)"), SERVER)
-    assert isinstance(error, Away)
-    assert str(error).startswith("the API server at x does not answer (refused); check that it can")
 
 
 def test_each_rule_that_is_broken_is_a_line_of_its_own():
@@ -522,14 +509,6 @@ def test_who_uncordons_what_is_out_for_a_fault_says_that_it_is_mended(kubeconfig
     assert len(set(words)) == 2, "what is found after it has to count again"
 
 
-def test_who_uncordons_what_is_out_for_another_reason_is_told_that_it_is(kubeconfig):
-    was, changes, said = gives_back({"out": {"3": "job x is set aside"}}, 3)
-    assert (was, changes) == ([False], [])
-    assert said == [
-        "note: n1/3 stays out of service, as the operator reported last: job x is set aside"
-    ]
-
-
 # --- the past -----------------------------------------------------------------------------
 
 
@@ -600,12 +579,6 @@ def test_the_kubelet_is_asked_for_what_was_written_lately_until_a_line_is_known(
     assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
     assert not {"sinceSeconds", "tailLines"} & again.keys()
     assert podlogs._Reading(LogQuery(since=0.0)).begin()["sinceSeconds"] == "1"
-
-
-def test_a_bar_that_is_drawn_over_itself_is_passed_on_piece_by_piece():
-    reading = podlogs._Reading(LogQuery())
-    pieces = [b"2026-01-31T12:00:00.000000000Z 10%\r", b"20%\r", b"done\n"]
-    assert [reading.take(piece) for piece in pieces] == [b"10%\r", b"20%\r", b"done\n"]
 
 
 @on_loop
@@ -681,14 +654,6 @@ async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(monkeypatc
         for _ in range(9):
             await asyncio.sleep(0)
     assert (len(reads), found) == (1, [])
-
-
-def test_the_end_of_a_command_is_its_exit_status_or_why_there_is_none():
-    assert remote.read_status(b'{"status": "Success"}') == 0
-    causes = {"details": {"causes": [{"reason": "ExitCode", "message": "7"}]}}
-    assert remote.read_status(json.dumps({"status": "Failure", **causes}).encode()) == 7
-    with pytest.raises(BackendError, match=r"cannot be run there \(no such file\); check it"):
-        remote.read_status(b'{"status": "Failure", "message": "no\\n such file"}')
 
 
 # --- watching -----------------------------------------------------------------------------

@@ -170,16 +170,6 @@ def test_every_gpu_is_listed_and_can_be_taken_out_and_given_back(scene, ada, ste
     assert unknown.stderr == "dljob: nope: there is no such node; dljob gpu list shows all nodes\n"
 
 
-def test_top_shows_gpus_and_jobs(scene, ada, steady):
-    result = ada("top", "--once", env=home_of(scene.stage))
-    assert result.status == 0
-    title, map_, *_ = result.stdout.splitlines()
-    assert "foresight, in-place" in title
-    assert "6 GPUs: " in title
-    assert map_.startswith("gpu-a ")
-    assert re.search(rf"^\w +{steady} +Running", result.stdout, re.MULTILINE)
-
-
 def test_the_settings_of_the_operator_are_shown(scene, ada):
     # They are written a moment after it leads.
     scene.stage.wait(lambda: ada("config", "show", env=home_of(scene.stage)).status == 0)
@@ -378,18 +368,6 @@ def test_who_may_not_see_nodes_sees_the_gpus_of_his_jobs(scene, as_user, steady)
     assert eve("top", "--once").status == 0
     refused = eve("gpu", "cordon", "gpu-a/0")
     assert (refused.status, "may not get nodes of this cluster" in refused.stderr) == (1, True)
-
-
-def test_who_may_edit_a_namespace_may_do_everything_there(scene, as_user):
-    bob = as_user(scene.user("bob", "dljob-edit", "edit"))
-    path = bob.file(scene.stage.make_job("bobs", iterations=10**6))
-    assert bob("submit", path).status == 0
-    scene.stage.wait_for_phase("bobs", "Running")
-    # Not here: a goodbye of TLS that takes longer than the command waits for it would fail a later test.
-    with ended(start(bob, "exec", "bobs", "--", "true")) as process:
-        assert process.wait(240.0) == 0
-    assert bob("logs", "bobs", "--tail", 0).status == 0
-    assert bob("cancel", "bobs", "--wait").status == 0
 
 
 def test_whom_nobody_knows_is_told_to_log_in(scene, as_user, tmp_path):

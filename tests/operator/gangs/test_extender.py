@@ -13,7 +13,7 @@ from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
 from dlgangs.verdicts import Rules, Standing, Verdict
-from dlgangs.waking import AT_ONCE, Agenda, Waker, Word
+from dlgangs.waking import Agenda, Waker, Word
 from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
 from tests.loops import on_loop
@@ -69,17 +69,6 @@ def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(des
     assert b'dljob_gang_answers_total{answer="admitted"} 3.0' in desk.metrics.text()
 
 
-def test_whole_nodes_are_answered_with_whole_nodes(desk: Desk):
-    items = [node("a"), node("b")]
-    plain = pod("plain", version=9)
-    del plain["metadata"]["labels"]
-    answer = desk.answering.filter({"Pod": plain, "Nodes": {"items": items}, "NodeNames": None})
-    assert answer["Nodes"] == {"items": items}
-    desk.filter(pod("one", version=10))
-    answer = desk.answering.filter({"Pod": pod("two", version=11), "Nodes": {"items": items}})
-    assert answer["Nodes"] == {"items": items[:1]}
-
-
 def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk: Desk):
     desk.complaint = "has not read the cluster yet"
     answer = desk.filter(pod("one", version=10))
@@ -87,11 +76,6 @@ def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk
     plain = pod("plain", version=9)
     plain["metadata"]["labels"] = {}
     assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"
-
-
-def test_a_node_that_kube_scheduler_does_not_pass_is_not_insisted_on(desk: Desk):
-    desk.filter(pod("one", version=10))
-    assert desk.filter(pod("two", version=11), "b")["NodeNames"] == ["b"]
 
 
 def test_that_it_looks_at_the_nominated_node_only_says_nothing_of_the_others(desk: Desk):
@@ -195,17 +179,6 @@ def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
     assert agenda.words([], {"uid"}, 11.0) == []
 
 
-def test_who_was_never_told_of_its_room_or_has_gone_is_told_nothing():
-    agenda = Agenda()
-    name = Name(SPACE, "p")
-    held = Held("uid", GANG, "a", {}, 60.0)
-    agenda.words([(name, held)], {"uid"}, 0.0)
-    assert agenda.words([], {"uid"}, 1.0) == []
-    agenda.words([(name, held)], {"uid"}, 2.0)
-    assert agenda.words([(name, held)], {"uid"}, 3.0)
-    assert agenda.words([], set(), 4.0) == []
-
-
 class SlowServer:
     """An API server that answers when a test lets it, and takes a write in just before its answer."""
 
@@ -249,20 +222,4 @@ async def test_the_last_word_about_a_pod_is_the_one_that_stays():
         await there.answer(len(there.gates) - 1)
     assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
     assert ("q", "True") in there.written
-    writing.cancel()
-
-
-@on_loop
-async def test_words_do_not_pile_up():
-    there: Any = SlowServer()
-    waker = Waker(there)
-    writing = asyncio.create_task(waker.run())
-    names = [f"p{number}" for number in range(2 * AT_ONCE)]
-    for _ in range(10):
-        waker.say([word(name, "a") for name in names])
-        await settle()
-    while there.gates:
-        await there.answer(0)
-    # Of each pod that was written to at once a second one, of the others the latest alone.
-    assert len(there.written) == 3 * AT_ONCE
     writing.cancel()

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from dlcore.placement.amounts import (
-    NoAmount,
     read_amount,
     requests_of,
-    show,
 )
 from dlgangs.book import Book, trimmed
 from dlkube.constraints.members import (
@@ -79,12 +77,6 @@ def test_amounts_are_read_exactly(text: str | float, thousandths: int):
     assert read_amount(text) == thousandths
 
 
-@pytest.mark.parametrize("text", ["", "four", "4 Gi b", "1mm", "Ki", "nan", "inf", "1K"])
-def test_what_is_no_amount_is_refused(text: str):
-    with pytest.raises(NoAmount):
-        read_amount(text)
-
-
 def asks(**amounts: str) -> dict[str, Any]:
     return {"resources": {"requests": amounts}}
 
@@ -118,12 +110,6 @@ def test_a_pod_asks_for_what_kube_scheduler_counts(spec: dict[str, Any], cpu: in
     assert requests_of(spec) == {"cpu": cpu, "pods": 1000}
 
 
-def test_amounts_are_told_as_people_write_them():
-    assert show("cpu", 1500) == "1.5 cpu"
-    assert show("memory", read_amount("3500Mi")) == "3.4Gi memory"
-    assert show("nvidia.com/gpu", 8000) == "8 nvidia.com/gpu"
-
-
 def test_a_member_is_read_with_what_it_needs():
     affinity = {
         "nodeAffinity": {
@@ -142,28 +128,6 @@ def test_a_member_is_read_with_what_it_needs():
     assert member.stage is Stage.PENDING
     assert member.wants.terms is not None
     assert dict(member.wants.amounts)["cpu"] == 500
-
-
-@pytest.mark.parametrize(
-    ("document", "stage"),
-    [
-        (pod(nodeName="n", phase="Running"), Stage.BOUND),
-        (pod(nodeName="n", phase="Succeeded"), Stage.SUCCEEDED),
-        # The scheduler of a pod no longer matters once the pod is bound to a node.
-        (pod(nodeName="n", schedulerName="default-scheduler"), Stage.BOUND),
-    ],
-)
-def test_where_in_its_life_a_member_is(document: dict[str, Any], stage: Stage):
-    member = read_member(document, MINE)
-    assert isinstance(member, Member)
-    assert member.stage is stage
-
-
-def test_who_has_failed_or_is_held_back_or_going_does_not_count():
-    going = pod()
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
-    for document in (pod(phase="Failed"), pod(schedulingGates=[{"name": "x"}]), going):
-        assert read_member(document, MINE) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Each TLS handshake shows a valid certificate, also after a renewal while the server runs."""
 
 import asyncio
-import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from cryptography import x509
 from dlgangs.__main__ import main
 from dlgangs.extender import Extender
 from dlkube import shown_certificate
-from dlkube.shown_certificate import NoCertificate, Shown, provide
+from dlkube.shown_certificate import Shown, provide
 from tests.loops import on_loop
 from tests.operator.gangs.test_extender import Desk
 from tests.servers.authority import Authority
@@ -123,11 +122,6 @@ def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path)
     assert (tmp_path / "ca.crt").read_bytes() == authority
 
 
-def test_without_a_certificate_it_says_what_is_needed(tmp_path: Path):
-    with pytest.raises(NoCertificate, match=r"has to hold tls\.crt and tls\.key"):
-        Shown(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -143,21 +137,3 @@ def test_options_that_make_no_sense_are_refused(options: list[str], words: str):
     result = CliRunner().invoke(main, options)
     assert result.exit_code != 0
     assert words in result.output
-
-
-def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with socket.socket() as taken:
-        taken.bind((LOCAL, 0))
-        taken.listen()
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
-            "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-            "users: [{name: c, user: {}}]\n"
-            "contexts: [{name: c, context: {cluster: c, user: c}}]\n"
-        )
-        port = taken.getsockname()[1]
-        options = [f"--kubeconfig={kubeconfig}", f"--listen={LOCAL}:{port}", "--health=127.0.0.1:0"]
-        result = CliRunner().invoke(main, options)
-    assert result.exit_code == 1
-    assert "address already in use" in result.output
