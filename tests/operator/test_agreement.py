@@ -145,56 +145,30 @@ def test_both_refuse_the_same_jobs(api: Api, document: Json, changes: list[Any])
     assert bool(ours) == bool(theirs), (ours, theirs)
 
 
+TARGET = {"iterations": 9, "target": {"metric": "a", "value": 0.5}}
 BORDERS: list[tuple[Json, Json]] = [
-    ({"gpus": {"min": 4, "max": 4}}, {"gpus": {"min": 5, "max": 4}}),
-    ({"gpus": {"max": 1024}}, {"gpus": {"max": 1025}}),
-    ({"gpus": {"min": 3, "max": 1026}}, {"gpus": {"min": 3, "max": 1027}}),
-    (
-        {"gpus": {"min": 2, "max": 4, "requested": 2}},
-        {"gpus": {"min": 2, "max": 4, "requested": 1}},
+    *(
+        ({"gpus": right}, {"gpus": wrong})
+        for right, wrong in (
+            ({"min": 4, "max": 4}, {"min": 5, "max": 4}),
+            ({"max": 1024}, {"max": 1025}),
+            ({"min": 3, "max": 1026}, {"min": 3, "max": 1027}),
+            ({"min": 2, "max": 4, "requested": 2}, {"min": 2, "max": 4, "requested": 1}),
+            ({"max": 4, "requested": 4}, {"max": 4, "requested": 5}),
+            ({"options": [1, 4], "requested": 4}, {"options": [1, 4], "requested": 2}),
+        )
     ),
-    ({"gpus": {"max": 4, "requested": 4}}, {"gpus": {"max": 4, "requested": 5}}),
-    ({"gpus": {"max": 4, "requested": 1}}, {"gpus": {"max": 4, "requested": 0}}),
-    (
-        {"gpus": {"options": [1, 4], "requested": 4}},
-        {"gpus": {"options": [1, 4], "requested": 2}},
+    *(
+        ({"progress": {"http": True, **right}}, {"progress": {"http": True, **wrong}})
+        for right, wrong in (
+            (
+                {"stallSeconds": 60, "restartSeconds": 60},
+                {"stallSeconds": 60, "restartSeconds": 59},
+            ),
+            ({"restartSeconds": 600}, {"restartSeconds": 599.5}),
+        )
     ),
-    (
-        {"progress": {"http": True, "stallSeconds": 60, "restartSeconds": 60}},
-        {"progress": {"http": True, "stallSeconds": 60, "restartSeconds": 59}},
-    ),
-    (
-        {"progress": {"http": True, "restartSeconds": 600}},
-        {"progress": {"http": True, "restartSeconds": 599.5}},
-    ),
-    (
-        {
-            "batch": {"elastic": True, "max": 64},
-            "training": {"iterations": 1, "batchSize": 64},
-        },
-        {
-            "batch": {"elastic": True, "max": 63},
-            "training": {"iterations": 1, "batchSize": 64},
-        },
-    ),
-    (
-        {"checkpoint": {"confirm": "log", "confirmLog": "x"}},
-        {"checkpoint": {"confirm": "exit", "confirmLog": "x"}},
-    ),
-    (
-        {"training": {"iterations": 9, "target": {"metric": "a", "value": 0.5}}},
-        {
-            "training": {"iterations": 9, "target": {"metric": "a", "value": 0.5}},
-            "progress": {"log": "(?P<iteration>x)"},
-        },
-    ),
-    (
-        {
-            "training": {"epochs": 9, "iterationsPerEpoch": 2},
-            "progress": {"log": "(?P<epoch>x)"},
-        },
-        {"training": {"iterations": 9}, "progress": {"log": "(?P<epoch>x)"}},
-    ),
+    ({"training": TARGET}, {"training": TARGET, "progress": {"log": "(?P<iteration>x)"}}),
 ]
 
 

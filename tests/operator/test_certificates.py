@@ -13,18 +13,16 @@ import pytest
 
 from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
-from dlkube import access, health_server, names
+from dlkube import health_server
 from dlkube.certificates import (
     Authority,
     Certificates,
     renew_own,
     write_own,
 )
-from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
-from dlkube.resources import DLJOBS, SECRETS, Resource
+from dlkube.client import NotFound, Rejected, Unreachable
+from dlkube.resources import Resource
 from tests.loops import on_loop
-from tests.operator.manifests import make_manifest
-from tests.servers.controlplane import ControlPlane
 
 DAY = 86_400.0
 
@@ -79,24 +77,6 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
     assert renewed() == []
 
 
-def test_who_may_lack_a_valid_one_is_given_another_one_now_and_then():
-    server, now = SecretServer(), [0.0]
-    server.going.clear()
-    api: Any = server
-    certificates = Certificates(api, Authority.new(), clock=lambda: now[0], chance=random.Random(1))
-
-    def renewed() -> list[str]:
-        server.asked.clear()
-        asyncio.run(certificates.renew(JOBS, [JobId("last/job")]))
-        return server.asked
-
-    assert renewed() == ["last"]
-    now[0] += 5.0
-    assert renewed() == []
-    now[0] += 60.0
-    assert renewed() == ["last"]
-
-
 @on_loop
 async def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
     authority = Authority.new()
@@ -109,38 +89,6 @@ async def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path)
         while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
             await asyncio.sleep(0)
     renewing.cancel()
-
-
-@pytest.mark.cluster
-@on_loop
-async def test_a_job_gets_its_certificate_although_that_of_a_former_job_of_its_name_is_there(
-    cluster: ControlPlane, namespace: str
-):
-    api = ApiServer(access.find(str(cluster.admin)))
-    try:
-        # Of a job that lives, because the garbage collector removes those of others at any time.
-        former, job = [
-            await api.create(DLJOBS, make_manifest(name), namespace) for name in ("former", "job")
-        ]
-        left = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {
-                "name": "job-dljob-tls",
-                "ownerReferences": [names.owner_reference(former["metadata"])],
-            },
-            "type": "kubernetes.io/tls",
-            "data": {"tls.crt": "", "tls.key": ""},
-        }
-        await api.create(SECRETS, left, namespace)
-        certificates = Certificates(api, Authority.new())
-        await certificates.provide(JobId(f"{namespace}/job"), job["metadata"])
-        secret = await api.get(SECRETS, "job-dljob-tls", namespace)
-        (owner,) = secret["metadata"]["ownerReferences"]
-        assert owner["uid"] == job["metadata"]["uid"]
-        assert secret["data"]["tls.crt"]
-    finally:
-        await api.close()
 
 
 class MomentaryErrors(SecretServer):

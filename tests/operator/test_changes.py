@@ -70,6 +70,7 @@ def submit(api: Api, namespace: str, phase: str) -> str:
     return path_of(namespace, "job")
 
 
+@pytest.mark.story
 def test_while_it_runs_it_may_not_change_and_hears_why(api: Api, namespace: str):
     assert list(FIXED) == list(FIXED_FIELDS), "every field that may not change is tried"
     job = submit(api, namespace, "Running")

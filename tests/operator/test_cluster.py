@@ -2,15 +2,12 @@
 
 import asyncio
 import random
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from dlcontrol.situation.ports import (
     Fenced,
-    NotKept,
-    NotKeptAlone,
     PodKey,
     PodOrder,
     PodPhase,
@@ -18,7 +15,7 @@ from dlcontrol.situation.ports import (
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
-from dlkube.client import ApiServer, Unreachable
+from dlkube.client import ApiServer
 from dlkube.events import Teller
 from dlkube.resources import DLJOBS, NODES, PODS
 from dlkube.watches.mirror import Mirrors
@@ -32,7 +29,6 @@ from dloperator.pods.dry_runs import Templates
 from dloperator.podspecs.podsettings import PodSettings
 from tests.loops import on_loop
 from tests.operator.stages import Stage, staged
-from tests.servers.api import Refused
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -175,82 +171,6 @@ async def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
 
 
 @on_loop
-async def test_a_server_that_is_away_is_told_as_such_and_nothing_is_lost(stage):
-    async with Side(stage, 1) as side:
-        entry = (await side.see()).entries[side.job]
-        await side.api.close()
-        side.cluster._writer._api = DeadServer()
-        with pytest.raises(NotKept, match=f"the status of job {side.job} cannot be written"):
-            await side.cluster.record({side.job: given(entry.status, [0])})
-        assert (await side.cluster.observe()).entries[side.job].status == entry.status
-
-
-@on_loop
-async def test_a_status_that_the_api_server_refuses_concerns_that_job_alone(stage):
-    stage.submit("odd")
-    odd = JobId(f"{stage.namespace}/odd")
-    async with Side(stage, 1) as side, Side(stage, 2) as other:
-        side.job = odd
-        entry = (await side.see()).entries[odd]
-        await side.cluster.record({odd: given(entry.status, [0])})
-        with forbidden(stage, "odd"):
-            side.job = JobId(f"{stage.namespace}/job")
-            entries = (await side.see()).entries
-            with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
-                await side.cluster.record(
-                    {
-                        odd: given(entries[odd].status, [1]),
-                        side.job: given(entries[side.job].status, [2]),
-                    }
-                )
-            assert refused.value.jobs.keys() == {odd}
-            assert stage.status("job")["allocation"]["gpus"] == 1
-            await other.see()
-            with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
-                await other.cluster.stamp()
-            assert refused.value.jobs.keys() == {odd}
-            assert (stage.status("job")["epoch"], stage.status("odd")["epoch"]) == (2, 1)
-
-
-@contextmanager
-def forbidden(stage: Stage, name: str):
-    """Let the API server refuse what is written of a job, as rules of other people may."""
-    base, rule = "/apis/admissionregistration.k8s.io/v1", f"no-{stage.namespace}"
-    meant = f"object.metadata.namespace == '{stage.namespace}' && object.metadata.name == '{name}'"
-    resources = {
-        "apiGroups": [names.GROUP],
-        "apiVersions": [names.VERSION],
-        "resources": [f"{names.PLURAL}/status"],
-        "operations": ["UPDATE"],
-    }
-    spec = {
-        "matchConstraints": {"resourceRules": [resources]},
-        "matchConditions": [{"name": "meant", "expression": meant}],
-        "validations": [{"expression": "false", "message": "the rules of the house forbid it"}],
-    }
-    metadata = {"name": rule}
-    stage.api.post(f"{base}/validatingadmissionpolicies", {"metadata": metadata, "spec": spec})
-    binding = {"policyName": rule, "validationActions": ["Deny"]}
-    stage.api.post(
-        f"{base}/validatingadmissionpolicybindings", {"metadata": metadata, "spec": binding}
-    )
-
-    def is_refused():
-        try:
-            stage.api.merge(f"{stage.path(name)}/status", {"status": {"message": "changed"}})
-        except Refused:
-            return True
-        return False
-
-    try:
-        stage.wait(is_refused)
-        yield
-    finally:
-        stage.api.delete(f"{base}/validatingadmissionpolicybindings/{rule}")
-        stage.api.delete(f"{base}/validatingadmissionpolicies/{rule}")
-
-
-@on_loop
 async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(stage):
     async with Side(stage, 1) as side:
         entry = (await side.see()).entries[side.job]
@@ -262,16 +182,6 @@ async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding
         await record_given(side, [0])
         assert stage.status("job")["allocation"]["gpus"] == 1
         stage.api.merge(stage.path("job"), {"metadata": {"finalizers": None}})
-
-
-class DeadServer:
-    """An API server that does not answer."""
-
-    def __getattr__(self, _name):
-        async def ask(*_args, **_named):
-            raise Unreachable("the API server does not answer")
-
-        return ask
 
 
 @on_loop

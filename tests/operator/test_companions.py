@@ -198,31 +198,6 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
     assert len(caplog.records) == 1, "it is logged once"
 
 
-def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane, namespace: str):
-    """Although it was looked at before, and is what it was."""
-
-    async def story(look: Look) -> None:
-        job = await look.submit(make_manifest("job"))
-        booked = pod_of("job", TRAINER, ownerReferences=[owner(job)])
-        booked["metadata"]["labels"][names.SERIAL_LABEL] = "1"
-        look.mirrors.pods.show(await look.api.create(PODS, booked, namespace))
-        tidier = look.make_tidier()
-        for _ in range(2):
-            assert await tidier.tidy()
-            await look.api.get(PODS, "job-left", namespace)
-        given_back: Json = {"status": {"pods": []}}
-        look.mirrors.jobs.show(
-            await look.api.merge(
-                DLJOBS, "job", changes=given_back, namespace=namespace, sub="status"
-            )
-        )
-        assert await tidier.tidy()
-        with pytest.raises(NotFound):
-            await look.api.get(PODS, "job-left", namespace)
-
-    play(cluster, namespace, story)
-
-
 def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
     cluster: ControlPlane, namespace: str
 ):

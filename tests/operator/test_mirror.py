@@ -14,7 +14,6 @@ from dlkube.watches.mirror import (
     Mirrors,
     version_of,
 )
-from dloperator.nodes import other_pods
 from dloperator.nodes.other_pods import Neighbours
 from tests.loops import on_loop
 
@@ -238,23 +237,4 @@ async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpu
     await listing
     await there.settle()
     assert there.cpus == cpus
-    following.cancel()
-
-
-@on_loop
-async def test_events_that_are_older_than_a_list_take_back_nothing(monkeypatch):
-    monkeypatch.setattr(other_pods, "REST_S", 0.0)
-    there = Neighbourhood()
-    following = await there.follow(foreign("a", 5, 1), foreign("b", 6, 1))
-    await there.settle()
-    there.server.listing = Listing([foreign("a", 15, 4)], "20")
-    await there.neighbours.list_all()
-    assert there.cpus == 4
-    await there.show("MODIFIED", foreign("a", 14, 2))
-    await there.show("MODIFIED", foreign("b", 16, 8))
-    assert there.cpus == 4
-    await there.show()
-    assert there.server.watched_from == ["10", "20"]
-    await there.show("MODIFIED", foreign("a", 21, 5))
-    assert there.cpus == 5
     following.cancel()

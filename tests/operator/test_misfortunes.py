@@ -102,12 +102,6 @@ def runs(stage: Stage, name: str, pod: str) -> bool:
     return pod in stage.kubelets.pids() and stage.phase(name) == "Running"
 
 
-def runs_somewhere(stage: Stage, name: str) -> bool:
-    return any(
-        pod.startswith(f"{name}-") and runs(stage, name, pod) for pod in stage.kubelets.pids()
-    )
-
-
 def iteration(stage: Stage, name: str) -> int:
     done: int = stage.status(name).get("progress", {}).get("iteration", 0)
     return done
@@ -122,32 +116,6 @@ def counts(stage: Stage, name: str) -> tuple[int, int]:
 
 
 # --- pods that were taken -----------------------------------------------------------------
-
-
-def test_a_job_on_a_cordoned_node_goes_on_until_it_is_drained_and_then_elsewhere(stage: Stage):
-    submit(stage, "drained", iterations=20_000)
-    stage.wait(lambda: runs(stage, "drained", "drained-1"))
-    old = node_of(stage, "drained")
-    stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": True}})
-    try:
-        submit(stage, "other", iterations=LONG)
-        stage.wait(lambda: runs(stage, "other", "other-1"))
-        assert node_of(stage, "other") != old, "nothing new comes to a cordoned node"
-        before = iteration(stage, "drained")
-        stage.wait(lambda: iteration(stage, "drained") > before)
-        assert node_of(stage, "drained") == old, "what runs there goes on"
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": "drained-1", "namespace": stage.namespace},
-        }
-        stage.api.post(f"{pod_path(stage, 'drained-1')}/eviction", eviction)
-        assert "drained" in told(stage, "drained", "Drained")
-        stage.wait(lambda: runs(stage, "drained", "drained-2"))
-        assert node_of(stage, "drained") != old
-        assert counts(stage, "drained") == (0, 1)
-    finally:
-        stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": None}})
 
 
 def test_a_job_whose_pod_is_deleted_by_hand_is_started_anew(stage: Stage):
@@ -243,30 +211,6 @@ def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: S
     assert counts(stage, "lost")[0] == 0
     stage.api.delete(stage.path("lost"))
     stage.wait_for_phase("next", "Completed")
-
-
-def test_what_trains_on_a_node_goes_on_while_its_kubelet_is_started_anew(stage: Stage):
-    submit(stage, "steady", iterations=LONG)
-    pod = pod_of(stage, "steady")
-    node, trainings = node_of(stage, "steady"), stage.kubelets.trainings(pod)
-    assert trainings
-    say_ready(stage.api, node, "False")
-    # It needs all of a node, and the other one is free, so that it shows that this was seen.
-    submit(stage, "next", gpus={"options": [4]}, iterations=LONG)
-    pod_of(stage, "next")
-    assert node_of(stage, "next") not in ("", node)
-    submit(stage, "third", iterations=LONG)
-    stage.wait(lambda: "not ready" in condition(stage, "third", "Scheduled").get("message", ""))
-    assert runs(stage, "steady", pod)
-    say_ready(stage.api, node, "Unknown")
-    told(stage, "steady", "NodeLost")
-    say_ready(stage.api, node, "False")
-    submit(stage, "fourth")
-    stage.wait(lambda: "not ready" in condition(stage, "fourth", "Scheduled").get("message", ""))
-    say_ready(stage.api, node, "True")
-    stage.wait(lambda: runs(stage, "steady", pod) and runs_somewhere(stage, "third"))
-    assert stage.kubelets.trainings(pod) == trainings
-    assert counts(stage, "steady") == (0, 0)
 
 
 @pytest.mark.parametrize("answers", [True, False])

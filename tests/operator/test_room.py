@@ -223,18 +223,6 @@ def test_a_port_of_a_node_is_for_one_pod():
     assert [needs.fits(node.free) for node in world.settle()] == [True, False]
 
 
-def test_pods_of_jobs_that_another_operator_runs_count_as_those_of_others():
-    mirrors = Mirrors()
-    nobody: Any = None
-    neighbours = Neighbours(nobody, mirrors, watched=("team",))
-    ours = make_pod("ours", node="n1", job="job")
-    theirs = make_pod("theirs", node="n1", job="job")
-    for namespace, pod in (("team", ours), ("elsewhere", theirs)):
-        pod["metadata"]["namespace"] = namespace
-        neighbours._see(neighbours._followed[0], {"type": "ADDED", "object": pod})
-    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1000
-
-
 # --- where there are very many --------------------------------------------------------------
 
 

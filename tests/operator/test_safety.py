@@ -87,6 +87,7 @@ def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage
 # --- who may command ----------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path):
     for name in ("mine", "theirs"):
         submit(stage, name, iterations=LONG)

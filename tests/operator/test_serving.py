@@ -44,6 +44,7 @@ def tokens(control_plane):
     return found
 
 
+@pytest.mark.story
 @on_loop
 async def test_they_are_shown_to_whom_the_api_server_lets_read_them(
     control_plane, namespace, tokens, tmp_path

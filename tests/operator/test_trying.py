@@ -8,12 +8,10 @@ import pytest
 
 from dlkube import access
 from dlkube.client import ApiServer, Json
-from dlkube.names import Name
 from dlkube.resources import DLJOBS
 from dloperator.jobs.entries import Specs
 from dloperator.pods.dry_runs import Templates
 from dloperator.podspecs.podsettings import PodSettings
-from tests.loops import on_loop
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 
@@ -68,6 +66,7 @@ def with_image(name: str, image: str) -> Json:
     return job
 
 
+@pytest.mark.story
 def test_one_of_many_that_are_alike_is_tried_for_all(cluster: ControlPlane, namespace: str):
     jobs = [with_image(f"job-{number}", f"image-{number % 3}") for number in range(20)]
     assert ask(cluster, namespace, jobs) == ([""] * 20, 3)
@@ -119,35 +118,6 @@ def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     [verdict] = set(ask(cluster, namespace, jobs)[0])
     assert verdict.startswith("Kubernetes would refuse its pods: error looking up service account")
     assert "alike" not in verdict
-
-
-@on_loop
-async def test_what_ends_meanwhile_is_tried_no_longer_and_never_again(
-    cluster: ControlPlane, namespace: str
-):
-    """It was refused, as its spec changed while it trained; that is of no account any more."""
-    api = Counting(access.find(str(cluster.admin)))
-    news = asyncio.Event()
-    templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
-    try:
-        made = await api.create(DLJOBS, with_pod("over", NO_PODS["nodeAffinity"]), namespace)
-        while templates.verdict(made) is None:
-            await asyncio.wait_for(news.wait(), PATIENCE_S)
-            news.clear()
-        assert templates.verdict(made)
-        task = templates._trials[Name(namespace, "over")].task
-        assert task is not None
-        assert templates.verdict({**made, "status": {"phase": "Completed"}}) == ""
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        metadata = made["metadata"] | {"generation": made["metadata"]["generation"] + 1}
-        tried = api.dry_runs
-        changed = {**made, "metadata": metadata, "status": {"phase": "Completed"}}
-        assert templates.verdict(changed) == ""
-        assert (api.dry_runs, task.cancelled()) == (tried, True)
-    finally:
-        await templates.close()
-        await api.close()
 
 
 # --- what is to be done about it ------------------------------------------------------------

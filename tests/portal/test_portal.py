@@ -120,19 +120,6 @@ async def test_a_session_keeps_the_token_out_of_the_browser_and_ends_when_the_us
             assert answer.status == 401
 
 
-@on_loop
-async def test_hostile_words_are_shown_as_they_are_and_every_answer_has_the_policy(house):
-    async with house.session() as session:
-        headers = {"Authorization": f"Bearer {house.tokens['chief']}"}
-        async with session.get("/api/v1/page", headers=headers) as answer:
-            assert answer.content_type == "application/json"
-            assert answer.headers["X-Content-Type-Options"] == "nosniff"
-            assert "script-src 'sha256-" in answer.headers["Content-Security-Policy"]
-            page = await answer.json()
-    [entry] = page["jobs"][0]["history"]
-    assert "</script><script>" in entry["sentence"]
-
-
 WEB = f"system:serviceaccount:{HOME}:dljob-web"
 POLICY = {
     "omitStages": ["RequestReceived", "ResponseStarted"],
@@ -183,25 +170,6 @@ def test_a_token_for_another_audience_is_none(house):
     assert house.ask("/api/v1/page", "", Authorization=f"Bearer {token}")[0] == 401
 
 
-@on_loop
-async def test_a_login_ends_the_session_before(house):
-    async with house.session() as browser:
-
-        async def log_in(user, **headers):
-            given = {"Authorization": f"Bearer {house.tokens[user]}", **headers}
-            async with browser.post("/api/v1/session", headers=given) as answer:
-                return answer.headers["Set-Cookie"].partition(";")[0]
-
-        async def ask(cookie):
-            async with browser.get("/api/v1/policies", headers={"Cookie": cookie}) as answer:
-                return answer.status
-
-        first = await log_in("red")
-        assert await ask(first) == 200
-        second = await log_in("blue", Cookie=first)
-        assert (await ask(first), await ask(second)) == (401, 200)
-
-
 def test_tokens_that_are_made_up_hold_back_no_user(house):
     assert house.ask("/api/v1/page", "red")[0] == 200
 
@@ -245,3 +213,22 @@ def test_a_token_that_is_no_longer_valid_ends_its_session(house):
     assert asyncio.run(ask(cookie)) == 403, "known, without rights"
     house.api.delete(f"/api/v1/namespaces/{HOME}/serviceaccounts/leaves")
     wait_until(lambda: asyncio.run(ask(cookie)) == 401)
+
+
+@on_loop
+async def test_a_login_ends_the_session_before(house):
+    async with house.session() as browser:
+
+        async def log_in(user, **headers):
+            given = {"Authorization": f"Bearer {house.tokens[user]}", **headers}
+            async with browser.post("/api/v1/session", headers=given) as answer:
+                return answer.headers["Set-Cookie"].partition(";")[0]
+
+        async def ask(cookie):
+            async with browser.get("/api/v1/policies", headers={"Cookie": cookie}) as answer:
+                return answer.status
+
+        first = await log_in("red")
+        assert await ask(first) == 200
+        second = await log_in("blue", Cookie=first)
+        assert (await ask(first), await ask(second)) == (401, 200)

@@ -142,22 +142,3 @@ async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, tmp_pa
         # A GPU that blue may not know of looks like no idle one.
         await page.until(f"{TEXT}.includes('4 GPUs: 1 in use, 3 unknown')")
         assert RED not in await page.evaluate(SHOWN)
-
-
-@on_loop
-async def test_to_log_out_in_one_tab_clears_the_other(house, tmp_path):
-    place = f"{house.address}/#view=jobs"
-    async with opened(CHROMIUM, place, tmp_path / "profile") as page:
-        await log_in(page, house.tokens["red"])
-        await page.until(f"{TEXT}.includes('{RED}')")
-        # It does not look by itself any more, which would find the session ended, too.
-        await page.evaluate(
-            "(() => { for (let each = setTimeout(() => 0); each > 0; each -= 1) clearTimeout(each);"
-            " window.setTimeout = () => 0; })()"
-        )
-        await page.evaluate(
-            "fetch('/api/v1/session', { method: 'DELETE' })"
-            ".then(() => new BroadcastChannel('dljob-session').postMessage('changed'))"
-        )
-        await page.until(f"{FIELD} !== null")
-        assert RED not in await page.evaluate(SHOWN)

@@ -20,6 +20,8 @@ from tests.servers.binaries import (
     find_or_build,
 )
 
+pytestmark = pytest.mark.processes
+
 FERRETDB_NAME = "dljob-test-ferretdb"
 TELLS = "#!/bin/sh\necho Kubernetes {}\n"
 

@@ -142,7 +142,7 @@ def test_what_a_guard_holds_outlives_the_thread_that_started_it(tmp_path: Path):
             target=lambda: started.append(guard.spawn(["sleep", "600"], tmp_path / "log"))
         )
         thread.start()
-        thread.join()
+        thread.join(240.0)
         assert started[0].poll() is None
     assert started[0].wait(240.0) == -signal.SIGKILL
 

@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from dlctl.backends.backend import BackendError
 from dlctl.backends.cluster.asking import Asker
-from dlctl.backends.cluster.backend import ClusterBackend
 from dlctl.backends.cluster.connecting import connect
 from dlctl.output.messages import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
@@ -52,18 +50,6 @@ def installed(plane):
     with plane.api() as api:
         install(api)
         yield api
-
-
-def test_what_only_the_api_server_refuses_is_told_rule_by_rule(plane, installed):
-    wrong = job_document("a")
-    wrong["spec"] |= {"priority": "high", "gpus": {"options": [0]}, "odd": 1}
-    with ClosedBackend(plane) as backend, pytest.raises(BackendError) as told:
-        backend.create_jobs([job_document("b"), wrong])
-    lines = told.value.complaints
-    assert {line.document for line in lines} == {1}
-    fields = {line.line.split(":")[0] for line in lines}
-    assert fields & {"spec.priority", "spec.gpus.options[0]", "spec.odd"}
-    assert backend_jobs(installed) == set()
 
 
 def test_who_is_interrupted_at_an_awkward_moment_is_interrupted_and_no_more(plane):
@@ -147,20 +133,3 @@ def is_merged(api, path, change):
     except Refused:
         return False
     return True
-
-
-class ClosedBackend:
-    """A backend that is closed in the end."""
-
-    def __init__(self, plane):
-        self._backend = ClusterBackend(connect(str(plane.admin)))
-
-    def __enter__(self):
-        return self._backend
-
-    def __exit__(self, *_):
-        self._backend.close()
-
-
-def backend_jobs(api):
-    return {item["metadata"]["name"] for item in api.get(path_of(NAMESPACE, ""))["items"]}

@@ -78,19 +78,6 @@ def test_edit_writes_what_the_editor_leaves(scene, ada, pair, tmp_path):
     assert (again.status, again.stderr) == (0, "Nothing is changed.\n")
 
 
-def test_labels_and_all_choose_the_jobs_that_are_steered(scene, ada, pair):
-    assert ada("resume", "-l", "team=vision", "-y").stdout == "one resumed\ntwo resumed\n"
-    for name in pair:
-        assert ada("wait", name, "--for", "running", "--timeout", "240s").status == 0
-    assert ada("suspend", "-l", "team=vision", "-y").stdout == "one suspended\ntwo suspended\n"
-    assert ada("suspend", "--all", "-y").stderr == "There is no job to suspend.\n"
-    unsure = ada("cancel", "--all")
-    assert (unsure.status, unsure.stdout) == (2, "")
-    assert "standard input is not a terminal" in unsure.stderr
-    assert ada("cancel", "-l", "team!=vision", "-y").stdout == "other cancelled\n"
-    assert ada("wait", "other", "--for", "deleted", "--timeout", "240s").status == 0
-
-
 def test_wait_ends_when_it_is_so_or_cannot_be_any_more_or_the_time_is_over(scene, ada, pair):
     assert ada("wait", "two", "--for", "suspended").stdout == "two is Suspended\n"
     late = ada("wait", "two", "--for", "running", "--timeout", "0")

@@ -103,22 +103,6 @@ def test_of_several_jobs_all_are_submitted_or_none(scene, ada, steady):
 # --- looking ------------------------------------------------------------------------------
 
 
-def test_jobs_are_listed_as_tables_and_documents(scene, ada, steady):
-    rows = {row["NAME"]: row for row in table(ada("get", "-o", "wide").stdout)}
-    assert (rows[steady]["PHASE"], rows[steady]["GPUS"]) == ("Running", "2")
-    assert re.fullmatch(r"gpu-[ab]\[\d(-\d)?(,\d)?\] \(A100\)", rows[steady]["ALLOCATION"])
-    document = ada("get", steady, "-o", "json").data
-    assert document["metadata"]["namespace"] == scene.namespace
-    assert "managedFields" not in document["metadata"]
-    assert ada("get", "-o", "yaml").stdout.startswith("apiVersion: dljob.io/v1alpha1\n")
-    everywhere = [row["NAME"] for row in table(ada("get", "-A").stdout)]
-    assert f"{scene.namespace}/{steady}" in everywhere
-    elsewhere = ada("get", "-n", "default")
-    assert (elsewhere.status, elsewhere.stderr) == (0, "There are no jobs.\n")
-    named = ada("get", f"{scene.namespace}/{steady}", "-n", "default", "-o", "name")
-    assert named.stdout == f"dljob.dljob.io/{scene.namespace}/{steady}\n"
-
-
 def test_what_a_policy_would_do_with_the_jobs_of_a_cluster_is_played(scene, ada, steady):
     options = ("--policy", "fifo", "--restart-cost", 0, "-o", "json")
     result = ada("simulate", "--live", *options, env=home_of(scene.stage))
@@ -356,18 +340,6 @@ def test_who_may_only_look_is_told_whom_to_ask_for_the_rest(scene, as_user, stea
     history = eve("history", steady)
     assert (history.status, "start" in history.stdout) == (0, True)
     assert "other events of steady are left out" in history.stderr
-
-
-def test_who_may_not_see_nodes_sees_the_gpus_of_his_jobs(scene, as_user, steady):
-    eve = as_user(scene.user("eve", "dljob-view"))
-    listed = eve("gpu", "list")
-    assert listed.status == 0
-    assert {row["JOB"] for row in table(listed.stdout)} >= {steady}
-    assert "may not list nodes of this cluster" in listed.stderr
-    assert "ClusterRole dljob-gpus-view; only GPUs of jobs" in listed.stderr
-    assert eve("top", "--once").status == 0
-    refused = eve("gpu", "cordon", "gpu-a/0")
-    assert (refused.status, "may not get nodes of this cluster" in refused.stderr) == (1, True)
 
 
 def test_whom_nobody_knows_is_told_to_log_in(scene, as_user, tmp_path):

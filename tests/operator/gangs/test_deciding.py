@@ -5,7 +5,7 @@ capacity.
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -259,3 +259,4 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = Story.TestCase
+TestStory.settings = settings(max_examples=30, stateful_step_count=40)

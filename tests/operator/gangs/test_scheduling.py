@@ -53,15 +53,6 @@ def test_with_the_plugin_both_finish_one_after_the_other(troupe: Troupe):
     assert troupe.plugin.metric('dljob_gang_answers_total{answer="admitted"}') >= 6
 
 
-def test_pods_without_the_label_are_scheduled_as_ever(troupe: Troupe):
-    troupe.add_nodes({"one": FOUR, "two": FOUR})
-    troupe.create_gang("huge", {"worker": 2}, cpu="3")
-    troupe.wait_bound(["huge-worker-0", "huge-worker-1"])
-    troupe.create_gang("next", {"worker": 2}, cpu="3")
-    names = [troupe.create(troupe.make_pod(f"plain-{number}")) for number in range(2)]
-    troupe.wait(lambda: set(names) <= set(troupe.bound()))
-
-
 def test_a_gang_that_can_never_fit_says_so_at_once_and_holds_up_nobody(troupe: Troupe):
     troupe.add_nodes({"x": FOUR, "y": FOUR})
     pods = troupe.create_gang("big", {"worker": 3}, cpu="3")
@@ -74,43 +65,6 @@ def test_a_gang_that_can_never_fit_says_so_at_once_and_holds_up_nobody(troupe: T
     assert told["type"] == "Warning"
     small = troupe.create_gang("small", {"worker": 2})
     troupe.wait_bound(small)
-
-
-def test_a_younger_gang_goes_on_when_the_older_one_is_deleted(troupe: Troupe):
-    troupe.add_nodes({"x": FOUR})
-    runs = troupe.create_gang("runs", {"worker": 2})
-    troupe.wait_bound(runs)
-    older = troupe.create_gang("older", {"worker": 3})
-    troupe.wait_told("GangWaiting", "there is no room for older-worker-2")
-    younger = troupe.create_gang("younger", {"worker": 2})
-    troupe.wait_told("FailedScheduling", "an older one, gang older, goes first", younger[1])
-    assert set(troupe.bound()) == set(runs)
-    # That pods go which never had a node is nothing for which kube-scheduler would try others again.
-    for name in older:
-        troupe.delete(name)
-    troupe.wait(lambda: set(younger) <= set(troupe.bound()))
-    # kube-scheduler may retry a pod by itself after its neighbour was woken; it needs no condition.
-    told = [
-        (each["status"], each["reason"])
-        for name in younger
-        for each in troupe.pods()[name]["status"]["conditions"]
-        if each["type"] == "dljob.io/GangReserved"
-    ]
-    assert set(told) <= {("True", "Reserved")}
-
-
-def test_a_gang_that_loses_a_pod_before_it_begins_gives_its_room_back(troupe: Troupe):
-    troupe.add_nodes({"x": FOUR})
-    troupe.plugin.scheduler.stop()
-    first = troupe.create_gang("first", {"worker": 4})
-    troupe.plugin.wait_for("dljob_gang_pods_held", 4.0)
-    second = troupe.create_gang("second", {"worker": 3})
-    troupe.wait_told("GangWaiting", "its 3 pods do not all fit", second[0])
-    troupe.delete(first[0])
-    troupe.plugin.wait_for("dljob_gang_pods_held", 3.0)
-    troupe.plugin.scheduler.start()
-    troupe.wait_bound(second)
-    troupe.wait_told("GangIncomplete", "1 of role worker", first[1])
 
 
 def test_an_extender_that_is_killed_in_the_middle_forgets_nothing_that_matters(troupe: Troupe):
