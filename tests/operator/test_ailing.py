@@ -149,10 +149,9 @@ LOW = "The node was low on resource: memory."
 
 def gone(reason: str = "", message: str = "so", *, target: str = "", deleted: bool = False) -> Json:
     """A pod that has failed, for a reason of its own or as the target of a disruption."""
-    told = {"reason": reason, "message": message} if reason else {}
-    conditions = {"conditions": disrupted(target)} if target else {}
-    ended_by_signal = container(ended(143))
-    document: Json = pod("Failed", ended_by_signal, deleted=deleted, **told, **conditions)
+    document: Json = pod("Failed", container(ended(143)), deleted=deleted)
+    document["status"] |= {"reason": reason, "message": message} if reason else {}
+    document["status"]["conditions"] = disrupted(target) if target else []
     return document
 
 

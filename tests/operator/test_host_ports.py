@@ -39,11 +39,6 @@ def test_a_block_of_a_former_range_shares_no_port_with_a_new_one():
     assert choose_block("a", pods, moved) == 20_000, "a job keeps the ports that its pods have"
 
 
-@pytest.mark.parametrize("first", ["9" * 5000, "65500", "22", "٢٠٠٠٠", "", "-20000"])
-def test_an_annotation_that_names_no_block_is_no_port(first):
-    assert first_port(pod("a", first)) == 0
-
-
 @given(st.integers(0, 2**53), st.integers(0, 200))
 def test_the_processes_of_a_start_meet_within_the_block(generation, processes):
     port = meeting_port(20_000, generation, processes)

@@ -96,10 +96,14 @@ def reinstate(stage: Stage, word: str) -> None:
     stage.api.merge("/api/v1/nodes/gpu-a", {"metadata": annotations})
 
 
+def is_exposed(stage: Stage, kind: str) -> bool:
+    return "SideCarUntrusted" in dict(stage.events(kind))
+
+
 def wait_until_it_lies(stage: Stage, kind: str) -> None:
     """Wait until it is found out, or has at least a pod to say it from."""
     if KINDS[kind].is_exposed:
-        stage.wait(lambda: "SideCarUntrusted" in dict(stage.events(kind)))
+        stage.wait(lambda: is_exposed(stage, kind))
         stage.wait_for_phase(kind, "Failed")
     else:
         stage.wait(lambda: stage.pods_of(kind) or stage.phase(kind) == "Failed")
@@ -117,7 +121,7 @@ def test_liars_are_found_out_and_an_honest_job_beside_them_goes_on(
         for kind in FEW:
             submit(stage, kind, kind=kind)
         for kind in FEW:
-            stage.wait(lambda kind=kind: "SideCarUntrusted" in dict(stage.events(kind)))
+            stage.wait(partial(is_exposed, stage, kind))
         before = stage.status("honest")["progress"]["iteration"]
         stage.wait(lambda: stage.status("honest")["progress"]["iteration"] > before)
         is_unharmed(stage, "honest")

@@ -130,32 +130,6 @@ def readiness(port: int) -> str:
         return ""
 
 
-def does_not_keep_pods(stage: Stage, name: str) -> bool:
-    """Whether the API server has taken over the older definition."""
-    status = {"status": {"pods": [{"node": "n", "serial": 1}]}}
-    written = stage.api.merge(f"{stage.path(name)}/status", status, dryRun="All")
-    return "pods" not in written["status"]
-
-
-def test_what_an_older_definition_would_drop_is_not_acted_on(stage: Stage):
-    stage.submit("still", suspend=True)
-    stage.wait_for_phase("still", "Suspended")
-    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
-    try:
-        stage.api.put(path, stage.api.get(path) | {"spec": older()["spec"]})
-        stage.wait(lambda: does_not_keep_pods(stage, "still"))
-        stage.submit("unkept", iterations=50)
-        dropped = "the API server does not keep status.pods"
-        stage.wait(lambda: dropped in stage.operators[-1].log.read_text())
-        assert stage.pods_of("unkept") == []
-    finally:
-        install(stage.api)
-    stage.wait(lambda: not does_not_keep_pods(stage, "still"))
-    stage.operators[-1].stop()
-    stage.start_operator(settings=QUICK)
-    stage.wait_for_phase("unkept", "Completed")
-
-
 def test_an_older_definition_is_not_written_to_and_told_until_it_is_of_this_version(stage: Stage):
     stage.operators[-1].stop()
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"

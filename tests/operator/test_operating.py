@@ -1,6 +1,7 @@
 """Jobs from ``kubectl apply`` to their end: a real control plane, real SideCars and trainings."""
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -103,9 +104,9 @@ def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage):
         document["metadata"]["finalizers"] = [names.FINALIZER]
         stage.api.post(stage.path(), document)
     for name in jobs:
-        stage.wait(lambda name=name: stage.status(name).get("conditions"))
+        stage.wait(partial(conditions, stage, name))
         stage.api.delete(stage.path(name))
-        stage.wait(lambda name=name: stage.is_gone(name))
+        stage.wait(partial(stage.is_gone, name))
 
 
 def test_auxiliaries_live_and_die_with_the_training(stage: Stage):

@@ -14,7 +14,7 @@ import pytest
 from tests.servers.api import Api, Json
 from tests.servers.controlplane import ControlPlane, Wishes
 from tests.servers.namespaces import make_namespace
-from tests.servers.nodes import PATH, add_nodes, is_untouchable, make_node, remove_nodes, say_ready
+from tests.servers.nodes import add_nodes, make_node
 from tests.servers.ports import choose_ports
 from tests.servers.processes import Guard
 from tests.sidecar.drivers import ROOT, find_processes, is_alive, wait_until
@@ -31,31 +31,6 @@ def wait_until_bound(api: Api, path: str) -> str:
     """Return the node that a scheduler has bound a pod to."""
     found: str = wait_until(lambda: api.get(path)["spec"].get("nodeName"), what="a node")
     return found
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane):
-    """A node that pods can be bound to."""
-    labels = {"nvidia.com/gpu.product": "V100"}
-    with control_plane.api() as api:
-        [name] = add_nodes(
-            api, [make_node("made", labels=labels, capacity={"nvidia.com/gpu": "8"})]
-        )
-        wait_until(
-            lambda: not is_untouchable(api.get(f"{PATH}/{name}")), what="the end of its taint"
-        )
-        yield name
-        remove_nodes(api, [name])
-
-
-def test_a_node_that_is_not_heard_of_is_kept_clear(control_plane: ControlPlane, node: str):
-    with control_plane.api() as api:
-        for status, is_kept_clear in (("Unknown", True), ("True", False)):
-            say_ready(api, node, status)
-            wait_until(
-                lambda: is_untouchable(api.get(f"{PATH}/{node}")) == is_kept_clear,  # noqa: B023
-                what=f"its taints when {status}",
-            )
 
 
 def test_it_survives_the_end_of_its_api_server(tmp_path: Path):
@@ -78,26 +53,6 @@ def test_it_survives_the_end_of_its_api_server(tmp_path: Path):
         add_nodes(api, [make_node("made")])
         api.post(pods, make_pod("p"))
         assert wait_until_bound(api, f"{pods}/p") == "made"
-
-
-def test_a_second_scheduler_has_its_own_profile(
-    control_plane: ControlPlane, namespace: str, node: str
-):
-    scheduler = control_plane.make_scheduler(
-        {"profiles": [{"schedulerName": "other"}], "clientConnection": {"qps": 9, "burst": 9}},
-        name="other",
-    )
-    with control_plane.api() as api:
-        pods = f"/api/v1/namespaces/{namespace}/pods"
-        api.post(pods, make_pod("waits", schedulerName="other"))
-        api.post(pods, make_pod("goes"))
-        wait_until_bound(api, f"{pods}/goes")
-        assert "nodeName" not in api.get(f"{pods}/waits")["spec"]
-        scheduler.start()
-        assert wait_until_bound(api, f"{pods}/waits") == node
-        scheduler.stop()
-        assert not scheduler.is_running
-        assert control_plane.scheduler.is_running
 
 
 def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path):

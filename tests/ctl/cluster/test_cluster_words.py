@@ -177,16 +177,6 @@ def test_a_dljob_up_that_answers_counts_more_than_a_kubeconfig(kubeconfig, root,
         assert not is_cluster(chosen())
 
 
-def test_a_context_that_there_is_not_is_told_in_one_line(kubeconfig):
-    with pytest.raises(BackendError) as told:
-        chosen(Place(context="three"))
-    assert "three" in str(told.value)
-    assert "name a file with --kubeconfig" in str(told.value)
-    assert "\n" not in str(told.value)
-    with pytest.raises(BackendError, match=r"no cluster: .*/nope"):
-        chosen(Place(kubeconfig="/nope"))
-
-
 # --- refusals -----------------------------------------------------------------------------
 
 
@@ -423,17 +413,6 @@ def test_each_gpu_is_of_who_has_it_or_free_or_out():
     assert set(found.values()) == {("unknown", None, "free, or held by a job that you may not see")}
 
 
-def test_what_the_operator_knows_of_gpus_is_shown():
-    told = {"n1": {"uuids": {"0": "GPU-a", "2": "GPU-c"}, "out": {"2": "it reported Xid 79"}}}
-    node = make_node("n1", labels=LABELS)
-    (listed,) = gpus.list_gpus([node], {}, pool=POOL, told=told, sees_all_jobs=True)
-    assert listed["gpus"] == [
-        {"index": 0, "state": "free", "uuid": "GPU-a"},
-        {"index": 1, "state": "free"},
-        {"index": 2, "state": "unavailable", "reason": "it reported Xid 79", "uuid": "GPU-c"},
-    ]
-
-
 def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
     new = job({"name": "new"}, phase="Initialized", allocation=ALLOCATION)
     old = job({"name": "old", "namespace": "x"}, leftover=[{"name": "n1", "gpuIds": [2]}])
@@ -546,17 +525,6 @@ def test_what_was_decided_and_what_happened_is_in_one_order():
     assert entries[2]["message"] == " (2 times)"
 
 
-def test_the_end_of_a_job_comes_after_all_that_happened_in_its_second():
-    status = {
-        "history": [
-            {"at": "2026-01-31T12:00:10.100Z", "kind": "start", "gpus": 1},
-            {"at": "2026-01-31T12:00:10.900Z", "kind": "failed"},
-        ]
-    }
-    entries = past.list_history(status, past.list_events([event(10, "Running")], "a"), job="a")
-    assert [entry["kind"] for entry in entries] == ["start", "running", "failed"]
-
-
 # --- logs and commands --------------------------------------------------------------------
 
 
@@ -569,16 +537,6 @@ def test_a_log_is_read_on_where_it_was_cut():
     assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
     assert "tailLines" not in again
     assert [reading.take(line) for line in lines] == [None, None, b"line 2\n", b"line 3\n"]
-
-
-def test_the_kubelet_is_asked_for_what_was_written_lately_until_a_line_is_known():
-    reading = podlogs._Reading(LogQuery(since=599.2, lines=3))
-    assert reading.begin().items() >= {"sinceSeconds": "600", "tailLines": "3"}.items()
-    assert reading.take(b"2026-01-31T12:00:00.000000001Z step 1\n") == b"step 1\n"
-    again = reading.begin()
-    assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
-    assert not {"sinceSeconds", "tailLines"} & again.keys()
-    assert podlogs._Reading(LogQuery(since=0.0)).begin()["sinceSeconds"] == "1"
 
 
 @on_loop

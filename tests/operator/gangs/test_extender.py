@@ -78,31 +78,6 @@ def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk
     assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"
 
 
-def test_that_it_looks_at_the_nominated_node_only_says_nothing_of_the_others(desk: Desk):
-    desk.filter(pod("one", version=10))
-    nominated = pod("two", version=11)
-    nominated["status"]["nominatedNodeName"] = "b"
-    answer = desk.filter(nominated, "b")
-    assert answer["NodeNames"] == []
-    assert "room is kept for the pod on node a" in answer["FailedAndUnresolvableNodes"]["b"]
-    assert desk.filter(nominated)["NodeNames"] == ["a"]
-
-
-def test_nodes_are_scored_by_algorithm_3_on_the_scale_of_extenders(desk: Desk):
-    theirs = pod("x", version=12, nodeName="a")
-    theirs["metadata"]["labels"]["dljob.io/gang"] = "theirs"
-    desk.book.pods.show(theirs)
-    question = {"Pod": pod("one", version=13), "NodeNames": ["a", "b"]}
-    assert desk.answering.prioritize(question) == [
-        {"Host": "a", "Score": 0},
-        {"Host": "b", "Score": 10},
-    ]
-    plain = pod("plain", version=14)
-    plain["metadata"]["labels"] = {}
-    scores = desk.answering.prioritize({"Pod": plain, "NodeNames": ["a", "b"]})
-    assert [each["Score"] for each in scores] == [10, 10]
-
-
 def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
     desk.filter(pod("one", version=10))
     looks = desk.decider.looks

@@ -9,14 +9,14 @@ from dlcore.placement.amounts import (
     read_amount,
     requests_of,
 )
-from dlgangs.book import Book, trimmed
+from dlgangs.book import Book
 from dlkube.constraints.members import (
     Member,
     Stage,
     Wrong,
     tenant_of,
 )
-from dlkube.constraints.reading import read_machine, read_member, read_occupant
+from dlkube.constraints.reading import read_machine, read_member
 from dlkube.names import Name
 
 MINE = "dljob-scheduler"
@@ -148,15 +148,6 @@ def test_a_node_that_is_cordoned_or_not_ready_repels():
     silent = node()
     silent["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     assert [taint.key for taint in read_machine(silent).taints] == ["node.kubernetes.io/not-ready"]
-
-
-def test_of_a_pod_only_what_is_needed_is_kept():
-    whole = pod(nodeName="n", volumes=[{"name": "v"}])
-    kept = trimmed(whole)
-    assert read_member(kept, MINE) == read_member(whole, MINE)
-    assert read_occupant(kept) == read_occupant(whole)
-    assert "managedFields" not in kept["metadata"]
-    assert "volumes" not in kept["spec"]
 
 
 # --- the book -------------------------------------------------------------------------------

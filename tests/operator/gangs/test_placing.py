@@ -67,14 +67,6 @@ def test_a_gang_is_together_and_by_itself():
     assert set(nodes.values()) == {"b"}
 
 
-def test_it_is_beside_others_only_where_there_is_no_other_room():
-    machines = [make_machine("a", cpu=4), make_machine("b", cpu=2)]
-    there = [make_member("theirs", 0, node="a")]
-    nodes = place(make_gang("ours", 4), ground(machines, there)).nodes
-    assert nodes is not None
-    assert sorted(nodes.values()) == ["a", "a", "b", "b"]
-
-
 def test_what_fits_only_in_one_way_is_found():
     # Two and three on the one, three and two on the other: who begins with the large ones side by
     # side, or fills a node at once, is stuck.
