@@ -120,7 +120,6 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
     assert find_pids() == pids
     for name in ("mine", "theirs"):
         stage.api.delete(stage.path(name))
-    stage.wait(lambda: stage.is_gone("mine") and stage.is_gone("theirs"))
 
 
 # --- what a training says -----------------------------------------------------------------
