@@ -217,6 +217,25 @@ def reservations_of(api: Any, mirrors: Mirrors) -> Reservations:
     return Reservations(api, mirrors, namespace=HERE, pool=pool, customs=Customs("", ""))
 
 
+def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes():
+    api, mirrors = Api(), Mirrors()
+    pod = placeholder()
+    pod["metadata"]["resourceVersion"] = "1"
+    mirrors.pods.show(pod)
+    reservations = reservations_of(api, mirrors)
+    looks: list[bool] = []
+    # The cleanup looks at once whenever it is asked to.
+    reservations.asks_for_look = lambda: looks.append(asyncio.run(reservations.tend()))
+    for why in ("", "", "it has another label"):
+        reservations.note({"n1": why})
+        assert api.deleted == [], "a decision of the cycle before may not be recorded yet"
+    reservations.note({"n1": "it has another label"})
+    assert api.deleted == [placeholder_name("n1")]
+    count = len(looks)
+    reservations.note({"n1": "it has another label"})
+    assert len(looks) == count, "nothing is left to do"
+
+
 @on_loop
 async def test_a_new_leader_looks_at_once_although_nothing_changes():
     there: Any = Api()

@@ -212,6 +212,15 @@ def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
     assert world.allowed(changed=()) == {"n2"}
 
 
+def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
+    world = World()
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    world.show(make_pod("job-1", job="job", node="n1"))
+    assert world.allowed() is None
+
+
 def test_a_port_of_a_node_is_for_one_pod():
     ports = [{"containerPort": 80, "hostPort": 8080}]
     world = World(containers=[{"name": "trainer", "image": "x", "ports": ports}])

@@ -130,6 +130,21 @@ def test_a_member_is_read_with_what_it_needs():
     assert dict(member.wants.amounts)["cpu"] == 500
 
 
+def test_where_in_its_life_a_member_is_and_who_does_not_count():
+    going = pod()
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    for document, stage in (
+        (pod(nodeName="n", phase="Running"), Stage.BOUND),
+        (pod(nodeName="n", phase="Succeeded"), Stage.SUCCEEDED),
+        # The scheduler of a pod no longer matters once the pod is bound to a node.
+        (pod(nodeName="n", schedulerName="default-scheduler"), Stage.BOUND),
+        (pod(phase="Failed"), None),
+        (pod(schedulingGates=[{"name": "x"}]), None),
+        (going, None),
+    ):
+        assert getattr(read_member(document, MINE), "stage", None) is stage, document
+
+
 @pytest.mark.parametrize(
     "roles", ["[]", "{}", '{"worker": true}', '{"worker": 1.5}', '{"worker": 99999}']
 )
