@@ -22,7 +22,7 @@ from hypothesis.internal.constants_ast import Constants
 from dllocal.folders import Folders
 from tests.running import watching
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace, remove_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace, wait_for_ends
 
 # How fast the machine is today is no law of ours: neither profile has a deadline.
 settings.register_profile(
@@ -104,6 +104,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """A real control plane of Kubernetes, for all tests of this process that leave it running."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
+        with plane.api() as api:
+            wait_for_ends(api)
 
 
 @pytest.fixture

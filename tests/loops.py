@@ -1,9 +1,30 @@
-"""Event loops that tests run in threads of their own."""
+"""Event loops of tests: that of a test itself, and those in threads of their own."""
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
 
 TURNS = 10
+LONGEST_S = 240.0
+"""After this time a test hangs."""
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test that is a coroutine, on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        async def bounded() -> None:
+            # Not by wait_for(), which would have it in another task.
+            async with asyncio.timeout(LONGEST_S):
+                await test(*args, **named)
+
+        asyncio.run(bounded())
+
+    return run
 
 
 def abort_connections(loop: asyncio.AbstractEventLoop) -> None:

@@ -33,7 +33,9 @@ def run(engine, *command):
     system.
     """
     container = engine.prepare(USER, {})
-    return subprocess.run([*container, *command], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*container, *command], capture_output=True, text=True, check=False, timeout=240.0
+    )
 
 
 def test_it_is_nobody_and_says_what_it_is(engine):

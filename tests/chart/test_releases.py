@@ -145,7 +145,7 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
         with ThreadPoolExecutor() as threads:
             uninstalled = threads.submit(release.uninstall)
             assert release.play_ending() == 0
-            succeed(uninstalled.result())
+            succeed(uninstalled.result(500.0))
         assert stage.is_gone("long")
         assert stage.is_gone("waits")
         # That a job is gone proves that its training is; its pod is removed a moment later.

@@ -1,16 +1,13 @@
 """The documents that the chart renders from values, without a cluster."""
 
-import click
 import pytest
 import yaml
 
 from dloperator.jobs import crd
 from dloperator.settings import load_settings
-from dlportal.__main__ import main as page
 from tests.chart.helms import CHART
-from tests.servers.binaries import BUILD_SECONDS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(BUILD_SECONDS + 300.0)]
+pytestmark = pytest.mark.cluster
 
 EVERYTHING = {
     "namespaces": ["team-a", "team-b"],
@@ -44,6 +41,7 @@ def test_lint_has_nothing_to_say(helm, values):
     assert "[ERROR]" not in said
 
 
+@pytest.mark.story
 def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(helm.render(EVERYTHING).settings()))
@@ -64,6 +62,7 @@ def test_the_definition_is_ours_and_outlives_the_release(helm):
     assert not helm.render({"crd": {"install": False}}).names("CustomResourceDefinition")
 
 
+@pytest.mark.story
 def test_every_pod_of_ours_may_be_where_only_restricted_ones_are(helm):
     rendered = helm.render(EVERYTHING)
     pods = [
@@ -83,14 +82,6 @@ def test_every_pod_of_ours_may_be_where_only_restricted_ones_are(helm):
             }
             assert {"requests", "limits"} <= set(container["resources"])
             assert {"name": "scratch", "mountPath": "/tmp"} in container["volumeMounts"]  # noqa: S108
-
-
-def test_a_platform_that_chooses_users_itself_is_let(helm):
-    pod = helm.render({"podSecurity": {"user": None, "group": None}}).pod()
-    assert pod["securityContext"] == {
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
 
 
 # --- the page -----------------------------------------------------------------------------
@@ -115,14 +106,6 @@ def test_the_page_is_there_only_if_it_is_wanted_and_shows_a_certificate(helm):
     rendered = helm.render({"web": {"enabled": True, "tls": {"enabled": False}}})
     assert "--no-tls" in arguments_of_page(rendered)
     assert rendered.find("Service", "dljob-web")["spec"]["ports"][0]["port"] == 80
-
-
-def test_the_page_is_started_with_the_time_that_a_question_may_take(helm):
-    rendered = helm.render({"web": {"enabled": True, "whatIfSeconds": 12.5}})
-    assert "--what-if-seconds=12.5" in arguments_of_page(rendered)
-    context = click.Context(page)
-    page.parse_args(context, arguments_of_page(rendered))
-    assert context.params["what_if_seconds"] == 12.5
 
 
 def test_the_page_changes_nothing_and_reaches_the_store_of_the_operator(helm):
@@ -167,20 +150,6 @@ def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
     assert rules_of(rendered, "Role", namespace="team-a") == ours
     assert rules_of(rendered, "Role", namespace="dljob-system") == {*ours, "configmaps"}
     assert {"--namespace=team-a", "--namespace=dljob-system"} <= set(arguments_of_page(rendered))
-
-
-def test_the_page_may_reach_the_store_as_a_user_who_only_reads(helm):
-    secret = {"name": "reader", "key": "address"}
-    rendered = helm.render(
-        {
-            "web": {"enabled": True, "store": {"existingSecret": secret}},
-            "store": {"type": "deployed"},
-        }
-    )
-    [container] = rendered.pod("dljob-web")["containers"]
-    environment = {each["name"]: each for each in container["env"]}
-    assert environment["DLJOB_STORE"]["valueFrom"] == {"secretKeyRef": secret}
-    assert "DLJOB_STORE_PASSWORD" not in environment
 
 
 # --- how many, and with which store -------------------------------------------------------
@@ -258,38 +227,6 @@ def test_a_small_server_comes_along_with_a_password_that_nobody_chose(helm):
     assert "volumeClaimTemplates" not in rendered.find("StatefulSet", "dljob-mongodb")["spec"]
 
 
-def test_another_address_of_the_store_is_for_other_pods(helm):
-    def told(url):
-        store = {"type": "mongodb", "mongodb": {"url": url}}
-        return helm.render({"store": store}).find("Deployment", "dljob-operator")["spec"][
-            "template"
-        ]
-
-    before, after = told("mongodb://a:b@c/d"), told("mongodb://a:x@c/d")
-    assert before != after
-    assert "a:b" not in str(before)
-    assert before == told("mongodb://a:b@c/d")
-
-
-def test_the_authority_of_the_store_is_where_its_address_names_it(helm):
-    mongodb = {"url": "mongodb://c/d?tls=true", "caSecret": {"name": "db-ca", "key": "root.pem"}}
-    pod = helm.render({"store": {"type": "mongodb", "mongodb": mongodb}}).pod()
-    [volume] = [each for each in pod["volumes"] if each["name"] == "store-ca"]
-    items = [{"key": "root.pem", "path": "ca.crt"}]
-    assert volume["secret"] == {"secretName": "db-ca", "items": items}
-    mount = {"name": "store-ca", "mountPath": "/etc/dljob-store", "readOnly": True}
-    assert mount in pod["containers"][0]["volumeMounts"]
-    assert "store-ca" not in str(helm.render({"store": {"type": "ephemeral"}}).pod())
-
-
-def test_other_settings_are_other_pods(helm):
-    def mark(values):
-        return helm.render(values).find("Deployment")["spec"]["template"]["metadata"]["annotations"]
-
-    assert mark({}) == mark({"resources": {"limits": {"memory": "2Gi"}}})
-    assert mark({}) != mark({"settings": {"policy": "srsf"}})
-
-
 # --- where ----------------------------------------------------------------------------------
 
 
@@ -309,12 +246,6 @@ def test_for_some_namespaces_it_changes_nothing_in_others(helm):
     assert [rule["verbs"] for rule in at_home if "dljobs" in rule["resources"]] == [
         ["list", "watch"]
     ]
-
-
-def test_it_may_be_told_to_look_after_its_own_namespace(helm):
-    rendered = helm.render({"namespaces": ["dljob-system"]})
-    at_home = rendered.find("Role", namespace="dljob-system")["rules"]
-    assert [rule for rule in at_home if "dljobs" in rule["resources"] and "patch" in rule["verbs"]]
 
 
 def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class(helm):
@@ -342,19 +273,6 @@ def test_new_jobs_are_held_where_the_cluster_can_and_an_operator_lets_them_go(he
         assert not older.names("MutatingAdmissionPolicy")
 
 
-def test_the_scheduler_is_of_the_version_of_the_cluster(helm):
-    values = {"scheduler": {"enabled": True}}
-    rendered = helm.render(values, "--kube-version=v1.35.2+k3s1")
-    [scheduler] = rendered.pod("dljob-scheduler")["containers"]
-    assert scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
-    assert "dljob-scheduler" not in helm.render().names("Deployment")
-
-
-def test_an_older_cluster_is_refused(helm):
-    said = helm.try_to("template", CHART, "--kube-version=v1.29.4")
-    assert "requires kubeVersion: >=1.30.0-0" in said.err
-
-
 def test_monitors_choose_the_pods_that_there_are(helm):
     both = {"monitor": "service", "rules": True, "labels": {"release": "prometheus"}}
     rendered = helm.render({"metrics": both, "scheduler": {"enabled": True}})
@@ -370,22 +288,35 @@ def test_monitors_choose_the_pods_that_there_are(helm):
     assert chosen.items() <= labels.items()
 
 
-def test_metrics_are_read_over_tls_by_those_who_may_where_they_are_protected(helm):
-    values = {"metrics": {"protected": True, "monitor": "service"}}
-    rendered = helm.render(values, "--api-versions=monitoring.coreos.com/v1")
-    assert rendered.settings()["metrics"] == {"protected": True}
+def test_rarer_values_reach_the_pods(helm):
+    mongodb = {"url": "mongodb://c/d?tls=true", "caSecret": {"name": "db-ca", "key": "root.pem"}}
+    reader = {"name": "reader", "key": "address"}
+    rendered = helm.render(
+        {
+            "podSecurity": {"user": None, "group": None},
+            "store": {"type": "mongodb", "mongodb": mongodb},
+            "web": {"enabled": True, "whatIfSeconds": 12.5, "store": {"existingSecret": reader}},
+            "scheduler": {"enabled": True},
+            "metrics": {"protected": True, "monitor": "service"},
+        },
+        "--kube-version=v1.35.2+k3s1",
+        "--api-versions=monitoring.coreos.com/v1",
+    )
+    pod = rendered.pod()
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    [volume] = [each for each in pod["volumes"] if each["name"] == "store-ca"]
+    items = [{"key": "root.pem", "path": "ca.crt"}]
+    assert volume["secret"] == {"secretName": "db-ca", "items": items}
+    mount = {"name": "store-ca", "mountPath": "/etc/dljob-store", "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    [web] = rendered.pod("dljob-web")["containers"]
+    assert "--what-if-seconds=12.5" in web["args"]
+    environment = {each["name"]: each for each in web["env"]}
+    assert environment["DLJOB_STORE"]["valueFrom"] == {"secretKeyRef": reader}
+    [scheduler] = rendered.pod("dljob-scheduler")["containers"]
+    assert scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
     [endpoint] = rendered.find("ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
-    assert endpoint["tlsConfig"]["serverName"] == "dljob-operator.dljob-system.svc"
-    ports = [each["name"] for each in rendered.find("Service")["spec"]["ports"]]
-    assert "metrics" in ports
-    rights = [each["resources"] for each in rendered.find("ClusterRole")["rules"]]
-    assert ["tokenreviews"] in rights
-    assert "dljob-metrics-view" in rendered.names("ClusterRole")
-    template = rendered.find("Deployment")["spec"]["template"]
-    assert "prometheus.io/scrape" not in template["metadata"].get("annotations", {})
-    plain = helm.render()
-    assert ["tokenreviews"] not in [
-        each["resources"] for each in plain.find("ClusterRole")["rules"]
-    ]
-    assert "dljob-metrics-view" not in plain.names("ClusterRole")

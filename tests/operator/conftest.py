@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dloperator.jobs import crd
 from tests.operator.stages import wait_for_crd, wait_until
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
+from tests.servers.namespaces import wait_for_ends
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = ROOT / "crds"
@@ -50,12 +52,29 @@ TOLERANT = {
 """The objects that only the operator may create as soon as the policies are in force."""
 
 
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane on which DLJob is installed as a user installs it, and its policies are in force."""
-    with ControlPlane(tmp_path_factory.mktemp("installed")) as plane:
-        for part in ("install", "holding"):
-            plane.kubectl("apply", "--server-side", "-k", ROOT / "manifests" / part)
-        command = ("create", "--dry-run=server", "-f", "-")
-        wait_until(lambda: plane.kubectl.try_to(*command, stdin=json.dumps(TOLERANT)).code)
-        yield plane
+@pytest.fixture(scope="module")
+def installed(cluster: ControlPlane) -> Iterator[ControlPlane]:
+    """
+    The shared control plane, while DLJob is installed on it as a user installs it.
+
+    The policies are in force for one module only: they refuse what the operators of other modules do,
+    which run as the administrator.
+    """
+    with cluster.api() as api:
+        # The namespace of the last time may be ending yet.
+        wait_for_ends(api)
+    kubectl = cluster.kubectl
+    folders = [ROOT / "manifests" / part for part in ("install", "holding")]
+    for folder in folders:
+        kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
+    # No kubelet would end its pods, which are bound to the nodes of tests.
+    kubectl("scale", "-n", "dljob-system", "deployment/dljob-operator", "--replicas=0")
+    command = ("create", "--dry-run=server", "-f", "-")
+    wait_until(lambda: kubectl.try_to(*command, stdin=json.dumps(TOLERANT)).code)
+    yield cluster
+    for folder in folders:
+        documents = yaml.safe_load_all(kubectl("kustomize", folder))
+        ours = [each for each in documents if each["kind"] != "CustomResourceDefinition"]
+        everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
+        kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=everything)
+    wait_until(lambda: not kubectl.try_to(*command, stdin=json.dumps(TOLERANT)).code)

@@ -52,7 +52,7 @@ class Door:
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(240.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(240.0)
         abort_connections(self._loop)
         close_loop(self._loop)
 

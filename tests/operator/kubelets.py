@@ -36,6 +36,8 @@ from tests.sidecar.drivers import find_children, read_proc
 Json = dict[str, Any]
 
 LOOK_S = 0.1
+END_S = 240.0
+"""By then a process that was killed, and a thread that is asked to end, have ended."""
 AWAY = (OSError, http.client.HTTPException, Refused)
 """The errors of a request while the API server is away or breaks off its answer."""
 HOSTILE = "HOSTILE"
@@ -104,9 +106,10 @@ class Kubelets:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(END_S)
         self._guard.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        assert not self._thread.is_alive(), "the thread of the kubelets does not end"
         if self.error is not None:
             raise self.error
 
@@ -328,7 +331,7 @@ class Kubelets:
     def _kill(self, container: _Container) -> None:
         if container.process is not None and container.process.poll() is None:
             container.process.kill()
-            container.process.wait()
+            container.process.wait(END_S)
 
 
 def _trainer(pod: Json) -> Json:

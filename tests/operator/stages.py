@@ -1,6 +1,5 @@
 """A cluster to operate: a real control plane, played kubelets, a real operator as a process."""
 
-import contextlib
 import csv
 import sys
 import time
@@ -16,6 +15,7 @@ from dlpapers.demonstrating.examples import load_example
 from tests.operator.kubelets import ROOT, Kubelets
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import empty_namespace
 from tests.servers.nodes import add_nodes, make_node, remove_nodes
 from tests.servers.processes import Guard, Server
 
@@ -28,7 +28,12 @@ LEADS = "leads, in epoch"
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
 TAINT = {"key": "dljob.io/pool", "effect": "NoSchedule"}
 """The taint that keeps other pods off nodes of the pool."""
-USUAL = ("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds")
+PATIENT = {"lease.leaseSeconds": 60, "lease.giveUpSeconds": 50}
+"""A Lease that an operator keeps on a machine that stands still now and then."""
+USUAL = (
+    *("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds"),
+    *PATIENT,
+)
 """The settings of an operator, unless a test gives others."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
@@ -111,6 +116,7 @@ class Stage:
             "store": str(self.folder / "profiles.db"),
             "pods.virtualGpus": "true",
             "pods.pollSeconds": "0.5",
+            **PATIENT,
         }
         given = {name: known[name] for name in usual} | dict(settings or {})
         log = self.folder / f"operator-{number}.log"
@@ -137,6 +143,15 @@ class Stage:
         else:
             operator.start()
         return operator
+
+    def let_lease_end(self) -> None:
+        """Let the Lease of an operator that was killed or stands still run out at once."""
+        self.api.merge(self.lease(), {"spec": {"leaseDurationSeconds": 1}})
+
+    def lease(self) -> str:
+        """The path of the Lease."""
+        base = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+        return f"{base}/dljob-operator"
 
     def submit(self, name: str, *, iterations: int = 400, **spec: Any) -> Json:
         """Submit a job that replays."""
@@ -264,34 +279,9 @@ def staged(
                 yield Stage(plane, api, namespace, folder, kubelets, guard)
         finally:
             remove_nodes(api, nodes)
-            _remove_jobs(api, namespace)
-            _remove_pods(api, namespace)
+            # Pods would be taken for those of others by the next test that has nodes of these names.
+            empty_namespace(api, namespace)
 
 
 def _path_of_jobs(namespace: str) -> str:
     return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}"
-
-
-def _remove_jobs(api: Api, namespace: str) -> None:
-    """Leave none that waits for its operator, which has ended: it would hold GPUs of nodes of the same names for ever."""
-    path = _path_of_jobs(namespace)
-    # A test may have removed the definition of jobs, or this one while it is asked for.
-    with contextlib.suppress(Refused):
-        for job in api.get(path)["items"]:
-            own = f"{path}/{job['metadata']['name']}"
-            api.merge(own, {"metadata": {"finalizers": None}})
-            with contextlib.suppress(Refused):
-                api.delete(own)
-
-
-def _remove_pods(api: Api, namespace: str) -> None:
-    """Leave none bound to a node, which others that have a node of that name would take for those of others."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    for pod in api.get(path)["items"]:
-        name = pod["metadata"]["name"]
-        try:
-            api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})
-            api.delete(f"{path}/{name}", gracePeriodSeconds=0)
-        except Refused as refused:
-            if refused.code != 404:
-                raise

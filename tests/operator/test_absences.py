@@ -32,11 +32,6 @@ def absent(before):
     return absences
 
 
-def test_of_a_pod_that_was_never_seen_nothing_is_known():
-    assert Absences().read(KEY, "job-1", node()) is None
-    assert absent(node()).read(KEY, "job-2", node()) is None
-
-
 def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet():
     for now in (node(), node(boot="")):
         pod = absent(node()).read(KEY, "job-1", now)
@@ -60,12 +55,6 @@ def test_that_the_machine_is_gone_or_another_start_of_it_does(now, reason):
 def test_a_start_of_a_machine_that_was_not_known_before_is_no_proof():
     assert absent(None).read(KEY, "job-1", node()).phase is PodPhase.LOST
     assert absent(node(boot="")).read(KEY, "job-1", node()).phase is PodPhase.LOST
-
-
-def test_the_start_at_which_it_was_first_missed_counts():
-    absences = absent(node())
-    absences.note(KEY, "job-1", WAS, node(boot="second"))
-    assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
 
 
 def missing(*, was_used, at=None):

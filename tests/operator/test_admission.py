@@ -22,31 +22,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 Json = dict[str, Any]
 
 HOME = "dljob-system"
-POLICIES = (
-    "dljob-pool",
-    "dljob-operator-secrets",
-    "dljob-operator-pods",
-    "dljob-operator-jobs",
-    "dljob-operator-events",
-    "dljob-operator-leases",
-    "dljob-cordons",
-)
 OURS = {"key": "dljob.io/pool", "operator": "Exists"}
 ANY = {"operator": "Exists"}
 REMEDY = "submit a DLJob instead"
 
 
-@pytest.fixture(scope="module")
-def plane(installed):
-    """A control plane on which DLJob is installed, and its policy is in force."""
-    return installed
-
-
 @pytest.fixture
-def kubectl(plane):
+def kubectl(installed):
     """Kubectl of a user with all rights but those that the admission policies restrict."""
-    with plane.api() as api:
-        return plane.kubectl.in_namespace(make_namespace(api))
+    with installed.api() as api:
+        return installed.kubectl.in_namespace(make_namespace(api))
 
 
 def pod(*, env: Json | None = None, annotations: Json | None = None, **spec: Any) -> Json:
@@ -73,39 +58,37 @@ INIT = {"name": "i", "image": "i", "env": [{"name": "CUDA_VISIBLE_DEVICES", "val
 CDI = {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}
 
 
-@pytest.mark.parametrize(
-    ("document", "why"),
-    [
-        (pod(), ""),
-        (pod(tolerations=[OURS]), "only DLJob may tolerate the taint dljob.io/pool"),
-        (pod(tolerations=[{**OURS, "effect": "NoSchedule"}]), "only DLJob may tolerate the taint"),
-        (pod(tolerations=[{"key": "dljob.io/pool", "value": "x"}]), "only DLJob may tolerate"),
-        (pod(tolerations=[{"key": "another", "operator": "Exists"}]), ""),
-        (pod(tolerations=[ANY]), ""),
-        (pod(env=ALL_GPUS), ""),
-        (pod(env=ALL_GPUS, tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
-        (pod(env=ALL_GPUS, nodeName="gpu-a"), "must not set NVIDIA_VISIBLE_DEVICES"),
-        (pod(env={"NVIDIA_DRIVER_CAPABILITIES": "all"}, tolerations=[ANY]), "must not set NVIDIA"),
-        (pod(initContainers=[INIT], tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
-        (pod(env={"NVIDIA": "all"}, tolerations=[ANY]), ""),
-        (pod(runtimeClassName="nvidia"), ""),
-        (pod(runtimeClassName="nvidia", tolerations=[ANY]), "must not have the runtime class"),
-        (pod(runtimeClassName="nvidia", nodeName="gpu-a"), "must not have the runtime class"),
-        (pod(runtimeClassName="other", tolerations=[ANY]), ""),
-        (pod(annotations=CDI), ""),
-        (pod(annotations=CDI, tolerations=[ANY]), "must not ask for devices by an annotation"),
-        (pod(annotations={"mine": "x"}, tolerations=[ANY]), ""),
-    ],
-)
-def test_what_could_use_the_gpus_of_jobs_is_refused_with_a_remedy(kubectl, classes, document, why):
-    said = refusal(kubectl, document)
-    assert why in said
-    assert bool(said) is bool(why), said
-    assert not why or REMEDY in said
+PODS = [
+    (pod(), ""),
+    (pod(tolerations=[OURS]), "only DLJob may tolerate the taint dljob.io/pool"),
+    (pod(tolerations=[{"key": "dljob.io/pool", "value": "x"}]), "only DLJob may tolerate"),
+    (pod(tolerations=[{"key": "another", "operator": "Exists"}]), ""),
+    (pod(tolerations=[ANY]), ""),
+    (pod(env=ALL_GPUS), ""),
+    (pod(env=ALL_GPUS, tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
+    (pod(env=ALL_GPUS, nodeName="gpu-a"), "must not set NVIDIA_VISIBLE_DEVICES"),
+    (pod(env={"NVIDIA_DRIVER_CAPABILITIES": "all"}, tolerations=[ANY]), "must not set NVIDIA"),
+    (pod(initContainers=[INIT], tolerations=[ANY]), "must not set NVIDIA_VISIBLE_DEVICES"),
+    (pod(env={"NVIDIA": "all"}, tolerations=[ANY]), ""),
+    (pod(runtimeClassName="nvidia"), ""),
+    (pod(runtimeClassName="nvidia", tolerations=[ANY]), "must not have the runtime class"),
+    (pod(runtimeClassName="other", tolerations=[ANY]), ""),
+    (pod(annotations=CDI), ""),
+    (pod(annotations=CDI, tolerations=[ANY]), "must not ask for devices by an annotation"),
+]
+
+
+@pytest.mark.story
+def test_what_could_use_the_gpus_of_jobs_is_refused_with_a_remedy(kubectl, classes):
+    for document, why in PODS:
+        said = refusal(kubectl, document)
+        assert why in said, document
+        assert bool(said) is bool(why), said
+        assert not why or REMEDY in said
 
 
 @pytest.fixture(scope="module")
-def classes(plane):
+def classes(installed):
     for name in ("nvidia", "other"):
         document = {
             "apiVersion": "node.k8s.io/v1",
@@ -114,33 +97,38 @@ def classes(plane):
             "handler": name,
         }
         # They may be there already: tests of other modules may run between those of this one.
-        plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        installed.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
 
-@pytest.mark.parametrize("own", [[], ["mine/before"], ["mine/before", names.FINALIZER]])
-def test_a_new_job_is_held_by_the_api_server_itself(kubectl, own):
+def test_a_new_job_is_held_by_the_api_server_itself(kubectl):
     document = make_manifest("it")
-    document["metadata"]["finalizers"] = own
 
-    def finalizers() -> list[str]:
+    def finalizers(own: list[str]) -> list[str]:
         # It learns of the policy a moment later, and then of the definition.
+        document["metadata"]["finalizers"] = own
         command = ("create", "--dry-run=server", "-o", "json", "-f", "-")
         said = kubectl.try_to(*command, stdin=json.dumps(document))
         return [] if said.code else json.loads(said.out)["metadata"].get("finalizers", [])
 
-    expected = [*[each for each in own if each != names.FINALIZER], names.FINALIZER]
-    wait_until(lambda: finalizers() == expected, lambda: str(finalizers()))
+    wait_until(lambda: finalizers([]) == [names.FINALIZER])
+    for own in (["mine/before"], ["mine/before", names.FINALIZER]):
+        assert finalizers(own) == ["mine/before", names.FINALIZER]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_expressions_of_the_policies_are_well_typed(plane, policy):
-    def status() -> Json:
-        path = f"validatingadmissionpolicy/{policy}"
-        found = json.loads(plane.kubectl("get", path, "-o", "json"))
-        status: Json = found.get("status", {})
-        return status if status.get("observedGeneration") else {}
+def test_the_expressions_of_the_policies_are_well_typed(installed):
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
-    assert wait_until(status)["typeChecking"] == {}
+    def statuses() -> dict[str, Json]:
+        with installed.api() as api:
+            items = api.get(policies, labelSelector="app.kubernetes.io/name=dljob")["items"]
+        found = {each["metadata"]["name"]: each.get("status", {}) for each in items}
+        return found if all(each.get("observedGeneration") for each in found.values()) else {}
+
+    found = wait_until(statuses)
+    assert len(found) >= 7
+    assert {
+        name: each["typeChecking"] for name, each in found.items() if each["typeChecking"]
+    } == {}
 
 
 def may_create_pods(kubectl: Kubectl) -> bool:
@@ -148,7 +136,7 @@ def may_create_pods(kubectl: Kubectl) -> bool:
     return kubectl.try_to("auth", "can-i", "create", "pods", "-n", "default").code == 0
 
 
-def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane, classes):
+def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(installed, classes):
     document = pod(
         env=ALL_GPUS, annotations=CDI, runtimeClassName="nvidia", tolerations=[OURS, ANY]
     )
@@ -158,13 +146,13 @@ def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(plane
         "labels": {names.JOB_LABEL: "it"},
         "ownerReferences": [{"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", **owner}],
     }
-    plane.kubectl("create", "serviceaccount", "outsider", "-n", HOME)
-    plane.kubectl(
+    installed.kubectl("create", "serviceaccount", "outsider", "-n", HOME)
+    installed.kubectl(
         "create", "clusterrolebinding", "outsider", "--clusterrole=admin",
         f"--serviceaccount={HOME}:outsider",
     )  # fmt: skip
     for account, is_let in (("dljob-operator", True), ("outsider", False)):
-        kubectl = plane.kubectl_as(plane.kubeconfig_for_service_account(HOME, account))
+        kubectl = installed.kubectl_as(installed.kubeconfig_for_service_account(HOME, account))
         # The API server may need a moment to see the new grant.
         wait_until(partial(may_create_pods, kubectl))
         said = refusal(kubectl, document)
@@ -199,8 +187,8 @@ def workload(kind: str, **spec: Any) -> Json:
 
 
 @pytest.fixture
-def pool_node(plane):
-    with plane.api() as api:
+def pool_node(installed):
+    with installed.api() as api:
         taint = {"key": "dljob.io/pool", "effect": "NoSchedule"}
         add_nodes(api, [make_node("gpu-a", labels={"dljob.io/pool": ""}, taints=[taint])])
         yield
@@ -226,13 +214,13 @@ def test_what_controllers_make_for_users_is_refused_as_what_they_make_themselves
     assert kubectl("get", "pods", "-o", "name") == ""
 
 
-def test_an_administrator_can_let_a_namespace_do_it(kubectl, plane):
+def test_an_administrator_can_let_a_namespace_do_it(kubectl, installed):
     document = pod(env=ALL_GPUS, tolerations=[OURS])
     assert "only DLJob may tolerate" in refusal(kubectl, document)
-    plane.kubectl("create", "namespace", "trusted")
-    plane.kubectl("label", "namespace", "trusted", "dljob.io/pool-access=allowed")
-    wait_until(lambda: refusal(plane.kubectl.in_namespace("trusted"), document) == "")
-    assert refusal(plane.kubectl.in_namespace("kube-system"), document) == ""
+    installed.kubectl("create", "namespace", "trusted")
+    installed.kubectl("label", "namespace", "trusted", "dljob.io/pool-access=allowed")
+    wait_until(lambda: refusal(installed.kubectl.in_namespace("trusted"), document) == "")
+    assert refusal(installed.kubectl.in_namespace("kube-system"), document) == ""
 
 
 def secret(name: str, *, kind: str = "kubernetes.io/tls", owner: str = "DLJob") -> Json:
@@ -247,40 +235,39 @@ def secret(name: str, *, kind: str = "kubernetes.io/tls", owner: str = "DLJob") 
 
 
 @pytest.fixture(scope="module")
-def operator(plane):
+def operator(installed):
     """Kubectl of the operator, once it is kept from what is not its own."""
-    operator = plane.kubectl_as(plane.kubeconfig_for_service_account(HOME, "dljob-operator"))
+    operator = installed.kubectl_as(
+        installed.kubeconfig_for_service_account(HOME, "dljob-operator")
+    )
     wait_until(lambda: "Forbidden" in refusal(operator, secret("any")))
     return operator
 
 
-@pytest.mark.parametrize(
-    ("document", "why"),
-    [
-        (secret("job-dljob-tls"), ""),
-        (secret("job"), "writes certificates only"),
-        (secret("dljob-ca", owner=""), "writes certificates only"),
-        (secret("job-dljob-tls", kind="Opaque"), "writes certificates only"),
-        (secret("job-dljob-tls", owner=""), "belong to jobs"),
-        (secret("job-dljob-tls", owner="Pod"), "belong to jobs"),
-    ],
-)
-def test_the_operator_writes_certificates_of_jobs_and_no_other_secrets(operator, document, why):
-    said = refusal(operator, document)
-    assert why in said
-    assert bool(said) is bool(why), said
+SECRETS = [
+    (secret("job-dljob-tls"), ""),
+    (secret("job"), "writes certificates only"),
+    (secret("dljob-ca", owner=""), "writes certificates only"),
+    (secret("job-dljob-tls", kind="Opaque"), "writes certificates only"),
+    (secret("job-dljob-tls", owner=""), "belong to jobs"),
+    (secret("job-dljob-tls", owner="Pod"), "belong to jobs"),
+]
 
 
-def test_its_authority_is_written_at_home_only(operator):
-    document = secret("dljob-ca", owner="")
-    document["metadata"]["namespace"] = HOME
-    assert refusal(operator, document) == ""
+def test_the_operator_writes_certificates_of_jobs_and_no_other_secrets(operator):
+    for document, why in SECRETS:
+        said = refusal(operator, document)
+        assert why in said
+        assert bool(said) is bool(why), said
+    authority = secret("dljob-ca", owner="")
+    authority["metadata"]["namespace"] = HOME
+    assert refusal(operator, authority) == "", "its authority is written at home"
 
 
 def test_the_operator_does_not_get_to_see_a_secret_by_a_patch_that_changes_nothing(
-    plane, kubectl, operator
+    installed, kubectl, operator
 ):
-    kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-operator")
+    kubeconfig = installed.kubeconfig_for_service_account(HOME, "dljob-operator")
     theirs = {
         "opaque-dljob-tls": (
             secret("opaque-dljob-tls", kind="Opaque", owner=""),

@@ -147,113 +147,33 @@ def test_who_finds_no_node_says_so():
 LOW = "The node was low on resource: memory."
 
 
+def gone(reason: str = "", message: str = "so", *, target: str = "", deleted: bool = False) -> Json:
+    """A pod that has failed, for a reason of its own or as the target of a disruption."""
+    document: Json = pod("Failed", container(ended(143)), deleted=deleted)
+    document["status"] |= {"reason": reason, "message": message} if reason else {}
+    document["status"]["conditions"] = disrupted(target) if target else []
+    return document
+
+
 @pytest.mark.parametrize(
-    ("document", "reason", "told", "fault", "unwelcome"),
+    ("document", "reason", "told", "whose"),
     [
-        (
-            pod(
-                "Failed",
-                container(ended(137)),
-                reason="Evicted",
-                message=LOW,
-                conditions=disrupted("TerminationByKubelet"),
-            ),
-            "Evicted",
-            LOW,
-            False,
-            True,
-        ),
-        (
-            pod(
-                "Failed",
-                container(ended(143)),
-                deleted=True,
-                conditions=disrupted("EvictionByEvictionAPI"),
-            ),
-            "Drained",
-            "drained",
-            False,
-            True,
-        ),
-        (
-            pod(
-                "Failed",
-                container(ended(143)),
-                deleted=True,
-                conditions=disrupted("PreemptionByScheduler"),
-            ),
-            "Preempted",
-            "higher priority",
-            False,
-            True,
-        ),
-        (
-            pod(
-                "Failed",
-                container(ended(143)),
-                deleted=True,
-                conditions=disrupted("DeletionByTaintManager"),
-            ),
-            "NodeTainted",
-            "taint",
-            False,
-            True,
-        ),
-        (
-            pod("Failed", reason="OutOfcpu", message="Node didn't have enough resource: cpu"),
-            "OutOfcpu",
-            "enough resource: cpu",
-            False,
-            True,
-        ),
-        (
-            pod(
-                "Failed",
-                container(ended(143)),
-                reason="Terminated",
-                message="Pod was terminated in response to imminent node shutdown.",
-                conditions=disrupted("TerminationByKubelet"),
-            ),
-            "Terminated",
-            "imminent node shutdown",
-            False,
-            True,
-        ),
-        (
-            pod("Failed", container(ended(143)), reason="DeadlineExceeded", message="too long"),
-            "DeadlineExceeded",
-            "too long",
-            True,
-            False,
-        ),
-        (
-            pod("Failed", container(ended(143)), deleted=True),
-            "PodDeleted",
-            "was deleted",
-            False,
-            False,
-        ),
-        (
-            pod("Failed", container(ended(137, "OOMKilled"))),
-            "OOMKilled",
-            "more memory",
-            True,
-            False,
-        ),
-        (
-            pod("Succeeded", container(ended(0, "Completed"))),
-            "Completed",
-            "exit code 0",
-            False,
-            False,
-        ),
+        (gone("Evicted", LOW, target="TerminationByKubelet"), "Evicted", LOW, STUCK),
+        (gone(target="EvictionByEvictionAPI", deleted=True), "Drained", "drained", STUCK),
+        (gone(target="PreemptionByScheduler", deleted=True), "Preempted", "priority", STUCK),
+        (gone(target="DeletionByTaintManager", deleted=True), "NodeTainted", "taint", STUCK),
+        (gone("OutOfcpu", "enough resource: cpu"), "OutOfcpu", "enough resource: cpu", STUCK),
+        (gone("DeadlineExceeded", "too long"), "DeadlineExceeded", "too long", FATAL),
+        (gone(deleted=True), "PodDeleted", "was deleted", NEITHER),
+        (pod("Failed", container(ended(137, "OOMKilled"))), "OOMKilled", "more memory", FATAL),
+        (pod("Succeeded", container(ended(0, "Completed"))), "Completed", "exit code 0", NEITHER),
     ],
 )
-def test_a_pod_that_ended_says_why(document, reason, told, fault, unwelcome):
+def test_a_pod_that_ended_says_why(document, reason, told, whose):
     seen = read(document)
     assert (seen.phase, seen.reason) == (PodPhase.ENDED, reason)
     assert told in seen.message
-    assert (seen.fault, seen.unwelcome) == (fault, unwelcome)
+    assert (seen.fault, seen.unwelcome) == whose
 
 
 def test_a_disruption_that_did_not_come_is_none():

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcontrol.situation.status_documents import read_status
 from dloperator.jobs.entries import Circumstances, status_document
-from dloperator.jobs.status_schema import LONGEST_MESSAGE, MANY, STATUS
-from dloperator.jobs.truncating import CUT, bounded
+from dloperator.jobs.status_schema import MANY, STATUS
+from dloperator.jobs.truncating import bounded
 
 AROUND = Circumstances(epoch=1, generation=1)
 WILD = st.floats(allow_nan=True, allow_infinity=True)
@@ -58,28 +58,3 @@ def test_no_report_makes_a_status_unfit(iteration, speed, metric, code, message,
 def test_a_number_is_written_as_the_nearest_there_is(given, kept):
     (name,) = given
     assert bounded(STATUS, {"progress": given})["progress"].get(name) == kept
-
-
-def test_what_is_too_long_is_cut_and_says_so():
-    message = bounded(STATUS, {"message": "x" * 5000})["message"]
-    assert (len(message), message[-1]) == (LONGEST_MESSAGE, CUT)
-
-
-@pytest.mark.parametrize(
-    ("reason", "kept"),
-    [
-        ("OOMKilled", "OOMKilled"),
-        ("a/b@c-d", "abcd"),
-        ("Two,Words", "Two,Words"),
-        ("💥", "Unnamed"),
-        ("", "Unnamed"),
-    ],
-)
-def test_a_reason_stays_one_that_kubernetes_knows(reason, kept):
-    condition = {"type": "Troubled", "status": "True", "reason": reason, "message": ""}
-    assert bounded(STATUS, {"conditions": [condition]})["conditions"][0]["reason"] == kept
-
-
-def test_what_fits_is_what_it_was():
-    document = written(Status(message="trains", iteration=7, speed=2.0))
-    assert bounded(STATUS, document) == document

@@ -142,9 +142,3 @@ def test_what_may_not_be_read_is_not_overwritten(caplog):
     assert office.api.written == []
     assert office.kept_faults == [FAULT]
     assert "grant get on the ConfigMaps dljob-gpus*" in caplog.text
-
-
-def test_a_part_that_is_missing_takes_no_other_with_it():
-    office = Office(Api())
-    asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
-    assert office.identities._numbers == {"node": {0: "GPU-0"}, "other": {0: "GPU-1"}}

@@ -13,17 +13,16 @@ import pytest
 
 from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
-from dlkube import access, health_server, names
+from dlkube import health_server
 from dlkube.certificates import (
     Authority,
     Certificates,
     renew_own,
     write_own,
 )
-from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
-from dlkube.resources import DLJOBS, SECRETS, Resource
-from tests.operator.manifests import make_manifest
-from tests.servers.controlplane import ControlPlane
+from dlkube.client import NotFound, Rejected, Unreachable
+from dlkube.resources import Resource
+from tests.loops import on_loop
 
 DAY = 86_400.0
 
@@ -78,74 +77,18 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
     assert renewed() == []
 
 
-def test_who_may_lack_a_valid_one_is_given_another_one_now_and_then():
-    server, now = SecretServer(), [0.0]
-    server.going.clear()
-    api: Any = server
-    certificates = Certificates(api, Authority.new(), clock=lambda: now[0], chance=random.Random(1))
-
-    def renewed() -> list[str]:
-        server.asked.clear()
-        asyncio.run(certificates.renew(JOBS, [JobId("last/job")]))
-        return server.asked
-
-    assert renewed() == ["last"]
-    now[0] += 5.0
-    assert renewed() == []
-    now[0] += 60.0
-    assert renewed() == ["last"]
-
-
-def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
+@on_loop
+async def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
     authority = Authority.new()
-
-    async def story() -> None:
-        write_own(authority, tmp_path, name="operator")
-        first = (tmp_path / CERTIFICATE).read_bytes()
-        renewing = asyncio.create_task(
-            renew_own(authority, tmp_path, name="operator", every_seconds=0.001)
-        )
-        async with asyncio.timeout(240):
-            while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
-                await asyncio.sleep(0)
-        renewing.cancel()
-
-    asyncio.run(story())
-
-
-@pytest.mark.cluster
-def test_a_job_gets_its_certificate_although_that_of_a_former_job_of_its_name_is_there(
-    cluster: ControlPlane, namespace: str
-):
-    async def story() -> None:
-        api = ApiServer(access.find(str(cluster.admin)))
-        try:
-            # Of a job that lives, because the garbage collector removes those of others at any time.
-            former, job = [
-                await api.create(DLJOBS, make_manifest(name), namespace)
-                for name in ("former", "job")
-            ]
-            left = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {
-                    "name": "job-dljob-tls",
-                    "ownerReferences": [names.owner_reference(former["metadata"])],
-                },
-                "type": "kubernetes.io/tls",
-                "data": {"tls.crt": "", "tls.key": ""},
-            }
-            await api.create(SECRETS, left, namespace)
-            certificates = Certificates(api, Authority.new())
-            await certificates.provide(JobId(f"{namespace}/job"), job["metadata"])
-            secret = await api.get(SECRETS, "job-dljob-tls", namespace)
-            (owner,) = secret["metadata"]["ownerReferences"]
-            assert owner["uid"] == job["metadata"]["uid"]
-            assert secret["data"]["tls.crt"]
-        finally:
-            await api.close()
-
-    asyncio.run(story())
+    write_own(authority, tmp_path, name="operator")
+    first = (tmp_path / CERTIFICATE).read_bytes()
+    renewing = asyncio.create_task(
+        renew_own(authority, tmp_path, name="operator", every_seconds=0.001)
+    )
+    async with asyncio.timeout(240):
+        while (tmp_path / CERTIFICATE).read_bytes() in (first, b""):
+            await asyncio.sleep(0)
+    renewing.cancel()
 
 
 class MomentaryErrors(SecretServer):

@@ -2,15 +2,12 @@
 
 import asyncio
 import random
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from dlcontrol.situation.ports import (
     Fenced,
-    NotKept,
-    NotKeptAlone,
     PodKey,
     PodOrder,
     PodPhase,
@@ -18,9 +15,8 @@ from dlcontrol.situation.ports import (
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
-from dlkube.client import ApiServer, Conflict, Unreachable
+from dlkube.client import ApiServer
 from dlkube.events import Teller
-from dlkube.names import Name
 from dlkube.resources import DLJOBS, NODES, PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import Cluster, ClusterSettings
@@ -31,9 +27,8 @@ from dloperator.nodes.ownership import Customs
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.dry_runs import Templates
 from dloperator.podspecs.podsettings import PodSettings
-from tests.operator.stages import POOL, Stage, staged
-from tests.servers.api import Refused
-from tests.servers.nodes import make_node
+from tests.loops import on_loop
+from tests.operator.stages import Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -126,407 +121,168 @@ async def record_given(side, gpus):
     return status
 
 
-def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
-    async def story():
-        async with Side(stage, 1) as side, Side(stage, 1) as other:
-            entry = (await side.see()).entries[side.job]
-            status = given(entry.status, [0, 1])
-            await side.cluster.record({side.job: status})
-            mine = (await side.cluster.observe()).entries[side.job]
-            assert mine.status is status
-            theirs = (await other.see()).entries[side.job]
-            assert theirs.status.placement == status.placement
-            assert theirs.status.pods == status.pods
-            assert stage.job("job")["metadata"]["finalizers"] == [names.FINALIZER]
-
-    asyncio.run(story())
+@on_loop
+async def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
+    async with Side(stage, 1) as side, Side(stage, 1) as other:
+        status = await record_given(side, [0, 1])
+        mine = (await side.cluster.observe()).entries[side.job]
+        assert mine.status is status
+        theirs = (await other.see()).entries[side.job]
+        assert theirs.status.placement == status.placement
+        assert theirs.status.pods == status.pods
+        assert stage.job("job")["metadata"]["finalizers"] == [names.FINALIZER]
 
 
-def test_a_former_leader_writes_nothing_over_what_the_new_one_has_stamped(stage):
-    async def story():
-        async with Side(stage, 1) as old, Side(stage, 2) as new:
-            entry = (await old.see()).entries[old.job]
-            await old.cluster.record({old.job: given(entry.status, [0])})
-            await new.see()
-            await new.cluster.stamp()
-            old.is_replaced = True
-            # It was asleep: its Lease seems to hold, and its watches have shown nothing yet.
-            entry = (await old.cluster.observe()).entries[old.job]
-            with pytest.raises(Fenced, match="epoch 2"):
-                await old.cluster.record({old.job: given(entry.status, [0, 1, 2])})
-            assert stage.status("job")["allocation"]["gpus"] == 1
-            assert stage.status("job")["epoch"] == 2
-            await old.api.close()
-
-    asyncio.run(story())
-
-
-def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it(stage):
+@on_loop
+async def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it(stage):
     """Not even of what it has looked at before: the precondition alone would let it."""
-
-    async def story():
-        async with Side(stage, 1) as old, Side(stage, 2) as new:
-            status = await record_given(old, [0])
-            await new.see()
-            await new.cluster.stamp()
-            old.is_replaced = True
-            old.mirrors.jobs.show(stage.job("job"))
-            for write in (
-                old.cluster.record({old.job: given(status, [0, 1, 2])}),
-                old.cluster.publish(old.job, status, remaining=None),
-            ):
-                with pytest.raises(Fenced, match="epoch 2"):
-                    await write
-            assert stage.status("job")["epoch"] == 2
-            await old.api.close()
-
-    asyncio.run(story())
+    async with Side(stage, 1) as old, Side(stage, 2) as new:
+        status = await record_given(old, [0])
+        await new.see()
+        await new.cluster.stamp()
+        old.is_replaced = True
+        old.mirrors.jobs.show(stage.job("job"))
+        for write in (
+            old.cluster.record({old.job: given(status, [0, 1, 2])}),
+            old.cluster.publish(old.job, status, remaining=None),
+        ):
+            with pytest.raises(Fenced, match="epoch 2"):
+                await write
+        assert stage.status("job")["epoch"] == 2
+        await old.api.close()
 
 
-def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            side.leads = False
-            for act in (
-                side.cluster.observe(),
-                side.cluster.record({side.job: given(entry.status, [0])}),
-                side.cluster.launch(PodOrder(entry, given(entry.status, [0]).pods[0])),
-                side.cluster.remove(PodKey(side.job, NODE), because="it does not answer"),
-                side.cluster.forget(side.job),
-            ):
-                with pytest.raises(Fenced, match="Lease"):
-                    await act
-            assert stage.pods() == []
-            assert "allocation" not in stage.status("job")
-
-    asyncio.run(story())
+@on_loop
+async def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
+    async with Side(stage, 1) as side:
+        entry = (await side.see()).entries[side.job]
+        side.leads = False
+        for act in (
+            side.cluster.observe(),
+            side.cluster.record({side.job: given(entry.status, [0])}),
+            side.cluster.launch(PodOrder(entry, given(entry.status, [0]).pods[0])),
+            side.cluster.remove(PodKey(side.job, NODE), because="it does not answer"),
+            side.cluster.forget(side.job),
+        ):
+            with pytest.raises(Fenced, match="Lease"):
+                await act
+        assert stage.pods() == []
+        assert "allocation" not in stage.status("job")
 
 
-def test_what_users_write_meanwhile_is_kept_and_hinders_nobody(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
-            await side.cluster.record({side.job: given(entry.status, [0])})
-            job = stage.job("job")
-            assert job["spec"]["priority"] == 7
-            assert job["status"]["allocation"]["gpus"] == 1
-            assert (await side.cluster.observe()).entries[side.job].job.priority == 7
-
-    asyncio.run(story())
-
-
-def test_a_server_that_is_away_is_told_as_such_and_nothing_is_lost(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            await side.api.close()
-            side.cluster._writer._api = DeadServer()
-            with pytest.raises(NotKept, match=f"the status of job {side.job} cannot be written"):
-                await side.cluster.record({side.job: given(entry.status, [0])})
-            assert (await side.cluster.observe()).entries[side.job].status == entry.status
-
-    asyncio.run(story())
+@on_loop
+async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(stage):
+    async with Side(stage, 1) as side:
+        entry = (await side.see()).entries[side.job]
+        await side.cluster.record({side.job: given(entry.status, [0, 1])})
+        # A user has removed our finalizer by hand, and another finalizer still holds the
+        # object.
+        stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
+        stage.api.delete(stage.path("job"))
+        await record_given(side, [0])
+        assert stage.status("job")["allocation"]["gpus"] == 1
+        stage.api.merge(stage.path("job"), {"metadata": {"finalizers": None}})
 
 
-def test_a_status_that_the_api_server_refuses_concerns_that_job_alone(stage):
-    stage.submit("odd")
-
-    async def story():
-        odd = JobId(f"{stage.namespace}/odd")
-        async with Side(stage, 1) as side, Side(stage, 2) as other:
-            side.job = odd
-            entry = (await side.see()).entries[odd]
-            await side.cluster.record({odd: given(entry.status, [0])})
-            with forbidden(stage, "odd"):
-                side.job = JobId(f"{stage.namespace}/job")
-                entries = (await side.see()).entries
-                with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
-                    await side.cluster.record(
-                        {
-                            odd: given(entries[odd].status, [1]),
-                            side.job: given(entries[side.job].status, [2]),
-                        }
-                    )
-                assert refused.value.jobs.keys() == {odd}
-                assert stage.status("job")["allocation"]["gpus"] == 1
-                await other.see()
-                with pytest.raises(NotKeptAlone, match="rules of the house") as refused:
-                    await other.cluster.stamp()
-                assert refused.value.jobs.keys() == {odd}
-                assert (stage.status("job")["epoch"], stage.status("odd")["epoch"]) == (2, 1)
-
-    asyncio.run(story())
+@on_loop
+async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
+    async with Side(stage, 1) as side:
+        stage.kubelets.silent.add(NODE)
+        status = await record_given(side, [0, 1])
+        entry = (await side.cluster.observe()).entries[side.job]
+        order = PodOrder(entry, status.pods[0])
+        await side.cluster.launch(order)
+        await side.cluster.launch(order)
+        assert [pod["metadata"]["name"] for pod in stage.pods()] == ["job-1"]
+        stage.wait(lambda: stage.pods()[0]["spec"].get("nodeName") == NODE)
+        # With force, as impatient people do: the object has to stay all the same.
+        stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/job-1", gracePeriodSeconds=0)
+        (pod,) = stage.pods()
+        assert pod["metadata"]["deletionTimestamp"]
+        seen = await side.see()
+        assert seen.pods[PodKey(side.job, NODE)].phase is PodPhase.PENDING
+        await side.templates.close()
 
 
-@contextmanager
-def forbidden(stage: Stage, name: str):
-    """Let the API server refuse what is written of a job, as rules of other people may."""
-    base, rule = "/apis/admissionregistration.k8s.io/v1", f"no-{stage.namespace}"
-    meant = f"object.metadata.namespace == '{stage.namespace}' && object.metadata.name == '{name}'"
-    resources = {
-        "apiGroups": [names.GROUP],
-        "apiVersions": [names.VERSION],
-        "resources": [f"{names.PLURAL}/status"],
-        "operations": ["UPDATE"],
-    }
-    spec = {
-        "matchConstraints": {"resourceRules": [resources]},
-        "matchConditions": [{"name": "meant", "expression": meant}],
-        "validations": [{"expression": "false", "message": "the rules of the house forbid it"}],
-    }
-    metadata = {"name": rule}
-    stage.api.post(f"{base}/validatingadmissionpolicies", {"metadata": metadata, "spec": spec})
-    binding = {"policyName": rule, "validationActions": ["Deny"]}
-    stage.api.post(
-        f"{base}/validatingadmissionpolicybindings", {"metadata": metadata, "spec": binding}
-    )
-
-    def is_refused():
-        try:
-            stage.api.merge(f"{stage.path(name)}/status", {"status": {"message": "changed"}})
-        except Refused:
-            return True
-        return False
-
-    try:
-        stage.wait(is_refused)
-        yield
-    finally:
-        stage.api.delete(f"{base}/validatingadmissionpolicybindings/{rule}")
-        stage.api.delete(f"{base}/validatingadmissionpolicies/{rule}")
-
-
-def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            await side.cluster.record({side.job: given(entry.status, [0, 1])})
-            # A user has removed our finalizer by hand, and another finalizer still holds the
-            # object.
-            stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
-            stage.api.delete(stage.path("job"))
-            entry = (await side.see()).entries[side.job]
-            await side.cluster.record({side.job: given(entry.status, [0])})
-            assert stage.status("job")["allocation"]["gpus"] == 1
-            stage.api.merge(stage.path("job"), {"metadata": {"finalizers": None}})
-
-    asyncio.run(story())
-
-
-class DeadServer:
-    """An API server that does not answer."""
-
-    def __getattr__(self, _name):
-        async def ask(*_args, **_named):
-            raise Unreachable("the API server does not answer")
-
-        return ask
-
-
-def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            stage.kubelets.silent.add(NODE)
-            entry = (await side.see()).entries[side.job]
-            status = given(entry.status, [0, 1])
-            await side.cluster.record({side.job: status})
-            entry = (await side.cluster.observe()).entries[side.job]
-            order = PodOrder(entry, status.pods[0])
-            await side.cluster.launch(order)
-            await side.cluster.launch(order)
-            assert [pod["metadata"]["name"] for pod in stage.pods()] == ["job-1"]
-            stage.wait(lambda: stage.pods()[0]["spec"].get("nodeName") == NODE)
-            # With force, as impatient people do: the object has to stay all the same.
-            stage.api.delete(
-                f"/api/v1/namespaces/{stage.namespace}/pods/job-1", gracePeriodSeconds=0
-            )
-            (pod,) = stage.pods()
-            assert pod["metadata"]["deletionTimestamp"]
-            seen = await side.see()
-            assert seen.pods[PodKey(side.job, NODE)].phase is PodPhase.PENDING
-            await side.templates.close()
-
-    asyncio.run(story())
-
-
-def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage):
+@on_loop
+async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage):
     """The job was deleted meanwhile, so that no leader makes the pod any more."""
-
-    async def story():
-        async with Side(stage, 1) as old, Side(stage, 2) as new:
-            stage.kubelets.silent.add(NODE)
-            entry = (await old.see()).entries[old.job]
-            status = given(entry.status, [0])
-            await old.cluster.record({old.job: status})
-            entry = (await old.cluster.observe()).entries[old.job]
-            stage.api.delete(stage.path("job"))
-            key = PodKey(new.job, NODE)
-            assert (await new.see()).pods[key].phase is PodPhase.PENDING
-            await new.cluster.stamp()
-            await new.cluster.remove(key, because="it is no longer needed")
-            seen = (await new.cluster.observe()).pods[key]
-            assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
-            # The former leader's last command arrives too late; its pod is removed like all pods
-            # without a booking.
-            await old.cluster.launch(PodOrder(entry, status.pods[0]))
-            assert (await new.see()).pods[key].phase is PodPhase.PENDING
-            await new.cluster.remove(key, because="it is no longer needed")
-            assert all(pod["metadata"]["deletionTimestamp"] for pod in stage.pods())
-
-    asyncio.run(story())
+    async with Side(stage, 1) as old, Side(stage, 2) as new:
+        stage.kubelets.silent.add(NODE)
+        status = await record_given(old, [0])
+        entry = (await old.cluster.observe()).entries[old.job]
+        stage.api.delete(stage.path("job"))
+        key = PodKey(new.job, NODE)
+        assert (await new.see()).pods[key].phase is PodPhase.PENDING
+        await new.cluster.stamp()
+        await new.cluster.remove(key, because="it is no longer needed")
+        seen = (await new.cluster.observe()).pods[key]
+        assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
+        # The former leader's last command arrives too late; its pod is removed like all pods
+        # without a booking.
+        await old.cluster.launch(PodOrder(entry, status.pods[0]))
+        assert (await new.see()).pods[key].phase is PodPhase.PENDING
+        await new.cluster.remove(key, because="it is no longer needed")
+        assert all(pod["metadata"]["deletionTimestamp"] for pod in stage.pods())
 
 
-def test_a_pod_that_may_have_been_used_has_not_ended_because_it_is_not_there(stage):
-    async def story():
-        async with Side(stage, 1) as old, Side(stage, 2) as new:
-            entry = (await old.see()).entries[old.job]
-            await old.cluster.record({old.job: given(entry.status, [0]).with_used([NODE])})
-            key = PodKey(new.job, NODE)
-            await new.see()
-            await new.cluster.stamp()
-            await new.cluster.remove(key, because="it is no longer needed")
-            seen = (await new.cluster.observe()).pods[key]
-            assert (seen.phase, seen.vanished) == (PodPhase.LOST, True)
-
-    asyncio.run(story())
-
-
-def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
-    async def story():
-        async with Side(stage, 1) as old, Side(stage, 2) as new:
-            status = await record_given(old, [0])
-            await new.see()
-            # After the other one has seen everything, and before it has stamped anything.
-            await old.cluster.observe()
-            await old.cluster.record({old.job: status.with_used([NODE])})
-            await new.cluster.stamp()
-            assert stage.status("job")["epoch"] == 2
-            assert stage.status("job")["pods"][0]["used"]
-            assert (await new.cluster.observe()).entries[new.job].status.used == {1}
-
-    asyncio.run(story())
+@on_loop
+async def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
+    async with Side(stage, 1) as old, Side(stage, 2) as new:
+        status = await record_given(old, [0])
+        await new.see()
+        # After the other one has seen everything, and before it has stamped anything.
+        await old.cluster.observe()
+        await old.cluster.record({old.job: status.with_used([NODE])})
+        await new.cluster.stamp()
+        assert stage.status("job")["epoch"] == 2
+        assert stage.status("job")["pods"][0]["used"]
+        assert (await new.cluster.observe()).entries[new.job].status.used == {1}
 
 
-@pytest.fixture
-def pod_of_somebody_else(stage):
-    """A pod of the name that the job's first one would have."""
+@on_loop
+async def test_a_pod_of_somebody_else_is_not_taken_for_ours_and_not_removed(stage):
     pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    return stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
-
-
-def test_a_pod_of_somebody_else_is_neither_waited_for_nor_removed(stage, pod_of_somebody_else):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            await side.cluster.record({side.job: given(entry.status, [0])})
-            await side.see()
-            key = PodKey(side.job, NODE)
-            await side.cluster.remove(key, because="it is no longer needed")
-            assert (await side.cluster.observe()).pods[key].phase is PodPhase.ENDED
-            assert "deletionTimestamp" not in stage.pods()[0]["metadata"]
-
-    asyncio.run(story())
-
-
-def test_a_pod_of_somebody_else_is_not_taken_for_ours(stage, pod_of_somebody_else):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            status = given(entry.status, [0])
-            await side.cluster.record({side.job: status})
-            entry = (await side.cluster.observe()).entries[side.job]
-            with pytest.raises(Exception, match="job-1 already, which does not belong to DLJob"):
-                await side.cluster.launch(PodOrder(entry, status.pods[0]))
-
-    asyncio.run(story())
-
-
-def test_a_template_that_kubernetes_refuses_sets_the_job_aside_with_its_words(stage):
-    document = stage.make_job("wrong", iterations=10)
-    container = document["spec"]["template"]["spec"]["containers"][0]
-    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
-    stage.api.post(stage.path(), document)
-
-    async def story():
-        async with Side(stage, 1) as side:
-            side.job = JobId(f"{stage.namespace}/wrong")
-            entry = (await side.see()).entries[side.job]
-            assert "Kubernetes would refuse its pods" in entry.problem
-            assert "nowhere" in entry.problem
-            # A job that is right is not held up by it.
-            side.job = JobId(f"{stage.namespace}/job")
-            assert (await side.see()).entries[side.job].problem == ""
-
-    asyncio.run(story())
-
-
-def test_forgetting_deletes_the_job_and_that_one_only(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            entry = (await side.see()).entries[side.job]
-            await side.cluster.record({side.job: given(entry.status, [0])})
-            await side.cluster.forget(side.job)
-            stage.wait(lambda: stage.is_gone("job"))
-            stage.submit("job")
-            await side.cluster.forget(side.job)
-            assert not stage.is_gone("job"), "another one of that name"
-
-    asyncio.run(story())
-
-
-def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
-    """An administrator who has deleted all jobs may uninstall the operator at once."""
-
-    async def story():
-        async with Side(stage, 1) as side:
-            stage.kubelets.silent.add(NODE)
-            entry = (await side.see()).entries[side.job]
-            status = given(entry.status, [0])
-            await side.cluster.record({side.job: status})
-            entry = (await side.cluster.observe()).entries[side.job]
+    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+    async with Side(stage, 1) as side:
+        status = await record_given(side, [0])
+        entry = (await side.cluster.observe()).entries[side.job]
+        with pytest.raises(Exception, match="job-1 already, which does not belong to DLJob"):
             await side.cluster.launch(PodOrder(entry, status.pods[0]))
-            await side.see()
-            await side.cluster.forget(side.job)
-            assert stage.job("job")["metadata"]["deletionTimestamp"], "but it stays"
-            path = f"/api/v1/namespaces/{stage.namespace}/pods/job-1"
-            stage.api.merge(path, {"metadata": {"finalizers": None}})
-            await side.see()
-            await side.cluster.forget(side.job)
-            stage.wait(lambda: stage.is_gone("job"))
-
-    asyncio.run(story())
+        await side.see()
+        key = PodKey(side.job, NODE)
+        await side.cluster.remove(key, because="it is no longer needed")
+        assert (await side.cluster.observe()).pods[key].phase is PodPhase.ENDED
+        assert "deletionTimestamp" not in stage.pods()[0]["metadata"]
 
 
-def test_a_conflict_is_no_reason_to_write_over_it(stage):
-    async def story():
-        async with Side(stage, 1) as side:
-            await side.see()
-            document = dict(side.mirrors.jobs.objects[Name(stage.namespace, "job")])
-            stage.api.merge(stage.path("job"), {"spec": {"priority": 7}})
-            with pytest.raises(Conflict):
-                await side.cluster._writer.write_once(document, given(await_status(side), [0]))
-
-    asyncio.run(story())
-
-
-def await_status(side):
-    return side.cluster.entries[side.job].status
+@on_loop
+async def test_forgetting_deletes_the_job_and_that_one_only(stage):
+    async with Side(stage, 1) as side:
+        await record_given(side, [0])
+        await side.cluster.forget(side.job)
+        stage.wait(lambda: stage.is_gone("job"))
+        stage.submit("job")
+        await side.cluster.forget(side.job)
+        assert not stage.is_gone("job"), "another one of that name"
 
 
-def test_nodes_come_with_their_gpus(stage):
-    stage.api.post("/api/v1/nodes", make_node("elsewhere", labels={"dljob.io/gpu-count": "8"}))
-    stage.api.post("/api/v1/nodes", make_node("empty", labels=POOL))
-
-    async def story():
-        async with Side(stage, 1) as side:
-            nodes = {node.name: node.usable for node in (await side.see()).nodes}
-            assert nodes == {NODE: (0, 1, 2, 3), "empty": ()}
-
-    asyncio.run(story())
-    for name in ("elsewhere", "empty"):
-        stage.api.delete(f"/api/v1/nodes/{name}", gracePeriodSeconds=0)
+@on_loop
+async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
+    """An administrator who has deleted all jobs may uninstall the operator at once."""
+    async with Side(stage, 1) as side:
+        stage.kubelets.silent.add(NODE)
+        status = await record_given(side, [0])
+        entry = (await side.cluster.observe()).entries[side.job]
+        await side.cluster.launch(PodOrder(entry, status.pods[0]))
+        await side.see()
+        await side.cluster.forget(side.job)
+        assert stage.job("job")["metadata"]["deletionTimestamp"], "but it stays"
+        path = f"/api/v1/namespaces/{stage.namespace}/pods/job-1"
+        stage.api.merge(path, {"metadata": {"finalizers": None}})
+        await side.see()
+        await side.cluster.forget(side.job)
+        stage.wait(lambda: stage.is_gone("job"))
 
 
 @pytest.mark.parametrize(

@@ -172,38 +172,6 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
     play(cluster, namespace, story)
 
 
-def test_of_two_jobs_that_want_pods_of_one_name_one_has_them_and_the_other_is_told(
-    cluster: ControlPlane, namespace: str
-):
-    async def story(look: Look) -> None:
-        first, second = with_servers("a", "ps"), with_servers("a-b", "ps")
-        first["spec"]["auxiliaries"][0]["name"] = "b-ps"
-        await look.submit(first)
-        await look.submit(second)
-        companions = Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn)
-        for _ in range(2):
-            await companions.tend()
-        assert await look.names() == {"a-b-ps-0", "a-b-ps-1"}
-        assert len(look.warned) == 1
-
-    play(cluster, namespace, story)
-
-
-def test_an_auxiliary_pod_is_not_shown_the_gpus_of_jobs_by_its_runtime(
-    cluster: ControlPlane, namespace: str
-):
-    async def story(look: Look) -> None:
-        job = with_servers("job", "ps")
-        template = job["spec"]["auxiliaries"][0]["template"]
-        template["metadata"] = {"annotations": {"cdi.k8s.io/all": "nvidia.com/gpu=all"}}
-        await look.submit(job)
-        assert not await Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn).tend()
-        assert await look.names() == set()
-        assert "cdi.k8s.io/all would show it the GPUs of jobs" in look.messages[0]
-
-    play(cluster, namespace, story)
-
-
 def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
     cluster: ControlPlane, namespace: str, caplog: pytest.LogCaptureFixture
 ):
@@ -228,31 +196,6 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
     with caplog.at_level(logging.ERROR):
         play(cluster, namespace, story)
     assert len(caplog.records) == 1, "it is logged once"
-
-
-def test_a_pod_is_put_away_once_its_job_has_given_it_back(cluster: ControlPlane, namespace: str):
-    """Although it was looked at before, and is what it was."""
-
-    async def story(look: Look) -> None:
-        job = await look.submit(make_manifest("job"))
-        booked = pod_of("job", TRAINER, ownerReferences=[owner(job)])
-        booked["metadata"]["labels"][names.SERIAL_LABEL] = "1"
-        look.mirrors.pods.show(await look.api.create(PODS, booked, namespace))
-        tidier = look.make_tidier()
-        for _ in range(2):
-            assert await tidier.tidy()
-            await look.api.get(PODS, "job-left", namespace)
-        given_back: Json = {"status": {"pods": []}}
-        look.mirrors.jobs.show(
-            await look.api.merge(
-                DLJOBS, "job", changes=given_back, namespace=namespace, sub="status"
-            )
-        )
-        assert await tidier.tidy()
-        with pytest.raises(NotFound):
-            await look.api.get(PODS, "job-left", namespace)
-
-    play(cluster, namespace, story)
 
 
 def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(

@@ -13,6 +13,7 @@ from dlcontrol.situation.ports import Fenced
 from dlkube import access
 from dlkube.client import ApiServer
 from dlkube.leases import RISEN, Election, LeaseSettings
+from tests.loops import on_loop
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -62,7 +63,8 @@ def in_thread(story: Callable[[], Awaitable[None]]) -> threading.Thread:
     return thread
 
 
-def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
+@on_loop
+async def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
     has_won = threading.Event()
 
     async def rival() -> None:
@@ -70,29 +72,27 @@ def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
             await election.win()
             has_won.set()
 
-    async def story() -> None:
-        async with candidate("busy", SHORT) as election:
-            await election.win()
-            keeping = asyncio.create_task(election.keep())
-            await asyncio.sleep(0)
-            thread = in_thread(rival)
-            end = time.monotonic() + BLOCKED_S
-            while time.monotonic() < end:
-                sum(range(10_000))  # Nothing else has a turn on this event loop.
-            assert not has_won.is_set()
-            assert election.is_leading
-            await asyncio.sleep(0)
-            assert not keeping.done()
-            keeping.cancel()
-            await asyncio.wait({keeping})
-            await election.leave()
-            await asyncio.to_thread(thread.join, GENEROUS_S)
-            assert has_won.is_set(), "one that leaves lets another one lead at once"
-
-    asyncio.run(story())
+    async with candidate("busy", SHORT) as election:
+        await election.win()
+        keeping = asyncio.create_task(election.keep())
+        await asyncio.sleep(0)
+        thread = in_thread(rival)
+        end = time.monotonic() + BLOCKED_S
+        while time.monotonic() < end:
+            sum(range(10_000))  # Nothing else has a turn on this event loop.
+        assert not has_won.is_set()
+        assert election.is_leading
+        await asyncio.sleep(0)
+        assert not keeping.done()
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await election.leave()
+        await asyncio.to_thread(thread.join, GENEROUS_S)
+        assert has_won.is_set(), "one that leaves lets another one lead at once"
 
 
-def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
+@on_loop
+async def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
     has_won = threading.Event()
 
     async def rival() -> None:
@@ -100,45 +100,39 @@ def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
             await election.win()
             has_won.set()
 
-    async def story() -> None:
-        hangs_soon = replace(SHORT, stuck_seconds=1.0)
-        async with candidate("hangs", hangs_soon) as election:
-            await election.win()
-            keeping = asyncio.create_task(election.keep())
-            await asyncio.sleep(0)
-            thread = in_thread(rival)
-            # Blocks this event loop, as a computation without an end does.
-            assert has_won.wait(GENEROUS_S)
-            assert not election.is_leading
-            with pytest.raises(Fenced, match="has not turned for 1 s"):
-                await keeping
-            await asyncio.to_thread(thread.join, GENEROUS_S)
-
-    asyncio.run(story())
+    hangs_soon = replace(SHORT, stuck_seconds=1.0)
+    async with candidate("hangs", hangs_soon) as election:
+        await election.win()
+        keeping = asyncio.create_task(election.keep())
+        await asyncio.sleep(0)
+        thread = in_thread(rival)
+        # Blocks this event loop, as a computation without an end does.
+        assert has_won.wait(GENEROUS_S)
+        assert not election.is_leading
+        with pytest.raises(Fenced, match="has not turned for 1 s"):
+            await keeping
+        await asyncio.to_thread(thread.join, GENEROUS_S)
 
 
-def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
+@on_loop
+async def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
     candidate, control_plane, namespace
 ):
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{SHORT.name}"
-
-    async def story() -> None:
-        async with candidate("restored", SHORT) as election, candidate("rival", SHORT) as rival:
-            assert await election.win() == 1
-            assert not await election.is_overtaken()
-            keeping = asyncio.create_task(election.keep())
-            async with asyncio.timeout(GENEROUS_S):
-                await election.rise(18, "a SideCar obeys epoch 17")
-            with control_plane.api() as api:
-                lease = api.get(path)
-            assert lease["spec"]["leaseTransitions"] == election.epoch == 18
-            assert lease["metadata"]["annotations"] == {RISEN: "a SideCar obeys epoch 17"}
-            assert not await election.is_overtaken()
-            keeping.cancel()
-            await asyncio.wait({keeping})
-            await election.leave()
-            # The next leader has a higher epoch, and the Lease shows that another operator leads.
-            assert await rival.win() == 19
-            assert await election.is_overtaken()
-
-    asyncio.run(story())
+    async with candidate("restored", SHORT) as election, candidate("rival", SHORT) as rival:
+        assert await election.win() == 1
+        assert not await election.is_overtaken()
+        keeping = asyncio.create_task(election.keep())
+        async with asyncio.timeout(GENEROUS_S):
+            await election.rise(18, "a SideCar obeys epoch 17")
+        with control_plane.api() as api:
+            lease = api.get(path)
+        assert lease["spec"]["leaseTransitions"] == election.epoch == 18
+        assert lease["metadata"]["annotations"] == {RISEN: "a SideCar obeys epoch 17"}
+        assert not await election.is_overtaken()
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await election.leave()
+        # The next leader has a higher epoch, and the Lease shows that another operator leads.
+        assert await rival.win() == 19
+        assert await election.is_overtaken()

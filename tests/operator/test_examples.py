@@ -124,7 +124,7 @@ def first_iteration(training: subprocess.Popen[str], progress: Progress, folder:
     pytest.fail("it ended without any progress")
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
 def test_the_program_of_an_example_saves_itself_and_goes_on(path: Path, tmp_path: Path):
     [job] = read_jobs(path)
@@ -148,4 +148,6 @@ def ask_for_checkpoint(
     if checkpoint.signal:
         os.kill(training.pid, signal.Signals[checkpoint.signal])
     else:
-        subprocess.run([placed(word, folder) for word in checkpoint.command], check=True)
+        subprocess.run(
+            [placed(word, folder) for word in checkpoint.command], check=True, timeout=240.0
+        )

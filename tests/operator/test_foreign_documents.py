@@ -65,7 +65,8 @@ def deeply(act: Callable[[], object]) -> None:
     try:
         thread = threading.Thread(target=act)
         thread.start()
-        thread.join()
+        thread.join(240.0)
+        assert not thread.is_alive()
     finally:
         sys.setrecursionlimit(before)
         threading.stack_size(size)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import re
 from pathlib import Path
@@ -21,6 +23,7 @@ print(before - resident_kb())
 """
 
 
+@pytest.mark.processes
 def test_memory_that_is_freed_between_kept_blocks_is_returned() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=240

@@ -69,27 +69,8 @@ def test_every_change_of_gpus_is_named_for_what_it_is():
     assert move["nodes"] == [{"name": "n2", "gpuIds": [0]}]
 
 
-def test_what_is_written_again_is_no_decision():
-    status = Status().decided(make_placement(n1=(0,)), now=1.0)
-    first = written(status)
-    farther = Status(**{**_fields(status), "iteration": 500, "phase": Phase.RUNNING})
-    assert written(farther, first)["history"] == first["history"]
-
-
 def _fields(status):
     return {name: getattr(status, name) for name in status.__dataclass_fields__}
-
-
-def test_what_a_change_has_cost_is_added_when_it_is_known():
-    status = Status().decided(make_placement(n1=(0,)), now=1.0)
-    first = written(status)
-    second = written(Status(**{**_fields(status), "reshape_seconds": 1.25}), first)
-    assert second["history"][-1]["costSeconds"] == 1.25
-    changed = Status(**{**_fields(status), "reshape_seconds": 1.25}).decided(None, now=2.0)
-    assert [entry.get("costSeconds") for entry in written(changed, second)["history"]] == [
-        1.25,
-        None,
-    ]
 
 
 def test_all_parts_of_the_cost_of_a_change_are_added():

@@ -13,7 +13,6 @@ from dloperator.podspecs.host_ports import (
     first_port,
     meeting_port,
 )
-from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.stages import Stage, staged
 
 LONG = 10**6
@@ -40,36 +39,11 @@ def test_a_block_of_a_former_range_shares_no_port_with_a_new_one():
     assert choose_block("a", pods, moved) == 20_000, "a job keeps the ports that its pods have"
 
 
-@pytest.mark.parametrize("first", ["9" * 5000, "65500", "22", "٢٠٠٠٠", "", "-20000"])
-def test_an_annotation_that_names_no_block_is_no_port(first):
-    assert first_port(pod("a", first)) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("20000", "no range of ports"),
-        ("a-b", "no range of ports"),
-        ("20000-20098", "no room for a job"),
-        ("80-20000", "no room for a job"),
-        ("65000-70000", "no room for a job"),
-    ],
-)
-def test_a_range_without_room_for_a_job_is_refused(text, said):
-    with pytest.raises(ValueError, match=said):
-        PodSettings(host_ports=text)
-
-
 @given(st.integers(0, 2**53), st.integers(0, 200))
 def test_the_processes_of_a_start_meet_within_the_block(generation, processes):
     port = meeting_port(20_000, generation, processes)
     assert port >= 20_000 + OWN
     assert port + min(processes, BLOCK - OWN) <= 20_000 + BLOCK
-
-
-def test_the_next_start_meets_elsewhere():
-    ports = [meeting_port(20_000, generation, 8) for generation in range(1, 8)]
-    assert len({port // 8 for port in ports}) == len(ports)
 
 
 @pytest.fixture

@@ -5,14 +5,11 @@ import copy
 import pytest
 
 from dlcontrol.situation.status import Status
-from dlcore.model import JobId, NodeName, Placement
-from dlkube.names import Name
+from dlcore.model import NodeName, Placement
 from dloperator.jobs.entries import (
     Circumstances,
     Jobs,
     Specs,
-    job_id,
-    name_of,
     status_document,
     template_condition,
 )
@@ -65,11 +62,6 @@ def test_what_may_not_change_while_the_job_has_anything_may_do_so_when_it_has_no
     assert entry.job.template["spec"]["containers"][0]["image"] == "another"
 
 
-def test_names_and_ids_are_each_others():
-    assert job_id(Name("lab", "job")) == "lab/job"
-    assert name_of(JobId("lab/job")) == Name("lab", "job")
-
-
 def test_what_is_as_it_was_is_the_same_object(jobs):
     made = with_status(document(), HAS_GPUS)
     entry = jobs.read(made)
@@ -93,27 +85,6 @@ def test_a_spec_that_cannot_be_read_leaves_the_job_and_is_told(jobs):
     assert "spec.gpus.options" in entry.problem
     healed = jobs.read(changed(changed(made), priority=3))
     assert (healed.problem, healed.job.priority) == ("", 3)
-
-
-def test_what_may_not_change_while_it_runs_does_not_and_is_told(jobs):
-    made = with_status(document(), HAS_GPUS)
-    before = jobs.read(made)
-    template = copy.deepcopy(made["spec"]["template"])
-    template["spec"]["containers"][0]["image"] = "another"
-    entry = jobs.read(changed(made, template=template))
-    assert entry.job is before.job
-    assert "spec.template" in entry.problem
-    assert "change it back" in entry.problem
-
-
-def test_what_waits_may_change_at_will(jobs):
-    made = document()
-    jobs.read(made)
-    template = copy.deepcopy(made["spec"]["template"])
-    template["spec"]["containers"][0]["image"] = "another"
-    entry = jobs.read(changed(made, template=template))
-    assert entry.problem == ""
-    assert entry.job.template["spec"]["containers"][0]["image"] == "another"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from dlkube.watches.mirror import (
     Mirrors,
     version_of,
 )
-from dloperator.nodes import other_pods
 from dloperator.nodes.other_pods import Neighbours
+from tests.loops import on_loop
 
 JOB = Name("lab", "job")
 
@@ -40,40 +39,6 @@ def test_the_newest_version_stays_in_whatever_order_they_come(mirror, order):
     for version in order:
         mirror.show(document(version))
     assert version_of(mirror.objects[JOB]) == 9
-
-
-def test_who_has_written_which_field_is_not_remembered(mirror):
-    shown = document(3)
-    shown["metadata"]["managedFields"] = [{"manager": "kubectl"}]
-    mirror.show(shown)
-    assert mirror.get(JOB) == document(3)
-
-
-def test_names_and_short_texts_of_all_objects_are_kept_once(mirror):
-    long = "echo " * 20
-    for name in ("a", "b"):
-        container = {"image": "trainer:1", "command": ["sh", "-c", long]}
-        shown = document(3, name) | {"spec": {"containers": [container]}}
-        # As answers of the API server come, each with texts of its own.
-        mirror.show(json.loads(json.dumps(shown)))
-    first, second = (mirror.get(Name("lab", name)) for name in ("a", "b"))
-    assert first["spec"] == second["spec"]
-    assert first["metadata"]["namespace"] is second["metadata"]["namespace"]
-    [one], [other] = (each["spec"]["containers"] for each in (first, second))
-    assert one["image"] is other["image"]
-    assert all(name is same for name, same in zip(one, other, strict=True))
-    # Long texts differ from object to object, so that a table of them costs more than it saves.
-    assert one["command"][2] is not other["command"][2]
-
-
-def test_a_job_is_met_when_it_comes_and_not_when_we_write():
-    mirrors = Mirrors()
-    met: list[Name] = []
-    mirrors.meet = met.append
-    mirrors.jobs.show(document(3))
-    mirrors.jobs.show(document(4), is_ours=True)
-    mirrors.pods.show(document(5))
-    assert met == [JOB]
 
 
 def written(version, **changes):
@@ -126,12 +91,6 @@ def test_what_anybody_else_may_have_written_is_news(heard, theirs):
     mirrors, told = heard
     mirrors.jobs.show(theirs)
     assert told == ["woken", "met"]
-
-
-def test_versions_are_numbers(mirror):
-    mirror.show(document(99))
-    mirror.show(document(100))
-    assert version_of(mirror.objects[JOB]) == 100
 
 
 def test_who_is_told_is_told_once_of_each_change(mirror, changes):
@@ -263,43 +222,19 @@ class Neighbourhood:
         (("DELETED", foreign("old", 12, 1)), 0),
     ],
 )
-def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
-    async def story():
-        there = Neighbourhood()
-        following = await there.follow(foreign("old", 5, 1))
-        await there.settle()
-        there.server.may_answer.clear()
-        there.server.listed.clear()
-        # As a new leader does it; the list is as of version 10.
-        listing = asyncio.create_task(there.neighbours.list_all())
-        await there.server.listed.wait()
-        await there.show(*event)
-        there.server.may_answer.set()
-        await listing
-        await there.settle()
-        assert there.cpus == cpus
-        following.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
-
-
-def test_events_that_are_older_than_a_list_take_back_nothing(monkeypatch):
-    monkeypatch.setattr(other_pods, "REST_S", 0.0)
-
-    async def story():
-        there = Neighbourhood()
-        following = await there.follow(foreign("a", 5, 1), foreign("b", 6, 1))
-        await there.settle()
-        there.server.listing = Listing([foreign("a", 15, 4)], "20")
-        await there.neighbours.list_all()
-        assert there.cpus == 4
-        await there.show("MODIFIED", foreign("a", 14, 2))
-        await there.show("MODIFIED", foreign("b", 16, 8))
-        assert there.cpus == 4
-        await there.show()
-        assert there.server.watched_from == ["10", "20"]
-        await there.show("MODIFIED", foreign("a", 21, 5))
-        assert there.cpus == 5
-        following.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
+    there = Neighbourhood()
+    following = await there.follow(foreign("old", 5, 1))
+    await there.settle()
+    there.server.may_answer.clear()
+    there.server.listed.clear()
+    # As a new leader does it; the list is as of version 10.
+    listing = asyncio.create_task(there.neighbours.list_all())
+    await there.server.listed.wait()
+    await there.show(*event)
+    there.server.may_answer.set()
+    await listing
+    await there.settle()
+    assert there.cpus == cpus
+    following.cancel()

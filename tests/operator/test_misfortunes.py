@@ -32,7 +32,7 @@ QUICK = {
     # Longer than a machine stands still: a story mends a pod within twice this time, and a node within the next one.
     "rules.stuckSeconds": 5,
     "rules.mostSetbacks": 1,
-    "rules.lostSeconds": 20,
+    "rules.lostSeconds": 60,
     "dialing.waitSeconds": 2,
     "dialing.longestPauseSeconds": 0.5,
     "dialing.refusedPauseSeconds": 0.5,
@@ -102,12 +102,6 @@ def runs(stage: Stage, name: str, pod: str) -> bool:
     return pod in stage.kubelets.pids() and stage.phase(name) == "Running"
 
 
-def runs_somewhere(stage: Stage, name: str) -> bool:
-    return any(
-        pod.startswith(f"{name}-") and runs(stage, name, pod) for pod in stage.kubelets.pids()
-    )
-
-
 def iteration(stage: Stage, name: str) -> int:
     done: int = stage.status(name).get("progress", {}).get("iteration", 0)
     return done
@@ -124,79 +118,13 @@ def counts(stage: Stage, name: str) -> tuple[int, int]:
 # --- pods that were taken -----------------------------------------------------------------
 
 
-def test_a_job_whose_pod_is_evicted_by_its_node_is_started_anew(stage: Stage):
-    submit(stage, "evicted", iterations=LONG)
-    stage.wait(lambda: runs(stage, "evicted", "evicted-1"))
-    stage.kubelets.ails.evicted["evicted-1"] = "The node was low on resource: memory."
-    assert "low on resource: memory" in told(stage, "evicted", "Evicted")
-    stage.wait(lambda: runs(stage, "evicted", "evicted-2"))
-    assert counts(stage, "evicted") == (0, 1)
-
-
-def test_a_job_on_a_cordoned_node_goes_on_until_it_is_drained_and_then_elsewhere(stage: Stage):
-    submit(stage, "drained", iterations=20_000)
-    stage.wait(lambda: runs(stage, "drained", "drained-1"))
-    old = node_of(stage, "drained")
-    stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": True}})
-    try:
-        submit(stage, "other", iterations=LONG)
-        stage.wait(lambda: runs(stage, "other", "other-1"))
-        assert node_of(stage, "other") != old, "nothing new comes to a cordoned node"
-        before = iteration(stage, "drained")
-        stage.wait(lambda: iteration(stage, "drained") > before)
-        assert node_of(stage, "drained") == old, "what runs there goes on"
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": "drained-1", "namespace": stage.namespace},
-        }
-        stage.api.post(f"{pod_path(stage, 'drained-1')}/eviction", eviction)
-        assert "drained" in told(stage, "drained", "Drained")
-        stage.wait(lambda: runs(stage, "drained", "drained-2"))
-        assert node_of(stage, "drained") != old
-        assert counts(stage, "drained") == (0, 1)
-    finally:
-        stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"unschedulable": None}})
-
-
-def test_a_job_leaves_a_node_with_a_notice_by_a_checkpoint_before_it_is_evicted(stage: Stage):
-    submit(stage, "warned", iterations=LONG)
-    stage.wait(lambda: runs(stage, "warned", "warned-1") and iteration(stage, "warned") > 0)
-    old = node_of(stage, "warned")
-    node = stage.api.get(f"/api/v1/nodes/{old}")
-    notice = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
-    taints = node["spec"].get("taints", [])
-    stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"taints": [*taints, notice]}})
-    try:
-        stage.wait(lambda: runs(stage, "warned", "warned-2"))
-        assert node_of(stage, "warned") != old
-        # It saved itself and went on from there, which is no failure and no pod that was lost.
-        assert stage.status("warned")["progress"]["iteration"] > 0
-        assert counts(stage, "warned") == (0, 0)
-    finally:
-        stage.api.merge(f"/api/v1/nodes/{old}", {"spec": {"taints": taints}})
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_a_job_whose_pod_is_deleted_by_hand_is_started_anew(stage: Stage, force: bool):
-    name = "forced" if force else "deleted"
-    submit(stage, name, iterations=LONG)
-    stage.wait(lambda: runs(stage, name, f"{name}-1"))
-    query = {"gracePeriodSeconds": 0} if force else {}
-    stage.api.delete(pod_path(stage, f"{name}-1"), **query)
-    assert "was deleted" in told(stage, name, "PodDeleted")
-    stage.wait(lambda: runs(stage, name, f"{name}-2"))
-    assert counts(stage, name) == (0, 1)
-
-
-def test_a_pod_that_its_kubelet_does_not_take_is_tried_again(stage: Stage):
-    why = ("OutOfpods", "Node didn't have enough resource: pods, requested: 1")
-    stage.kubelets.ails.rejects.update(dict.fromkeys(NODES, why))
-    submit(stage, "rejected", iterations=LONG)
-    assert "enough resource: pods" in told(stage, "rejected", "OutOfpods")
-    stage.kubelets.ails.rejects.clear()
-    stage.wait(lambda: stage.phase("rejected") == "Running")
-    assert counts(stage, "rejected")[0] == 0
+def test_a_job_whose_pod_is_deleted_by_hand_is_started_anew(stage: Stage):
+    submit(stage, "deleted", iterations=LONG)
+    stage.wait(lambda: runs(stage, "deleted", "deleted-1"))
+    stage.api.delete(pod_path(stage, "deleted-1"))
+    assert "was deleted" in told(stage, "deleted", "PodDeleted")
+    stage.wait(lambda: runs(stage, "deleted", "deleted-2"))
+    assert counts(stage, "deleted") == (0, 1)
 
 
 # --- pods that fail -----------------------------------------------------------------------
@@ -215,18 +143,6 @@ def test_running_out_of_memory_is_the_jobs_own_failure(stage: Stage):
     finished = condition(stage, "greedy", "Finished")
     assert finished["reason"] == "BackoffLimitExceeded"
     assert "more memory than its limit" in finished["message"]
-
-
-def test_an_init_container_that_fails_is_the_jobs_own_failure(stage: Stage):
-    stage.kubelets.ails.inits["fetch"] = 3
-    document = stage.make_job("unfetched", iterations=BRIEF)
-    document["spec"]["backoffLimit"] = 0
-    pod = document["spec"]["template"]["spec"]
-    pod["initContainers"] = [{"name": "fetch", "image": "fetch"}]
-    stage.api.post(stage.path(), document)
-    assert "init container fetch" in told(stage, "unfetched", "InitContainerFailed")
-    status = stage.wait_for_phase("unfetched", "Failed")
-    assert "init container fetch ended with exit code 3" in status["message"]
 
 
 # --- pods that do not start ---------------------------------------------------------------
@@ -249,36 +165,15 @@ def test_an_image_that_cannot_be_pulled_is_told_and_given_up_after_a_limit(stage
     stage.wait_for_phase("neighbour", "Completed")
 
 
-def test_a_name_that_is_no_image_is_the_jobs_own_failure(stage: Stage):
-    name = {"reason": "InvalidImageName", "message": 'couldn\'t parse image name "Lab:1:1"'}
-    stage.kubelets.ails.waits["lab/wrong"] = name
-    submit(stage, "misnamed", image="lab/wrong", backoffLimit=0)
-    status = stage.wait_for_phase("misnamed", "Failed")
-    assert "couldn't parse image name" in status["message"]
-    assert counts(stage, "misnamed") == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("reason", "message", "shown"),
-    [
-        ("CreateContainerConfigError", 'secret "token" not found', "CreateContainerConfigError"),
-        ("CreateContainerError", "context deadline exceeded", "CreateContainerError"),
-        ("ContainerCreating", "", "NotStarted"),
-    ],
-)
-def test_a_pod_that_waits_says_so_and_starts_when_what_it_waits_for_is_there(
-    stage: Stage, reason: str, message: str, shown: str
-):
-    name = f"waits-{reason.lower()}"
-    waiting = {"reason": reason} | ({"message": message} if message else {})
+def test_a_pod_that_waits_says_so_and_starts_when_what_it_waits_for_is_there(stage: Stage):
+    waiting = {"reason": "CreateContainerConfigError", "message": 'secret "token" not found'}
     stage.kubelets.ails.waits["lab/waits"] = waiting
-    submit(stage, name, image="lab/waits")
-    said = told(stage, name, shown)
-    assert (message or f"kubectl describe pod {name}-1") in said
-    shows = condition(stage, name, "Initialized")
-    assert (shows["status"], shows["reason"]) == ("False", shown)
+    submit(stage, "waits", image="lab/waits")
+    assert waiting["message"] in told(stage, "waits", waiting["reason"])
+    shows = condition(stage, "waits", "Initialized")
+    assert (shows["status"], shows["reason"]) == ("False", waiting["reason"])
     stage.kubelets.ails.waits.clear()
-    stage.wait_for_phase(name, "Completed")
+    stage.wait_for_phase("waits", "Completed")
 
 
 # --- nodes that are lost ------------------------------------------------------------------
@@ -316,30 +211,6 @@ def test_what_a_lost_node_had_stays_unavailable_until_its_end_is_proven(stage: S
     assert counts(stage, "lost")[0] == 0
     stage.api.delete(stage.path("lost"))
     stage.wait_for_phase("next", "Completed")
-
-
-def test_what_trains_on_a_node_goes_on_while_its_kubelet_is_started_anew(stage: Stage):
-    submit(stage, "steady", iterations=LONG)
-    pod = pod_of(stage, "steady")
-    node, trainings = node_of(stage, "steady"), stage.kubelets.trainings(pod)
-    assert trainings
-    say_ready(stage.api, node, "False")
-    # It needs all of a node, and the other one is free, so that it shows that this was seen.
-    submit(stage, "next", gpus={"options": [4]}, iterations=LONG)
-    pod_of(stage, "next")
-    assert node_of(stage, "next") not in ("", node)
-    submit(stage, "third", iterations=LONG)
-    stage.wait(lambda: "not ready" in condition(stage, "third", "Scheduled").get("message", ""))
-    assert runs(stage, "steady", pod)
-    say_ready(stage.api, node, "Unknown")
-    told(stage, "steady", "NodeLost")
-    say_ready(stage.api, node, "False")
-    submit(stage, "fourth")
-    stage.wait(lambda: "not ready" in condition(stage, "fourth", "Scheduled").get("message", ""))
-    say_ready(stage.api, node, "True")
-    stage.wait(lambda: runs(stage, "steady", pod) and runs_somewhere(stage, "third"))
-    assert stage.kubelets.trainings(pod) == trainings
-    assert counts(stage, "steady") == (0, 0)
 
 
 @pytest.mark.parametrize("answers", [True, False])

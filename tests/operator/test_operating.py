@@ -1,9 +1,12 @@
 """Jobs from ``kubectl apply`` to their end: a real control plane, real SideCars and trainings."""
 
+import sys
+from functools import partial
+
 import pytest
 
 from dlkube import names
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import PATIENCE_S, Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -12,19 +15,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 def stage(control_plane, namespace, tmp_path):
     with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
         yield stage
-
-
-def test_a_job_trains_to_its_end_and_stays_to_be_looked_at(stage: Stage):
-    stage.start_operator()
-    stage.submit("first")
-    status = stage.wait_for_phase("first", "Completed")
-    assert (status["exitCode"], status["shown"]["progress"]) == (0, "100%")
-
-    def is_let_go() -> bool:
-        (pod,) = stage.pods()
-        return pod["status"]["phase"] == "Succeeded" and "finalizers" not in pod["metadata"]
-
-    stage.wait(is_let_go)
 
 
 def conditions(stage: Stage, name: str) -> dict[str, tuple[str, str]]:
@@ -66,18 +56,28 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
     assert conditions(stage, "wrong")["TemplateValid"] == ("True", "Accepted")
 
 
-def test_running_jobs_give_up_gpus_to_one_that_comes_and_get_them_back(stage: Stage):
+@pytest.mark.story
+def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage: Stage):
     stage.start_operator(settings={"policy": "adaptive"})
-    stage.submit("old", iterations=4000)
+    stage.submit("old", iterations=10**6)
     stage.wait(lambda: stage.status("old").get("allocation", {}).get("gpus") == 4)
     stage.wait_for_phase("old", "Running")
     pids = stage.kubelets.pids()
-    stage.submit("new")
-    stage.wait_for_phase("new", "Completed")
-    stage.wait_for_phase("old", "Completed")
-    old = stage.status("old")
-    assert old["reshapes"] >= 2
-    assert set(pids) == {"old-1"}, "its pod was never replaced"
+    stage.submit("new", iterations=100)
+    status = stage.wait_for_phase("new", "Completed")
+    assert (status["exitCode"], status["shown"]["progress"]) == (0, "100%")
+    kinds = [entry["kind"] for entry in status["history"]]
+    assert (kinds[0], kinds[-1]) == ("start", "completed")
+
+    def is_let_go() -> bool:
+        (pod,) = stage.pods_of("new")
+        return pod["status"]["phase"] == "Succeeded" and "finalizers" not in pod["metadata"]
+
+    stage.wait(is_let_go)
+    stage.wait(lambda: stage.status("old")["reshapes"] >= 2 and stage.phase("old") == "Running")
+    assert stage.status("old")["allocation"]["gpus"] == 4
+    assert stage.kubelets.pids() == pids, "its pod was never replaced"
+    assert "reshape" in [entry["kind"] for entry in stage.status("old")["history"]]
     told = [message for _, message in stage.events("old")]
     assert any("from 4 to" in message and "new" in message for message in told), told
 
@@ -92,23 +92,21 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.wait(lambda: stage.pods() == [])
 
 
-@pytest.mark.parametrize("why", ["waits", "is suspended", "has a template that is refused"])
-def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage, why: str):
+def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage):
     """Where the API server holds new jobs itself, those are held, too."""
-    document = stage.make_job("idle", iterations=10)
-    document["metadata"]["finalizers"] = [names.FINALIZER]
-    if why == "waits":
-        document["spec"]["gpus"] = {"options": [64]}
-    elif why == "is suspended":
-        document["spec"]["suspend"] = True
-    else:
-        [container] = document["spec"]["template"]["spec"]["containers"]
-        container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
+    jobs = {name: stage.make_job(name, iterations=10) for name in ("waits", "suspended", "refused")}
+    jobs["waits"]["spec"]["gpus"] = {"options": [64]}
+    jobs["suspended"]["spec"]["suspend"] = True
+    [container] = jobs["refused"]["spec"]["template"]["spec"]["containers"]
+    container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/data"}]
     stage.start_operator()
-    stage.api.post(stage.path(), document)
-    stage.wait(lambda: stage.status("idle").get("conditions"))
-    stage.api.delete(stage.path("idle"))
-    stage.wait(lambda: stage.is_gone("idle"))
+    for document in jobs.values():
+        document["metadata"]["finalizers"] = [names.FINALIZER]
+        stage.api.post(stage.path(), document)
+    for name in jobs:
+        stage.wait(partial(conditions, stage, name))
+        stage.api.delete(stage.path(name))
+        stage.wait(partial(stage.is_gone, name))
 
 
 def test_auxiliaries_live_and_die_with_the_training(stage: Stage):
@@ -132,3 +130,50 @@ def test_auxiliaries_live_and_die_with_the_training(stage: Stage):
     stage.api.merge(stage.path("job"), {"spec": {"suspend": True}})
     stage.wait_for_phase("job", "Suspended")
     stage.wait(lambda: companions() == set())
+
+
+def runs(stage: Stage, name: str, pod: str) -> bool:
+    """Whether a job trains in this pod, and has begun."""
+    status = stage.status(name)
+    has_begun = status.get("progress", {}).get("iteration", 0) > 0
+    return pod in stage.kubelets.pids() and status.get("phase") == "Running" and has_begun
+
+
+@pytest.mark.story
+def test_a_job_goes_on_when_its_pod_is_evicted_and_leaves_a_node_that_is_to_be_emptied(
+    control_plane, namespace, tmp_path
+):
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 1, "gpu-b": 1}) as stage:
+        stage.start_operator(settings={"rules.retrySeconds": 0.2})
+        stage.submit("job", iterations=10**6, gpus={"options": [1]})
+        stage.wait(lambda: runs(stage, "job", "job-1"))
+        low = "The node was low on resource: memory."
+        stage.kubelets.ails.evicted["job-1"] = low
+        stage.wait(
+            lambda: any(low in said for why, said in stage.events("job") if why == "Evicted")
+        )
+        stage.wait(lambda: runs(stage, "job", "job-2"))
+        [old] = stage.status("job")["allocation"]["nodes"]
+        notice = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+        path = f"/api/v1/nodes/{old['name']}"
+        taints = stage.api.get(path)["spec"].get("taints", [])
+        stage.api.merge(path, {"spec": {"taints": [*taints, notice]}})
+        stage.wait(lambda: runs(stage, "job", "job-3"))
+        status = stage.status("job")
+        assert status["allocation"]["nodes"] != [old]
+        # The pod that was taken counts; to leave by a checkpoint is no failure and no loss.
+        assert (status.get("failures", 0), status["restarts"]) == (0, 1)
+
+
+@pytest.mark.story
+def test_all_jobs_are_ended_before_dljob_is_uninstalled(stage: Stage):
+    stage.start_operator()
+    stage.submit("trains", iterations=10**6)
+    stage.submit("waits", suspend=True)
+    stage.wait_for_phase("trains", "Running")
+    command = [sys.executable, "-m", "dloperator.uninstalling", f"--kubeconfig={stage.plane.admin}"]
+    ended = stage.guard.spawn([*command, f"--namespace={stage.namespace}"], stage.folder / "ending")
+    assert ended.wait(PATIENCE_S) == 0, (stage.folder / "ending").read_text()
+    assert stage.is_gone("trains")
+    assert stage.is_gone("waits")
+    stage.wait(lambda: stage.pods() == [] and stage.kubelets.pids() == {})

@@ -7,35 +7,32 @@ import gc
 import pytest
 
 from dlkube.programs.own_thread import OwnThread
+from tests.loops import on_loop
 
 PATIENCE_S = 240.0
 
 
-def test_its_exception_is_that_of_its_end():
+@on_loop
+async def test_its_exception_is_that_of_its_end():
     async def fail():
         raise KeyError("why")
 
-    async def go():
-        thread = OwnThread("test", fail)
-        thread.start()
-        with pytest.raises(KeyError, match="why"):
-            await asyncio.wait_for(thread.ended, PATIENCE_S)
-        await thread.stop()
-
-    asyncio.run(go())
+    thread = OwnThread("test", fail)
+    thread.start()
+    with pytest.raises(KeyError, match="why"):
+        await asyncio.wait_for(thread.ended, PATIENCE_S)
+    await thread.stop()
 
 
-def test_it_ends_when_it_is_stopped_however_early():
+@on_loop
+async def test_it_ends_when_it_is_stopped_however_early():
     async def last():
         await asyncio.sleep(3600.0)
 
-    async def go():
-        thread = OwnThread("test", last)
-        thread.start()
-        await asyncio.wait_for(thread.stop(), PATIENCE_S)
-        assert thread.ended.cancelled()
-
-    asyncio.run(go())
+    thread = OwnThread("test", last)
+    thread.start()
+    await asyncio.wait_for(thread.stop(), PATIENCE_S)
+    assert thread.ended.cancelled()
 
 
 # An open socket leads to a ResourceWarning, which fails the test.

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlkube.constraints.foreign import is_gpu_driver, read_ways
 from dlkube.constraints.reaching import Reaching
 from dloperator.nodes.ownership import Customs, why_not_dedicated, why_not_reserved
-from dlpapers.demonstrating.examples import load_example
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import said, why_out
 from tests.servers.nodes import make_node
@@ -143,25 +141,6 @@ def test_where_our_pods_see_gpus_by_a_claim_the_driver_has_to_be_there():
         assert find(node(), reaching, customs) == ""
     reaching.show_pod(NAME, pod(asks("nvidia.com/gpu")))
     assert "requests nvidia.com/gpu" in why_not_dedicated(node(), reaching, customs)
-
-
-@pytest.mark.parametrize(
-    ("driver", "gives"),
-    [
-        ("gpu.nvidia.com", True),
-        ("gpu.example.com", True),
-        ("intel.gpu.com", True),
-        ("compute-domain.nvidia.com", False),
-        ("dranet.networking.k8s.io", False),
-    ],
-)
-def test_drivers_of_gpus_are_known_by_their_names(driver, gives):
-    assert is_gpu_driver(driver) is gives
-
-
-def test_our_own_pods_name_what_pods_of_others_may_not():
-    template = load_example("replay").document["spec"]["template"]
-    assert read_ways({"metadata": {}, **template}) is None, "is on no node"
 
 
 # --- on a cluster -----------------------------------------------------------------------------

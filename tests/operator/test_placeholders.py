@@ -26,6 +26,7 @@ from dloperator.nodes.placeholders import (
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.cleanup import Tidier
 from dloperator.podspecs.podsettings import RESTRICTED
+from tests.loops import on_loop
 from tests.servers.nodes import make_node
 
 SETTINGS = PlaceholderSettings()
@@ -80,14 +81,6 @@ def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, ima
 def test_gpus_are_ours_only_while_the_placeholder_runs_with_all_of_them(there, pod, why):
     said = why_not_ours(there, [] if pod is None else [pod])
     assert re.search(why, said) if why else said == "", said
-
-
-def test_who_waits_for_an_image_is_told_so():
-    pod = placeholder(phase="Pending")
-    waiting = {"reason": "ImagePullBackOff", "message": "cannot be pulled"}
-    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    assert why_not_ours(supply(), [pod]).endswith("(ImagePullBackOff: cannot be pulled)")
-    assert not is_lost([pod])
 
 
 def test_jobs_leave_where_others_came_first_and_where_a_placeholder_is_deleted():
@@ -243,23 +236,21 @@ def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes
     assert len(looks) == count, "nothing is left to do"
 
 
-def test_a_new_leader_looks_at_once_although_nothing_changes():
-    async def story() -> None:
-        there: Any = Api()
-        mirrors = Mirrors()
-        node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
-        node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
-        mirrors.nodes.show(node)
-        tidier = Tidier(
-            there,
-            mirrors,
-            specs=Specs(),
-            reservations=reservations_of(there, mirrors),
-            warn=lambda *_: None,
-        )
-        running = asyncio.create_task(tidier.run())
-        await there.was_asked.wait()
-        assert there.made == [placeholder_name("n1")]
-        running.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_a_new_leader_looks_at_once_although_nothing_changes():
+    there: Any = Api()
+    mirrors = Mirrors()
+    node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
+    node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
+    mirrors.nodes.show(node)
+    tidier = Tidier(
+        there,
+        mirrors,
+        specs=Specs(),
+        reservations=reservations_of(there, mirrors),
+        warn=lambda *_: None,
+    )
+    running = asyncio.create_task(tidier.run())
+    await there.was_asked.wait()
+    assert there.made == [placeholder_name("n1")]
+    running.cancel()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.operator.stages import TAINT, Stage, staged
+from tests.operator.stages import Stage, staged
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -38,6 +38,8 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             }
         )
         yield stage
+    with control_plane.api() as api:
+        remove_namespace(api, namespace)
 
 
 @pytest.fixture(autouse=True)
@@ -101,26 +103,6 @@ def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
     return sentence
 
 
-def test_a_pod_that_asks_more_than_any_node_has_is_told_so(stage: Stage) -> None:
-    submit(stage, "vast", cpu="100")
-    told = wait_for_reason(stage, "vast", "PodFitsNowhere")
-    assert "its pod asks 100 cpu; the most that any node of the pool has at all is 64 cpu" in told
-    assert stage.pods() == []
-
-
-def test_what_others_ask_counts_until_they_are_gone(stage: Stage) -> None:
-    use(stage, "room-a", "60")
-    use(stage, "room-b", "50")
-    submit(stage, "job", cpu="20")
-    told = wait_for_reason(stage, "job", "NoRoomForPod")
-    assert (
-        "its pod asks 20 cpu; the most that any node of the pool has free is 14 cpu (room-b)"
-        in told
-    )
-    stage.api.delete(pod_path(stage, "others-room-b"), gracePeriodSeconds=0)
-    assert node_of(stage, "job") == "room-b"
-
-
 def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> None:
     use(stage, "room-a", "30")
     for number in range(3):
@@ -131,74 +113,6 @@ def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> Non
         text for n in range(3) for reason, text in stage.events(f"job-{n}") if "nschedul" in reason
     ]
     assert unscheduled == []
-
-
-def test_taints_and_selectors_of_nodes_are_heeded_and_told(stage: Stage) -> None:
-    taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
-    stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [TAINT, taint]}})
-    try:
-        submit(stage, "elsewhere", gpus={"options": [1]})
-        here = {"nodeSelector": {"kubernetes.io/hostname": "room-a"}}
-        submit(stage, "kept-off", gpus={"options": [1]}, pod=here)
-        tolerant = here | {"tolerations": [{"key": "team", "operator": "Exists"}]}
-        submit(stage, "tolerant", gpus={"options": [1]}, pod=tolerant)
-        told = wait_for_reason(stage, "kept-off", "PodFitsNowhere")
-        assert "its pod may be on none of the 2 nodes of the pool" in told
-        assert "1 with the taint team=red:NoSchedule, which it does not tolerate" in told
-        assert "1 with labels that its nodeSelector or node affinity does not match" in told
-        assert node_of(stage, "elsewhere") == "room-b"
-        assert node_of(stage, "tolerant") == "room-a"
-    finally:
-        stage.api.merge("/api/v1/nodes/room-a", {"spec": {"taints": [TAINT]}})
-    assert node_of(stage, "kept-off") == "room-a"
-
-
-def make_volume(stage: Stage, node: str) -> str:
-    """Let there be a claim whose volume is on this node's own disk, and return its name."""
-    name = f"data-{stage.namespace}"
-    term = {
-        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
-    }
-    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
-    volume = common | {
-        "capacity": {"storage": "1Gi"},
-        "local": {"path": "/data"},
-        "claimRef": {"namespace": stage.namespace, "name": "data"},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
-    }
-    metadata = {"name": name}
-    stage.api.post(
-        "/api/v1/persistentvolumes",
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": volume},
-    )
-    claim = common | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
-    stage.api.post(
-        f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims",
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "data"},
-            "spec": claim,
-        },
-    )
-    return name
-
-
-def test_a_job_goes_where_its_volume_is_and_waits_until_there_is_one(stage: Stage) -> None:
-    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    # Something that would be filled up first, were the volume not elsewhere.
-    submit(stage, "small", gpus={"options": [1]})
-    first = node_of(stage, "small")
-    other = "room-b" if first == "room-a" else "room-a"
-    submit(stage, "reader", gpus={"options": [1]}, pod={"volumes": claims})
-    told = wait_for_reason(stage, "reader", "PodFitsNowhere")
-    assert "2 because the PersistentVolumeClaim data does not exist" in told
-    volume = make_volume(stage, other)
-    try:
-        assert node_of(stage, "reader") == other
-    finally:
-        stage.api.delete(f"/api/v1/persistentvolumes/{volume}")
-        stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims/data")
 
 
 def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) -> None:

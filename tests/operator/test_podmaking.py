@@ -14,7 +14,7 @@ from dlcore.problems import WrongDocument
 from dlkube import names
 from dloperator.podspecs import building
 from dloperator.podspecs.building import make_trainer
-from dloperator.podspecs.podsettings import Bringing, GpuAccess, PodSettings
+from dloperator.podspecs.podsettings import GpuAccess, PodSettings
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -133,12 +133,6 @@ def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
     assert "--checkpoint-memory-path=/dljob-checkpoints" in command
 
 
-def test_memory_of_unknown_origin_keeps_a_gpu_for_as_long_as_the_operator_says():
-    assert "--release-seconds=90" in trainer(made(release_seconds=90.0))["command"]
-    # Without it nothing but the proof of the memory releases a GPU.
-    assert not [each for each in trainer(made())["command"] if "--release-seconds" in each]
-
-
 def test_a_pattern_is_no_variable_of_kubernetes():
     (pattern,) = [word for word in trainer(made())["command"] if "--progress-log" in word]
     assert pattern.endswith("$$(x)")
@@ -191,12 +185,6 @@ def test_it_stays_where_nothing_is_heard_of_the_node_unless_its_user_says_for_ho
     assert stays_if(operator="Exists", effect="NoSchedule") == list(away)
 
 
-def test_without_any_affinity_there_is_one_term():
-    affinity = made(lambda spec: spec["template"]["spec"].pop("affinity"))["spec"]["affinity"]
-    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert len(required["nodeSelectorTerms"]) == 1
-
-
 @pytest.mark.parametrize(("asked", "given"), [(None, 120), (30, 120), (600, 600)])
 def test_the_kubelet_waits_for_checkpoint_and_grace(asked, given):
     def ask(spec):
@@ -204,18 +192,6 @@ def test_the_kubelet_waits_for_checkpoint_and_grace(asked, given):
             spec["template"]["spec"]["terminationGracePeriodSeconds"] = asked
 
     assert made(ask)["spec"]["terminationGracePeriodSeconds"] == given
-
-
-def test_what_is_brought_in_complies_with_restricted_pod_security():
-    pod = made()
-    installer = pod["spec"]["initContainers"][0]
-    assert installer["image"] == "sidecar:9"
-    context = installer["securityContext"]
-    assert context["runAsNonRoot"] is True
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert set(installer["resources"]) == {"requests", "limits"}
 
 
 def test_it_belongs_to_its_job_and_stays_until_its_end_is_proven():
@@ -233,16 +209,6 @@ def test_names_are_names_and_no_two_are_one(length):
     made = [building.trainer_name(stem, serial) for stem in stems for serial in (1, 2**40)]
     assert len(set(made)) == 4
     assert max(map(len, made)) <= 63
-
-
-def test_gpus_are_seen_by_class_and_variable_and_not_where_they_are_virtual():
-    real = made(runtime_class="nvidia")
-    assert real["spec"]["runtimeClassName"] == "nvidia"
-    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in trainer(real)["env"]
-    virtual = made(virtual_gpus=True)
-    assert "runtimeClassName" not in virtual["spec"]
-    assert "--no-gpus-expected" in trainer(virtual)["command"]
-    assert all(each["name"] != "NVIDIA_VISIBLE_DEVICES" for each in trainer(virtual)["env"])
 
 
 @pytest.mark.parametrize("mark", ["cdi.k8s.io/gpus", "nvidia.cdi.k8s.io/container.board"])
@@ -346,20 +312,6 @@ def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, k
         assert len(installers) == 1
 
 
-def test_how_the_sidecar_comes_can_be_said():
-    new, old = "containerd://2.2.9", "containerd://1.7.0"
-    assert len(made_on(new, sidecar=Bringing.INIT)["spec"]["initContainers"]) == 2
-    pod = made_on(old, sidecar=Bringing.IMAGE, pull_policy="Never")
-    (image,) = [each["image"] for each in pod["spec"]["volumes"] if "image" in each]
-    assert image == {"reference": "sidecar:9", "pullPolicy": "Never"}
-
-
-def test_the_init_container_takes_the_class_guaranteed_from_no_pod():
-    (installer, _) = made(init_cpu="250m", init_memory="64Mi")["spec"]["initContainers"]
-    amounts = {"cpu": "250m", "memory": "64Mi"}
-    assert installer["resources"] == {"requests": amounts, "limits": amounts}
-
-
 def test_what_makes_clusters_smaller_and_a_mesh_leave_a_training_alone():
     notes = made()["metadata"]["annotations"]
     assert notes["karpenter.sh/do-not-disrupt"] == "true"
@@ -371,20 +323,6 @@ def test_what_makes_clusters_smaller_and_a_mesh_leave_a_training_alone():
         spec["template"]["metadata"]["annotations"] = own
 
     assert made(differ)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
-
-
-def test_devices_of_the_network_are_its_users_to_request():
-    def ask(spec):
-        container = spec["template"]["spec"]["containers"][0]
-        container["resources"] = {"limits": {"nvidia.com/hostdev": 1, "rdma/hca": 1}}
-
-    assert trainer(made(ask))["resources"]["limits"]["nvidia.com/hostdev"] == 1
-
-
-def test_an_interpreter_and_secrets_for_the_image_are_named_where_they_are_set():
-    pod = made(python="/opt/conda/bin/python", pull_secrets=("registry", "ours"))
-    assert trainer(pod)["command"][1:3] == ["--python", "/opt/conda/bin/python"]
-    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "ours"}]
 
 
 def test_auxiliaries_see_no_gpus_whatever_their_image_says():
@@ -440,12 +378,6 @@ def checkpoints_in(path: str, *variables: dict[str, str]) -> tuple[list[str], di
 
     container = trainer(made(change))
     return container["command"], {each["name"]: each.get("value", "") for each in container["env"]}
-
-
-def test_the_training_finds_the_folder_of_its_checkpoints_by_a_variable():
-    command, variables = checkpoints_in("/ckpt")
-    assert variables["DLJOB_CHECKPOINT_DIR"] == "/ckpt"
-    assert "--checkpoint-path=/ckpt" in command
 
 
 def test_a_path_may_refer_to_the_folder_that_the_container_names():

@@ -17,11 +17,10 @@ import pytest
 from dlkube import names
 from dloperator.nodes import placeholders
 from dloperator.podspecs import podsettings
-from tests.operator.kubelets import ROOT
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Refused
-from tests.servers.namespaces import make_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace
 from tests.servers.nodes import add_nodes, make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -104,6 +103,7 @@ def ground(installed):
         )
         yield ground
         admin.delete("/api/v1/nodes/power-a", gracePeriodSeconds=0)
+        remove_namespace(admin, ground.namespace)
 
 
 # --- pods
@@ -126,27 +126,25 @@ def twice_owned(document: Json) -> None:
     document["metadata"]["ownerReferences"].append(owner)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        without_owner,
-        owned(kind="ReplicaSet", apiVersion="apps/v1"),
-        owned(apiVersion="dljob.io.evil/v1alpha1"),
-        owned(controller=False),
-        labelled("another"),
-        twice_owned,
-    ],
-)
-def test_it_makes_no_pod_that_no_job_controls(ground, change):
-    document = ground.pod_of_job("made")
-    change(document)
-    why = ground.why_not(lambda api: api.post(ground.pods(), document, dryRun="All"))
-    assert "only pods that a DLJob controls" in why, why
+UNCONTROLLED: list[Change] = [
+    without_owner,
+    owned(kind="ReplicaSet", apiVersion="apps/v1"),
+    owned(apiVersion="dljob.io.evil/v1alpha1"),
+    owned(controller=False),
+    labelled("another"),
+    twice_owned,
+]
 
 
-def test_it_makes_the_pods_of_jobs(ground):
+@pytest.mark.story
+def test_it_makes_the_pods_of_jobs_and_no_pod_that_no_job_controls(ground):
     document = ground.pod_of_job("made")
     assert not ground.why_not(lambda api: api.post(ground.pods(), document, dryRun="All"))
+    for change in UNCONTROLLED:
+        changed = ground.pod_of_job("made")
+        change(changed)
+        why = ground.why_not(lambda api, p=changed: api.post(ground.pods(), p, dryRun="All"))
+        assert "only pods that a DLJob controls" in why, why
 
 
 def test_it_makes_no_pod_where_a_pod_may_do_everything(ground):
@@ -180,29 +178,27 @@ def put_into_container(**fields: Any) -> Change:
     return lambda document: document["spec"]["containers"][0].update(fields)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda _: None, ""),
-        (owned(kind="DaemonSet", apiVersion="apps/v1"), "only pods that a DLJob controls"),
-        (owned(name="power-b"), "only pods that a DLJob controls"),
-        (put(volumes=[{"name": "v", "secret": {"secretName": "any"}}]), "without volumes"),
-        (put(hostNetwork=True), "PodSecurity"),
-        (put(automountServiceAccountToken=True), "without volumes"),
-        (put_into_container(command=["sh"]), "without volumes"),
-        (put_into_container(env=[{"name": "a", "value": "b"}]), "without volumes"),
-        (put_into_container(securityContext={"privileged": True}), "PodSecurity"),
-    ],
-)
-def test_of_placeholders_it_makes_what_does_nothing(ground, placeholder, change, why):
-    change(placeholder)
+PLACEHOLDERS: list[tuple[Change, str]] = [
+    (lambda _: None, ""),
+    (owned(kind="DaemonSet", apiVersion="apps/v1"), "only pods that a DLJob controls"),
+    (owned(name="power-b"), "only pods that a DLJob controls"),
+    (put(volumes=[{"name": "v", "secret": {"secretName": "any"}}]), "without volumes"),
+    (put(hostNetwork=True), "PodSecurity"),
+    (put(automountServiceAccountToken=True), "without volumes"),
+    (put_into_container(command=["sh"]), "without volumes"),
+    (put_into_container(env=[{"name": "a", "value": "b"}]), "without volumes"),
+    (put_into_container(securityContext={"privileged": True}), "PodSecurity"),
+]
+
+
+def test_of_placeholders_it_makes_what_does_nothing_and_at_home_only(ground, placeholder):
     path = ADMIN_PATH.format(HOME, "").rstrip("/")
-    said = ground.why_not(lambda api: api.post(path, placeholder, dryRun="All"))
-    assert why in said
-    assert bool(said) is bool(why), said
-
-
-def test_a_placeholder_is_made_at_home_only(ground, placeholder):
+    for change, why in PLACEHOLDERS:
+        changed = copy.deepcopy(placeholder)
+        change(changed)
+        said = ground.why_not(lambda api, p=changed: api.post(path, p, dryRun="All"))
+        assert why in said
+        assert bool(said) is bool(why), said
     placeholder["metadata"]["namespace"] = ground.namespace
     why = ground.why_not(lambda api: api.post(ground.pods(), placeholder, dryRun="All"))
     assert "only pods that a DLJob controls" in why
@@ -216,32 +212,28 @@ def ours(ground):
     ground.admin.delete(ground.pods("ours"), gracePeriodSeconds=0)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"metadata": {"finalizers": []}}, ""),
-        ({"metadata": {"finalizers": [names.PROOF_FINALIZER, "another/one"]}}, "changes nothing"),
-        ({"metadata": {"labels": {"mine": "y"}}}, "changes nothing"),
-        ({"metadata": {"annotations": {"a": "b"}}}, "changes nothing"),
-        ({"metadata": {"ownerReferences": None}}, "changes nothing"),
-        ({"spec": {"activeDeadlineSeconds": 1}}, "changes nothing"),
-    ],
-)
-def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_only(ground, ours, change, why):
-    assert ours["metadata"]["name"] == "ours"
-    said = ground.why_not(lambda api: api.merge(ground.pods("ours"), change, dryRun="All"))
-    assert why in said
-    assert bool(said) is bool(why), said
-
-
-def test_of_a_pod_of_a_job_it_changes_neither_the_image_nor_where_it_may_run(ground, ours):
+def changes_of_pod(ours: Json) -> list[Json]:
+    """Every kind of change of a pod that the operator may not make."""
     containers = copy.deepcopy(ours["spec"]["containers"])
     containers[0]["image"] = "another"
-    tolerations = [*ours["spec"]["tolerations"], {"operator": "Exists"}]
-    for spec in ({"containers": containers}, {"tolerations": tolerations}):
-        change = {"spec": spec}
-        why = ground.why_not(lambda api, c=change: api.merge(ground.pods("ours"), c, dryRun="All"))
-        assert "changes nothing" in why, why
+    return [
+        {"metadata": {"finalizers": [names.PROOF_FINALIZER, "another/one"]}},
+        {"metadata": {"labels": {"mine": "y"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"ownerReferences": None}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+        {"spec": {"containers": containers}},
+        {"spec": {"tolerations": [*ours["spec"]["tolerations"], {"operator": "Exists"}]}},
+    ]
+
+
+def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_only(ground, ours):
+    def why_not(change: Json) -> str:
+        return str(ground.why_not(lambda api: api.merge(ground.pods("ours"), change, dryRun="All")))
+
+    assert why_not({"metadata": {"finalizers": []}}) == ""
+    for change in changes_of_pod(ours):
+        assert "changes nothing" in why_not(change), change
 
 
 def test_it_neither_changes_nor_deletes_pods_of_others(ground, ours):
@@ -263,23 +255,21 @@ def test_it_neither_changes_nor_deletes_pods_of_others(ground, ours):
 # --- jobs
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"metadata": {"finalizers": [names.FINALIZER]}}, ""),
-        ({"metadata": {"finalizers": ["another/one"]}}, "its own finalizer, and nothing else"),
-        ({"metadata": {"labels": {"a": "b"}}}, "its own finalizer, and nothing else"),
-        ({"metadata": {"annotations": {"a": "b"}}}, "its own finalizer, and nothing else"),
-        ({"spec": {"priority": 7}}, "its own finalizer, and nothing else"),
-    ],
-)
-def test_of_a_job_it_writes_the_status_and_its_own_finalizer(ground, change, why):
+def test_of_a_job_it_writes_the_status_and_its_own_finalizer(ground):
     path = path_of(ground.namespace, "it")
-    said = ground.why_not(lambda api: api.merge(path, change, dryRun="All"))
-    assert why in said
-    assert bool(said) is bool(why), said
-    status = {"status": {"phase": "Queued"}}
-    assert not ground.why_not(lambda api: api.merge(f"{path}/status", status, dryRun="All"))
+
+    def why_not(path: str, change: Json) -> str:
+        return str(ground.why_not(lambda api: api.merge(path, change, dryRun="All")))
+
+    assert why_not(path, {"metadata": {"finalizers": [names.FINALIZER]}}) == ""
+    assert why_not(f"{path}/status", {"status": {"phase": "Queued"}}) == ""
+    for change in (
+        {"metadata": {"finalizers": ["another/one"]}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"spec": {"priority": 7}},
+    ):
+        assert "its own finalizer, and nothing else" in why_not(path, change), change
 
 
 def test_it_deletes_jobs_that_have_ended_and_asked_for_it(ground):
@@ -383,45 +373,26 @@ def warden(installed, ground):
     return installed.kubectl_as(installed.kubeconfig_for_service_account("default", "warden"))
 
 
-@pytest.mark.parametrize(
-    ("change", "is_let"),
-    [
-        ({"metadata": {"annotations": {"dljob.io/cordoned-gpus": '{"0": "hot"}'}}}, True),
-        ({"metadata": {"annotations": {"dljob.io/pardoned-gpus": '{"0": "now"}'}}}, True),
-        ({"metadata": {"annotations": {"another": "x"}}}, False),
-        ({"metadata": {"annotations": {"kept": None}}}, False),
-        ({"metadata": {"annotations": {"kept": "changed"}}}, False),
-        ({"metadata": {"labels": {"dljob.io/pool": None}}}, False),
-        ({"spec": {"unschedulable": True}}, False),
-        ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, False),
-    ],
-)
-def test_who_may_cordon_gpus_changes_their_annotations_and_nothing_else(
-    installed, warden, change, is_let
-):
+CORDON = {"metadata": {"annotations": {"dljob.io/cordoned-gpus": '{"0": "hot"}'}}}
+PARDON = {"metadata": {"annotations": {"dljob.io/pardoned-gpus": '{"0": "now"}'}}}
+OTHER_CHANGES: list[Json] = [
+    {"metadata": {"annotations": {"another": "x"}}},
+    {"metadata": {"annotations": {"kept": None}}},
+    {"metadata": {"annotations": {"kept": "changed"}}},
+    {"metadata": {"labels": {"dljob.io/pool": None}}},
+    {"spec": {"unschedulable": True}},
+    {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+]
+
+
+def test_who_may_cordon_gpus_changes_their_annotations_and_nothing_else(installed, warden):
     installed.kubectl("annotate", "node", "power-a", "kept=x", "--overwrite")
-    patch = (
-        "patch",
-        "node",
-        "power-a",
-        "--type=merge",
-        "--dry-run=server",
-        "-p",
-        json.dumps(change),
-    )
     wait_until(lambda: not warden.try_to("get", "node", "power-a").code)
-    said = warden.try_to(*patch)
-    assert (said.code == 0) is is_let, said.err
-    assert is_let or "is for dljob gpu cordon" in said.err
-    assert not installed.kubectl.try_to(*patch).code, "an administrator changes what he likes"
-
-
-def test_the_manifests_are_what_is_asked():
-    """The rules above are asked of manifests/install; the chart has the same text."""
-    for name in ("operator", "cordons"):
-        made = (ROOT / "manifests" / "admission" / f"{name}.yaml").read_text()
-        template = ROOT / "manifests" / "chart" / "templates" / f"admission-{name}.yaml"
-        assert template.exists()
-        assert made.count("kind: ValidatingAdmissionPolicy\n") == template.read_text().count(
-            "kind: ValidatingAdmissionPolicy\n"
-        )
+    patch = ("patch", "node", "power-a", "--type=merge", "--dry-run=server", "-p")
+    for change in (CORDON, PARDON, *OTHER_CHANGES):
+        said = warden.try_to(*patch, json.dumps(change))
+        is_let = change in (CORDON, PARDON)
+        assert (said.code == 0) is is_let, said.err
+        assert is_let or "is for dljob gpu cordon" in said.err
+        told = installed.kubectl.try_to(*patch, json.dumps(change))
+        assert told.code == 0, "an administrator changes what he likes"

@@ -114,10 +114,6 @@ def test_a_container_with_the_devices_of_its_host_could_see_gpus():
     assert seeing_containers(spec) == {"trainer", "all"}
 
 
-def test_what_was_never_there_has_not_ended():
-    assert read_pod(KEY, None, node=node(), uid="uid").phase is PodPhase.PENDING
-
-
 def test_a_machine_that_is_said_to_be_gone_runs_nothing():
     out = node(ready="Unknown", spec={"taints": [{"key": OUT_OF_SERVICE}]})
     for gone in (None, out):
@@ -137,13 +133,6 @@ def test_what_is_on_a_node_that_is_not_ready_goes_on():
         KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=starting, uid="uid"
     ).phase is (PodPhase.UP)
     assert read_pod(KEY, pod("Failed", ended(1)), node=starting, uid="uid").phase is PodPhase.ENDED
-
-
-def test_what_does_not_start_on_a_node_that_is_not_ready_says_so():
-    found = read_pod(KEY, pod("Pending"), node=node(ready="False"), uid="uid")
-    assert (found.phase, found.reason) == (PodPhase.PENDING, "NodeNotReady")
-    assert "kubectl describe node n1" in found.message
-    assert read_pod(KEY, pod("Pending"), node=node(), uid="uid").reason == ""
 
 
 def test_who_runs_is_dialled_by_the_name_of_its_job():

@@ -143,30 +143,6 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     stage.wait_for_phase("second", "Running")
 
 
-def test_a_placeholder_that_is_lost_is_made_anew_and_jobs_leave_where_others_came_first(stage):
-    stage.start_operator(settings=RESERVE)
-    stage.submit("job", iterations=10**6, gpus=only(4))
-    stage.wait_for_phase("job", "Running")
-    (node,) = nodes_of(stage, "job")
-    other = ({A, B} - {node}).pop()
-    submit_foreign(stage, "thief", node, 4)
-    stage.wait(lambda: is_refused(stage, "thief"))
-    (name,) = [
-        pod["metadata"]["name"]
-        for pod in stage.pods()
-        if is_placeholder(pod) and node_of(pod) == node
-    ]
-    # A waiting pod is bound as soon as the GPUs are counted as free, before a new placeholder
-    # exists.
-    stage.api.delete(pods_path(stage, name), gracePeriodSeconds=0)
-    stage.wait(lambda: is_bound(stage, "thief") or held(stage).get(node) == 4)
-    if is_bound(stage, "thief"):
-        stage.wait(lambda: nodes_of(stage, "job") == [other] and stage.phase("job") == "Running")
-        stage.wait(lambda: trainers_on(stage, node) == [])
-        stage.api.delete(pods_path(stage, "thief"), gracePeriodSeconds=0)
-    stage.wait(lambda: held(stage) == {A: 4, B: 4})
-
-
 def test_a_placeholder_that_somebody_evicts_holds_its_gpus_until_the_jobs_have_left(stage):
     stage.start_operator(settings=RESERVE)
     stage.submit("job", iterations=10**6, gpus=only(4))

@@ -40,7 +40,7 @@ def live_through_a_restore(stage: Stage) -> None:
         stage.wait(partial(is_stamped, stage, pod, epoch))
     stage.operators[-1].stop()
     trainings = stage.kubelets.trainings(pod)
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{stage.namespace}/leases/dljob-operator"
+    lease = stage.lease()
     stage.api.merge(lease, {"spec": {"leaseTransitions": 1}})
     stage.api.merge(f"{stage.path('stays')}/status", {"status": {"epoch": 1}})
     operator = stage.start_operator()

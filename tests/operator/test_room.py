@@ -10,13 +10,12 @@ import pytest
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Booking, Status
-from dlcore.model import JobId, Node, NodeName, Phase, Placement
+from dlcore.model import JobId, Node, NodeName, Placement
 from dlkube.client import ApiServer
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.other_pods import Neighbours
 from dloperator.nodes.requests import read_asks
-from dloperator.nodes.room import fitting
 from dloperator.nodes.room.account import UNBOUND, Room
 from dloperator.nodes.room.refusals import REFUSED_S
 from tests.builders import make_job
@@ -124,15 +123,6 @@ def test_a_pod_counts_from_when_it_is_decided_until_it_is_gone_and_once_only():
     assert world.free() == [64, 64]
 
 
-def test_nodes_are_the_same_values_until_something_changes():
-    world = World()
-    first, second = world.settle(), world.settle()
-    assert [a.free is b.free for a, b in zip(first, second, strict=True)] == [True, True]
-    needs = world.needs
-    world.documents[N1] = make_node(N1, labels={"disk": "ssd"})
-    assert world.needs is needs
-
-
 @pytest.mark.parametrize(
     ("pod", "nodes"),
     [
@@ -204,15 +194,6 @@ def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
     assert world.allowed(changed=()) is None
 
 
-def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
-    world = World()
-    world.decide(N1, booked=(N1,))
-    world.show(make_pod("job-1", job="job") | REFUSAL)
-    world.settle()
-    world.show(make_pod("job-1", job="job", node="n1"))
-    assert world.allowed() is None
-
-
 def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
     world = World()
     node = make_node(N1)
@@ -231,6 +212,15 @@ def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
     assert world.allowed(changed=()) == {"n2"}
 
 
+def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
+    world = World()
+    world.decide(N1, booked=(N1,))
+    world.show(make_pod("job-1", job="job") | REFUSAL)
+    world.settle()
+    world.show(make_pod("job-1", job="job", node="n1"))
+    assert world.allowed() is None
+
+
 def test_a_port_of_a_node_is_for_one_pod():
     ports = [{"containerPort": 80, "hostPort": 8080}]
     world = World(containers=[{"name": "trainer", "image": "x", "ports": ports}])
@@ -240,18 +230,6 @@ def test_a_port_of_a_node_is_for_one_pod():
     world.mirrors.neighbourhood.show_pod(Name("else", "b"), taken)
     needs = world.needs
     assert [needs.fits(node.free) for node in world.settle()] == [True, False]
-
-
-def test_pods_of_jobs_that_another_operator_runs_count_as_those_of_others():
-    mirrors = Mirrors()
-    nobody: Any = None
-    neighbours = Neighbours(nobody, mirrors, watched=("team",))
-    ours = make_pod("ours", node="n1", job="job")
-    theirs = make_pod("theirs", node="n1", job="job")
-    for namespace, pod in (("team", ours), ("elsewhere", theirs)):
-        pod["metadata"]["namespace"] = namespace
-        neighbours._see(neighbours._followed[0], {"type": "ADDED", "object": pod})
-    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1000
 
 
 # --- where there are very many --------------------------------------------------------------
@@ -305,90 +283,3 @@ def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
     server.pages_there = 3
     asyncio.run(neighbours._list(pods))
     assert (woken, mirrors.neighbourhood.pods.on("n1")["cpu"]) == ([True], 150_000)
-
-
-@pytest.fixture
-def found(monkeypatch):
-    """Count the computations that are made again: where a pod fits, and what a job needs."""
-    calls = {"find_fit": 0, "find_needs": 0}
-
-    def counted(name):
-        find = getattr(fitting, name)
-
-        def count(*args, **named):
-            calls[name] += 1
-            return find(*args, **named)
-
-        return count
-
-    for name in calls:
-        monkeypatch.setattr(fitting, name, counted(name))
-    return calls
-
-
-class Crowd:
-    """Many jobs, each with a volume of its own."""
-
-    def __init__(self, size: int) -> None:
-        self.world = World()
-        self.asks = {
-            Name("team", f"job-{n}"): read_asks(make_pod("asks", claims=[f"data-{n}"]), N1)
-            for n in range(size)
-        }
-        self.there = self.world.mirrors.neighbourhood
-        self.room = Room(self.world.mirrors, self.asks.get)
-        job = make_job()
-        self.entries = {
-            JobId(f"team/{name.name}"): Entry(
-                replace(job, id=JobId(f"team/{name.name}")), 1, Status(submitted_at=0.0)
-            )
-            for name in self.asks
-        }
-        self.settle(self.asks)
-        for n in range(size):
-            self.there.show_claim(Name("team", f"data-{n}"), {"spec": {}})
-        self.settle()
-
-    def settle(self, changed=()):
-        nodes = [(document, Node.of(name, 4)) for name, document in self.world.documents.items()]
-        self.room.settle(self.entries, changed, nodes=nodes)
-
-
-def test_where_each_job_has_its_own_volume_what_follows_is_found_once(found):
-    crowd = Crowd(100)
-    needs = crowd.room.needs
-    assert len({id(each) for each in needs.values()}) == 1
-    found.update(find_fit=0, find_needs=0)
-    assert not crowd.there.show_claim(Name("team", "nobodys"), {"spec": {"volumeName": "pv"}})
-    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE]}]}}
-    volume = {"spec": {"nodeAffinity": affinity}}
-    assert not crowd.there.show_volume(Name("", "pv-7"), volume)
-    crowd.settle()
-    assert crowd.room.needs is needs
-    assert crowd.there.show_claim(Name("team", "data-7"), {"spec": {"volumeName": "pv-7"}})
-    crowd.settle()
-    assert found == {"find_fit": 0, "find_needs": 1}
-    seven = JobId("team/job-7")
-    assert crowd.room.needs[seven].nodes == frozenset({"n2"})
-    assert {id(each) for job, each in crowd.room.needs.items() if job != seven} == {
-        id(needs[seven])
-    }
-    assert crowd.there.keep_volumes(())
-    crowd.settle()
-    assert crowd.room.needs[seven].nodes is None
-
-
-def test_a_job_that_has_ended_needs_nothing_any_more():
-    crowd = Crowd(2)
-    job, name = JobId("team/job-0"), Name("team", "job-0")
-    status = crowd.entries[job].status
-    crowd.entries[job] = replace(
-        crowd.entries[job], status=replace(status, phase=Phase.COMPLETED, pods=(Booking(N1, 1),))
-    )
-    crowd.settle([name])
-    assert job in crowd.room.needs  # Its pod may be on its way yet.
-    crowd.entries[job] = replace(crowd.entries[job], status=replace(status, phase=Phase.COMPLETED))
-    crowd.settle([name])
-    assert crowd.room.needs.keys() == {"team/job-1"}
-    assert not crowd.there.show_claim(Name("team", "data-0"), {"spec": {"volumeName": "pv"}})
-    assert crowd.there.show_claim(Name("team", "data-1"), {"spec": {"volumeName": "pv"}})

@@ -3,7 +3,6 @@ Another authority while jobs train: at each step, a program that has not seen it
 and is trusted.
 """
 
-import asyncio
 import itertools
 import ssl
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from dlkube.resources import SECRETS
 from dloperator import authority_rotation
 from dloperator.authority_guard import Guard
 from dlsidecar.serving import trust
+from tests.loops import on_loop
 
 CONTROLLER, SIDECAR = "controller.dljob", "0b5a.job.dljob"
 STEPS = ("begin", "switch", "end")
@@ -90,26 +90,24 @@ def test_a_step_that_does_not_come_next_is_refused_with_the_one_that_does(data, 
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespace):
-    async def story() -> None:
-        api = ApiServer(access.find(str(control_plane.admin)))
-        try:
-            first = await certificates.open_authority(api, namespace)
-            for step in STEPS:
-                before = await certificates.open_authority(api, namespace)
-                guard = Guard(api, before, namespace=namespace)
+@on_loop
+async def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespace):
+    api = ApiServer(access.find(str(control_plane.admin)))
+    try:
+        first = await certificates.open_authority(api, namespace)
+        for step in STEPS:
+            before = await certificates.open_authority(api, namespace)
+            guard = Guard(api, before, namespace=namespace)
+            await guard.look()
+            await authority_rotation.take(api, namespace, step)
+            with pytest.raises(Fenced, match="the next leader uses"):
                 await guard.look()
-                await authority_rotation.take(api, namespace, step)
-                with pytest.raises(Fenced, match="the next leader uses"):
-                    await guard.look()
-            last = await certificates.open_authority(api, namespace)
-            assert last.certificate != first.certificate
-            found: dict[str, Any] = await api.get(SECRETS, CA_SECRET, namespace)
-            assert set(found["data"]) == {"tls.crt", "tls.key"}
-        finally:
-            await api.close()
-
-    asyncio.run(story())
+        last = await certificates.open_authority(api, namespace)
+        assert last.certificate != first.certificate
+        found: dict[str, Any] = await api.get(SECRETS, CA_SECRET, namespace)
+        assert set(found["data"]) == {"tls.crt", "tls.key"}
+    finally:
+        await api.close()
 
 
 def test_a_secret_that_holds_half_a_rotation_is_refused_by_name():

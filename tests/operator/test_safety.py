@@ -87,6 +87,7 @@ def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage
 # --- who may command ----------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path):
     for name in ("mine", "theirs"):
         submit(stage, name, iterations=LONG)
@@ -119,7 +120,6 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
     assert find_pids() == pids
     for name in ("mine", "theirs"):
         stage.api.delete(stage.path(name))
-    stage.wait(lambda: stage.is_gone("mine") and stage.is_gone("theirs"))
 
 
 # --- what a training says -----------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Metrics with restricted access: a real API server decides which accounts may read them."""
 
-import asyncio
 import ssl
 from http import HTTPStatus
 from pathlib import Path
@@ -8,12 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlcontrol.settings import SettingsError
 from dlkube import access, health_server
 from dlkube.client import ApiServer
 from dlkube.health_server import Door, MetricsDoor
-from dloperator.settings import load_settings
 from dlwire.endpoints import Endpoint
+from tests.loops import on_loop
 from tests.operator.stages import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -46,29 +44,28 @@ def tokens(control_plane):
     return found
 
 
-def test_they_are_shown_to_whom_the_api_server_lets_read_them(
+@pytest.mark.story
+@on_loop
+async def test_they_are_shown_to_whom_the_api_server_lets_read_them(
     control_plane, namespace, tokens, tmp_path
 ):
-    async def story() -> None:
-        api = ApiServer(access.find(str(control_plane.admin)))
-        door = MetricsDoor(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
-        await health_server.write_certificate(api, namespace, folder=tmp_path)
-        await door.open(tmp_path)
-        try:
-            told = {
-                name: await ask(door.port, tmp_path, namespace, tokens.get(name, name))
-                for name in ("reader", "stranger", "nonsense", "")
-            }
-        finally:
-            await door.close()
-            await api.close()
-        assert told["reader"] == (HTTPStatus.OK, TEXT.decode())
-        assert told["stranger"][0] == HTTPStatus.FORBIDDEN
-        assert "dljob-metrics-view" in told["stranger"][1]
-        assert told["nonsense"][0] == HTTPStatus.UNAUTHORIZED
-        assert told[""][0] == HTTPStatus.UNAUTHORIZED
-
-    asyncio.run(story())
+    api = ApiServer(access.find(str(control_plane.admin)))
+    door = MetricsDoor(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
+    await health_server.write_certificate(api, namespace, folder=tmp_path)
+    await door.open(tmp_path)
+    try:
+        told = {
+            name: await ask(door.port, tmp_path, namespace, tokens.get(name, name))
+            for name in ("reader", "stranger", "nonsense", "")
+        }
+    finally:
+        await door.close()
+        await api.close()
+    assert told["reader"] == (HTTPStatus.OK, TEXT.decode())
+    assert told["stranger"][0] == HTTPStatus.FORBIDDEN
+    assert "dljob-metrics-view" in told["stranger"][1]
+    assert told["nonsense"][0] == HTTPStatus.UNAUTHORIZED
+    assert told[""][0] == HTTPStatus.UNAUTHORIZED
 
 
 async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int, str]:
@@ -85,24 +82,16 @@ async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int,
         return answer.status, await answer.text()
 
 
-def test_where_they_are_protected_the_port_of_health_shows_none():
-    async def story() -> None:
-        door = Door(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
-        await door.open()
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{door.port}/metrics") as answer,
-            ):
-                assert answer.status == HTTPStatus.FORBIDDEN
-                assert "metrics.address" in await answer.text()
-        finally:
-            await door.close()
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("path", ["health", "metrics.address"])
-def test_where_it_answers_is_refused_by_name_if_it_is_no_address(path):
-    with pytest.raises(SettingsError, match=rf"{path} .*::1:80 is not an address with a port"):
-        load_settings(None, [f"{path}=::1:80"])
+@on_loop
+async def test_where_they_are_protected_the_port_of_health_shows_none():
+    door = Door(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
+    await door.open()
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{door.port}/metrics") as answer,
+        ):
+            assert answer.status == HTTPStatus.FORBIDDEN
+            assert "metrics.address" in await answer.text()
+    finally:
+        await door.close()

@@ -17,6 +17,7 @@ from dloperator.job_reading import JobReader
 from dloperator.jobs.entries import Jobs, Specs
 from dloperator.jobs.epochs import Epochs, Term
 from dloperator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
+from tests.loops import on_loop
 
 NAME, JOB = Name("team", "job"), JobId("team/job")
 QUEUE = {"ahead": 3}
@@ -167,83 +168,75 @@ async def until_written(api, version):
 
 
 @pytest.mark.parametrize("figure", ["queue", "progress"])
-def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
-    async def story():
-        office = Office()
-        before = await office.open()
-        gate = office.api.hold_answer()
-        decided = before.with_pods([NodeName("n1")], 5.0)
-        deciding = asyncio.create_task(office.decide(decided))
-        await until_written(office.api, 103)
-        if figure == "queue":
-            await office.figures.show_queue(JOB, QUEUE)
-        else:
-            await office.figures.publish(JOB, before, remaining=None)
-        assert office.api.status["podsBooked"] == 1
-        gate.set()
-        await deciding
-        assert office.jobs.status(NAME) == decided
-        assert office.is_whole
-        # Afterwards figures are shown as ever.
+@on_loop
+async def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
+    office = Office()
+    before = await office.open()
+    gate = office.api.hold_answer()
+    decided = before.with_pods([NodeName("n1")], 5.0)
+    deciding = asyncio.create_task(office.decide(decided))
+    await until_written(office.api, 103)
+    if figure == "queue":
         await office.figures.show_queue(JOB, QUEUE)
-        assert (office.api.status["podsBooked"], office.api.status["queue"]) == (1, QUEUE)
+    else:
+        await office.figures.publish(JOB, before, remaining=None)
+    assert office.api.status["podsBooked"] == 1
+    gate.set()
+    await deciding
+    assert office.jobs.status(NAME) == decided
+    assert office.is_whole
+    # Afterwards figures are shown as ever.
+    await office.figures.show_queue(JOB, QUEUE)
+    assert (office.api.status["podsBooked"], office.api.status["queue"]) == (1, QUEUE)
 
-    asyncio.run(asyncio.wait_for(story(), 240.0))
 
-
-def test_an_answer_that_was_overtaken_takes_back_no_decision():
-    async def story():
-        office = Office()
-        before = await office.open()
-        gate = office.api.hold_answer()
-        showing = asyncio.create_task(office.figures.show_queue(JOB, QUEUE))
-        await until_written(office.api, 103)
-        decided = before.with_pods([NodeName("n1")], 5.0)
-        await office.decide(decided)
-        gate.set()
-        await showing
-        assert office.jobs.status(NAME) == decided
-        assert office.is_whole
-        assert not office.writer.is_doubted(office.shown)
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_an_answer_that_was_overtaken_takes_back_no_decision():
+    office = Office()
+    before = await office.open()
+    gate = office.api.hold_answer()
+    showing = asyncio.create_task(office.figures.show_queue(JOB, QUEUE))
+    await until_written(office.api, 103)
+    decided = before.with_pods([NodeName("n1")], 5.0)
+    await office.decide(decided)
+    gate.set()
+    await showing
+    assert office.jobs.status(NAME) == decided
+    assert office.is_whole
+    assert not office.writer.is_doubted(office.shown)
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_its_name(is_seen):
-    async def story():
-        office = Office()
-        before = await office.open()
-        # Its user deletes it and submits it again between the look and the write.
-        office.api.put(job_document("second"))
-        if is_seen:
-            office.api.show()
-        await office.decide(before.with_pods([NodeName("n1")], 5.0))
-        await office.figures.show_queue(JOB, QUEUE)
-        assert "status" not in office.api.document
-        # The next look reads it, and then it is decided about as any other.
+@on_loop
+async def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_its_name(is_seen):
+    office = Office()
+    before = await office.open()
+    # Its user deletes it and submits it again between the look and the write.
+    office.api.put(job_document("second"))
+    if is_seen:
         office.api.show()
-        first = office.jobs.read(office.shown).status
-        await office.decide(first)
-        assert office.api.status["revision"] == 1
+    await office.decide(before.with_pods([NodeName("n1")], 5.0))
+    await office.figures.show_queue(JOB, QUEUE)
+    assert "status" not in office.api.document
+    # The next look reads it, and then it is decided about as any other.
+    office.api.show()
+    first = office.jobs.read(office.shown).status
+    await office.decide(first)
+    assert office.api.status["revision"] == 1
 
-    asyncio.run(asyncio.wait_for(story(), 240.0))
 
-
-def test_figures_of_a_job_are_not_shown_of_the_next_one_of_its_name():
-    async def story():
-        office = Office()
-        await office.open()
-        office.reader.read()
-        await office.figures.show_queue(JOB, QUEUE)
-        assert office.api.status["queue"] == QUEUE
-        office.api.put(job_document("second"))
-        office.api.show()
-        office.reader.read()
-        assert not office.reader.entries, "readers shall see that the former one is gone"
-        office.reader.read()
-        await office.decide(office.reader.entries[JOB].status)
-        assert office.api.document["metadata"]["uid"] == "second"
-        assert "queue" not in office.api.status
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_figures_of_a_job_are_not_shown_of_the_next_one_of_its_name():
+    office = Office()
+    await office.open()
+    office.reader.read()
+    await office.figures.show_queue(JOB, QUEUE)
+    assert office.api.status["queue"] == QUEUE
+    office.api.put(job_document("second"))
+    office.api.show()
+    office.reader.read()
+    assert not office.reader.entries, "readers shall see that the former one is gone"
+    office.reader.read()
+    await office.decide(office.reader.entries[JOB].status)
+    assert office.api.document["metadata"]["uid"] == "second"
+    assert "queue" not in office.api.status

@@ -85,10 +85,6 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
     assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
 
 
-def test_whoever_leads_next_sees_them_too():
-    assert usable(Strays(shown(jobs=[], pods=[pod("gone", "u1", "gpu-a", 2)])), {})[0] == ()
-
-
 def test_a_job_of_the_same_name_has_nothing_to_do_with_them():
     mirrors = shown(jobs=[job("gone", "u2", 9)], pods=[pod("gone", "u1", "gpu-a", 2)])
     assert usable(Strays(mirrors), {})[0] == ()
@@ -98,11 +94,6 @@ def test_what_others_hold_there_stays_theirs():
     other = job("other", "u3", 3)
     mirrors = shown(jobs=[other], pods=[pod("gone", "u1", "gpu-a", 2)])
     assert usable(Strays(mirrors), entry_of(other, {NodeName("gpu-a"): [1, 2]}))[0] == (1, 2)
-
-
-def test_a_pod_that_no_node_was_found_for_holds_nothing():
-    mirrors = shown(jobs=[], pods=[pod("gone", "u1", "", 2)])
-    assert usable(Strays(mirrors), {})[0] == (0, 1, 2, 3)
 
 
 def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_train_yet():

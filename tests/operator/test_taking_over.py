@@ -16,6 +16,7 @@ from dlkube.leases import Election, LeaseSettings
 from dlkube.resources import Resource
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
+from tests.loops import on_loop
 
 LEASE = LeaseSettings(renew_seconds=0.01, give_up_seconds=60.0, look_seconds=0.01)
 GENEROUS_S = 240.0
@@ -71,37 +72,35 @@ def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
     return operator
 
 
-def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(monkeypatch: pytest.MonkeyPatch):
-    async def story() -> None:
-        server = LeaseServer()
+@on_loop
+async def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    server = LeaseServer()
 
-        async def see_very_much(_operator: Operator) -> None:
-            async with asyncio.timeout(GENEROUS_S):
-                await server.often_renewed.wait()
-            raise TakenOver
+    async def see_very_much(_operator: Operator) -> None:
+        async with asyncio.timeout(GENEROUS_S):
+            await server.often_renewed.wait()
+        raise TakenOver
 
-        monkeypatch.setattr(Operator, "_see_anew", see_very_much)
-        operator = candidate(server, LEASE)
-        with pytest.raises(TakenOver):
-            await operator._lead()
-        await operator._api.close()
-
-    asyncio.run(story())
+    monkeypatch.setattr(Operator, "_see_anew", see_very_much)
+    operator = candidate(server, LEASE)
+    with pytest.raises(TakenOver):
+        await operator._lead()
+    await operator._api.close()
 
 
-def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: pytest.MonkeyPatch):
-    async def story() -> None:
-        server = LeaseServer()
+@on_loop
+async def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: pytest.MonkeyPatch):
+    server = LeaseServer()
 
-        async def never_see(_operator: Operator) -> None:
-            server.is_away = True
-            async with asyncio.timeout(GENEROUS_S):
-                await asyncio.Event().wait()
+    async def never_see(_operator: Operator) -> None:
+        server.is_away = True
+        async with asyncio.timeout(GENEROUS_S):
+            await asyncio.Event().wait()
 
-        monkeypatch.setattr(Operator, "_see_anew", never_see)
-        operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
-        with pytest.raises(Fenced, match="could not be renewed"):
-            await operator._lead()
-        await operator._api.close()
-
-    asyncio.run(story())
+    monkeypatch.setattr(Operator, "_see_anew", never_see)
+    operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
+    with pytest.raises(Fenced, match="could not be renewed"):
+        await operator._lead()
+    await operator._api.close()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dlkube.programs.tasks import together
+from tests.loops import on_loop
 
 
 async def for_ever() -> None:
@@ -32,27 +33,25 @@ def test_the_error_of_one_is_that_of_all_and_the_others_have_ended():
     assert ended == [True]
 
 
-def test_a_cancellation_that_comes_while_the_others_end_counts_more_than_the_error():
-    async def story() -> None:
-        ending, may_end = asyncio.Event(), asyncio.Event()
+@on_loop
+async def test_a_cancellation_that_comes_while_the_others_end_counts_more_than_the_error():
+    ending, may_end = asyncio.Event(), asyncio.Event()
 
-        async def fail() -> None:
-            await asyncio.sleep(0)
-            raise ValueError("broken")
-
-        async def end_late() -> None:
-            try:
-                await for_ever()
-            finally:
-                ending.set()
-                await may_end.wait()
-
-        task = asyncio.create_task(together(end_late(), fail()))
-        await ending.wait()
-        task.cancel()
+    async def fail() -> None:
         await asyncio.sleep(0)
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        raise ValueError("broken")
 
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+    async def end_late() -> None:
+        try:
+            await for_ever()
+        finally:
+            ending.set()
+            await may_end.wait()
+
+    task = asyncio.create_task(together(end_late(), fail()))
+    await ending.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dlcontrol.situation.status_documents import read_status
-from dlcore.placement.amounts import LARGEST, NoAmount, read_amount
+from dlcore.placement.amounts import LARGEST, read_amount
 from dlgangs.book import Book
 from dlkube.client import ApiServer
 from dlkube.parsing import CUT, DEEPEST, parse
@@ -34,12 +34,6 @@ def test_an_amount_beyond_every_bound_counts_as_the_largest_that_kubernetes_know
     text, thousandths
 ):
     assert read_amount(text) == thousandths
-
-
-@pytest.mark.parametrize("text", ["1_000", "１", "9" * 200, "1e", "1e3k", "1ek", "", ".", "0x1"])
-def test_what_kubernetes_does_not_know_is_no_amount(text):
-    with pytest.raises(NoAmount):
-        read_amount(text)
 
 
 def pod(name, cpu, **metadata):

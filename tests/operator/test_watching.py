@@ -14,10 +14,14 @@ from dlkube.resources import PODS
 from dlkube.watches import watching
 from dlkube.watches.mirror import Mirror
 from dlkube.watches.watching import Followed, Watches
+from tests.loops import on_loop
 from tests.servers.authority import Authority, write_kubeconfig
 
 
-def test_who_runs_an_operator_need_not_have_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@on_loop
+async def test_who_runs_an_operator_need_not_have_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """In a container its user is a number, of which nothing is written in /etc/passwd."""
 
     def has_none() -> str:
@@ -30,18 +34,14 @@ def test_who_runs_an_operator_need_not_have_a_name(tmp_path: Path, monkeypatch: 
         authority=Authority().certificate,
         user={"token": "none"},
     )
-
-    async def follow_nothing() -> None:
-        found = access.find(str(kubeconfig), "")
-        api = ApiServer(found)
-        try:
-            watches = Watches(found, api, followed=())
-            watches.ended.set()
-            await watches.run()
-        finally:
-            await api.close()
-
-    asyncio.run(follow_nothing())
+    found = access.find(str(kubeconfig), "")
+    api = ApiServer(found)
+    try:
+        watches = Watches(found, api, followed=())
+        watches.ended.set()
+        await watches.run()
+    finally:
+        await api.close()
 
 
 class Lister:

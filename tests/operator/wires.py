@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.loops import abort_connections, close_loop
+from tests.loops import LONGEST_S, abort_connections, close_loop
 
 BLOCK = 65_536
 
@@ -39,13 +39,13 @@ class Wire:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(LONGEST_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(LONGEST_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(LONGEST_S)
         abort_connections(self._loop)
         close_loop(self._loop)
 
@@ -70,6 +70,9 @@ class Wire:
         self._cut()
         await self._server.wait_closed()
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in others:
+            # One may be about to open a connection to the server, which nobody would cut.
+            each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
     def _cut(self) -> None:

@@ -1,11 +1,11 @@
-"""One cluster with its page for all tests of a process."""
+"""The shared control plane with its page, for all tests of this folder."""
 
 import pytest
 
 from tests.portal.houses import inhabited
 
 
-@pytest.fixture(scope="session")
-def house(tmp_path_factory):
-    with inhabited(tmp_path_factory.mktemp("house")) as house:
+@pytest.fixture(scope="package")
+def house(control_plane, tmp_path_factory):
+    with inhabited(control_plane, tmp_path_factory.mktemp("house")) as house:
         yield house

@@ -15,9 +15,11 @@ import aiohttp
 
 from tests.operator.conftest import install_crd
 from tests.operator.manifests import make_manifest, path_of
+from tests.operator.stages import wait_until
 from tests.servers.api import Api
-from tests.servers.controlplane import ControlPlane, Wishes
-from tests.servers.nodes import add_nodes, make_node
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import remove_namespace, wait_for_ends
+from tests.servers.nodes import add_nodes, make_node, remove_nodes
 from tests.servers.ports import choose_ports
 from tests.servers.processes import Guard, Server
 from tests.sidecar.drivers import ROOT
@@ -26,14 +28,12 @@ from tests.web.records import SCRIPT
 Json = dict[str, Any]
 
 HOME = "dljob-system"
-WEB = f"system:serviceaccount:{HOME}:dljob-web"
-POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata", "users": [WEB]}, {"level": "None"}],
-}
 LIMIT_S = 240.0
+WEB_MANIFESTS = ROOT / "manifests" / "web"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ALL_JOBS = "/apis/dljob.io/v1alpha1/dljobs"
+MARK = "example.com/house"
+"""A label of the roles of users."""
 
 READ_JOBS = [{"apiGroups": ["dljob.io"], "resources": ["dljobs"], "verbs": ["get", "list"]}]
 READ_NODES = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
@@ -91,21 +91,31 @@ class House:
 
 
 @contextlib.contextmanager
-def inhabited(folder: Path) -> Iterator[House]:
-    """Start all of it; it ends with the block."""
-    wishes = Wishes(audit_policy=POLICY, controllers=False, scheduler=None)
-    with ControlPlane(folder / "plane", wishes) as plane, plane.api() as api, Guard() as guard:
-        install_crd(plane)
+def inhabited(plane: ControlPlane, folder: Path) -> Iterator[House]:
+    """Bring all of it onto a control plane on which there is no other job and no node; it ends with the block."""
+    install_crd(plane)
+    with plane.api() as api, Guard() as guard:
+        # Those of the last time may be ending yet.
+        wait_for_ends(api)
+        wait_until(lambda: not api.get(ALL_JOBS)["items"] and not api.get("/api/v1/nodes")["items"])
         for name in (HOME, RED, BLUE):
             api.post("/api/v1/namespaces", {"metadata": {"name": name}})
-        plane.kubectl("apply", "--server-side", "-k", ROOT / "manifests" / "web")
-        add_nodes(api, [make_node("node-1", labels=_pool(4))])
+        plane.kubectl("apply", "--server-side", "-k", WEB_MANIFESTS)
+        nodes = add_nodes(api, [make_node("node-1", labels=_pool(4))])
         _submit(api, RED, "red-runs", [0, 1])
         _submit(api, BLUE, "blue-runs", [2])
-        tokens = _add_users(plane, api)
+        tokens = _add_users(api)
         kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-web")
         address, server = serve(guard, kubeconfig, folder)
-        yield House(plane, address, tokens, server, api)
+        try:
+            yield House(plane, address, tokens, server, api)
+        finally:
+            remove_nodes(api, nodes)
+            plane.kubectl("delete", "--timeout=240s", "-k", WEB_MANIFESTS)
+            for kind in ("clusterroles", "clusterrolebindings"):
+                api.delete(f"{RBAC}/{kind}", labelSelector=MARK)
+            for name in (HOME, RED, BLUE):
+                remove_namespace(api, name)
 
 
 def _pool(gpus: int) -> dict[str, str]:
@@ -129,7 +139,7 @@ def _submit(api: Api, namespace: str, name: str, gpus: list[int]) -> None:
     api.merge(path_of(namespace, name, "status"), {"status": status})
 
 
-def _add_users(plane: ControlPlane, api: Api) -> dict[str, str]:
+def _add_users(api: Api) -> dict[str, str]:
     """Create accounts; two see the jobs of a team each, one also all nodes, two everything, one all jobs, one nothing."""
     users = {
         "red": [("Role", RED, READ_JOBS)],
@@ -155,12 +165,12 @@ def make_token(api: Api, name: str) -> str:
 
 
 def grant(api: Api, kind: str, namespace: str, name: str, rules: list[Json]) -> None:
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    where = f"{rbac}/namespaces/{namespace}" if namespace else rbac
-    api.post(f"{where}/{kind.lower()}s", {"metadata": {"name": name}, "rules": rules})
+    where = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
+    metadata = {"name": name, "labels": {MARK: ""}}
+    api.post(f"{where}/{kind.lower()}s", {"metadata": metadata, "rules": rules})
     group = "rbac.authorization.k8s.io"
     binding = {
-        "metadata": {"name": name},
+        "metadata": metadata,
         "roleRef": {"apiGroup": group, "kind": kind, "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": HOME}],
     }
@@ -180,7 +190,7 @@ def serve(guard: Guard, kubeconfig: Path, folder: Path, *words: str) -> tuple[st
 
     def is_ready() -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port)).close()
+            socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S).close()
         except OSError:
             return False
         return True

@@ -56,10 +56,6 @@ RECORD = Record.of(
 )
 
 
-def test_one_who_may_see_all_sees_the_record_itself():
-    assert narrow_record(RECORD, ALL) is RECORD
-
-
 @pytest.mark.parametrize("rights", [RED, RED_AND_NODES])
 def test_there_is_no_word_of_other_jobs(rights):
     narrowed = narrow_record(RECORD, rights)
@@ -75,17 +71,6 @@ def test_gpus_are_in_service_while_a_visible_job_has_them():
     usage = sum_usage(narrowed, timelines)
     assert usage.idle == usage.idle_while_waiting == 0.0
     assert usage.out_of_service == 3 * 100.0 - 70.0
-
-
-def test_without_the_right_to_list_nodes_there_are_only_gpus_that_a_visible_job_has_had():
-    narrowed = narrow_record(RECORD, RED)
-    assert {line.gpu for line in narrowed.lines if isinstance(line, Gpu)} == {0, 1}
-    assert sum_usage(narrowed, read_timelines(narrowed)).idle == 0.0
-
-
-def test_with_the_right_to_all_jobs_alone_all_of_them_are_seen():
-    narrowed = narrow_record(RECORD, Rights(None, nodes=False))
-    assert sum_gpu_seconds(narrowed) == sum_gpu_seconds(RECORD)
 
 
 def job_with(namespace, name, gpus=(), **status):

@@ -1,10 +1,10 @@
 """The page of a cluster in a real browser: a user logs in, sees the own jobs, harmless, and logs out."""
 
-import asyncio
 import shutil
 
 import pytest
 
+from tests.loops import on_loop
 from tests.portal.houses import BLUE, HOME, READ_JOBS, RED, grant, make_token
 from tests.web.devtools import opened
 
@@ -52,125 +52,93 @@ async def log_out(page):
     )
 
 
-def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, tmp_path):
-    async def look():
-        async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
-            await page.until(f"{FIELD} !== null")
-            assert "the token is missing" in await page.evaluate(TEXT)
-            await log_in(page, "nonsense")
-            await page.until(f"{TEXT}.includes('does not accept it')")
-            token = house.tokens["red"]
-            await log_in(page, token)
-            await page.until(f"document.readyState === 'complete' && {TEXT}.includes('{RED}')")
-            # Scripts see neither the token nor the cookie of the session.
-            kept = await page.evaluate(
-                "JSON.stringify([document.cookie, {...sessionStorage}, {...localStorage}, location.href])"
-            )
-            assert token not in kept
-            assert "dljob" not in await page.evaluate("document.cookie")
-            text = await page.evaluate(TEXT)
-            assert BLUE not in text
-            assert "Not complete: you see the jobs of namespaces" in text
-            await page.evaluate("[...document.querySelectorAll('tbody button')].at(0).click()")
-            await page.until(f"{TEXT}.includes('</script><script>')")
-            assert await page.evaluate("document.title") != "stolen"
-            # Futures are played with all jobs.
-            await page.evaluate(WHAT_IF)
-            await page.until(f"{TEXT}.includes('you may not list DLJobs in all namespaces')")
-            assert await page.evaluate("document.querySelector('form')") is None
-            await log_out(page)
-            await page.until(f"{FIELD} !== null")
-            # The browser itself complains of answers that are refusals, and of nothing else.
-            assert all("401" in each for each in page.complaints)
-
-    asyncio.run(look())
+@on_loop
+async def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, tmp_path):
+    async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
+        await page.until(f"{FIELD} !== null")
+        assert "the token is missing" in await page.evaluate(TEXT)
+        await log_in(page, "nonsense")
+        await page.until(f"{TEXT}.includes('does not accept it')")
+        token = house.tokens["red"]
+        await log_in(page, token)
+        await page.until(f"document.readyState === 'complete' && {TEXT}.includes('{RED}')")
+        # Scripts see neither the token nor the cookie of the session.
+        kept = await page.evaluate(
+            "JSON.stringify([document.cookie, {...sessionStorage}, {...localStorage}, location.href])"
+        )
+        assert token not in kept
+        assert "dljob" not in await page.evaluate("document.cookie")
+        text = await page.evaluate(TEXT)
+        assert BLUE not in text
+        assert "Not complete: you see the jobs of namespaces" in text
+        await page.evaluate("[...document.querySelectorAll('tbody button')].at(0).click()")
+        await page.until(f"{TEXT}.includes('</script><script>')")
+        assert await page.evaluate("document.title") != "stolen"
+        # Futures are played with all jobs.
+        await page.evaluate(WHAT_IF)
+        await page.until(f"{TEXT}.includes('you may not list DLJobs in all namespaces')")
+        assert await page.evaluate("document.querySelector('form')") is None
+        await log_out(page)
+        await page.until(f"{FIELD} !== null")
+        # The browser itself complains of answers that are refusals, and of nothing else.
+        assert all("401" in each for each in page.complaints)
 
 
-def test_a_user_who_sees_everything_plays_two_futures(house, tmp_path):
-    async def look():
-        async with opened(CHROMIUM, f"{house.address}/#view=whatif", tmp_path / "profile") as page:
-            await log_in(page, house.tokens["chief"])
-            await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
-            await page.evaluate(
-                f"(() => {{ const job = document.querySelectorAll('select')[1]; job.value = '{RED}/red-runs';"
-                " job.dispatchEvent(new Event('change', { bubbles: true })); })()"
-            )
-            await page.until("!document.querySelector('input[type=number]').disabled")
-            await page.evaluate(
-                "(() => { const most = document.querySelectorAll('input[type=number]')[2]; most.value = '1';"
-                " most.dispatchEvent(new Event('input', { bubbles: true })); })()"
-            )
-            await page.evaluate("document.querySelector('form button').click()")
-            await page.until(f"{TEXT}.includes('If {RED}/red-runs has at most 1 GPUs')")
-            assert "2 → 1" in await page.evaluate(TEXT)
-            assert all("401" in each for each in page.complaints)
-
-    asyncio.run(look())
+@on_loop
+async def test_a_user_who_sees_everything_plays_two_futures(house, tmp_path):
+    async with opened(CHROMIUM, f"{house.address}/#view=whatif", tmp_path / "profile") as page:
+        await log_in(page, house.tokens["chief"])
+        await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
+        await page.evaluate(
+            f"(() => {{ const job = document.querySelectorAll('select')[1]; job.value = '{RED}/red-runs';"
+            " job.dispatchEvent(new Event('change', { bubbles: true })); })()"
+        )
+        await page.until("!document.querySelector('input[type=number]').disabled")
+        await page.evaluate(
+            "(() => { const most = document.querySelectorAll('input[type=number]')[2]; most.value = '1';"
+            " most.dispatchEvent(new Event('input', { bubbles: true })); })()"
+        )
+        await page.evaluate("document.querySelector('form button').click()")
+        await page.until(f"{TEXT}.includes('If {RED}/red-runs has at most 1 GPUs')")
+        assert "2 → 1" in await page.evaluate(TEXT)
+        assert all("401" in each for each in page.complaints)
 
 
-def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, tmp_path):
-    async def look():
-        place = f"#view=jobs&job={RED}%2Fred-runs"
-        async with opened(CHROMIUM, f"{house.address}/{place}", tmp_path / "profile") as page:
-            await log_in(page, house.tokens["red"])
-            await page.until(f"{TEXT}.includes('for red-runs')")
-            await page.evaluate(f"(() => {{ {HOLD} }})()")
-            await page.until(f"({LOOK}, window.held.length > 0)")
-            await log_out(page)
-            await page.until(f"!({SHOWN}).includes('{RED}')")
-            # The answer to red, and perhaps one that the page without a session has got.
-            await page.evaluate("window.release()")
-            assert RED not in await page.evaluate(SHOWN)
-            await log_in(page, house.tokens["blue"])
-            await page.until(f"{TEXT}.includes('{BLUE}')")
-            assert RED not in await page.evaluate(SHOWN)
-
-    asyncio.run(look())
+@on_loop
+async def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, tmp_path):
+    place = f"#view=jobs&job={RED}%2Fred-runs"
+    async with opened(CHROMIUM, f"{house.address}/{place}", tmp_path / "profile") as page:
+        await log_in(page, house.tokens["red"])
+        await page.until(f"{TEXT}.includes('for red-runs')")
+        await page.evaluate(f"(() => {{ {HOLD} }})()")
+        await page.until(f"({LOOK}, window.held.length > 0)")
+        await log_out(page)
+        await page.until(f"!({SHOWN}).includes('{RED}')")
+        # The answer to red, and perhaps one that the page without a session has got.
+        await page.evaluate("window.release()")
+        assert RED not in await page.evaluate(SHOWN)
+        await log_in(page, house.tokens["blue"])
+        await page.until(f"{TEXT}.includes('{BLUE}')")
+        assert RED not in await page.evaluate(SHOWN)
 
 
-def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, tmp_path):
+@on_loop
+async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, tmp_path):
     house.api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "guest"}})
     grant(house.api, "Role", RED, "guest", READ_JOBS)
     token = make_token(house.api, "guest")
-
-    async def look():
-        async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
-            await log_in(page, token)
-            await page.until(f"{TEXT}.includes('{RED}')")
-            await page.evaluate("[...document.querySelectorAll('nav button')].at(1).click()")
-            await page.until("document.querySelector('.gpu') !== null")
-            house.api.delete(
-                f"/apis/rbac.authorization.k8s.io/v1/namespaces/{RED}/rolebindings/guest"
-            )
-            await page.until(f"({LOOK}, {TEXT}.includes('may list neither'))")
-            assert RED not in await page.evaluate(SHOWN)
-            assert await page.evaluate("document.querySelector('.gpu')") is None
-            # The user can only go, and another one come.
-            await log_out(page)
-            await log_in(page, house.tokens["blue"])
-            # A GPU that blue may not know of looks like no idle one.
-            await page.until(f"{TEXT}.includes('4 GPUs: 1 in use, 3 unknown')")
-            assert RED not in await page.evaluate(SHOWN)
-
-    asyncio.run(look())
-
-
-def test_to_log_out_in_one_tab_clears_the_other(house, tmp_path):
-    async def look():
-        place = f"{house.address}/#view=jobs"
-        async with opened(CHROMIUM, place, tmp_path / "profile") as page:
-            await log_in(page, house.tokens["red"])
-            await page.until(f"{TEXT}.includes('{RED}')")
-            # It does not look by itself any more, which would find the session ended, too.
-            await page.evaluate(
-                "(() => { for (let each = setTimeout(() => 0); each > 0; each -= 1) clearTimeout(each);"
-                " window.setTimeout = () => 0; })()"
-            )
-            await page.evaluate(
-                "fetch('/api/v1/session', { method: 'DELETE' })"
-                ".then(() => new BroadcastChannel('dljob-session').postMessage('changed'))"
-            )
-            await page.until(f"{FIELD} !== null")
-            assert RED not in await page.evaluate(SHOWN)
-
-    asyncio.run(look())
+    async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
+        await log_in(page, token)
+        await page.until(f"{TEXT}.includes('{RED}')")
+        await page.evaluate("[...document.querySelectorAll('nav button')].at(1).click()")
+        await page.until("document.querySelector('.gpu') !== null")
+        house.api.delete(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{RED}/rolebindings/guest")
+        await page.until(f"({LOOK}, {TEXT}.includes('may list neither'))")
+        assert RED not in await page.evaluate(SHOWN)
+        assert await page.evaluate("document.querySelector('.gpu')") is None
+        # The user can only go, and another one come.
+        await log_out(page)
+        await log_in(page, house.tokens["blue"])
+        # A GPU that blue may not know of looks like no idle one.
+        await page.until(f"{TEXT}.includes('4 GPUs: 1 in use, 3 unknown')")
+        assert RED not in await page.evaluate(SHOWN)

@@ -44,6 +44,7 @@ def test_a_game_gets_no_credentials(monkeypatch):
     assert b"secret" not in game.question
 
 
+@pytest.mark.processes
 def test_a_game_that_takes_too_much_memory_is_refused_with_the_remedy():
     game = pose_game({}, jobs=[job("red", "a")] * 2_000, nodes=NODES, known=NOTHING)
     assert game.words[-1] == str(MOST_BYTES)

@@ -12,7 +12,6 @@ from dlweb.renewing import SHARE
 
 LIMIT_S = 240.0
 LONG_S = 3600.0
-WAIT_S = 0.6
 WORK_S = 0.1
 
 
@@ -78,36 +77,6 @@ def test_a_failure_is_known_for_a_while():
         with pytest.raises(OSError, match="does not answer"):
             shared.get()
     assert len(asked) == 1
-
-
-def test_after_a_failure_it_is_read_again_soon_however_long_that_took():
-    asked = []
-
-    def read():
-        asked.append(1)
-        work()
-        if len(asked) == 1:
-            raise OSError("does not answer")
-        return "here"
-
-    shared = Shared(read, every_s=0.0)
-    with pytest.raises(OSError, match="does not answer"):
-        shared.get()
-    assert shared.get() == "here"
-
-
-def test_waiting_is_no_work():
-    asked = []
-
-    def read():
-        asked.append(1)
-        threading.Event().wait(WAIT_S)
-        return len(asked)
-
-    shared = Shared(read, every_s=0.0)
-    began = time.monotonic()
-    while shared.get() < 2:
-        assert time.monotonic() - began < WAIT_S / SHARE, "it counted the waiting"
 
 
 def test_work_is_followed_by_a_pause(monkeypatch):

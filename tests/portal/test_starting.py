@@ -42,6 +42,7 @@ def test_what_is_wrong_is_refused_with_what_to_write(words, told):
     assert told in " ".join(result.output.split())
 
 
+@pytest.mark.story
 @pytest.mark.processes
 def test_it_makes_its_certificate_and_tells_that_the_api_server_is_away(tmp_path):
     kubeconfig = tmp_path / "kubeconfig"

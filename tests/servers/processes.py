@@ -15,9 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from tests.sidecar.drivers import read_state, wait_until
+
 START_SECONDS = 300.0
 """Far more than any of them takes on a machine that has nothing else to do."""
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
+END_SECONDS = 120.0
+"""The kernel ends a process that was killed long before."""
 LAST_CHARACTERS = 3000
 
 
@@ -74,9 +78,9 @@ class Guard:
         if self._shell.returncode is None:
             os.killpg(self.group, signal.SIGKILL)
             # This also closes the pipe.
-            self._shell.communicate()
+            self._shell.communicate(timeout=END_SECONDS)
             for process in self._spawned:
-                process.wait()
+                process.wait(END_SECONDS)
 
 
 class Server:
@@ -147,13 +151,13 @@ class Server:
         """End it as a power cut would."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(END_SECONDS)
 
     def freeze(self) -> None:
         """Let it hold every connection and answer none."""
         os.kill(self.pid, signal.SIGSTOP)
         # The signal takes a moment, in which it may still answer.
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        wait_until(lambda: read_state(self.pid) in "TZX", what=f"the stop of {self.name}")
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from tests.servers.binaries import (
     find_ferretdb,
     find_or_build,
 )
+
+pytestmark = pytest.mark.processes
 
 FERRETDB_NAME = "dljob-test-ferretdb"
 TELLS = "#!/bin/sh\necho Kubernetes {}\n"
@@ -71,26 +72,11 @@ def test_what_is_too_old_is_passed_over(tmp_path: Path, bare):
     assert find_or_build(CONTROL_PLANE, bare)["kube-scheduler"] == cached / "kube-scheduler"
 
 
-def test_a_program_that_does_not_tell_its_version_will_not_do(tmp_path: Path, bare):
-    bare["PATH"] = str(make_servers(tmp_path / "untold", ""))
-    with pytest.raises(Unavailable, match="kube-apiserver does not tell its version"):
-        find_or_build(CONTROL_PLANE, bare)
-
-
 @pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.noun)
 def test_without_go_it_is_unavailable_and_says_where_it_was_looked_for(bare, kit: Kit):
     looked = ", ".join((*kit.folders, "PATH"))
     with pytest.raises(Unavailable, match=f"there is none in {looked} or .*, and no Go"):
         find_or_build(kit, bare)
-
-
-def test_other_pins_are_another_cache(tmp_path: Path, bare):
-    assert len({kit.cache_folder(bare) for kit in KITS}) == len(KITS) - 2, "kubectl and NODE share"
-    (tmp_path / "go.mod").write_text("module one")
-    kit = replace(FERRETDB, source=tmp_path, pins=("go.mod",))
-    before = kit.cache_folder(bare)
-    (tmp_path / "go.mod").write_text("module two")
-    assert kit.cache_folder(bare) != before
 
 
 def test_the_pins_of_kubernetes_name_one_release(bare):

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from pymongo import MongoClient
 
-from tests.servers.binaries import BUILD_SECONDS, find_ferretdb
+from tests.servers.binaries import find_ferretdb
 from tests.servers.mongo import MongoServer
 from tests.sidecar.drivers import ROOT, read_proc, wait_until
 
-pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300.0), pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 
+@pytest.mark.story
 def test_it_keeps_its_place_and_its_data(tmp_path: Path):
     with MongoServer(find_ferretdb(), tmp_path) as server:
         with closing(MongoClient[dict[str, object]](server.url("db"))) as client:

@@ -90,7 +90,7 @@ def look_around() -> dict[str, list[str]]:
 
 
 def _words(*command: str) -> list[str]:
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS)
     # Rules bear the time at which they were asked for.
     return [line for line in ran.stdout.splitlines() if not line.startswith("#")]
 

@@ -78,19 +78,6 @@ def test_edit_writes_what_the_editor_leaves(scene, ada, pair, tmp_path):
     assert (again.status, again.stderr) == (0, "Nothing is changed.\n")
 
 
-def test_labels_and_all_choose_the_jobs_that_are_steered(scene, ada, pair):
-    assert ada("resume", "-l", "team=vision", "-y").stdout == "one resumed\ntwo resumed\n"
-    for name in pair:
-        assert ada("wait", name, "--for", "running", "--timeout", "240s").status == 0
-    assert ada("suspend", "-l", "team=vision", "-y").stdout == "one suspended\ntwo suspended\n"
-    assert ada("suspend", "--all", "-y").stderr == "There is no job to suspend.\n"
-    unsure = ada("cancel", "--all")
-    assert (unsure.status, unsure.stdout) == (2, "")
-    assert "standard input is not a terminal" in unsure.stderr
-    assert ada("cancel", "-l", "team!=vision", "-y").stdout == "other cancelled\n"
-    assert ada("wait", "other", "--for", "deleted", "--timeout", "240s").status == 0
-
-
 def test_wait_ends_when_it_is_so_or_cannot_be_any_more_or_the_time_is_over(scene, ada, pair):
     assert ada("wait", "two", "--for", "suspended").stdout == "two is Suspended\n"
     late = ada("wait", "two", "--for", "running", "--timeout", "0")
@@ -103,13 +90,6 @@ def test_wait_ends_when_it_is_so_or_cannot_be_any_more_or_the_time_is_over(scene
     assert "will not be Running any more" in never.stderr
     condition = ada("wait", "ends", "--for", "condition=Scheduled=False", "--timeout", "240s")
     assert condition.stdout == "ends is Scheduled=False\n"
-
-
-def test_get_lists_jobs_of_a_phase(scene, ada, pair):
-    listed = [row["NAME"] for row in table(ada("get", "--phase", "suspended").stdout)]
-    assert listed == ["one", "two"]
-    nothing = ada("get", "--phase", "Adjusting", "--phase", "failed")
-    assert nothing.stderr == "No job is Adjusting or Failed.\n"
 
 
 def test_run_submits_a_command_shows_its_output_and_ends_as_it_does(scene, ada):
@@ -183,14 +163,3 @@ def test_the_operator_says_when_waiting_jobs_start_and_the_command_and_kubectl_s
     ada("cancel", "holds-more")
     stage.wait_for_phase("later", "Running")
     stage.wait(lambda: "queue" not in stage.status("later"))
-
-
-def test_a_job_without_a_checkpoint_is_said_to_keep_its_gpus(scene, ada):
-    document = scene.stage.make_job("unsaved", iterations=FOREVER)
-    del document["spec"]["checkpoint"]
-    result = ada("submit", ada.file(document))
-    assert (result.status, result.stdout) == (0, "unsaved submitted\n")
-    assert f"note: unsaved: {UNSAVED}; spec.checkpoint says how it is saved\n" in result.stderr
-    scene.stage.wait_for_phase("unsaved", "Running")
-    scene.stage.wait(lambda: ("NoCheckpoint", UNSAVED) in scene.stage.events("unsaved"))
-    assert ada("cancel", "unsaved", "--wait").status == 0

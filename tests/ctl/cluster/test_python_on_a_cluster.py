@@ -6,6 +6,7 @@ import dljob
 import pytest
 
 from tests.ctl.cluster.playing import in_namespace
+from tests.loops import on_loop
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -43,15 +44,9 @@ def follow_a_job(scene, there, name):
         there.get(job)
 
 
-def test_a_program_follows_a_job(scene, there):
-    follow_a_job(scene, there, "scripted")
-
-
-def test_a_notebook_follows_a_job_while_its_event_loop_runs(scene, there):
-    async def cell():
-        follow_a_job(scene, there, "noted")
-
-    asyncio.run(cell())
+@on_loop
+async def test_a_notebook_follows_a_job_while_its_event_loop_runs(scene, there):
+    follow_a_job(scene, there, "noted")
 
 
 def test_closing_ends_a_followed_log_and_other_questions_are_answered_meanwhile(scene):

@@ -13,9 +13,10 @@ from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import Story
 from dlgangs.verdicts import Rules, Standing, Verdict
-from dlgangs.waking import AT_ONCE, Agenda, Waker, Word
+from dlgangs.waking import Agenda, Waker, Word
 from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
+from tests.loops import on_loop
 from tests.operator.gangs.casts import SPACE, make_member
 from tests.operator.gangs.test_gang_reading import MINE, node, pod
 
@@ -68,17 +69,6 @@ def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(des
     assert b'dljob_gang_answers_total{answer="admitted"} 3.0' in desk.metrics.text()
 
 
-def test_whole_nodes_are_answered_with_whole_nodes(desk: Desk):
-    items = [node("a"), node("b")]
-    plain = pod("plain", version=9)
-    del plain["metadata"]["labels"]
-    answer = desk.answering.filter({"Pod": plain, "Nodes": {"items": items}, "NodeNames": None})
-    assert answer["Nodes"] == {"items": items}
-    desk.filter(pod("one", version=10))
-    answer = desk.answering.filter({"Pod": pod("two", version=11), "Nodes": {"items": items}})
-    assert answer["Nodes"] == {"items": items[:1]}
-
-
 def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk: Desk):
     desk.complaint = "has not read the cluster yet"
     answer = desk.filter(pod("one", version=10))
@@ -86,36 +76,6 @@ def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk
     plain = pod("plain", version=9)
     plain["metadata"]["labels"] = {}
     assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"
-
-
-def test_a_node_that_kube_scheduler_does_not_pass_is_not_insisted_on(desk: Desk):
-    desk.filter(pod("one", version=10))
-    assert desk.filter(pod("two", version=11), "b")["NodeNames"] == ["b"]
-
-
-def test_that_it_looks_at_the_nominated_node_only_says_nothing_of_the_others(desk: Desk):
-    desk.filter(pod("one", version=10))
-    nominated = pod("two", version=11)
-    nominated["status"]["nominatedNodeName"] = "b"
-    answer = desk.filter(nominated, "b")
-    assert answer["NodeNames"] == []
-    assert "room is kept for the pod on node a" in answer["FailedAndUnresolvableNodes"]["b"]
-    assert desk.filter(nominated)["NodeNames"] == ["a"]
-
-
-def test_nodes_are_scored_by_algorithm_3_on_the_scale_of_extenders(desk: Desk):
-    theirs = pod("x", version=12, nodeName="a")
-    theirs["metadata"]["labels"]["dljob.io/gang"] = "theirs"
-    desk.book.pods.show(theirs)
-    question = {"Pod": pod("one", version=13), "NodeNames": ["a", "b"]}
-    assert desk.answering.prioritize(question) == [
-        {"Host": "a", "Score": 0},
-        {"Host": "b", "Score": 10},
-    ]
-    plain = pod("plain", version=14)
-    plain["metadata"]["labels"] = {}
-    scores = desk.answering.prioritize({"Pod": plain, "NodeNames": ["a", "b"]})
-    assert [each["Score"] for each in scores] == [10, 10]
 
 
 def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
@@ -194,17 +154,6 @@ def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
     assert agenda.words([], {"uid"}, 11.0) == []
 
 
-def test_who_was_never_told_of_its_room_or_has_gone_is_told_nothing():
-    agenda = Agenda()
-    name = Name(SPACE, "p")
-    held = Held("uid", GANG, "a", {}, 60.0)
-    agenda.words([(name, held)], {"uid"}, 0.0)
-    assert agenda.words([], {"uid"}, 1.0) == []
-    agenda.words([(name, held)], {"uid"}, 2.0)
-    assert agenda.words([(name, held)], {"uid"}, 3.0)
-    assert agenda.words([], set(), 4.0) == []
-
-
 class SlowServer:
     """An API server that answers when a test lets it, and takes a write in just before its answer."""
 
@@ -234,38 +183,18 @@ def word(name: str, node: str) -> Word:
     return Word(Name(SPACE, name), f"uid-{name}", node)
 
 
-def test_the_last_word_about_a_pod_is_the_one_that_stays():
-    async def story() -> None:
-        there: Any = SlowServer()
-        waker = Waker(there)
-        writing = asyncio.create_task(waker.run())
-        waker.say([word("p", "a")])
-        await settle()
-        waker.say([word("p", "b"), word("p", ""), word("q", "a")])
-        await settle()
-        # The writes that are under way are answered in reverse order.
-        while there.gates:
-            await there.answer(len(there.gates) - 1)
-        assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
-        assert ("q", "True") in there.written
-        writing.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
-
-
-def test_words_do_not_pile_up():
-    async def story() -> None:
-        there: Any = SlowServer()
-        waker = Waker(there)
-        writing = asyncio.create_task(waker.run())
-        names = [f"p{number}" for number in range(2 * AT_ONCE)]
-        for _ in range(10):
-            waker.say([word(name, "a") for name in names])
-            await settle()
-        while there.gates:
-            await there.answer(0)
-        # Of each pod that was written to at once a second one, of the others the latest alone.
-        assert len(there.written) == 3 * AT_ONCE
-        writing.cancel()
-
-    asyncio.run(asyncio.wait_for(story(), 240.0))
+@on_loop
+async def test_the_last_word_about_a_pod_is_the_one_that_stays():
+    there: Any = SlowServer()
+    waker = Waker(there)
+    writing = asyncio.create_task(waker.run())
+    waker.say([word("p", "a")])
+    await settle()
+    waker.say([word("p", "b"), word("p", ""), word("q", "a")])
+    await settle()
+    # The writes that are under way are answered in reverse order.
+    while there.gates:
+        await there.answer(len(there.gates) - 1)
+    assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]
+    assert ("q", "True") in there.written
+    writing.cancel()

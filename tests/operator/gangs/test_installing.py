@@ -126,26 +126,6 @@ def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPla
     assert used(plane.audit_log) == granted(plane)
 
 
-@pytest.mark.parametrize(
-    ("verb", "what", "may"),
-    [
-        ("create", "pods/binding", "yes"),
-        ("list", "persistentvolumeclaims", "yes"),
-        ("create", "subjectaccessreviews.authorization.k8s.io", "yes"),
-        ("get", "secrets", "no"),
-        ("create", "pods", "no"),
-        ("update", "nodes", "no"),
-    ],
-)
-def test_its_account_may_do_what_a_scheduler_may(
-    plane: ControlPlane, verb: str, what: str, may: str
-):
-    resource, _, part = what.partition("/")
-    question = ["auth", "can-i", verb, resource, f"--subresource={part}", f"--as={ACCOUNT}", "-A"]
-    # The API server may need a moment to see the new grant.
-    wait_until(lambda: plane.kubectl.try_to(*question).out.strip() == may)
-
-
 def test_its_pod_is_accepted_where_only_restricted_pods_are(plane: ControlPlane):
     with plane.api() as api:
         path = f"/api/v1/namespaces/{HOME}/pods"

@@ -15,7 +15,6 @@ from dlgangs.placing import (
     place,
     score,
 )
-from dlkube.constraints.matching import is_wanted
 from dlkube.constraints.members import (
     Machine,
     Member,
@@ -23,7 +22,6 @@ from dlkube.constraints.members import (
     Taint,
     Term,
     Toleration,
-    Wants,
     tenant_of,
 )
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
@@ -69,21 +67,6 @@ def test_a_gang_is_together_and_by_itself():
     assert set(nodes.values()) == {"b"}
 
 
-def test_it_is_beside_others_only_where_there_is_no_other_room():
-    machines = [make_machine("a", cpu=4), make_machine("b", cpu=2)]
-    there = [make_member("theirs", 0, node="a")]
-    nodes = place(make_gang("ours", 4), ground(machines, there)).nodes
-    assert nodes is not None
-    assert sorted(nodes.values()) == ["a", "a", "b", "b"]
-
-
-def test_it_is_on_as_few_nodes_as_can_be_and_leaves_large_ones_to_others():
-    machines = [make_machine("a", cpu=2), make_machine("b", cpu=16), make_machine("c", cpu=4)]
-    nodes = place(make_gang("ours", 4), ground(machines)).nodes
-    assert nodes is not None
-    assert set(nodes.values()) == {"c"}
-
-
 def test_what_fits_only_in_one_way_is_found():
     # Two and three on the one, three and two on the other: who begins with the large ones side by
     # side, or fills a node at once, is stuck.
@@ -103,15 +86,6 @@ def test_what_fits_only_in_one_way_is_found():
     }
 
 
-def test_a_node_that_is_barred_is_not_chosen():
-    machines = [make_machine(name, cpu=4) for name in "ab"]
-    barred = frozenset({("ours-worker-0", "a"), ("ours-worker-1", "a")})
-    assert place(make_gang("ours", 2), ground(machines, barred=barred)).nodes == {
-        "ours-worker-0": "b",
-        "ours-worker-1": "b",
-    }
-
-
 def test_taints_and_affinity_are_heeded():
     tainted = replace(make_machine("a", cpu=9), taints=(Taint("gpu", "yes", "NoSchedule"),))
     soft = replace(make_machine("b", cpu=1), taints=(Taint("x", "", "PreferNoSchedule"),))
@@ -126,23 +100,6 @@ def test_taints_and_affinity_are_heeded():
             only = [tainted]
         found = place([replace(pod, wants=wants)], ground(only))
         assert found.nodes == {pod.uid: node}
-
-
-@pytest.mark.parametrize("bounds", [(None,), ("many",), ()])
-def test_what_compares_with_no_number_matches_no_node(bounds: tuple[Any, ...]):
-    named = replace(make_machine("a", cpu=1), labels={"zone": "7"})
-    odd = Term((Requirement("zone", "Gt", bounds),))
-    assert not is_wanted(Wants((), terms=(odd,)), named)
-
-
-def test_a_hundred_pods_on_five_hundred_nodes_are_placed_and_refused():
-    machines = [make_machine(f"n{number:03}", cpu=8, gpu=8) for number in range(500)]
-    team = make_gang("ours", 100, gpu=4)
-    nodes = place(team, ground(machines)).nodes
-    assert nodes is not None
-    assert len(set(nodes.values())) == 50
-    refused = place(make_gang("ours", 1001, gpu=4), ground(machines))
-    assert (refused.nodes, refused.is_proven) == (None, True)
 
 
 amounts = st.fixed_dictionaries({"cpu": st.integers(0, 4), "gpu": st.integers(0, 2)})

@@ -1,7 +1,6 @@
 """Each TLS handshake shows a valid certificate, also after a renewal while the server runs."""
 
 import asyncio
-import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -15,7 +14,8 @@ from cryptography import x509
 from dlgangs.__main__ import main
 from dlgangs.extender import Extender
 from dlkube import shown_certificate
-from dlkube.shown_certificate import NoCertificate, Shown, provide
+from dlkube.shown_certificate import Shown, provide
+from tests.loops import on_loop
 from tests.operator.gangs.test_extender import Desk
 from tests.servers.authority import Authority
 
@@ -43,24 +43,22 @@ async def fingerprint(port: int, authority: bytes) -> bytes:
     return shown
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path):
+@on_loop
+async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path):
     authority = Authority()
     authority.issue_server("localhost").write(tmp_path, "tls")
-
-    async def story() -> None:
-        async with served(Shown(tmp_path).context, Desk().answering) as port:
-            first = await fingerprint(port, authority.certificate)
-            assert await fingerprint(port, authority.certificate) == first
-            # Half written, the old one serves on.
-            (tmp_path / "tls.crt").write_text("-----BEGIN")
-            assert await fingerprint(port, authority.certificate) == first
-            authority.issue_server("localhost").write(tmp_path, "tls")
-            assert await fingerprint(port, authority.certificate) != first
-
-    asyncio.run(story())
+    async with served(Shown(tmp_path).context, Desk().answering) as port:
+        first = await fingerprint(port, authority.certificate)
+        assert await fingerprint(port, authority.certificate) == first
+        # Half written, the old one serves on.
+        (tmp_path / "tls.crt").write_text("-----BEGIN")
+        assert await fingerprint(port, authority.certificate) == first
+        authority.issue_server("localhost").write(tmp_path, "tls")
+        assert await fingerprint(port, authority.certificate) != first
 
 
-def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: Path):
+@on_loop
+async def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: Path):
     authority = Authority()
     authority.issue_server("localhost").write(tmp_path, "tls")
     authority.issue_client("scheduler").write(tmp_path, "client")
@@ -78,23 +76,21 @@ def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: P
             with suppress(ssl.SSLError, ConnectionError):
                 await writer.wait_closed()
 
-    async def story() -> None:
-        context = Shown(tmp_path, tmp_path / "ca.crt").context
-        async with served(context, Desk().answering) as port:
-            known = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-            # How a connection looks that the other side has refused depends on the moment.
-            try:
-                answer = await ask(port, known)
-            except (ssl.SSLError, ConnectionError):
-                answer = b""
-            assert answer == b""
-            known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
-            assert b"400" in await ask(port, known), "what is no question is refused"
-
-    asyncio.run(story())
+    context = Shown(tmp_path, tmp_path / "ca.crt").context
+    async with served(context, Desk().answering) as port:
+        known = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        # How a connection looks that the other side has refused depends on the moment.
+        try:
+            answer = await ask(port, known)
+        except (ssl.SSLError, ConnectionError):
+            answer = b""
+        assert answer == b""
+        known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+        assert b"400" in await ask(port, known), "what is no question is refused"
 
 
-def test_its_own_certificates_are_made_once_and_renewed_in_time(
+@on_loop
+async def test_its_own_certificates_are_made_once_and_renewed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     provide(tmp_path)
@@ -109,12 +105,8 @@ def test_its_own_certificates_are_made_once_and_renewed_in_time(
     provide(tmp_path)
     assert (tmp_path / "tls.crt").read_bytes() != first
     assert (tmp_path / "ca.crt").read_bytes() == authority, "kube-scheduler has read it already"
-
-    async def story() -> None:
-        async with served(Shown(tmp_path).context, Desk().answering) as port:
-            await fingerprint(port, authority)
-
-    asyncio.run(story())
+    async with served(Shown(tmp_path).context, Desk().answering) as port:
+        await fingerprint(port, authority)
 
 
 def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path):
@@ -128,11 +120,6 @@ def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path)
     provide(tmp_path)
     Shown(tmp_path)
     assert (tmp_path / "ca.crt").read_bytes() == authority
-
-
-def test_without_a_certificate_it_says_what_is_needed(tmp_path: Path):
-    with pytest.raises(NoCertificate, match=r"has to hold tls\.crt and tls\.key"):
-        Shown(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -150,21 +137,3 @@ def test_options_that_make_no_sense_are_refused(options: list[str], words: str):
     result = CliRunner().invoke(main, options)
     assert result.exit_code != 0
     assert words in result.output
-
-
-def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with socket.socket() as taken:
-        taken.bind((LOCAL, 0))
-        taken.listen()
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
-            "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-            "users: [{name: c, user: {}}]\n"
-            "contexts: [{name: c, context: {cluster: c, user: c}}]\n"
-        )
-        port = taken.getsockname()[1]
-        options = [f"--kubeconfig={kubeconfig}", f"--listen={LOCAL}:{port}", "--health=127.0.0.1:0"]
-        result = CliRunner().invoke(main, options)
-    assert result.exit_code == 1
-    assert "address already in use" in result.output

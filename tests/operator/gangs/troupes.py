@@ -44,7 +44,9 @@ class Plugin:
 
     def metric(self, name: str) -> float:
         """Read one figure of the extender."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.health}/metrics") as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.health}/metrics", timeout=240.0
+        ) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 

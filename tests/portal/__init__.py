@@ -1,0 +1,1 @@
+"""A package, so that its page ends with the last of its tests."""
