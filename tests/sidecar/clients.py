@@ -1,9 +1,10 @@
 """A client that sends the given bytes, one by one if asked, and waits no longer than it must."""
 
 import asyncio
+import functools
 import json
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,16 @@ T = TypeVar("T")
 def live_through(story: Coroutine[Any, Any, T]) -> T:
     """Run a test's story; it is no law how fast it is, but it must end."""
     return asyncio.run(asyncio.wait_for(story, LONGEST_SECONDS))
+
+
+def lived(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a story: pytest calls it with the fixtures that the story names."""
+
+    @functools.wraps(story)
+    def test(**given: Any) -> None:
+        live_through(story(**given))
+
+    return test
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,7 @@ class Client:
                 writer.write_eof()
             return await reader.read()
         finally:
-            # All has been said; a goodbye in TLS would outlive the test's loop.
-            writer.transport.abort()
+            await hang_up(writer)
 
     async def ask(self, method: str, path: str, body: bytes | None = None, **more: str) -> Answer:
         lines = [f"{method} {path} HTTP/1.1", "Host: dljob", "Connection: close"]
@@ -78,6 +88,14 @@ class Client:
 
     async def put(self, target: Target) -> Answer:
         return await self.ask("PUT", "/v1/target", codec.encode_target(target))
+
+
+async def hang_up(*writers: asyncio.StreamWriter) -> None:
+    """Close connections now: a goodbye in TLS would outlive the test's loop."""
+    for writer in writers:
+        writer.transport.abort()
+    # Their sockets are closed in the next turn of the loop, which must not end before.
+    await asyncio.sleep(0)
 
 
 async def ask_over(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,13 @@ import pytest
 from tests.sidecar.drivers import Driver, find_processes, wait_until, witnessed
 from tests.sidecar.sidecars import TRAINER, SideCar
 from tests.sidecar.standins import StandIn, build_nvml, library_path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_no_transports() -> Iterator[None]:
+    """Let a connection that was never closed fail its own module, and none that comes later."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

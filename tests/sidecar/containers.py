@@ -7,7 +7,6 @@ the processes.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from dlsidecar import EXIT_UNAVAILABLE
 from dlwire import codec
 from dlwire.messages import Peer, Phase, Run, State, Stop, Target, Term
+from tests.sidecar.clients import live_through
 from tests.sidecar.drivers import HERE, read_proc, wait_until
 from tests.sidecar.matrices import POSSIBLE, REPEATED, STAMPED, Pair, read_pairs
 from tests.sidecar.sidecars import TRAINER, SideCar
@@ -121,13 +121,14 @@ class Container:
         target = replace(target, incarnation=self.sidecar.incarnation)
         request = ask_for(target)
 
-        async def hang_up() -> None:
+        async def ask() -> None:
             _, writer = await self.sidecar.client.connect()
             writer.write(request)
             await writer.drain()
             writer.close()
+            await writer.wait_closed()
 
-        asyncio.run(hang_up())
+        live_through(ask())
         wait_until(lambda: self.sidecar.state().term == target.term, what="what was declared")
         self.accept(target)
 

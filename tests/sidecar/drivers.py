@@ -45,12 +45,15 @@ def wait_until(ask: Callable[[], T | None], *, what: str) -> T:
         time.sleep(0.01)
 
 
+def list_pids() -> Iterator[int]:
+    """Yield all processes; pathlib would take ten times as long, and this is done over and over."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+
+
 def find_processes(token: str) -> list[int]:
     """Be the witness: return the living processes with the token in their command line."""
     word = token.encode()
-    # Not by pathlib, which would take ten times as long; this is done over and over.
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    return [pid for pid in pids if word in read_proc(pid, "cmdline") and is_alive(pid)]
+    return [pid for pid in list_pids() if word in read_proc(pid, "cmdline") and is_alive(pid)]
 
 
 def read_proc(pid: int, name: str) -> bytes:
@@ -226,7 +229,7 @@ class Driver:
                 self.process.wait(LIMIT_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        self.process.wait()
+        self.process.wait(LIMIT_SECONDS)
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         self._reader.join(LIMIT_SECONDS)

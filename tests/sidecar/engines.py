@@ -1,6 +1,5 @@
 """
-Programs that build images and run containers on this machine: docker with its engine, or buildah
-and runc.
+Buildah and runc, which build images and run containers on this machine.
 
 Containers are as a careful cluster would run them: a root that can only be read, a user that is
 not root, no capabilities, nothing to be gained by a setuid program.
@@ -10,15 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import pytest
+from typing import Any, NamedTuple
 
 from tests.sidecar.drivers import HERE
 
@@ -38,14 +34,6 @@ class Recipe:
     """The name of the stand-in for that one."""
     driver: str = "vfs"
     """How buildah keeps it: vfs works everywhere, overlay does not copy a large one again and again."""
-
-
-SIDECAR = Recipe(
-    file="Dockerfile.sidecar",
-    image="localhost/dljob-test-sidecar",
-    argument="TOOLS",
-    base="localhost/dljob-test-tools",
-)
 
 
 @dataclass(frozen=True)
@@ -76,19 +64,6 @@ class Described(NamedTuple):
         return cls(config["User"], command, variables, dict(config.get("Labels") or {}))
 
 
-class Engine(Protocol):
-    def build(self, context: Path, base: Path) -> None:
-        """Make the image of the files in ``context``, on one that holds what is in ``base``."""
-
-    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
-        """Return the words before a command that run it in a new container, perhaps of no image."""
-        ...
-
-    def describe(self) -> Described: ...
-
-    def close(self) -> None: ...
-
-
 def run(*command: str, **environment: str) -> str:
     done = subprocess.run(
         command,
@@ -100,47 +75,6 @@ def run(*command: str, **environment: str) -> str:
     )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-2000:]}"
     return done.stdout
-
-
-def find_tools() -> Path:
-    """Return a busybox that needs no library, from which a stand-in for the image of tools is made."""
-    busybox = shutil.which("busybox")
-    # The name of a loader is what tells a program that needs libraries.
-    if busybox is None or b"/ld-" in Path(busybox).read_bytes()[:4096]:
-        pytest.skip("there is no static busybox here (on Debian the package busybox-static)")
-    return Path(busybox)
-
-
-class Docker:
-    """
-    Docker, whose engine runs already. A build sees only the arguments that its command line names.
-    """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-
-    def build(self, context: Path, base: Path) -> None:
-        recipe = self._recipe
-        archive = shutil.make_archive(str(base), "tar", base)
-        run("docker", "import", archive, recipe.base)
-        file = str(context / recipe.file)
-        given = ("--build-arg", f"{recipe.argument}={recipe.base}", "--tag", recipe.image)
-        run("docker", "build", "--file", file, *given, str(context), DOCKER_BUILDKIT="1")
-
-    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
-        options = ["--rm", "--read-only", "--network=none", "--cap-drop=ALL"]
-        options += ["--security-opt=no-new-privileges", f"--user={user}:{user}", "--entrypoint="]
-        for source, seen in mounts.items():
-            options.append(f"--volume={source}:{seen.at}:{'rw' if seen.writable else 'ro'}")
-        recipe = self._recipe
-        return ("docker", "run", *options, recipe.base if bare else recipe.image)
-
-    def describe(self) -> Described:
-        [image] = json.loads(run("docker", "image", "inspect", self._recipe.image))
-        return Described.of(image["Config"])
-
-    def close(self) -> None:
-        run("docker", "image", "rm", "--force", self._recipe.image, self._recipe.base)
 
 
 class Buildah:
@@ -171,19 +105,17 @@ class Buildah:
         given += ["--isolation=chroot", "--pull-never", "--file", str(context / recipe.file)]
         self._run("build-using-dockerfile", *given, str(context))
 
-    def prepare(self, user: int, mounts: Mounts, *, bare: bool = False) -> tuple[str, ...]:
+    def prepare(self, user: int, mounts: Mounts) -> tuple[str, ...]:
+        """Return the words before a command that run it in a new container."""
         self._bundles += 1
         bundle = self._places / f"bundle-{self._bundles}"
         bundle.mkdir()
-        rootfs = str(bundle / "rootfs")
-        if not bare:
-            container = self._run("from", "--pull-never", self._recipe.image)
-            rootfs = self._run("mount", container)
+        container = self._run("from", "--pull-never", self._recipe.image)
+        rootfs = self._run("mount", container)
         run("runc", "spec", "--bundle", str(bundle))
         file = bundle / "config.json"
         harden(config := json.loads(file.read_text()), rootfs, user)
-        if not bare:
-            config["process"]["env"] += self.describe().variables
+        config["process"]["env"] += self.describe().variables
         for source, seen in mounts.items():
             options = ["rbind", "nosuid", "nodev", "rw" if seen.writable else "ro"]
             mount = {"type": "bind", "source": source, "destination": seen.at, "options": options}
@@ -217,18 +149,3 @@ def make_places(rootfs: Path, folders: list[str], mounts: Mounts) -> None:
         (target.parent if place in files else target).mkdir(parents=True, exist_ok=True)
         if place in files:
             target.touch()
-
-
-def find_engine(folder: Path, recipe: Recipe) -> Engine:
-    """Return what this machine has, or skip with the reason."""
-    docker = shutil.which("docker")
-    if (
-        docker
-        and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0
-    ):
-        return Docker(recipe)
-    if not (shutil.which("buildah") and shutil.which("runc")):
-        pytest.skip("there is neither docker with its engine here, nor buildah with runc")
-    if os.geteuid() != 0:
-        pytest.skip("buildah and runc need root here")
-    return Buildah(folder, recipe)

@@ -124,24 +124,3 @@ def read_pairs(log: str) -> list[Pair]:
         (Phase(phase), name_refusal(Refused(reason))) for phase, reason in _REFUSED.findall(log)
     ]
     return told + refused
-
-
-def draw(*counts: Mapping[Pair, int]) -> str:
-    """Draw the matrix: a point stands for what cannot come, and counts stand side by side."""
-    columns = [["", *NAMES]]
-    for phase in Phase:
-        cells = [
-            "/".join(str(count.get((phase, name), 0)) for count in counts)
-            if (phase, name) in POSSIBLE
-            else "."
-            for name in NAMES
-        ]
-        columns.append([phase.value, *cells])
-    first, *others = (_justify(column) for column in columns)
-    return "\n".join(map("  ".join, zip(first, *others, strict=True)))
-
-
-def _justify(column: list[str]) -> list[str]:
-    width = max(map(len, column))
-    # Names are aligned to the left, and numbers to the right.
-    return [f"{cell:<{width}}" if not column[0] else f"{cell:>{width}}" for cell in column]

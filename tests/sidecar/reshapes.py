@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlwire.messages import Phase, Saving, State
-from tests.sidecar.drivers import HERE, read_proc, wait_until
+from tests.sidecar.drivers import HERE, list_pids, read_proc, wait_until
 from tests.sidecar.sidecars import SideCar
 
 SAVER = str(HERE / "savers.py")
@@ -145,8 +145,9 @@ class Job:
 
 def find_trainings(token: str) -> list[int]:
     """Return the processes that train, by their command lines."""
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    return [pid for pid in pids if is_training(read_proc(pid, "cmdline").split(b"\0"), token)]
+    return [
+        pid for pid in list_pids() if is_training(read_proc(pid, "cmdline").split(b"\0"), token)
+    ]
 
 
 def is_training(words: list[bytes], token: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -164,10 +163,3 @@ def read_children(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(child) for child in text.split()]
-
-
-def read_memory_kib(sidecar: SideCar) -> int:
-    """Return what the SideCar itself occupies, without its keeper and without what is in files."""
-    [pid] = read_children(sidecar.process.pid)
-    [line] = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line)

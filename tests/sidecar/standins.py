@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from tests.sidecar.drivers import HERE, ROOT
+from tests.sidecar.drivers import HERE, LIMIT_SECONDS, ROOT
 
 CONSUMER = ROOT / "tests" / "gpu" / "consumer.py"
 """Takes memory of the GPUs that it is shown, by CUDA."""
@@ -29,7 +29,7 @@ def build_nvml(folder: Path) -> Path:
         pytest.skip("there is no C compiler here")
     for source, made in (("standin_nvml", "libnvidia-ml.so.1"), ("standin_cuda", "libcuda.so.1")):
         command = [compiler, "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(folder / made)]
-        subprocess.run([*command, str(HERE / f"{source}.c")], check=True)
+        subprocess.run([*command, str(HERE / f"{source}.c")], check=True, timeout=LIMIT_SECONDS)
     return folder
 
 
@@ -114,7 +114,7 @@ class Witness:
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        self._thread.join()
+        self._thread.join(LIMIT_SECONDS)
 
     def _look(self) -> None:
         while not self._is_over.wait(0.01):

@@ -6,8 +6,6 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.behaviour.events import Gone, Interrupted, StartFailed
 from dlsidecar.behaviour.machine import Limits
@@ -18,51 +16,32 @@ from dlsidecar.settings import Saving, Training
 from dlwire import codec
 from dlwire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
 from dlwire.messages import Saving as Saved
-from tests.sidecar.clients import live_through
+from tests.sidecar.clients import live_through, lived
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop
 
-pytestmark = pytest.mark.processes
 
-
-def test_actions_are_carried_out_as_the_table_says():
-    async def story():
-        container = Container()
-        agent, below = container.agent, container.supervisor
-        agent.declare(run(1))
-        agent.happen(below.started())
-        agent.declare(run(2))
-        agent.happen(below.saved())
-        agent.happen(below.gone())
-        assert below.demanded == ["start 1", "checkpoint", "terminate", "start 2"]
-        assert below.attempt == 2
-
-    live_through(story())
-
-
-def test_time_that_runs_out_is_an_event():
-    async def story():
-        below = FakeSupervisor()
-        limits = Limits(saves=True, checkpoint_seconds=0, grace_seconds=0, kill_seconds=0.001)
-        agent = Agent(incarnation=INCARNATION, limits=limits)
-        agent.begin(below, FakeFacts())
-        agent.declare(run(1))
-        agent.happen(below.started())
-        agent.declare(stop(2))
-        while below.demanded.count("kill") < 3:
-            await asyncio.sleep(0)
-        assert below.demanded[:5] == ["start 1", "checkpoint", "terminate", "kill", "kill"]
-        assert {problem.name for problem in agent.state().problems} == {
-            "CheckpointTimedOut",
-            "ProcessesDoNotEnd",
-        }
-        # With the proof, time is over.
-        agent.happen(below.gone())
-        demanded = list(below.demanded)
-        await asyncio.sleep(0.01)
-        assert below.demanded == demanded
-
-    live_through(story())
+@lived
+async def test_time_that_runs_out_is_an_event():
+    below = FakeSupervisor()
+    limits = Limits(saves=True, checkpoint_seconds=0, grace_seconds=0, kill_seconds=0.001)
+    agent = Agent(incarnation=INCARNATION, limits=limits)
+    agent.begin(below, FakeFacts())
+    agent.declare(run(1))
+    agent.happen(below.started())
+    agent.declare(stop(2))
+    while below.demanded.count("kill") < 3:
+        await asyncio.sleep(0)
+    assert below.demanded[:5] == ["start 1", "checkpoint", "terminate", "kill", "kill"]
+    assert {problem.name for problem in agent.state().problems} == {
+        "CheckpointTimedOut",
+        "ProcessesDoNotEnd",
+    }
+    # With the proof, time is over.
+    agent.happen(below.gone())
+    demanded = list(below.demanded)
+    await asyncio.sleep(0.01)
+    assert below.demanded == demanded
 
 
 class BrokenSupervisor(FakeSupervisor):
@@ -86,24 +65,22 @@ class BrokenSupervisor(FakeSupervisor):
         self._demand("kill")
 
 
-def test_what_breaks_below_is_tried_again_and_told():
-    async def story():
-        below = BrokenSupervisor()
-        agent = Agent(incarnation=INCARNATION, limits=Limits(grace_seconds=0, kill_seconds=0))
-        agent.begin(below, FakeFacts())
-        assert agent.declare(run(1)) is None
-        while below.demanded.count("kill") < 3:
-            await asyncio.sleep(0)
-        assert below.demanded[:2] == ["start", "terminate"]
-        assert "CannotStart" in {problem.name for problem in agent.state().problems}
-        assert not agent.state().released
-        below.is_broken = False
-        agent.happen(below.gone())
-        assert agent.state().phase is Phase.FAILED
-        assert agent.declare(run(2)) is None
-        assert agent.state().phase is Phase.STARTING
-
-    live_through(story())
+@lived
+async def test_what_breaks_below_is_tried_again_and_told():
+    below = BrokenSupervisor()
+    agent = Agent(incarnation=INCARNATION, limits=Limits(grace_seconds=0, kill_seconds=0))
+    agent.begin(below, FakeFacts())
+    assert agent.declare(run(1)) is None
+    while below.demanded.count("kill") < 3:
+        await asyncio.sleep(0)
+    assert below.demanded[:2] == ["start", "terminate"]
+    assert "CannotStart" in {problem.name for problem in agent.state().problems}
+    assert not agent.state().released
+    below.is_broken = False
+    agent.happen(below.gone())
+    assert agent.state().phase is Phase.FAILED
+    assert agent.declare(run(2)) is None
+    assert agent.state().phase is Phase.STARTING
 
 
 class LateAdmission:
@@ -148,86 +125,54 @@ def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
     assert gone == Gone(1)
 
 
-class HastySupervisor(FakeSupervisor):
-    """Breaks its contract: it reports from within a call."""
-
-    def __init__(self, container: Container) -> None:
-        super().__init__()
-        self.container = container
-        self.phases: list[Phase] = []
-
-    def start(self, run, attempt):
-        super().start(run, attempt)
-        self.container.agent.happen(self.started())
-        self.phases.append(self.container.agent.state().phase)
-
-
-def test_what_happens_within_a_step_waits_for_its_end():
-    async def story():
-        container = Container()
-        hasty = HastySupervisor(container)
-        container.agent.begin(hasty, container.facts)
-        container.agent.declare(run(1))
-        assert hasty.phases == [Phase.STARTING]
-        assert container.agent.state().phase is Phase.RUNNING
-
-    live_through(story())
+@lived
+async def test_whoever_waits_hears_of_a_change_and_nobody_hears_of_none():
+    agent = Container().agent
+    version = agent.version
+    waiting = [asyncio.ensure_future(agent.wait_for_change(version)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert agent.declare(stop(1)) is None
+    await asyncio.gather(*waiting)
+    version = agent.version
+    assert agent.declare(stop(1)) is None
+    assert agent.declare(stop(0)) is Refused.OLDER
+    assert agent.version == version
 
 
-def test_whoever_waits_hears_of_a_change_and_nobody_hears_of_none():
-    async def story():
-        agent = Container().agent
-        version = agent.version
-        waiting = [asyncio.ensure_future(agent.wait_for_change(version)) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert agent.declare(stop(1)) is None
-        await asyncio.gather(*waiting)
-        version = agent.version
-        assert agent.declare(stop(1)) is None
-        assert agent.declare(stop(0)) is Refused.OLDER
-        assert agent.version == version
-
-    live_through(story())
-
-
-def test_the_state_can_be_written_and_read_whatever_is_in_it():
-    async def story():
-        container = Container()
-        container.facts.given_processes = (
-            Process(rank=0, pid=7, gpus=("0",), warm=True),
-            Process(rank=1, pid=8, gpus=("GPU-1a",), exit_code=None, signal=9),
-        )
-        container.facts.given_gpus = (Gpu(index=0, uuid="GPU-1a", xid_errors=(79,)),)
-        container.facts.given_problems = tuple(
-            Problem(f"Problem{number}", "m" * 9999, "r" * 9999) for number in range(99)
-        )
-        container.agent.declare(run(1))
-        container.agent.post(Post(iteration=5))
-        state = container.agent.state()
-        assert codec.decode(State, codec.encode(state)) == state
-        assert state.progress.iteration == 5
-        assert write(state).count("\ndljob_sidecar_problem{") == len(state.problems)
-
-    live_through(story())
+@lived
+async def test_the_state_can_be_written_and_read_whatever_is_in_it():
+    container = Container()
+    container.facts.given_processes = (
+        Process(rank=0, pid=7, gpus=("0",), warm=True),
+        Process(rank=1, pid=8, gpus=("GPU-1a",), exit_code=None, signal=9),
+    )
+    container.facts.given_gpus = (Gpu(index=0, uuid="GPU-1a", xid_errors=(79,)),)
+    container.facts.given_problems = tuple(
+        Problem(f"Problem{number}", "m" * 9999, "r" * 9999) for number in range(99)
+    )
+    container.agent.declare(run(1))
+    container.agent.post(Post(iteration=5))
+    state = container.agent.state()
+    assert codec.decode(State, codec.encode(state)) == state
+    assert state.progress.iteration == 5
+    assert write(state).count("\ndljob_sidecar_problem{") == len(state.problems)
 
 
-def test_a_problem_of_ours_is_shown_until_it_is_solved():
-    async def story():
-        agent = Container().agent
-        agent.complain(Problem("CertificatesUnreadable", "they are half written"))
-        version = agent.version
-        agent.complain(Problem("CertificatesUnreadable", "they are half written"))
-        assert agent.version == version
-        assert [problem.name for problem in agent.state().problems] == ["CertificatesUnreadable"]
-        agent.solve("CertificatesUnreadable")
-        assert agent.state().problems == ()
-
-    live_through(story())
+@lived
+async def test_a_problem_of_ours_is_shown_until_it_is_solved():
+    agent = Container().agent
+    agent.complain(Problem("CertificatesUnreadable", "they are half written"))
+    version = agent.version
+    agent.complain(Problem("CertificatesUnreadable", "they are half written"))
+    assert agent.version == version
+    assert [problem.name for problem in agent.state().problems] == ["CertificatesUnreadable"]
+    agent.solve("CertificatesUnreadable")
+    assert agent.state().problems == ()
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-def test_an_interrupt_leads_to_the_end(is_running):
-    async def story():
+@lived
+async def test_an_interrupt_leads_to_the_end():
+    for is_running in (False, True):
         container = Container(saves=False)
         agent, below = container.agent, container.supervisor
         if is_running:
@@ -243,32 +188,28 @@ def test_an_interrupt_leads_to_the_end(is_running):
         # Once more does no harm.
         agent.happen(Interrupted())
 
-    live_through(story())
 
-
-def test_what_a_change_costs_is_measured():
-    async def story():
-        times = iter(range(0, 1000, 10))
-        below = FakeSupervisor()
-        agent = Agent(incarnation=INCARNATION, limits=Limits(saves=True), now=lambda: next(times))
-        agent.begin(below, FakeFacts())
-        agent.declare(run(1))
-        agent.happen(below.started())
-        first = agent.state().change
-        assert first is not None
-        assert (first.generation, first.start_seconds, first.stop_seconds) == (1, 10, 0)
-        agent.declare(run(2))
-        agent.happen(below.saved())
-        agent.happen(below.gone())
-        agent.happen(below.started())
-        change = agent.state().change
-        assert change is not None
-        assert change.generation == 2
-        assert change.saving is Saved.CONFIRMED
-        seconds = (change.checkpoint_seconds, change.stop_seconds, change.start_seconds)
-        assert seconds == (10, 10, 10)
-
-    live_through(story())
+@lived
+async def test_what_a_change_costs_is_measured():
+    times = iter(range(0, 1000, 10))
+    below = FakeSupervisor()
+    agent = Agent(incarnation=INCARNATION, limits=Limits(saves=True), now=lambda: next(times))
+    agent.begin(below, FakeFacts())
+    agent.declare(run(1))
+    agent.happen(below.started())
+    first = agent.state().change
+    assert first is not None
+    assert (first.generation, first.start_seconds, first.stop_seconds) == (1, 10, 0)
+    agent.declare(run(2))
+    agent.happen(below.saved())
+    agent.happen(below.gone())
+    agent.happen(below.started())
+    change = agent.state().change
+    assert change is not None
+    assert change.generation == 2
+    assert change.saving is Saved.CONFIRMED
+    seconds = (change.checkpoint_seconds, change.stop_seconds, change.start_seconds)
+    assert seconds == (10, 10, 10)
 
 
 def test_how_a_job_wants_to_be_stopped_is_taken_from_its_settings():

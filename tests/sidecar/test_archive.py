@@ -18,11 +18,14 @@ from dlsidecar import EXIT_UNAVAILABLE, __version__
 from dlwire.messages import Phase
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
-from tests.sidecar.interpreters import TOO_OLD, VERSIONS, find_python
+from tests.sidecar.interpreters import TOO_OLD, VERSIONS, find_python, has_python
 from tests.sidecar.sidecars import SideCar
 from tests.sidecar.strangers import STRANGER
 
+pytestmark = pytest.mark.processes
+
 MOST_BYTES = 3_000_000
+THIS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TELL = "import sys; print(sys.version_info[:2])"
 TRAINING = """
 import os, sys, time
@@ -63,12 +66,12 @@ def archive(tmp_path_factory):
 # --- what it is -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_machine_builds_the_same_bytes(archive, tmp_path, version):
+def test_every_machine_builds_the_same_bytes(archive, tmp_path):
     root = tmp_path / "another" / "checkout"
     root.mkdir(parents=True)
     target = tmp_path / "other.pyz"
     packages = str(metadata.distribution("tornado").locate_file(""))
+    version = next((each for each in VERSIONS if each != THIS and has_python(each)), THIS)
     built = build(
         target,
         root=copy_sources(root),
@@ -110,46 +113,28 @@ def test_nothing_is_built_from_what_is_not_locked(tmp_path):
     assert not target.exists()
 
 
-def test_nothing_is_built_from_a_package_that_was_changed(tmp_path):
-    for name in ("tornado", "nvidia-ml-py"):
-        package = metadata.distribution(name)
-        for file in package.files or []:
-            target = tmp_path / "packages" / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(file.locate()), target)
-    with (tmp_path / "packages" / "tornado" / "web.py").open("a") as file:
-        file.write("# as it should have been\n")
-    target = tmp_path / "wrong.pyz"
-    packages = str(tmp_path / "packages")
-    built = build(target, python=(sys.executable, "-S"), PYTHONPATH=packages)
-    assert built.returncode == 1
-    assert "tornado/web.py of tornado was changed" in built.stderr
-    assert list(tmp_path.iterdir()) == [tmp_path / "packages"]
-
-
 # --- which interpreters it runs on ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_it_says_its_version(archive, version):
-    ran = run_archive(find_python(version), archive, "--version")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.startswith(f"dljob-sidecar {__version__} (Python {version}.")
-
-
-@pytest.mark.parametrize("version", TOO_OLD)
-def test_an_interpreter_that_is_too_old_is_told_by_name(archive, version):
-    ran = run_archive(find_python(version), archive, "run", "--", "true")
-    assert ran.returncode == EXIT_UNAVAILABLE
-    assert ran.stderr.startswith("dljob-sidecar: InterpreterTooOld: ")
-    assert f" is Python {version}," in ran.stderr
-    assert ran.stderr.count("\n") == 1
+def test_it_says_its_version_or_that_the_interpreter_is_too_old(archive):
+    for version in filter(has_python, VERSIONS):
+        ran = run_archive(find_python(version), archive, "--version")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.startswith(f"dljob-sidecar {__version__} (Python {version}.")
+    for version in filter(has_python, TOO_OLD):
+        ran = run_archive(find_python(version), archive, "run", "--", "true")
+        assert ran.returncode == EXIT_UNAVAILABLE
+        assert ran.stderr.startswith("dljob-sidecar: InterpreterTooOld: ")
+        assert f" is Python {version}," in ran.stderr
+        assert ran.stderr.count("\n") == 1
 
 
 def make_incomplete_python(folder, missing):
     """Install an interpreter that has been left without a module, as minimal images have them."""
     tell = "import sys; print(sys.executable); print(sys.base_prefix); print(sys.version_info[1])"
-    told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", tell], capture_output=True, text=True, check=True, timeout=240
+    )
     _, prefix, minor = told.stdout.split("\n")[:3]
     name = f"python3.{minor}"
     library = folder / "lib" / name
@@ -165,8 +150,8 @@ def make_incomplete_python(folder, missing):
     return folder / "bin" / name
 
 
-@pytest.mark.parametrize("missing", ["asyncio", "ctypes"])
-def test_an_interpreter_that_lacks_a_part_is_told_by_name(archive, tmp_path, missing):
+def test_an_interpreter_that_lacks_a_part_is_told_by_name(archive, tmp_path):
+    missing = "ctypes"
     python = make_incomplete_python(tmp_path, missing)
     ran = run_archive(str(python), archive, "run", "--socket", str(tmp_path / "s"), "--", "true")
     assert ran.returncode == EXIT_UNAVAILABLE
@@ -201,18 +186,20 @@ def put_into_volume(archive, folder):
 def become_stranger(python, folder):
     """Return how to start an interpreter as a stranger, and where that will find it."""
     tell = "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)"
-    told = subprocess.run([python, "-c", tell], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [python, "-c", tell], capture_output=True, text=True, check=True, timeout=240
+    )
     executable, prefix = (Path(line).resolve() for line in told.stdout.split("\n")[:2])
     seen = str(folder / "python" / executable.relative_to(prefix))
     wrapper = [sys.executable, "-S", str(HERE / "strangers.py"), str(folder), str(prefix)]
-    probe = subprocess.run([*wrapper, seen, "-c", TELL], capture_output=True, check=False)
+    probe = subprocess.run(
+        [*wrapper, seen, "-c", TELL], capture_output=True, check=False, timeout=240
+    )
     if probe.returncode != 0:
         pytest.skip(f"this machine cannot make an unknown user: {probe.stderr.decode()[-200:]}")
     return (*wrapper, seen, "-I", "-S", "-W", "error"), seen
 
 
-@pytest.mark.slow
-@pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_stranger_trains_on_a_machine_that_can_only_be_read(archive, everybodys, version):
@@ -251,25 +238,7 @@ def test_a_stranger_trains_on_a_machine_that_can_only_be_read(archive, everybody
         sidecar.close()
 
 
-@pytest.mark.processes
-def test_a_killed_archive_takes_its_training_with_it(archive, tmp_path, token):
-    command = (sys.executable, "-S", "-c", "import time; time.sleep(1000)", token)
-    python = (sys.executable, "-I", "-S")
-    sidecar = SideCar(tmp_path, token, *command, python=python, program=(str(archive),))
-    try:
-        sidecar.wait_ready()
-        sidecar.run(1)
-        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
-        # The one that is to run it may not run its program yet.
-        wait_until(sidecar.trainings, what="the training")
-        sidecar.process.kill()
-        sidecar.wait_ended()
-        wait_until(lambda: not find_processes(token), what="the end of all")
-    finally:
-        sidecar.close()
-
-
-@pytest.mark.processes
+@pytest.mark.story
 def test_it_lives_on_when_its_file_is_replaced_by_a_newer_one(archive, tmp_path, token):
     packed = tmp_path / "dljob-sidecar.pyz"
     shutil.copyfile(archive, packed)
@@ -295,5 +264,9 @@ def test_it_lives_on_when_its_file_is_replaced_by_a_newer_one(archive, tmp_path,
         sidecar.wait_for(lambda s: s.warmth.ready == 1)
         assert sidecar.state().problems == ()
         assert "Traceback" not in sidecar.told()
+        # Its training ends with it, also where it is killed.
+        sidecar.process.kill()
+        sidecar.wait_ended()
+        wait_until(lambda: not find_processes(str(tmp_path)), what="the end of all")
     finally:
         sidecar.close()

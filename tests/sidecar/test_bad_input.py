@@ -5,9 +5,7 @@ Each test has a real SideCar and ends with a good training, so that nothing is l
 """
 
 import os
-import shutil
 import sys
-import threading
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +18,7 @@ from tests.disks import on_small_disk
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar, read_children
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 POLL = ("--poll-seconds", "0.1")
 WAIT = "import time; time.sleep(1000)"
@@ -53,6 +51,7 @@ def run_well(sidecar: SideCar, generation: int) -> State:
 # --- what a job says wrong ----------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_a_command_that_does_not_exist(start, tmp_path, token):
     program = tmp_path / "train"
     sidecar = start(command=(str(program), token))
@@ -65,56 +64,6 @@ def test_a_command_that_does_not_exist(start, tmp_path, token):
     wait_reported(sidecar, "CommandNotExecutable", str(program))
     program.chmod(0o755)
     assert run_well(sidecar, 3).problems == ()
-
-
-def test_a_checkpoint_that_never_comes(start, tmp_path, token):
-    unconfirmed = ("--checkpoint-confirm", "log", "--checkpoint-log", "this is never said")
-    # Time for a training that stands still for a while to save itself before it is ended.
-    options = ("--checkpoint-signal", "SIGUSR1", "--checkpoint-seconds", "5", *unconfirmed)
-    sidecar = start(f"save={tmp_path / 'latest'}", options=options)
-    sidecar.wait_ready()
-    first = run_well(sidecar, 1)
-    wait_until(lambda: f"ready {token}" in sidecar.told(), what="the training")
-    sidecar.run(2, "0")
-    second = wait_reported(sidecar, "CheckpointTimedOut")
-    second = sidecar.wait_for(is_running(2))
-    # It was asked, and was not believed.
-    assert (tmp_path / "latest").read_text() == str(first.processes[0].pid)
-    assert second.change is not None
-    assert second.change.saving.value == "timedOut"
-
-
-@pytest.mark.parametrize("kind", ["folder", "fifo"])
-def test_a_progress_file_that_cannot_be_read(start, tmp_path, kind):
-    path = tmp_path / "progress"
-    path.mkdir() if kind == "folder" else os.mkfifo(path)
-    sidecar = start(options=(*POLL, "--progress-file", str(path)))
-    sidecar.wait_ready()
-    wait_reported(sidecar, "ProgressFileUnreadable", str(path), "not a regular file")
-    run_well(sidecar, 1)
-    shutil.rmtree(path) if kind == "folder" else path.unlink()
-    path.write_text('{"iteration": 5}\n')
-    state = sidecar.wait_for(lambda s: s.progress.iteration == 5)
-    assert names(state) == set()
-
-
-def test_a_regular_expression_that_cannot_be_compiled(start):
-    sidecar = start(options=("--progress-log", "(?P<iteration>"))
-    sidecar.wait_ready()
-    wait_reported(sidecar, "ExpressionInvalid", "(?P<iteration>", "missing )")
-    run_well(sidecar, 1)
-    run_well(sidecar, 2)
-    assert sidecar.told().count("ExpressionInvalid") == 1
-
-
-def test_a_regular_expression_that_backtracks_for_ever(start, token):
-    show = f"print('a' * 40 + 'b', flush=True); {WAIT}"
-    command = (sys.executable, "-S", "-c", show, token)
-    sidecar = start(command=command, options=("--progress-log", "(?P<x>(a+)+)$"))
-    sidecar.wait_ready()
-    run_well(sidecar, 1)
-    wait_reported(sidecar, "ExpressionTooSlow", "(a+)+")
-    run_well(sidecar, 2)
 
 
 def test_a_folder_for_the_log_that_does_not_exist(start, tmp_path):
@@ -190,18 +139,6 @@ def test_a_full_disk_under_our_own_output_does_not_stop_the_training(start, tmp_
     assert "step" in (inside / "output").read_text()
 
 
-def test_a_full_disk_under_our_own_log_stops_nothing(start, token):
-    command = (sys.executable, "-S", "-c", STEPS, token)
-    full = ("sh", "-c", 'exec "$@" > /dev/full 2>&1', "sh", sys.executable)
-    sidecar = start(command=command, options=READ_STEPS, python=full)
-    sidecar.wait_ready()
-    run_well(sidecar, 1)
-    sidecar.wait_for(lambda s: names(s) == {"DiskFull"} and s.progress.iteration > 0)
-    run_well(sidecar, 2)
-    sidecar.stop(3, leave=True)
-    assert sidecar.wait_ended() == 0
-
-
 # --- too much of it -----------------------------------------------------------------------
 
 MOST_GROWTH_KIB = 24 * 1024
@@ -229,34 +166,11 @@ def read_peak_kib(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-class Drain(threading.Thread):
-    """Reads all that comes out of a pipe with a name."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(daemon=True)
-        self._path = path
-        self.count = 0
-
-    def run(self) -> None:
-        with self._path.open("rb", buffering=0) as pipe:
-            while block := pipe.read(MIB):
-                self.count += len(block)
-
-
-@pytest.mark.parametrize("way", ["to a pipe", "to a file"])
-def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, token, way):
+def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, token):
     enough, done, sink = tmp_path / "enough", tmp_path / "done", tmp_path / "sink"
     command = (sys.executable, "-S", "-c", FLOOD, str(enough), str(done), token)
-    options = ["--progress-log", r"step (?P<iteration>\d+)"]
-    drain = Drain(sink)
-    python: tuple[str, ...] = (sys.executable,)
-    if way == "to a pipe":
-        os.mkfifo(sink)
-        drain.start()
-        python = ("sh", "-c", 'exec "$@" > "$0"', str(sink), sys.executable)
-    else:
-        options += ["--log-file", str(sink)]
-    sidecar = start(command=command, options=tuple(options), python=python)
+    options = ("--progress-log", r"step (?P<iteration>\d+)", "--log-file", str(sink))
+    sidecar = start(command=command, options=options)
     sidecar.wait_ready()
     [agent] = read_children(sidecar.process.pid)
     before = {pid: read_peak_kib(pid) for pid in [agent, *read_children(agent)]}
@@ -268,11 +182,7 @@ def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, tok
     peaks = {pid: read_peak_kib(pid) - peak for pid, peak in before.items()}
     assert len(peaks) == 2
     assert max(peaks.values()) < MOST_GROWTH_KIB, peaks
-    if way == "to a pipe":
-        wait_until(lambda: drain.count >= count, what="all of the output")
-    else:
-        assert sink.stat().st_size == count
-        sink.unlink()
+    assert sink.stat().st_size == count
     run_well(sidecar, 2)
 
 
@@ -364,21 +274,6 @@ def test_a_fork_bomb_up_to_its_limit(start, tmp_path, token, crowded):
     wait_reported(sidecar, "TooManyProcesses", "48")
     assert len(sidecar.trainings()) > 30
     script.write_text(WAIT)
-    state = run_well(sidecar, 2)
-    outer = read_outer_pid(sidecar, state)
-    assert sidecar.trainings() == [outer]
+    run_well(sidecar, 2)
+    wait_until(lambda: len(sidecar.trainings()) == 1, what="the end of all others")
     sidecar.wait_for(lambda s: not s.problems)
-
-
-def read_outer_pid(sidecar: SideCar, state: State) -> int:
-    """Return by which id we know the one training process that the SideCar sees."""
-    [agent] = read_children(sidecar.process.pid)
-
-    def trainings() -> list[int]:
-        return [child for child in read_children(agent) if child in sidecar.trainings()]
-
-    # The SideCar reports that it runs a moment before the kernel knows it by its own command.
-    [pid] = wait_until(trainings, what="the training process")
-    inner = Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1]
-    assert int(inner) == state.processes[0].pid
-    return pid

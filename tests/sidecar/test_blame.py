@@ -10,7 +10,7 @@ import pytest
 
 from dlsidecar.diagnosing.tracebacks import Tracebacks
 from dlwire.messages import Phase
-from tests.sidecar.drivers import LIMIT_SECONDS, wait_until
+from tests.sidecar.drivers import wait_until
 
 processes = pytest.mark.processes
 
@@ -56,24 +56,15 @@ def test_the_first_traceback_is_why_and_those_of_the_peers_are_not():
     assert words.lines[5] == "ValueError: bad"
 
 
-def test_pytorch_says_whose_traceback_it_is():
-    found = Tracebacks()
-    feed(found, traceback("ConnectionError: peer", "[rank0]: "))
-    feed(found, traceback("ValueError: bad", "[rank1]: "))
-    found.fail(1.0)
-    words = found.last_words()
-    assert words.exception_of(1) == "ValueError: bad"
-    assert words.exception_of(0) == "ConnectionError: peer"
-
-
 def test_two_that_print_at_once_are_told_apart_by_what_pytorch_puts_before():
-    one = traceback("ValueError: bad", "[rank0]: ").splitlines(keepends=True)
-    other = traceback("KeyError: 'x'", "[rank1]: ").splitlines(keepends=True)
+    one = traceback("ConnectionError: peer", "[rank0]: ").splitlines(keepends=True)
+    other = traceback("ValueError: bad", "[rank1]: ").splitlines(keepends=True)
     found = Tracebacks()
     feed(found, *(line for both in zip(one, other, strict=True) for line in both))
     found.fail(0.0)
-    assert found.last_words().exception_of(1) == "KeyError: 'x'"
-    assert found.last_words().exception_of(0) == "ValueError: bad"
+    words = found.last_words()
+    assert words.exception_of(1) == "ValueError: bad"
+    assert words.exception_of(0) == "ConnectionError: peer"
 
 
 def test_a_traceback_in_pieces_is_found_as_well():
@@ -93,21 +84,15 @@ def test_of_a_chain_the_last_one_is_what_ended_it():
     assert found.last_words().exception_of(0) == "ValueError: bad"
 
 
-def test_what_was_caught_long_before_is_not_why():
+def test_what_was_caught_long_before_or_in_another_start_is_not_why():
     found = Tracebacks()
     feed(found, traceback("OSError: tried again"), now=0.0)
     found.fail(100.0)
     assert found.last_words().exception_of(0) == ""
-
-
-def test_nothing_is_remembered_over_a_start():
-    found = Tracebacks()
-    feed(found, traceback("ValueError: bad"))
-    found.fail(0.0)
+    feed(found, traceback("ValueError: bad"), now=100.0)
     found.begin()
-    found.fail(0.0)
-    assert found.last_words().exception_of(0) == ""
-    assert found.last_words().lines == ()
+    found.fail(100.0)
+    assert (found.last_words().exception_of(0), found.last_words().lines) == ("", ())
 
 
 def test_what_cannot_be_printed_and_what_is_long_does_no_harm():
@@ -149,13 +134,14 @@ def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, t
 
 
 @processes
-@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("has_file", [pytest.param(False, marks=pytest.mark.story), True])
 def test_the_exception_of_the_rank_that_raised_first_is_told(failing, tmp_path, has_file):
     sidecar = failing(*(["--log-file", str(tmp_path / "output")] if has_file else []))
+    began = time.time()
     (tmp_path / "fail").touch()
     failure = sidecar.wait_for(lambda state: state.phase is Phase.FAILED).failure
     assert (failure.rank, failure.exit_code) == (1, 1)
-    assert 0 <= time.time() - failure.at < LIMIT_SECONDS
+    assert began <= failure.at <= time.time()
     # The end of a file that does not answer at once is read a moment later.
     wait_until(lambda: sidecar.state().failure.exception, what="the exception")
     failure = sidecar.state().failure

@@ -1,10 +1,12 @@
-"""Spare interpreters take no more memory than they may, and a report says if that is too little."""
+"""Spare interpreters take no more memory than they may, and become what a command asks for."""
 
 from __future__ import annotations
 
-import pytest
+import time
 
+from dlsidecar.warm import spare
 from dlsidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
+from dlsidecar.warm.scripts import Script, take_apart
 
 MIB = 1 << 20
 
@@ -44,6 +46,33 @@ def test_where_nobody_knows_what_is_free_there_is_no_limit():
     assert some.limit_bytes == 0
 
 
-@pytest.mark.processes
 def test_this_machine_says_what_is_free():
     assert 0 < read_free_bytes() < 1 << 50
+
+
+def test_a_warm_rank_on_another_node_stays_behind_the_first_one(monkeypatch):
+    # The pauses, and not the time that passes: a busy machine adds to that.
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    for environment in (
+        {"MASTER_PORT": "1", "NODE_RANK": "0", "RANK": "0"},
+        {"NODE_RANK": "1", "RANK": "1"},
+    ):
+        spare.await_first_rank(environment)
+        assert pauses == []
+    spare.await_first_rank({"MASTER_PORT": "1", "NODE_RANK": "1", "RANK": "1"})
+    assert pauses == [spare.ELSEWHERE_SECONDS]
+
+
+def test_commands_are_taken_apart():
+    for command, expected in (
+        ("python train.py --lr 1", Script(("python",), "", ("train.py", "--lr", "1"))),
+        (
+            "/usr/bin/python3.11 -u -O t.py",
+            Script(("/usr/bin/python3.11", "-u", "-O"), "", ("t.py",)),
+        ),
+        ("python -X dev -m train a", Script(("python", "-X", "dev"), "train", ("train", "a"))),
+        *((command, None) for command in ("python -c pass", "python", "python -m", "python -i")),
+        *((command, None) for command in ("torchrun train.py", "bash python train.py")),
+    ):
+        assert take_apart(command.split()) == expected, command

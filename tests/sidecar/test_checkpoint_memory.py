@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from dlwire.messages import Phase, Saving
+from dlwire.messages import Phase
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.reshapes import Job
 from tests.sidecar.savers import SHAPES
 
+pytestmark = pytest.mark.processes
+
 MEMORY = Path("/dev/shm")  # noqa: S108 - it is the file system in memory
 NAMED = [shape for shape in SHAPES if shape != "several"]
 """All but the shape that only time completes."""
-
-
-def find_step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 @pytest.fixture
@@ -41,8 +38,9 @@ def job(tmp_path, token, memory):
         one.sidecar.close()
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("shape", NAMED)
+@pytest.mark.parametrize(
+    "shape", [pytest.param("marker", marks=pytest.mark.story), *sorted({*NAMED} - {"marker"})]
+)
 def test_a_checkpoint_in_memory_is_confirmed_when_it_is_on_the_disk(job, memory, shape):
     training = job(shape)
     for _ in range(3):
@@ -57,21 +55,6 @@ def test_a_checkpoint_in_memory_is_confirmed_when_it_is_on_the_disk(job, memory,
         assert (training.path / unit.format(step)).exists()
 
 
-@pytest.mark.processes
-def test_what_the_training_saves_unasked_comes_to_the_disk_and_what_it_removes_leaves_it(job):
-    training = job("huggingface", every=40)
-    training.reshape()
-
-    def find_two() -> list[Path]:
-        found = list(training.path.glob("checkpoint-*[0-9]"))
-        return found if len(found) >= 2 else []
-
-    # By their names, because one of them may be gone already.
-    first = min(wait_until(find_two, what="two on the disk"), key=find_step)
-    wait_until(lambda: not first.exists(), what="the rotation of the training on the disk")
-
-
-@pytest.mark.processes
 def test_a_training_that_ends_by_itself_leaves_all_of_it_on_the_disk_and_no_memory(job, memory):
     training = job("huggingface", every=40)
     training.reshape()
@@ -87,21 +70,6 @@ def test_a_training_that_ends_by_itself_leaves_all_of_it_on_the_disk_and_no_memo
     assert not memory.exists()
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("shape", ["huggingface", "rename"])
-def test_a_training_killed_at_any_moment_goes_on_from_a_whole_one(job, shape):
-    training = job(shape, every=60)
-    training.reshape()
-    training.reshape()
-    chance = random.Random(shape)
-    for _ in range(3):
-        training.change_under_fire(chance, 0.5)
-    training.kill_sidecar()
-    training.change()
-    assert not training.torn(), training.tell()
-
-
-@pytest.mark.processes
 def test_what_a_killed_sidecar_left_in_memory_is_not_gone_on_from(job, memory):
     training = job("marker")
     training.reshape()
@@ -116,7 +84,6 @@ def test_what_a_killed_sidecar_left_in_memory_is_not_gone_on_from(job, memory):
     assert not left.exists()
 
 
-@pytest.mark.processes
 def test_memory_that_is_too_small_is_named_with_both_sizes_and_the_next_start_writes_to_the_disk(
     job, memory
 ):
@@ -135,12 +102,3 @@ def test_memory_that_is_too_small_is_named_with_both_sizes_and_the_next_start_wr
     assert "CheckpointsNotInMemory" in training.problems()
     training.reshape()
     assert training.tally.saved["confirmed"] == 2
-
-
-@pytest.mark.processes
-def test_a_training_that_writes_past_the_memory_is_told_where_to_write(job):
-    training = job("marker", writes="", seconds="2")
-    training.reshape()
-    training.reshape()
-    assert training.tally.saved == {Saving.TIMED_OUT.value: 1}, training.tally.saved
-    assert "$DLJOB_CHECKPOINT_DIR" in training.problems()["CheckpointIncomplete"]

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from dlsidecar.checkpoints.checkpoint_files import Mark, await_next_stamp, stamp_ns
+import pytest
+
+from dlsidecar.behaviour.events import CheckpointDone
+from dlsidecar.checkpoints import checkpoint_files, requests
+from dlsidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
 from dlsidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
+from dlsidecar.checkpoints.requests import Request
+from dlsidecar.linux.recipients import Recipients
+from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.file_threads import Scout
+from dlsidecar.processes.saving import CheckpointRequests
+from dlsidecar.processes.supervising import Processes
 from dlsidecar.settings import Complete, Confirmation, Saving
+from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0
 
@@ -72,30 +84,23 @@ def test_a_save_just_before_the_request_does_not_confirm_it(tmp_path):
         save(tmp_path, "asked")
         return await asking.wait()
 
-    assert asyncio.run(main()) == ["asked"]
+    assert live_through(main()) == ["asked"]
 
 
-def test_an_answer_at_once_confirms_it(tmp_path):
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_answer_at_once_confirms_it_and_one_with_the_stamps_of_a_late_clock_after_a_while(
+    tmp_path, is_late
+):
     def ask() -> int:
-        since = await_next_stamp()
+        since: int = await_next_stamp() + is_late * 3600 * 10**9
         save(tmp_path, "asked")
         return since
 
     async def main() -> list[str]:
-        return await Asking(tmp_path, ask, doubt_seconds=LIMIT_SECONDS).wait()
+        doubt_seconds = 0.2 if is_late else LIMIT_SECONDS
+        return await Asking(tmp_path, ask, doubt_seconds=doubt_seconds).wait()
 
-    assert asyncio.run(main()) == ["asked"]
-
-
-def test_an_answer_with_the_stamps_of_a_late_clock_counts_after_a_while(tmp_path):
-    def ask() -> int:
-        save(tmp_path, "asked")
-        return stamp_ns() + 3600 * 10**9
-
-    async def main() -> list[str]:
-        return await Asking(tmp_path, ask, doubt_seconds=0.2).wait()
-
-    assert asyncio.run(main()) == ["asked"]
+    assert live_through(main()) == ["asked"]
 
 
 class Clock:
@@ -134,9 +139,13 @@ class LateScout:
             await asyncio.sleep(0)
 
 
-def test_files_that_change_while_a_look_is_on_its_way_back_do_not_rest(tmp_path, monkeypatch):
-    """Where the SideCar stalls between a look and its verdict, the files have had time to change."""
-    rest_seconds = 0.1
+@pytest.mark.parametrize("rest_seconds", [0.1, 2 * LONGEST_DELAY_SECONDS])
+def test_files_that_change_after_a_stall_do_not_rest(tmp_path, monkeypatch, rest_seconds):
+    """
+    The SideCar stalls between a look and its verdict, or between two looks.
+
+    A writer that stood still as well goes on with it.
+    """
     saving = Saving(
         confirm=Confirmation.FILE,
         complete=Complete.SETTLED,
@@ -160,67 +169,198 @@ def test_files_that_change_while_a_look_is_on_its_way_back_do_not_rest(tmp_path,
         file.write_text("one part")
         await scout.wait_sent()
         scout.come_back()
-        await scout.wait_sent()
-        # The look that is out has seen one part only.
-        file.write_text("one part and another one")
-        clock.now += 2 * rest_seconds
-        scout.come_back()
+        if rest_seconds < LONGEST_DELAY_SECONDS:
+            await scout.wait_sent()
+            # The look that is out has seen one part only.
+            file.write_text("one part and another one")
+            clock.now += 2 * rest_seconds
+            scout.come_back()
+        else:
+            clock.now += 2 * rest_seconds
+            await scout.wait_sent()
+            scout.come_back()
+            file.write_text("one part and another one")
         while not confirmed:
             await scout.wait_sent()
             scout.come_back()
         files.cancel()
 
-    asyncio.run(main())
+    live_through(main())
     assert confirmed == [file.stat().st_size]
 
 
-def test_a_pause_of_the_machine_between_two_looks_is_no_rest_of_the_files(tmp_path, monkeypatch):
-    """The writer stood still as well, and goes on with the SideCar."""
-    rest_seconds = 2 * LONGEST_DELAY_SECONDS
+# --- who is asked, and whose answer counts -------------------------------------------------
+
+
+def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
+    """Each hook answers only when the last was called, as one does that gathers a checkpoint."""
+    count = 8
+    told: list[str] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        called, end = [], loop.create_future()
+
+        async def hook(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            called.append(writer)
+            if len(called) == count:
+                (tmp_path / "latest").write_text("saved")
+                for one in called:
+                    one.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    one.close()
+
+        servers = [await asyncio.start_server(hook, "127.0.0.1", 0) for _ in range(count)]
+        ports = sorted(server.sockets[0].getsockname()[1] for server in servers)
+        ranks = [SimpleNamespace(pid=0, local_rank=port - ports[0], ended=None) for port in ports]
+        saving = Saving(
+            http=f"{ports[0]}/save",
+            to_all=True,
+            confirm=Confirmation.FILE,
+            complete=Complete.RENAME,
+            path=str(tmp_path),
+        )
+        Request(
+            saving,
+            ranks,
+            environment={},
+            outputs=(1, 2),
+            reaper=Reaper(),
+            watch=Watch(list, scout := Scout("test")),
+            is_output_read=lambda: True,
+            tell=end.set_result,
+        )
+        told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
+        scout.close()
+        for server in servers:
+            server.close()
+
+    live_through(story())
+    assert told == [""]
+
+
+class SlowScout:
+    """One who comes back when the test says so."""
+
+    def __init__(self):
+        self.out = []
+        self.is_lost = False
+
+    def send(self, look, hear):
+        self.out.append((look, hear))
+        return True
+
+    def come_back(self):
+        look, hear = self.out.pop(0)
+        hear(look(), 0.0)
+
+
+def take_it_themselves(pid, _signum, *, to_all):
+    return Recipients((pid,))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path, count):
+    """Its number may be that of another process by then."""
+    asked: list[int] = []
+    monkeypatch.setattr(requests, "send", lambda pid, signum: asked.append(pid))
+    monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
+    told: list[str] = []
+
+    async def story() -> None:
+        scout: Any = SlowScout()
+        ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
+        saving = Saving(
+            signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        )
+        request = Request(
+            saving,
+            ranks,
+            environment={},
+            outputs=(1, 2),
+            reaper=Reaper(),
+            watch=Watch(list, scout),
+            is_output_read=lambda: True,
+            tell=told.append,
+        )
+        ranks[0].ended = Ended(0, None)
+        request.hear_end()
+        assert request.is_settling == (count == 1)
+        while scout.out:
+            scout.come_back()
+        await asyncio.sleep(0)
+        request.cancel()
+
+    live_through(story())
+    assert asked == list(range(1, count))
+    assert [reason.partition(":")[0] for reason in told] == [requests.UNCONFIRMED] * (count == 1)
+
+
+def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_disk(
+    monkeypatch, tmp_path
+):
+    """The processes have ended, and the copy takes longer than the grace and than a last look may."""
+    monkeypatch.setattr(requests, "send", lambda *_: None)
+    monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
+    monkeypatch.setattr(Request, "settling_seconds", 0.0)
     saving = Saving(
+        signal="SIGUSR1",
         confirm=Confirmation.FILE,
-        complete=Complete.SETTLED,
+        complete=Complete.RENAME,
         path=str(tmp_path),
-        settle_seconds=rest_seconds,
     )
-    file = tmp_path / "step-1"
-    confirmed: list[int] = []
+    told: list[Any] = []
+    copies: list[Any] = []
 
-    def hear(_unit: str, files: Mapping[str, Mark]) -> None:
-        confirmed.append(files[file.name].size)
-
-    async def main() -> None:
-        clock = Clock()
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.read)
-        scout: Any = LateScout(clock)
-        watch = Watch(members=list, scout=scout, on_confirmed=hear)
-        files = FileWatch(saving, watch, ready=await_next_stamp, confirmed=lambda: None)
-        files.begin()
+    async def story() -> None:
+        scout: Any = SlowScout()
+        rank = SimpleNamespace(pid=1, local_rank=0, ended=None)
+        watch = Watch(list, scout, secure=lambda _unit, _files, hear: copies.append(hear))
+        store: Any = SimpleNamespace(saving=saving, make_watch=lambda _: watch)
+        environment = SimpleNamespace(given={}, of=lambda _: {})
+        starter: Any = SimpleNamespace(attempt=1, trainers=[rank], environment=environment)
+        outputs: Any = SimpleNamespace(common=(1, 2))
+        asked = CheckpointRequests(
+            store,
+            starter,
+            outputs=outputs,
+            reaper=Reaper(),
+            report=told.append,
+            list_members=list,
+        )
+        asked.ask(is_trial=False, is_output_read=lambda: True)
         scout.come_back()
-        file.write_text("one part")
-        await scout.wait_sent()
-        scout.come_back()
-        # Nothing runs meanwhile.
-        clock.now += 2 * rest_seconds
-        await scout.wait_sent()
-        scout.come_back()
-        file.write_text("one part and another one")
-        while not confirmed:
-            await scout.wait_sent()
+        (tmp_path / "latest").write_text("saved")
+        rank.ended = Ended(0, None)
+        asked.hear_end()
+        while not copies:
             scout.come_back()
-        files.cancel()
+        processes: Any = object.__new__(Processes)
+        processes._requests, processes._starter = asked, starter
+        processes._proof = SimpleNamespace(kill=lambda: None)
+        processes.kill()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert told == []
+        copies[0]("")
+        for _ in range(5):
+            await asyncio.sleep(0)
 
-    asyncio.run(main())
-    assert confirmed == [file.stat().st_size]
+    live_through(story())
+    assert told == [CheckpointDone(1)]
 
 
-def test_stamps_tell_what_changes_before_a_tick_from_what_changes_after_it(tmp_path):
-    told = 0
-    for number in range(50):
-        before, after = tmp_path / f"before-{number}", tmp_path / f"after-{number}"
-        before.touch()
-        tick = await_next_stamp()
-        after.touch()
-        told += before.stat().st_ctime_ns < tick <= after.stat().st_ctime_ns
-    # Where the host stops the machine for a while, the kernel and its clock may be a tick apart.
-    assert told > 40
+def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, tmp_path):
+    # As on a network file system that has lost it: the kernel tells no kind with the name.
+    class Stale:
+        name = "stale"
+
+        def is_dir(self, *, follow_symlinks=True):
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+        stat = is_dir
+
+    (tmp_path / "latest").write_text("saved")
+    whole = checkpoint_files.list_folder
+    monkeypatch.setattr(checkpoint_files, "list_folder", lambda path: [Stale(), *whole(path)])
+    assert list(checkpoint_files.take_snapshot(str(tmp_path)).files) == ["latest"]

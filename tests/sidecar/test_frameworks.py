@@ -10,41 +10,23 @@ import os
 import re
 import subprocess
 import sys
-import time
 from itertools import pairwise
 
 import pytest
-import yaml
 
-from dlcore.documents import jobfile
 from dlwire.messages import Phase, Saving
 from tests.sidecar.archives import build
-from tests.sidecar.drivers import ROOT
+from tests.sidecar.ordinary import EXAMPLES, INSTALLED, wait_for
 from tests.sidecar.sidecars import SideCar
 
-EXAMPLES = ROOT / "examples"
-INSTALLED = ROOT / ".frameworks"
 STEP = re.compile(r"^step (\d+) loss=([\d.]+)$", re.MULTILINE)
 ITERATIONS = {"pytorch": 400, "tensorflow": 1000}
 """Both take some ten seconds."""
-LIMIT_SECONDS = 300
 BETWEEN = 60
 """The number of iterations on each number of GPUs before it changes."""
 TOLERANCE = 0.05
 """Sums in another order differ in their last digits, and training makes more of that."""
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
-def test_the_job_files_are_right_and_the_code_does_not_know_us(name):
-    job = jobfile.parse(
-        yaml.safe_load((EXAMPLES / name / "job.yaml").read_text()), require_template=True
-    )
-    code = (EXAMPLES / name / "train.py").read_text()
-    assert job.id == name
-    assert "dljob" not in code.lower()
-    # A user copies one page and not more.
-    assert code.count("\n") <= 110
 
 
 def make_command(name, folder):
@@ -109,15 +91,6 @@ def sidecar_of(tmp_path, token):
         sidecar.close()
 
 
-def wait_for(sidecar, is_reached, what):
-    """Look until it is so, for longer than elsewhere: frameworks are large and machines are busy."""
-    end = time.monotonic() + LIMIT_SECONDS
-    while not is_reached(state := sidecar.state()):
-        assert time.monotonic() < end, f"{what} has not come: {state}"
-        time.sleep(0.05)
-    return state
-
-
 def train_on(sidecar, generation, gpus, processes):
     """Bring the training there, and let it go on for a while."""
     reached = sidecar.state().progress.iteration
@@ -128,6 +101,7 @@ def train_on(sidecar, generation, gpus, processes):
         f"generation {generation}",
     )
     assert len(running.processes) == processes
+    assert running.change is not None
     assert generation == 1 or running.change.saving is Saving.CONFIRMED
     wait_for(sidecar, lambda s: s.progress.iteration >= reached + BETWEEN, "iterations")
 
@@ -144,7 +118,7 @@ def test_training_goes_on_from_one_to_two_and_back(sidecar_of, tmp_path, name):
     wait_for(sidecar, lambda s: s.warmth.ready >= 1, "a spare interpreter")
     for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
         train_on(sidecar, generation, gpus, len(gpus) if name == "pytorch" else 1)
-    wait_for(sidecar, lambda s: s.phase is Phase.EXITED, "the end")
+    sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
 
     log = sidecar.told()
     seen = read_steps(log)

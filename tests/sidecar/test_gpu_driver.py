@@ -12,7 +12,7 @@ from dlwire.messages import Phase, State
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import TRAINER
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 POLL = ("--poll-seconds", "0.1")
 SOON = ("--grace-seconds", "0.2", "--kill-seconds", "0.3")
@@ -24,15 +24,6 @@ def names(state: State) -> set[str]:
 
 def is_running(generation: int):
     return lambda s: s.phase is Phase.RUNNING and s.held_generation == generation
-
-
-def test_the_gpus_are_told(start, driver):
-    driver.hold(7)
-    sidecar = start(options=POLL)
-    sidecar.wait_ready()
-    state = sidecar.wait_for(lambda s: s.gpus)
-    assert [gpu.uuid for gpu in state.gpus] == ["GPU-standin-0", "GPU-standin-1"]
-    assert state.gpus[0].memory_used == 7 << 20
 
 
 def test_gpus_that_the_machine_does_not_have_are_named_and_the_next_start_is_well(start, driver):
@@ -49,6 +40,7 @@ def test_gpus_that_the_machine_does_not_have_are_named_and_the_next_start_is_wel
     assert names(sidecar.wait_for(is_running(2))) == set()
 
 
+@pytest.mark.story
 def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     driver.hold(100)
     sidecar = start(options=(*POLL, *SOON))
@@ -66,21 +58,6 @@ def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     assert sidecar.wait_for(is_running(2)).held == ("1",)
 
 
-def test_memory_of_a_stranger_keeps_no_gpu(start, driver):
-    """Its process is older than the start, which shows that it is none of the job's."""
-    driver.hold(100)
-    sidecar = start(options=(*POLL, *SOON))
-    stranger = sidecar.process.pid  # Any that is older will do.
-    sidecar.wait_ready()
-    sidecar.run(1, "0")
-    sidecar.wait_for(is_running(1))
-    driver.hold(5000, {stranger: 4900})
-    assert sidecar.run(2, "1").state().released is False
-    state = sidecar.wait_for(is_running(2))
-    assert (state.held, names(state)) == (("1",), set())
-    assert sidecar.wait_for(lambda s: s.gpus[0].processes).gpus[0].processes[0].pid == stranger
-
-
 def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_for_ever(
     start, driver
 ):
@@ -96,21 +73,6 @@ def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_fo
     assert "GPU-standin-0 holds 5000 MiB more" in released.message
     assert "--release-seconds releases them after 6 s" in sidecar.told()
     assert sidecar.wait_for(is_running(2)).held == ("1",)
-
-
-def test_an_error_of_the_driver_is_no_release(start, driver):
-    sidecar = start(options=(*POLL, *SOON))
-    sidecar.wait_ready()
-    sidecar.run(1, "0")
-    sidecar.wait_for(is_running(1))
-    driver.lose()
-    sidecar.stop(2)
-    state = sidecar.wait_for(lambda s: names(s) == {"GPUMemoryNotReleased", "GPUsVanished"})
-    (unproven,) = [each for each in state.problems if each.name == "GPUMemoryNotReleased"]
-    assert "does not tell" in unproven.message
-    assert not state.released
-    driver.find()
-    assert sidecar.wait_for(lambda s: s.released and not names(s)).problems == ()
 
 
 def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
@@ -131,19 +93,6 @@ def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
     driver.answer()
     state = sidecar.wait_for(lambda s: s.released and not s.problems)
     assert state.phase is Phase.STOPPED
-
-
-def test_a_driver_that_hangs_from_the_beginning_does_not_keep_a_training_from_its_start(
-    start, driver
-):
-    driver.hang()
-    sidecar = start(options=POLL)
-    sidecar.wait_ready()
-    sidecar.run(1, "0")
-    state = sidecar.wait_for(is_running(1))
-    assert names(state) == {"GPUsDoNotAnswer"}
-    sidecar.stop(2, leave=True)
-    assert sidecar.wait_ended() == 0
 
 
 def test_spares_are_awaited_before_the_driver_has_said_how_many_there_can_be(start, driver, token):
@@ -175,13 +124,3 @@ def test_a_gpu_that_is_lost_is_told_as_such_and_nothing_is_started_on_it(start, 
     sidecar.wait_for(lambda s: s.gpus and not any(gpu.lost_because for gpu in s.gpus))
     sidecar.run(3, "1")
     assert names(sidecar.wait_for(is_running(3))) == set()
-
-
-def test_errors_of_the_hardware_are_told(start, driver):
-    sidecar = start(options=POLL)
-    sidecar.wait_ready()
-    sidecar.wait_for(lambda s: s.gpus)
-    (driver.folder / "new").write_text("1 79")
-    (driver.folder / "new").rename(driver.folder / "xid")
-    state = sidecar.wait_for(lambda s: any(gpu.xid_errors for gpu in s.gpus))
-    assert [gpu.xid_errors for gpu in state.gpus] == [(), (79,)]

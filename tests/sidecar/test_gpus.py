@@ -8,8 +8,6 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pytest
-
 from dlsidecar.linux import kernel
 from dlsidecar.observing.gpus import nvml as gpus
 from dlsidecar.observing.gpus.emptiness import Bases
@@ -89,23 +87,15 @@ def test_everything_is_read_and_what_cannot_be_is_left_out():
         SimpleNamespace(device=1, eventData=79),
         SimpleNamespace(device=1, eventData=79),
     ]
-    first, second = gpus.Nvml(library).read()
+    first, second = read = gpus.Nvml(library).read()
     assert first == Gpu(0, "GPU-0", "V100", 0.5, 1 << 20, 16 << 30)
     assert second.utilization == 0.0
     assert (second.xid_errors, second.ecc_errors) == ((79,), 3)
-
-
-def test_a_driver_that_tells_no_xid_errors_is_read_all_the_same():
-    library = Library()
+    bases = Bases()
+    assert [one.busy_unassigned for one in bases.mark_strangers(read, ["GPU-0"])] == [False, True]
+    assert not any(one.busy_unassigned for one in bases.mark_strangers(read, ["0", "1"]))
     library.can_tell_events = False
     assert len(gpus.Nvml(library).read()) == 2
-
-
-def test_busy_though_not_assigned_is_marked():
-    read, bases = gpus.Nvml(Library()).read(), Bases()
-    marks = [one.busy_unassigned for one in bases.mark_strangers(read, ["GPU-0"])]
-    assert marks == [False, True]
-    assert not any(one.busy_unassigned for one in bases.mark_strangers(read, ["0", "1"]))
 
 
 def test_a_gpu_without_a_handle_costs_that_gpu_and_no_more():
@@ -124,24 +114,20 @@ WITHOUT_1 = [Gpu(0, "GPU-0"), Gpu(1, "GPU-2")]
 LOST_1 = [THREE[0], replace(THREE[1], lost_because="it is lost"), THREE[2]]
 
 
-@pytest.mark.parametrize(
-    ("present", "told", "wanted", "names", "unresolved"),
-    [
+def test_gpus_are_named_as_the_job_wants_them():
+    for present, told, wanted, names, unresolved in (
         (THREE, ("GPU-2", "GPU-0"), "index", {"GPU-2": "2", "GPU-0": "0"}, ()),
         (WITHOUT_1, ("GPU-2",), "index", {"GPU-2": "1"}, ()),
         # Whether CUDA counts GPU 1 is not known.
         (LOST_1, ("GPU-0", "GPU-2"), "index", {"GPU-0": "0", "GPU-2": "GPU-2"}, ()),
         (WITHOUT_1, ("GPU-1",), "index", {}, ("GPU-1",)),
-        ([], ("GPU-1",), "index", {}, ("GPU-1",)),
         ([], ("1", "MIG-5f0c"), "index", {}, ()),
         (THREE, ("1", "GPU-2"), "uuid", {"1": "GPU-1", "GPU-2": "GPU-2"}, ()),
         ([], ("GPU-1", "1"), "uuid", {}, ()),
         (THREE, ("1", "GPU-2"), "told", {}, ()),
-        ([], ("GPU-1",), "told", {}, ()),
-    ],
-)
-def test_gpus_are_named_as_the_job_wants_them(present, told, wanted, names, unresolved):
-    assert name_gpus(present, told, wanted=GpuIds(wanted)) == Naming(names, unresolved)
+    ):
+        named = name_gpus(present, told, wanted=GpuIds(wanted))
+        assert named == Naming(names, unresolved), (present, told, wanted)
 
 
 # --- what is in use -------------------------------------------------------------------------
@@ -158,25 +144,20 @@ def used(*, mib=0, utilization=0.0, processes=()) -> Gpu:
     )
 
 
-@pytest.mark.parametrize(
-    ("gpu", "why"),
-    [
+def test_what_is_in_use_of_a_gpu_is_named():
+    two = [GpuProcess(7, 1), GpuProcess(8)]
+    for gpu, why in (
         (used(), ""),
         (used(mib=512), ""),
         (used(mib=513), "513 MiB of it are in use by others"),
         (used(utilization=0.04), ""),
         (used(utilization=0.97), "it is 97% busy with work of others"),
-        (used(processes=[GpuProcess(7, 1)]), "process 7 computes on it"),
-        (
-            used(processes=[GpuProcess(7, 1), GpuProcess(8)]),
-            "process 7 (and 1 more) computes on it",
-        ),
+        (used(processes=two[:1]), "process 7 computes on it"),
+        (used(processes=two), "process 7 (and 1 more) computes on it"),
         # A display draws, and its memory is no sign of work.
         (used(mib=700, processes=[GpuProcess(7, 300 << 20, draws=True)]), ""),
-    ],
-)
-def test_what_is_in_use_of_a_gpu_is_named(gpu, why):
-    assert Bases().why_used(gpu) == why
+    ):
+        assert Bases().why_used(gpu) == why
 
 
 def test_what_is_above_the_base_line_of_a_gpu_is_used():
@@ -191,20 +172,11 @@ def test_what_is_above_the_base_line_of_a_gpu_is_used():
     assert fresh.why_used(used(mib=5000)) == "5,000 MiB of it are in use by others"
 
 
-def test_memory_above_the_base_line_is_not_released():
+def test_memory_above_the_base_line_is_not_released_and_an_error_proves_no_release():
     library = Library()
     gauge = gpus.Nvml(library)
     base = measure(gauge.read(), ["0", "1"])
     assert not base.find_unreleased(gauge.read())
-    library.used[0] += 1 << 30
-    reasons = base.find_unreleased(gauge.read())
-    assert reasons == {"GPU-0": "GPU-0 holds 1024 MiB more than before the start"}
-
-
-def test_an_error_proves_no_release():
-    library = Library()
-    gauge = gpus.Nvml(library)
-    base = measure(gauge.read(), ["0", "1"])
     library.lost.add(1)
     assert list(base.find_unreleased(gauge.read())) == ["GPU-1"]
     assert list(base.find_unreleased([])) == ["GPU-0", "GPU-1"]
@@ -223,9 +195,8 @@ def on_gpu(used_gib, **processes_gib):
     return [Gpu(0, "GPU-0", memory_used=used_gib * GIB, memory_total=80 * GIB, processes=there)]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "more"),
-    [
+def test_memory_is_told_apart_by_whose_it_is():
+    for before, after, more in (
         # One that was there before may take more; one that the machine proves to be none of ours, too.
         (on_gpu(1, stranger=1), on_gpu(9, stranger=9), ""),
         (on_gpu(0), on_gpu(4, newcomer=4), ""),
@@ -236,15 +207,12 @@ def on_gpu(used_gib, **processes_gib):
         (on_gpu(0), on_gpu(2), "2048 MiB more than before the start"),
         # The memory that a stranger frees cannot hide that of our own processes.
         (on_gpu(8, stranger=8), on_gpu(4, suspect=4), "4096 MiB more"),
-    ],
-)
-def test_memory_is_told_apart_by_whose_it_is(before, after, more):
-    release = replace(measure(before, ["0"]), is_stranger=lambda pid: pid == NEWCOMER)
-    reasons = release.find_unreleased(after)
-    assert (more in reasons["GPU-0"]) if more else (reasons == {})
+    ):
+        release = replace(measure(before, ["0"]), is_stranger=lambda pid: pid == NEWCOMER)
+        reasons = release.find_unreleased(after)
+        assert (more in reasons["GPU-0"]) if more else (reasons == {}), (before, after)
 
 
-@pytest.mark.processes
 def test_a_process_that_is_older_than_the_start_is_a_stranger(monkeypatch):
     now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
     assert not is_stranger(os.getpid(), now_ticks + 1000)
@@ -280,32 +248,19 @@ def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_no
 
 
 def test_ids_that_the_machine_does_not_have_are_found():
-    assert gpus.find_unknown(gpus.Nvml(Library()).read(), ["0", "GPU-1", "2", "GPU-9"]) == [
-        "2",
-        "GPU-9",
-    ]
+    # A part of a GPU is not taken for one that is missing.
+    told = ["0", "GPU-1", "2", "GPU-9", "MIG-5f0c"]
+    assert gpus.find_unknown(gpus.Nvml(Library()).read(), told) == ["2", "GPU-9"]
 
 
-def test_a_part_of_a_gpu_is_not_taken_for_one_that_is_missing():
-    assert gpus.find_unknown(gpus.Nvml(Library()).read(), ["MIG-5f0c"]) == []
-
-
-def test_without_nvml_it_says_why_and_knows_nothing():
-    gauge = gpus.open_gauge()
-    if not gauge.missing:
-        pytest.skip("this machine has NVML")
-    assert gauge.read() == []
-
-
-@pytest.mark.parametrize(
-    ("environment", "count"),
-    [
-        ({}, 0),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, 0),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 2),
-        ({"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": "0,1,2,3"}, 1),
-        ({"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "0,1"}, 2),
-    ],
-)
-def test_the_environment_may_tell_how_many_gpus_there_are(environment, count):
-    assert gpus.count_named(environment) == count
+def test_the_environment_may_tell_how_many_gpus_there_are():
+    for cuda, nvidia, count in (
+        (None, None, 0),
+        (None, "all", 0),
+        (None, "GPU-a,GPU-b", 2),
+        ("3", "0,1,2,3", 1),
+        ("", "0,1", 2),
+    ):
+        given = {"CUDA_VISIBLE_DEVICES": cuda, "NVIDIA_VISIBLE_DEVICES": nvidia}
+        environment = {name: value for name, value in given.items() if value is not None}
+        assert gpus.count_named(environment) == count, environment

@@ -17,37 +17,7 @@ from tests.sidecar.clients import live_through
 pytestmark = pytest.mark.processes
 
 
-def test_what_was_handed_over_before_a_beginning_comes_back_as_late():
-    async def story() -> None:
-        found: list[tuple[str, bool]] = []
-        all_there = asyncio.Event()
-
-        def take(groups: dict[str, str], is_late: bool) -> None:
-            found.append((groups["iteration"], is_late))
-            if len(found) == 2:
-                all_there.set()
-
-        problems: list[str] = []
-        matcher = Matcher(
-            reaper=Reaper(),
-            on_match=take,
-            on_problem=lambda name, _: problems.append(name),
-            progress=r"step (?P<iteration>\d+)",
-        )
-        matcher.begin()
-        matcher.feed(b"step 2\n")
-        # Its answer cannot have come, because no other task had a turn.
-        matcher.begin()
-        matcher.feed(b"step 3\n")
-        await all_there.wait()
-        assert found == [("2", True), ("3", False)]
-        assert not problems
-        matcher.stop()
-
-    live_through(story())
-
-
-MOST_RESTARTS = Matcher.most_restarts
+Story = Callable[["Reading"], Awaitable[None]]
 STEP = r"step (?P<iteration>\d+)"
 STUCK = STEP + r"|(a+)+b$"
 
@@ -57,6 +27,7 @@ class Reading:
 
     def __init__(self, expression: str) -> None:
         self.steps: list[int] = []
+        self.late: list[int] = []
         self.problems: list[str] = []
         self.unmatched: list[str] = []
         self._news = asyncio.Event()
@@ -70,9 +41,9 @@ class Reading:
         )
         self.matcher.begin()
 
-    def _take(self, found: dict[str, str], _is_late: bool) -> None:
+    def _take(self, found: dict[str, str], is_late: bool) -> None:
         if "iteration" in found:
-            self.steps.append(int(found["iteration"]))
+            (self.late if is_late else self.steps).append(int(found["iteration"]))
         elif UNMATCHED in found:
             self.unmatched.append(found[UNMATCHED])
         self._news.set()
@@ -114,136 +85,116 @@ class Reading:
             os.waitpid(last, 0)
 
 
-def read(expression: str, story: Callable[[Reading], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        reading = Reading(expression)
-        try:
-            await story(reading)
-        finally:
-            reading.close()
+def reading(expression: str) -> Callable[[Story], Callable[[], None]]:
+    """Make a test of a story that begins with a matcher."""
 
-    live_through(whole())
+    def decorate(story: Story) -> Callable[[], None]:
+        async def whole() -> None:
+            reading = Reading(expression)
+            try:
+                await story(reading)
+            finally:
+                reading.close()
 
+        return lambda: live_through(whole())
 
-def test_a_burst_is_read_to_its_last_line_however_slowly_it_is_taken():
-    async def story(reading: Reading) -> None:
-        # In one breath, and several times what a pipe holds.
-        reading.matcher.feed(b"x" * 600_000 + b"\nstep 2\n")
-        await reading.wait_for(2)
-        assert not reading.problems
-
-    read(STEP, story)
+    return decorate
 
 
-def test_the_last_line_is_told_as_long_as_none_has_matched():
-    async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"hello\n\n")
-        while not reading.unmatched:
-            await asyncio.sleep(0.01)
-        reading.matcher.feed(b"step 1\nworld\n")
-        await reading.wait_for(1)
-        reading.matcher.feed(b"more\nstep 2\n")
-        await reading.wait_for(2)
-        assert reading.unmatched == ["hello"]
-
-    read(STEP, story)
+@reading(STEP)
+async def test_what_was_handed_over_before_a_beginning_comes_back_as_late(reading: Reading) -> None:
+    reading.matcher.feed(b"step 2\n")
+    # Its answer cannot have come, because no other task had a turn.
+    reading.matcher.begin()
+    reading.matcher.feed(b"step 3\n")
+    await reading.wait_for(3)
+    assert (reading.late, reading.steps, reading.problems) == ([2], [3], [])
 
 
-def test_so_many_small_pieces_are_read_as_come_while_the_helper_is_started():
-    async def story(reading: Reading) -> None:
-        for step in range(100):
-            reading.matcher.feed(b"step %d\n" % step)
-        await reading.wait_for(99)
-        assert reading.steps == list(range(100))
-
-    read(STEP, story)
-
-
-def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined():
-    async def story(reading: Reading) -> None:
-        half = b"step 2"
-        line = b"nothing\n" * (MOST_OPEN_BYTES // 8)
-        reading.matcher.feed(b"step 1\n" + line[: MOST_OPEN_BYTES - 7 - len(half)] + half)
-        reading.matcher.feed(b"9\nstep 5\n")
-        await reading.wait_for(1)
-        while not reading.matcher.is_idle:
-            await asyncio.sleep(0.01)
-        reading.matcher.feed(b"3\nstep 4\n")
-        await reading.wait_for(4)
-        assert reading.steps == [1, 4]
-
-    read(STEP, story)
+@reading(STEP)
+async def test_a_burst_is_read_to_its_last_line_however_slowly_it_is_taken(
+    reading: Reading,
+) -> None:
+    # In one breath, and several times what a pipe holds.
+    reading.matcher.feed(b"x" * 600_000 + b"\nstep 2\n")
+    await reading.wait_for(2)
+    assert not reading.problems
 
 
-def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads():
-    async def story(reading: Reading) -> None:
-        await reading.take_first_step()
-        reading.kill_helper()
-        reading.matcher.feed(b"step 2\n")
-        reading.matcher.feed(b"step 3\n")
-        await reading.wait_for(3)
-        assert reading.steps == [1, 2, 3]
-        assert not reading.problems
-
-    read(STEP, story)
-
-
-def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line():
-    async def story(reading: Reading) -> None:
-        reading.matcher.feed(b"step 1\nstep 2")
-        await reading.wait_for(1)
-        reading.kill_helper()
-        reading.matcher.feed(b"step 3\nstep 4\n")
-        await reading.wait_for(4)
-        assert reading.steps == [1, 4]
-
-    read(STEP, story)
+@reading(STEP)
+async def test_the_last_line_is_told_as_long_as_none_has_matched(reading: Reading) -> None:
+    reading.matcher.feed(b"hello\n\n")
+    while not reading.unmatched:
+        await asyncio.sleep(0.01)
+    reading.matcher.feed(b"step 1\nworld\n")
+    await reading.wait_for(1)
+    reading.matcher.feed(b"more\nstep 2\n")
+    await reading.wait_for(2)
+    assert reading.unmatched == ["hello"]
 
 
-def test_what_follows_a_line_that_takes_for_ever_is_read():
-    async def story(reading: Reading) -> None:
-        await reading.take_first_step()
-        reading.matcher.feed(b"a" * 40 + b"\n")
-        reading.matcher.feed(b"what is left of that line\nstep 2\n")
-        await reading.wait_for(2)
-        assert reading.problems == ["ExpressionTooSlow"]
-
-    read(STUCK, story)
-
-
-def test_who_ends_every_helper_is_left_out_and_the_others_are_read():
-    async def story(reading: Reading) -> None:
-        await reading.take_first_step()
-        reading.stop_next_helper()
-        reading.send(signal.SIGSTOP)
-        reading.matcher.feed(b"step 2\n")
-        reading.matcher.feed(b"\nstep 3\n")
-        # One that was stopped answers nothing, and the next one is stopped as soon as it is started.
-        first = reading.matcher.pid
-        reading.kill_helper()
-        while reading.matcher.pid == first:
-            await asyncio.sleep(0.01)
-        reading.kill_helper()
-        await reading.wait_for(3)
-        assert reading.steps == [1, 3]
-
-    read(STEP, story)
+@reading(STEP)
+async def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined(
+    reading: Reading,
+) -> None:
+    half = b"step 2"
+    line = b"nothing\n" * (MOST_OPEN_BYTES // 8)
+    reading.matcher.feed(b"step 1\n" + line[: MOST_OPEN_BYTES - 7 - len(half)] + half)
+    reading.matcher.feed(b"9\nstep 5\n")
+    await reading.wait_for(1)
+    while not reading.matcher.is_idle:
+        await asyncio.sleep(0.01)
+    reading.matcher.feed(b"3\nstep 4\n")
+    await reading.wait_for(4)
+    assert reading.steps == [1, 4]
 
 
-def test_a_burst_of_lines_that_take_for_ever_does_not_cost_what_comes_later():
-    async def story(reading: Reading) -> None:
-        await reading.take_first_step()
-        for _ in range(MOST_RESTARTS + 2):
-            reading.matcher.feed(b"a" * 40 + b"\n")
-        while (
-            reading.problems.count("ExpressionTooSlow") < MOST_RESTARTS
-            or reading.matcher.pid is None
-        ):
-            await asyncio.sleep(0.01)
-        while not reading.matcher.is_idle:
-            await asyncio.sleep(0.01)
-        reading.matcher.feed(b"what is left of a line\nstep 2\n")
-        await reading.wait_for(2)
-        assert "ExpressionGivenUp" not in reading.problems
+@reading(STEP)
+async def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads(
+    reading: Reading,
+) -> None:
+    await reading.take_first_step()
+    reading.kill_helper()
+    reading.matcher.feed(b"step 2\n")
+    reading.matcher.feed(b"step 3\n")
+    await reading.wait_for(3)
+    assert reading.steps == [1, 2, 3]
+    assert not reading.problems
 
-    read(STUCK, story)
+
+@reading(STEP)
+async def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line(
+    reading: Reading,
+) -> None:
+    reading.matcher.feed(b"step 1\nstep 2")
+    await reading.wait_for(1)
+    reading.kill_helper()
+    reading.matcher.feed(b"step 3\nstep 4\n")
+    await reading.wait_for(4)
+    assert reading.steps == [1, 4]
+
+
+@reading(STUCK)
+async def test_what_follows_a_line_that_takes_for_ever_is_read(reading: Reading) -> None:
+    await reading.take_first_step()
+    reading.matcher.feed(b"a" * 40 + b"\n")
+    reading.matcher.feed(b"what is left of that line\nstep 2\n")
+    await reading.wait_for(2)
+    assert reading.problems == ["ExpressionTooSlow"]
+
+
+@reading(STEP)
+async def test_who_ends_every_helper_is_left_out_and_the_others_are_read(reading: Reading) -> None:
+    await reading.take_first_step()
+    reading.stop_next_helper()
+    reading.send(signal.SIGSTOP)
+    reading.matcher.feed(b"step 2\n")
+    reading.matcher.feed(b"\nstep 3\n")
+    # One that was stopped answers nothing, and the next one is stopped as soon as it is started.
+    first = reading.matcher.pid
+    reading.kill_helper()
+    while reading.matcher.pid == first:
+        await asyncio.sleep(0.01)
+    reading.kill_helper()
+    await reading.wait_for(3)
+    assert reading.steps == [1, 3]

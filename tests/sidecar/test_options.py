@@ -15,35 +15,25 @@ def settings_of(*options: str, environment: dict[str, str] | None = None):
     return read(["run", *LOCAL, *options, "--", "python", "train.py"], environment or {})
 
 
-def test_the_command_is_what_stands_behind_the_dashes():
-    settings = read(["run", *LOCAL, "--", "sh", "-c", "echo --grace-seconds 3"], {})
-    assert settings.training.command == ("sh", "-c", "echo --grace-seconds 3")
-
-
 def test_everything_can_be_said():
     training = settings_of(
         *["--framework", "pytorch", "--processes", "perGpu", "--grace-seconds", "3.5"],
         *["--preload", "torch, torchvision", "--checkpoint-signal", "sigusr1"],
         *["--checkpoint-to", "all", "--checkpoint-confirm", "file", "--checkpoint-path", "/ckpt"],
     ).training
+    assert training.command == ("python", "train.py")
     assert (training.framework, training.split) == (Framework.PYTORCH, Split.PER_GPU)
     assert (training.grace_seconds, training.preload) == (3.5, ("torch", "torchvision"))
     saving = training.saving
     assert (saving.signal, saving.to_all, saving.confirm) == ("SIGUSR1", True, Confirmation.FILE)
-
-
-def test_a_network_is_only_listened_to_with_certificates():
-    serving = read(["run", *NETWORK, "--", "true"], {}).serving
+    network = [*NETWORK, "--health", "[::1]:80", "--poll-seconds", "0"]
+    settings = read(["run", *network, "--", "sh", "-c", "echo --grace-seconds 3"], {})
+    assert settings.training.command == ("sh", "-c", "echo --grace-seconds 3")
+    serving = settings.serving
     assert (serving.address, serving.port, serving.job_uid) == ("", 8470, "uid-1")
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [(":80", ("", 80)), ("10.1.2.3:80", ("10.1.2.3", 80)), ("[::1]:80", ("::1", 80))],
-)
-def test_an_address_is_a_host_and_a_port(text, address):
-    serving = settings_of("--health", text).serving
-    assert (serving.health_address, serving.health_port) == address
+    assert (serving.health_address, serving.health_port) == ("::1", 80)
+    # To look around without a pause is not possible.
+    assert settings.poll_seconds > 0
 
 
 def test_the_environment_may_say_it_and_the_command_line_wins():
@@ -58,11 +48,6 @@ def test_the_environment_may_say_it_and_the_command_line_wins():
     assert (training.grace_seconds, training.kill_seconds) == (1, 3)
     assert training.progress_log == environment["DLJOB_SIDECAR_PROGRESS_LOG"]
     assert not settings.expected_gpus
-
-
-def test_the_training_does_not_see_our_options():
-    environment = {"DLJOB_SIDECAR_TLS": "/certificates", "HOME": "/home/user"}
-    assert environment_of_training(environment) == {"HOME": "/home/user"}
 
 
 def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
@@ -82,77 +67,46 @@ def test_an_unknown_option_in_the_environment_is_refused():
         settings_of(environment={"DLJOB_SIDECAR_GRAZE_SECONDS": "3"})
 
 
-def test_looking_around_without_a_pause_is_not_possible():
-    assert settings_of("--poll-seconds", "0").poll_seconds > 0
-
-
-def test_the_training_is_told_where_it_may_tell_its_progress(tmp_path, monkeypatch):
+def test_the_training_sees_none_of_our_options_and_where_it_may_tell_its_progress(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    environment = environment_of_training({"HOME": "/home/user"}, "inner")
+    given = {"DLJOB_SIDECAR_TLS": "/certificates", "HOME": "/home/user"}
+    assert environment_of_training(given) == {"HOME": "/home/user"}
+    environment = environment_of_training(given, "inner")
     assert environment == {"HOME": "/home/user", "DLJOB_PROGRESS_SOCKET": f"{tmp_path}/inner"}
 
 
-WRONG = {
-    "no address to answer on": (["run", "--", "true"], "no address to answer on"),
-    "nothing to run": (["run", *LOCAL], "the command to run is missing"),
-    "a network without certificates": (
-        ["run", "--listen", ":1", "--", "true"],
-        "no address to answer on",
-    ),
-    "certificates without a port": (
-        ["run", "--tls", "folder", "--job-uid", "u", "--", "true"],
-        "need each other",
-    ),
-    "certificates without a job": (
-        ["run", "--tls", "folder", "--listen", ":1", "--", "true"],
-        "need each other",
-    ),
-    "no verb": ([], "required: verb"),
-    "an unknown verb": (["dance"], "dance"),
-    "an unknown option": (["run", *LOCAL, "--speed", "--", "true"], "--speed"),
-    "no address": (["run", *LOCAL, "--health", "80", "--", "true"], "80 is not an address with"),
-    "a port too far": (
-        ["run", *LOCAL, "--health", ":65536", "--", "true"],
-        "is not an address with a port",
-    ),
-    "no time": (["run", *LOCAL, "--grace-seconds", "-1", "--", "true"], "not a time"),
-    "not a time": (["run", *LOCAL, "--grace-seconds", "nan", "--", "true"], "not a time"),
-    "no signal": (
-        ["run", *LOCAL, "--checkpoint-signal", "USR9", "--", "true"],
-        "not the name of a signal",
-    ),
-    "no hook": (["run", *LOCAL, "--checkpoint-http", "save", "--", "true"], "no hook"),
-    "no list": (["run", *LOCAL, "--checkpoint-command", "save.sh", "--", "true"], "no list"),
-    "two ways to save": (
-        ["run", *LOCAL, "--checkpoint-signal", "SIGUSR1", "--checkpoint-http", "1/x", "--", "true"],
-        "one way to ask for a checkpoint",
-    ),
-    "a confirmation without its place": (
-        [
-            *["run", *LOCAL, "--checkpoint-signal", "SIGUSR1"],
-            *["--checkpoint-confirm", "file", "--", "true"],
-        ],
-        "needs --checkpoint-path",
-    ),
-    "progress without a socket": (
-        ["run", *LOCAL, "--progress-http", "--", "true"],
-        "--inner-socket",
-    ),
-}
+WRONG: list[tuple[list[str], str]] = [
+    (["run", "--", "true"], "no address to answer on"),
+    (["run", *LOCAL], "the command to run is missing"),
+    (["run", "--listen", ":1", "--", "true"], "no address to answer on"),
+    (["run", "--tls", "folder", "--job-uid", "u", "--", "true"], "need each other"),
+    (["run", "--tls", "folder", "--listen", ":1", "--", "true"], "need each other"),
+    ([], "required: verb"),
+    (["dance"], "dance"),
+]
+WRONG_OPTIONS = [
+    ("--speed", "--speed"),
+    ("--health 80", "80 is not an address with"),
+    ("--grace-seconds -1", "not a time"),
+    ("--grace-seconds nan", "not a time"),
+    ("--checkpoint-signal USR9", "not the name of a signal"),
+    ("--checkpoint-http save", "no hook"),
+    ("--checkpoint-command save.sh", "no list"),
+    ("--checkpoint-signal SIGUSR1 --checkpoint-http 1/x", "one way to ask for a checkpoint"),
+    ("--checkpoint-signal SIGUSR1 --checkpoint-confirm file", "needs --checkpoint-path"),
+    ("--progress-http", "--inner-socket"),
+]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_contradicts_itself_is_refused_by_name(wrong):
-    arguments, message = WRONG[wrong]
-    with pytest.raises(UsageError, match=message):
-        read(arguments, {})
-
-
-def test_the_version_is_told(capsys):
-    with pytest.raises(SystemExit) as left:
-        read(["--version"], {})
-    assert left.value.code == 0
-    assert capsys.readouterr().out.startswith("dljob-sidecar 0.")
+def test_what_contradicts_itself_is_refused_by_name():
+    for arguments, message in WRONG:
+        with pytest.raises(UsageError, match=message):
+            read(arguments, {})
+    for options, message in WRONG_OPTIONS:
+        with pytest.raises(UsageError, match=message):
+            settings_of(*options.split())
 
 
 def test_the_help_explains_every_option(capsys):

@@ -13,7 +13,6 @@ import pytest
 from dlsidecar import EXIT_UNAVAILABLE
 from dlsidecar.linux.family import MARK
 from dlsidecar.processes.leftovers import (
-    Lingering,
     hold,
     kill_holders,
     make_mark,
@@ -21,7 +20,7 @@ from dlsidecar.processes.leftovers import (
 )
 from dlwire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
-from tests.sidecar.drivers import find_processes, wait_until
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +38,7 @@ def begin(token):
     yield begin
     for process in begun:
         process.kill()
-        process.wait()
+        process.wait(LIMIT_SECONDS)
 
 
 def test_what_carries_the_name_of_another_is_left_alone(begin, token):
@@ -68,24 +67,20 @@ def run_on_a_plain_machine(start, *manners):
     return sidecar
 
 
-def test_what_is_left_behind_by_two_deaths_is_ended_by_the_next_start(start, token):
-    kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "deaf"))
-    wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
-    following = start(python=BOUNDED)
-    following.wait_ready()
-    assert following.trainings() == []
-    assert "ended 1 processes that an earlier start had left behind" in following.told()
-
-
-def test_what_has_cleared_its_environment_and_left_its_parents_is_found_by_what_it_holds(
-    start, token, tmp_path
+@pytest.mark.parametrize(
+    "hiding", [pytest.param((), marks=pytest.mark.story), ("clearenv",)], ids=["", "clearenv"]
+)
+def test_what_is_left_behind_by_two_deaths_is_ended_by_the_next_start(
+    start, token, tmp_path, hiding
 ):
-    kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "clearenv", "deaf"))
+    """Where its environment is cleared and its parents are gone, it is found by what it holds."""
+    kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "deaf", *hiding))
     wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
-    assert sweep(str(tmp_path / "control")) == 0
+    assert not hiding or sweep(str(tmp_path / "control")) == 0
     following = start(python=BOUNDED)
     following.wait_ready()
     assert following.trainings() == []
+    assert hiding or "ended 1 processes that an earlier start had left" in following.told()
 
 
 def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
@@ -102,17 +97,6 @@ def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
     os.close(ours)
 
 
-def test_what_cannot_be_ended_is_told(tmp_path):
-    """A SideCar never kills the process that started it."""
-    path = str(tmp_path / "held")
-    ours = hold(path)
-    with pytest.raises(Lingering, match="fuser"):
-        hold(path, patience_seconds=0.1)
-    os.close(ours)
-    os.close(hold(path))
-
-
-@pytest.mark.slow
 def test_a_sidecar_does_not_begin_beside_what_does_not_end(start, tmp_path):
     with (tmp_path / "control.held").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

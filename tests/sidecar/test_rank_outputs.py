@@ -14,6 +14,7 @@ from dlsidecar.diagnosing.tracebacks import Tracebacks
 from dlsidecar.linux.spawning import Ended, Reaper, start
 from dlsidecar.observing.matching import strip_rank
 from dlsidecar.observing.rank_outputs import Outputs
+from tests.sidecar.clients import live_through
 from tests.sidecar.drivers import LIMIT_SECONDS
 
 WRITER = """
@@ -32,7 +33,7 @@ while block := sys.stdin.buffer.read1(1000):
 SIGNED = re.compile(rb"rank (\d+) \| (.*)", re.DOTALL)
 
 
-def collect(sink: int, *, ranks: int, count: int, length: int, is_alone: bool = False) -> None:
+def collect(sink: int, *, ranks: int, count: int, length: int) -> None:
     """Let processes write at the same time, and return when all of it is in the sink."""
 
     async def write() -> None:
@@ -40,8 +41,8 @@ def collect(sink: int, *, ranks: int, count: int, length: int, is_alone: bool = 
         reaper = Reaper()
         ended: list[Ended] = []
         for rank in range(ranks):
-            output = outputs.open(is_alone=is_alone)
-            output.sign(None if is_alone else rank)
+            output = outputs.open()
+            output.sign(rank)
             out, err = output.descriptors
             command = [sys.executable, "-c", WRITER, *map(str, (rank, count, length))]
             pid = start(command, env=os.environ, stdout=out, stderr=err)
@@ -53,7 +54,7 @@ def collect(sink: int, *, ranks: int, count: int, length: int, is_alone: bool = 
                 await asyncio.sleep(0.01)
         outputs.close()
 
-    asyncio.run(write())
+    live_through(write())
 
 
 def lines_by_rank(text: bytes) -> dict[int, list[bytes]]:
@@ -65,7 +66,8 @@ def lines_by_rank(text: bytes) -> dict[int, list[bytes]]:
     return found
 
 
-@pytest.mark.parametrize("length", [1, 3000, 20_000])
+@pytest.mark.processes
+@pytest.mark.parametrize("length", [1, pytest.param(3000, marks=pytest.mark.story), 20_000])
 def test_lines_of_processes_that_write_at_once_are_whole_and_say_who_wrote_them(tmp_path, length):
     log = tmp_path / "log"
     with log.open("ab") as file:
@@ -77,6 +79,7 @@ def test_lines_of_processes_that_write_at_once_are_whole_and_say_who_wrote_them(
         assert text == expected
 
 
+@pytest.mark.processes
 def test_a_slow_reader_of_a_pipe_gets_whole_lines_and_keeps_the_processes_waiting(tmp_path):
     log = tmp_path / "log"
     source, sink = os.pipe()
@@ -96,13 +99,6 @@ def test_a_slow_reader_of_a_pipe_gets_whole_lines_and_keeps_the_processes_waitin
     assert all(len(line) >= 500 for lines in found.values() for line in lines[:-1])
 
 
-def test_a_process_that_is_alone_in_its_job_writes_as_it_likes(tmp_path):
-    log = tmp_path / "log"
-    with log.open("ab") as file:
-        collect(file.fileno(), ranks=1, count=2, length=1, is_alone=True)
-    assert log.read_bytes() == b"0:0:x\n0:1:x\nthe end"
-
-
 def test_states_of_a_progress_bar_are_lines(tmp_path):
     log = tmp_path / "log"
 
@@ -119,7 +115,7 @@ def test_states_of_a_progress_bar_are_lines(tmp_path):
                 while outputs.pumps:
                     await asyncio.sleep(0.01)
 
-    asyncio.run(write())
+    live_through(write())
     assert log.read_bytes() == b"rank 7 | 10%\rrank 7 | 20%\r\nrank 7 | \nrank 7 | last\n"
 
 

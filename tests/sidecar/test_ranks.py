@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-
-import pytest
+from dataclasses import replace
 
 from dlsidecar.processes.ranks import lay_out
 from dlwire.messages import Peer, Run
@@ -24,17 +23,14 @@ def run_of(*peers, offset=0, gpus=("0", "1"), **more):
     )
 
 
-BESIDES = ("DLJOB_", "GROUP_", "ROLE_", "TORCHELASTIC_", "PET_")
-"""Variables with these prefixes are for some programs only."""
-
-
 def environments(run, framework):
     return [rank.environment for rank in lay_out(run, framework=framework)]
 
 
 def test_the_second_node_of_a_pytorch_job():
+    """Lightning and torchrun read some of it."""
     first, second = environments(run_of(2, 2, offset=2), "pytorch")
-    assert {name: first[name] for name in first if not name.startswith(BESIDES)} == {
+    assert first == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "NVIDIA_VISIBLE_DEVICES": "0,1",
@@ -45,14 +41,6 @@ def test_the_second_node_of_a_pytorch_job():
         "NODE_RANK": "1",
         "MASTER_ADDR": "node-0",
         "MASTER_PORT": "29500",
-    }
-    assert (second["RANK"], second["LOCAL_RANK"]) == ("3", "1")
-
-
-def test_what_lightning_and_torchrun_read_besides():
-    first, second = environments(run_of(2, 2, offset=2), "pytorch")
-    besides = {name: first[name] for name in first if name.startswith(BESIDES)}
-    assert besides == {
         "DLJOB_RANK": "2",
         "DLJOB_WORLD_SIZE": "4",
         "DLJOB_LOCAL_WORLD_SIZE": "2",
@@ -70,13 +58,8 @@ def test_what_lightning_and_torchrun_read_besides():
         "PET_MASTER_ADDR": "node-0",
         "PET_MASTER_PORT": "29500",
     }
+    assert (second["RANK"], second["LOCAL_RANK"]) == ("3", "1")
     assert (second["ROLE_RANK"], second["GROUP_RANK"]) == ("3", "1")
-
-
-def test_a_single_tensorflow_process_has_no_cluster():
-    (only,) = environments(run_of(1), "tensorflow")
-    assert "TF_CONFIG" not in only
-    assert only["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_several_tensorflow_processes_know_each_other():
@@ -103,48 +86,40 @@ def test_horovod_is_told_where_each_process_stands():
     assert first["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "29500"
 
 
-def test_processes_of_horovod_in_one_container_meet_in_it():
+def test_where_all_are_in_one_container_they_meet_in_it_and_one_alone_meets_nobody():
     first, _ = environments(run_of(2), "horovod")
     assert first["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
-
-
-def test_a_single_process_of_horovod_is_sent_to_nobody():
     (only,) = environments(run_of(1), "horovod")
     assert not [name for name in only if "RENDEZVOUS" in name]
+    (only,) = environments(run_of(1), "tensorflow")
+    assert "TF_CONFIG" not in only
+    assert only["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_jax_is_told_its_coordinator():
+def test_jax_is_told_its_coordinator_also_where_there_is_one_process():
     first, second = environments(run_of(2), "jax")
     assert first["JAX_COORDINATOR_ADDRESS"] == "node-0:29500"
     assert (second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == ("2", "1")
-
-
-def test_the_code_of_a_training_with_jax_need_not_know_how_many_there_are():
-    (only,) = environments(run_of(1), "jax")
+    run = replace(run_of(1), peers=(Peer("fd00::1", 1),))
+    (only,) = environments(run, "jax")
     assert (only["JAX_NUM_PROCESSES"], only["JAX_PROCESS_ID"]) == ("1", "0")
-    assert only["JAX_COORDINATOR_ADDRESS"] == "node-0:29500"
+    assert only["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:29500"
 
 
 def test_a_framework_that_reads_nothing_is_told_nothing_but_its_gpus():
     first, second = environments(run_of(2), "none")
-    names = {name for name in first if not name.startswith(BESIDES)}
+    names = {name for name in first if not name.startswith("DLJOB_")}
     assert names == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
     assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
 
 
-def test_addresses_of_the_sixth_version_stand_in_brackets():
-    run = run_of(2)
-    run = Run(**{**vars(run), "peers": (Peer("fd00::1", 2),)})
-    assert environments(run, "jax")[0]["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:29500"
-
-
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "horovod", "jax", "none"])
-def test_a_batch_size_is_told_only_where_it_was_changed(framework):
-    assert "DLJOB_BATCH_SIZE" not in environments(run_of(1), framework)[0]
-    (changed,) = environments(run_of(1, batch_size=512, learning_rate_factor=2.0), framework)
-    assert changed["DLJOB_BATCH_SIZE"] == "512"
-    assert changed["DLJOB_PROCESS_BATCH_SIZE"] == "512"
-    assert changed["DLJOB_LEARNING_RATE_FACTOR"] == "2.0"
+def test_a_batch_size_is_told_only_where_it_was_changed():
+    for framework in ("pytorch", "tensorflow", "horovod", "jax", "none"):
+        assert "DLJOB_BATCH_SIZE" not in environments(run_of(1), framework)[0]
+        (changed,) = environments(run_of(1, batch_size=512, learning_rate_factor=2.0), framework)
+        assert changed["DLJOB_BATCH_SIZE"] == "512"
+        assert changed["DLJOB_PROCESS_BATCH_SIZE"] == "512"
+        assert changed["DLJOB_LEARNING_RATE_FACTOR"] == "2.0"
 
 
 def test_the_parts_of_all_processes_make_up_the_batch():

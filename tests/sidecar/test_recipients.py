@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from dlsidecar.linux.recipients import find_recipients
+from tests.sidecar.drivers import LIMIT_SECONDS, read_proc
 
 pytestmark = pytest.mark.processes
 
@@ -21,7 +20,6 @@ LATE = "import os, time; os.write(1, b'up\\n'); time.sleep(600)"
 RANK = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'saved\\n'))"
 PARENT = f"{RANK}; os.fork(); {LATE}"
 READY = f"{RANK}; {LATE}"
-LIMIT_SECONDS = 240
 
 
 @pytest.fixture
@@ -46,18 +44,13 @@ def start():
     for shell in shells:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
-        shell.wait()
+        shell.wait(LIMIT_SECONDS)
         assert shell.stdout is not None
         shell.stdout.close()
 
 
 def find(shell, *, to_all=False):
     return find_recipients(shell.pid, signal.SIGUSR1, to_all=to_all)
-
-
-def read_command(pid):
-    with pathlib.Path(f"/proc/{pid}/environ").open("rb") as file:
-        return file.read()
 
 
 def test_a_shell_around_the_training_does_not_swallow_the_signal(start):
@@ -70,14 +63,11 @@ def test_a_shell_around_the_training_does_not_swallow_the_signal(start):
     assert shell.poll() is None
 
 
-def test_what_takes_it_itself_gets_it_alone(start):
-    shell = start('exec "$PYTHON" -c "$RANK"', lines=2, RANK=PARENT)
-    assert find(shell, to_all=True).pids == (shell.pid,)
-
-
-def test_helpers_of_a_rank_that_inherit_its_handler_get_none(start):
-    shell = start('"$PYTHON" -c "$RANK"; true', lines=2, RANK=PARENT)
-    assert len(find(shell, to_all=True).pids) == 1
+@pytest.mark.parametrize("script", ['exec "$PYTHON" -c "$RANK"', '"$PYTHON" -c "$RANK"; true'])
+def test_helpers_of_a_rank_that_inherit_its_handler_get_none(start, script):
+    shell = start(script, lines=2, RANK=PARENT)
+    [asked] = find(shell, to_all=True).pids
+    assert (asked == shell.pid) == script.startswith("exec")
 
 
 RANKS = """
@@ -88,10 +78,11 @@ wait; true
 LAUNCH = {"TORCHELASTIC_RUN_ID": "dljob"}
 
 
-def test_of_several_ranks_the_leader_or_all_are_asked(start):
+@pytest.mark.story
+def test_of_several_ranks_of_a_launcher_the_leader_or_all_are_asked(start):
     shell = start(RANKS, lines=2, FIRST=READY, SECOND=READY, **LAUNCH)
     (leader,) = find(shell).pids
-    assert b"RANK=0" in read_command(leader).split(b"\0")
+    assert b"RANK=0" in read_proc(leader, "environ").split(b"\0")
     assert len(find(shell, to_all=True).pids) == 2
 
 
@@ -100,16 +91,5 @@ def test_ranks_that_have_no_handler_yet_are_named_and_none_is_asked(start):
     for to_all in (False, True):
         found = find(shell, to_all=to_all)
         assert (found.pids, found.fault) == ((), "rank 1 has no handler for SIGUSR1 yet")
-
-
-def test_where_nothing_has_a_handler_it_is_not_sent(start):
     shell = start('"$PYTHON" -c "$RANK"; true', lines=1, RANK=LATE)
-    fault = "the training has no handler for SIGUSR1, or has not yet"
-    assert find(shell) == ((), fault)
-
-
-def test_what_ignores_the_signal_can_be_sent_it(start):
-    shell = start("trap '' USR1; echo up; while :; do sleep 1; done", lines=1)
-    end = time.monotonic() + LIMIT_SECONDS
-    while find(shell).pids != (shell.pid,):
-        assert time.monotonic() < end
+    assert find(shell) == ((), "the training has no handler for SIGUSR1, or has not yet")

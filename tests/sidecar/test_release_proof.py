@@ -7,14 +7,12 @@ import errno
 import os
 from typing import Any
 
-import pytest
-
 from dlsidecar.behaviour.events import Gone
-from dlsidecar.checkpoints.recognizing import formats
 from dlsidecar.linux.spawning import Reaper
 from dlsidecar.processes import starting
 from dlsidecar.processes.rank_process import Trainer
 from dlsidecar.processes.release_proof import ReleaseProof
+from tests.sidecar.clients import live_through
 
 
 class Nothing:
@@ -93,7 +91,7 @@ def test_a_look_that_is_planned_when_a_start_is_gone_does_not_end_the_next_one()
         assert proof.is_due
 
     try:
-        asyncio.run(asyncio.wait_for(story(), 240.0))
+        live_through(story())
     finally:
         Memory.release.bases = ("gpu",)
 
@@ -143,19 +141,3 @@ def test_a_listener_that_fails_takes_no_other_end_with_it(monkeypatch, caplog):
     reaper.reap()
     assert [ended.code for ended in heard] == [0]
     assert "Too many open files" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("number", "is_passing"), [(errno.EMFILE, True), (errno.ESTALE, True), (errno.EACCES, False)]
-)
-def test_an_error_of_reading_says_whether_it_is_the_fault_of_the_file(
-    tmp_path, monkeypatch, number, is_passing
-):
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    path = tmp_path / "model.json"
-    path.write_text("{}")
-    monkeypatch.setattr(os, "pread", fail)
-    found = formats.examine(str(path))
-    assert (found.is_passing, bool(found.fault)) == (is_passing, True)

@@ -24,6 +24,7 @@ from dlsidecar.processes.rendezvous import (
 from dlwire.messages import Peer, Run
 from tests.servers.ports import choose_ports
 from tests.sidecar import gloo
+from tests.sidecar.clients import lived
 from tests.sidecar.drivers import HERE, find_processes, wait_until
 
 LISTENING = "0A"
@@ -68,17 +69,15 @@ async def meeting(*peers, hosts=()):
 # --- its words ----------------------------------------------------------------------------
 
 
-def test_a_value_is_there_for_all_as_soon_as_one_has_put_it():
-    async def story():
-        async with meeting(2) as (_, ask):
-            assert await ask("global", "GET", "0") == (404, b"")
-            assert await ask("global", "PUT", "0", b"a\0\r\n\r\nb") == (200, b"")
-            assert await ask("global", "GET", "0") == (200, b"a\0\r\n\r\nb")
-            assert await ask("cross_0", "GET", "0") == (404, b"")
-            await ask("global", "PUT", "0", b"")
-            assert await ask("global", "GET", "0") == (200, b"")
-
-    asyncio.run(story())
+@lived
+async def test_a_value_is_there_for_all_as_soon_as_one_has_put_it():
+    async with meeting(2) as (_, ask):
+        assert await ask("global", "GET", "0") == (404, b"")
+        assert await ask("global", "PUT", "0", b"a\0\r\n\r\nb") == (200, b"")
+        assert await ask("global", "GET", "0") == (200, b"a\0\r\n\r\nb")
+        assert await ask("cross_0", "GET", "0") == (404, b"")
+        await ask("global", "PUT", "0", b"")
+        assert await ask("global", "GET", "0") == (200, b"")
 
 
 def test_a_scope_is_empty_again_when_all_of_it_need_it_no_longer():
@@ -92,66 +91,54 @@ def test_a_scope_is_empty_again_when_all_of_it_need_it_no_longer():
             assert store.get(scope, "0") == b"way"
         store.finish(scope, str(size - 1))
         assert store.get(scope, "0") is None
-
-
-def test_the_scope_of_a_process_set_loses_no_more_than_the_key():
-    store = Store(run_of(2))
-    store.put("global_process_set_hash_1f", "0", value=b"way")
-    store.put("global_process_set_hash_1f", "1", value=b"way")
+    # That of a process set loses no more than the key.
+    for key in ("0", "1"):
+        store.put("global_process_set_hash_1f", key, value=b"way")
     store.finish("global_process_set_hash_1f", "0")
     assert store.get("global_process_set_hash_1f", "0") is None
     assert store.get("global_process_set_hash_1f", "1") == b"way"
 
 
-def test_horovod_may_begin_anew_in_the_same_generation():
+# --- its limits ---------------------------------------------------------------------------
+
+
+def test_there_is_room_for_what_the_largest_job_tells_and_for_its_next_beginning():
+    size = 300
+    store = Store(run_of(*[6] * (size // 6)))
+    for scope in ("global", "global_process_set_hash_1"):
+        for rank in range(size):
+            store.put(scope, f"rank_{rank}", value=b"a-host-name")
+            store.put(scope, str(rank), value=bytes(gloo.ADDRESS_BYTES * (size - 1)))
     store = Store(run_of(2))
-    for _ in range(1000):
+    for _ in range(300):
         for scope in ("global", "process_set"):
-            store.put(scope, "0", value=bytes(4096))
-            store.put(scope, "1", value=bytes(4096))
+            for key in ("0", "1"):
+                store.put(scope, key, value=bytes(4096))
             store.finish(scope, "0")
             store.finish(scope, "1")
 
 
-# --- its limits ---------------------------------------------------------------------------
+def test_nobody_fills_our_memory():
+    for value in (b"", bytes(4096)):
+        store = Store(run_of(2))
+        with pytest.raises(Full):  # noqa: PT012 - it is not said when
+            for number in range(10**6):
+                store.put(f"scope-{number}", "key", value=value)
+        store.put("scope-0", "key", value=value)  # This replaces the old value.
 
 
-def test_there_is_room_for_what_the_largest_job_tells():
-    size = 300
-    store = Store(run_of(*[6] * (size // 6)))
-    for scope in ("global", "global_process_set_hash_1", "global_process_set_hash_2"):
-        for rank in range(size):
-            store.put(scope, f"rank_{rank}", value=b"a-host-name")
-            store.put(scope, str(rank), value=bytes(gloo.ADDRESS_BYTES * (size - 1)))
-
-
-@pytest.mark.parametrize("value", [b"", bytes(4096)])
-def test_nobody_fills_our_memory(value):
-    store = Store(run_of(2))
-
-    def fill():
-        for number in range(10**6):
-            store.put(f"scope-{number}", "key", value=value)
-
-    with pytest.raises(Full):
-        fill()
-    store.put("scope-0", "key", value=value)  # This replaces the old value.
-
-
-def test_what_is_too_large_or_too_much_is_refused_and_said():
-    async def story():
-        async with meeting(2) as (_, ask):
-            # As it was not read, the answer may not be either.
-            with contextlib.suppress(ConnectionError):
-                assert (await ask("global", "PUT", "0", bytes(1 << 20)))[0] == 400
-            assert (await ask("global", "GET", "0"))[0] == 404
-            statuses = [(await ask("a", "PUT", str(n), bytes(16384)))[0] for n in range(80)]
-            assert set(statuses) == {200, 507}
-            assert (await ask("a", "POST", "0"))[0] == 405
-            assert (await ask("a/b", "GET", "0"))[0] == 404
-            assert (await ask("a", "GET", "0"))[0] == 200
-
-    asyncio.run(story())
+@lived
+async def test_what_is_too_large_or_too_much_is_refused_and_said():
+    async with meeting(2) as (_, ask):
+        # As it was not read, the answer may not be either.
+        with contextlib.suppress(ConnectionError):
+            assert (await ask("global", "PUT", "0", bytes(1 << 20)))[0] == 400
+        assert (await ask("global", "GET", "0"))[0] == 404
+        statuses = [(await ask("a", "PUT", str(n), bytes(16384)))[0] for n in range(80)]
+        assert set(statuses) == {200, 507}
+        assert (await ask("a", "POST", "0"))[0] == 405
+        assert (await ask("a/b", "GET", "0"))[0] == 404
+        assert (await ask("a", "GET", "0"))[0] == 200
 
 
 # --- where and when -----------------------------------------------------------------------
@@ -165,14 +152,15 @@ def test_the_processes_of_one_container_meet_where_no_other_machine_can_come():
     assert rendezvous.find_interface(run) == "lo"
 
 
-@pytest.mark.parametrize(
-    ("host", "bound"),
-    [("127.0.0.2", "127.0.0.2"), ("localhost", "127.0.0.1"), ("192.0.2.7", "0.0.0.0")],  # noqa: S104
-)
-def test_those_of_several_meet_at_the_address_of_the_first(host, bound):
-    run = run_of(1, 1, hosts=[host, "10.9.8.7"], port=find_port())
-    with rendezvous.listen(run) as listening:
-        assert listening.getsockname() == (bound, run.rendezvous_port)
+def test_those_of_several_meet_at_the_address_of_the_first():
+    for host, bound in (
+        ("127.0.0.2", "127.0.0.2"),
+        ("localhost", "127.0.0.1"),
+        ("192.0.2.7", "0.0.0.0"),  # noqa: S104
+    ):
+        run = run_of(1, 1, hosts=[host, "10.9.8.7"], port=find_port())
+        with rendezvous.listen(run) as listening:
+            assert listening.getsockname() == (bound, run.rendezvous_port)
 
 
 def test_a_place_that_is_taken_or_cannot_be_reached_is_told():
@@ -191,6 +179,7 @@ def test_containers_of_one_machine_are_told_apart():
 
 
 @pytest.mark.processes
+@pytest.mark.story
 def test_real_processes_meet_and_the_place_goes_with_their_generation(drive, token):
     command = [sys.executable, "-S", str(HERE / "gloo.py"), token]
     driver = drive(command=command, framework="horovod", split="perGpu")
@@ -208,16 +197,13 @@ def test_real_processes_meet_and_the_place_goes_with_their_generation(drive, tok
 
 
 @pytest.mark.processes
-def test_a_port_that_is_taken_fails_the_start_by_name(drive, token):
+def test_a_port_that_is_taken_fails_the_start_by_name(drive):
     driver = drive(framework="horovod", split="perGpu")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         driver.call("start", gpus=["0", "1"], processes=2, attempt=1, port=port)
         assert "RendezvousCannotOpen" in str(driver.wait_for("StartFailed")["problem"])
         driver.wait_for("Gone")
-    driver.start(2, gpus=2, processes=2)
-    driver.wait_for("Started")
-    driver.stop_all(2)
 
 
 def find_listeners(pid):

@@ -4,7 +4,6 @@ tests which clients may speak to it on a network.
 """
 
 import asyncio
-import json
 import random
 import socket
 import stat
@@ -20,17 +19,13 @@ import pytest
 from dlsidecar.serving import trust
 from dlsidecar.serving.connections import MOST_CONNECTIONS
 from dlsidecar.serving.listening import LONGEST_SOCKET_PATH, Servers
-from dlsidecar.serving.trust import job_name
 from dlsidecar.settings import Serving
 from dlwire import codec
 from dlwire.messages import Phase, Post, Problem, Refusal, Refused
-from tests.sidecar.certificates import Authority
-from tests.sidecar.clients import Client, ask_over, live_through, parse_answer
+from tests.sidecar.clients import Client, ask_over, hang_up, lived, parse_answer
 from tests.sidecar.fakes import Container
 from tests.sidecar.nonsense import REFUSALS, make_nonsense
 from tests.sidecar.targets import INCARNATION, run, stop
-
-pytestmark = pytest.mark.processes
 
 USUAL = Serving()
 SMALL = Serving(largest_body=4096, most_waiting=2, longest_wait_seconds=60.0)
@@ -84,141 +79,103 @@ def refusal(answer) -> Refusal:
 # --- what shall be, and what is -----------------------------------------------------------
 
 
-def test_a_declaration_is_answered_with_the_state_it_led_to(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            state = (await container.control.put(run(3))).state()
-            assert (state.phase, state.held, state.target) == (Phase.STARTING, ("0", "1"), run(3))
-            assert state.incarnation == INCARNATION
-            assert container.supervisor.demanded == ["start 3"]
-            assert (await container.control.get("/v1/state")).state() == state
-
-    live_through(story())
-
-
-def test_a_repeat_is_accepted_and_starts_nothing(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            first = (await container.control.put(run(3))).state()
-            assert (await container.control.put(run(3))).state() == first
-            assert container.supervisor.demanded == ["start 3"]
-
-    live_through(story())
+@lived
+async def test_a_declaration_is_answered_with_the_state_it_led_to_and_a_repeat_starts_nothing(
+    tmp_path,
+):
+    async with serving(tmp_path) as container:
+        state = (await container.control.put(run(3))).state()
+        assert (state.phase, state.held, state.target) == (Phase.STARTING, ("0", "1"), run(3))
+        assert state.incarnation == INCARNATION
+        assert (await container.control.get("/v1/state")).state() == state
+        assert (await container.control.put(run(3))).state() == state
+        assert container.supervisor.demanded == ["start 3"]
 
 
-@pytest.mark.parametrize(
-    ("target", "error"),
-    [
-        (run(2), Refused.OLDER),
-        (run(3, gpus=1), Refused.CONFLICT),
-        (stop(3), Refused.CONFLICT),
-        (replace(run(4), incarnation="another"), Refused.OTHER_INCARNATION),
-    ],
-)
-def test_what_contradicts_is_refused_by_name_and_with_what_is_known(tmp_path, target, error):
-    async def story():
-        async with serving(tmp_path) as container:
-            await container.control.put(run(3))
+@lived
+async def test_what_contradicts_is_refused_by_name_and_with_what_is_known(tmp_path):
+    async with serving(tmp_path) as container:
+        await container.control.put(run(3))
+        for target, error in (
+            (run(2), Refused.OLDER),
+            (run(3, gpus=1), Refused.CONFLICT),
+            (stop(3), Refused.CONFLICT),
+            (replace(run(4), incarnation="another"), Refused.OTHER_INCARNATION),
+        ):
             answer = await container.control.put(target)
-            assert answer.status == 409
             told = refusal(answer)
-            assert (told.error, told.epoch, told.generation) == (error, 1, 3)
-            assert told.incarnation == INCARNATION
+            assert (answer.status, told.error) == (409, error), target
+            assert (told.epoch, told.generation, told.incarnation) == (1, 3, INCARNATION)
             assert told.remedy
-            assert container.supervisor.demanded == ["start 3"]
-
-    live_through(story())
+        assert container.supervisor.demanded == ["start 3"]
 
 
-def test_another_installation_is_refused_and_reads_whose_the_container_is(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            ours = await container.control.put(replace(run(3), installation="ours"))
-            assert ours.state().installation == "ours"
-            answer = await container.control.put(replace(run(4, epoch=9), installation="theirs"))
-            told = refusal(answer)
-            assert (answer.status, told.error) == (409, Refused.OTHER_INSTALLATION)
-            assert (told.installation, told.epoch) == ("ours", 1)
-            assert container.supervisor.demanded == ["start 3"]
-
-    live_through(story())
+@lived
+async def test_another_installation_is_refused_and_reads_whose_the_container_is(tmp_path):
+    async with serving(tmp_path) as container:
+        ours = await container.control.put(replace(run(3), installation="ours"))
+        assert ours.state().installation == "ours"
+        answer = await container.control.put(replace(run(4, epoch=9), installation="theirs"))
+        told = refusal(answer)
+        assert (answer.status, told.error) == (409, Refused.OTHER_INSTALLATION)
+        assert (told.installation, told.epoch) == ("ours", 1)
+        assert container.supervisor.demanded == ["start 3"]
 
 
 # --- waiting for news ---------------------------------------------------------------------
 
 
-def test_a_long_poll_is_answered_by_the_change_it_waits_for(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            before = (await container.control.put(run(1))).state()
-            path = f"/v1/state?after={before.version}&wait=60"
-            poll = asyncio.ensure_future(container.control.get(path))
-            await container.waits()
-            container.agent.happen(container.supervisor.started())
-            state = (await poll).state()
-            assert state.phase is Phase.RUNNING
-            assert state.version > before.version
-
-    live_through(story())
+@lived
+async def test_a_long_poll_is_answered_by_the_change_it_waits_for(tmp_path):
+    async with serving(tmp_path) as container:
+        before = (await container.control.put(run(1))).state()
+        path = f"/v1/state?after={before.version}&wait=60"
+        poll = asyncio.ensure_future(container.control.get(path))
+        await container.waits()
+        container.agent.happen(container.supervisor.started())
+        state = (await poll).state()
+        assert state.phase is Phase.RUNNING
+        assert state.version > before.version
 
 
-@pytest.mark.parametrize("query", ["", "?after=1", "?after=0&wait=60", "?after=9999&wait=60"])
-def test_who_does_not_know_the_present_need_not_wait(tmp_path, query):
-    async def story():
-        async with serving(tmp_path) as container:
-            assert (await container.control.get(f"/v1/state{query}")).state().version == 1
-
-    live_through(story())
-
-
-def test_who_knew_an_earlier_start_of_the_container_need_not_wait(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            answer = await container.control.get("/v1/state?after=1&incarnation=older&wait=60")
-            assert answer.state().incarnation == INCARNATION
-
-    live_through(story())
+@lived
+async def test_who_does_not_know_the_present_need_not_wait_and_waiting_in_vain_ends(tmp_path):
+    async with serving(tmp_path) as container:
+        for query in (
+            *("", "?after=1", "?after=0&wait=60", "?after=9999&wait=60", "?after=1&wait=0.05"),
+            "?after=1&incarnation=older&wait=60",
+        ):
+            state = (await container.control.get(f"/v1/state{query}")).state()
+            assert (state.version, state.incarnation) == (1, INCARNATION), query
 
 
-def test_waiting_in_vain_ends_with_the_state_as_it_is(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            assert (await container.control.get("/v1/state?after=1&wait=0.05")).state().version == 1
-
-    live_through(story())
-
-
-def test_too_many_cannot_wait_and_who_hangs_up_makes_room(tmp_path):
-    async def story():
-        async with serving(tmp_path, SMALL) as container:
-            path = "/v1/state?after=1&wait=60"
-            polls = [asyncio.ensure_future(container.control.get(path)) for _ in range(2)]
-            await container.waits(2)
-            answer = await container.control.get(path)
-            assert (answer.status, refusal(answer).error) == (503, Refused.TOO_MANY)
-            for poll in polls:
-                poll.cancel()
-            await container.waits(0)
-            assert (await container.control.get("/v1/state?after=1&wait=0.01")).status == 200
-
-    live_through(story())
+@lived
+async def test_too_many_cannot_wait_and_who_hangs_up_makes_room(tmp_path):
+    async with serving(tmp_path, SMALL) as container:
+        path = "/v1/state?after=1&wait=60"
+        polls = [asyncio.ensure_future(container.control.get(path)) for _ in range(2)]
+        await container.waits(2)
+        answer = await container.control.get(path)
+        assert (answer.status, refusal(answer).error) == (503, Refused.TOO_MANY)
+        for poll in polls:
+            poll.cancel()
+        await container.waits(0)
+        assert (await container.control.get("/v1/state?after=1&wait=0.01")).status == 200
 
 
-def test_who_hangs_up_before_it_is_heard_takes_no_place(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            for _ in range(20):
-                reader, writer = await container.control.connect()
-                writer.write(b"GET /v1/state HTTP/1.1\r\nHost: dljob\r\n\r\n")
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(b"GET /v1/state?after=1&wait=60 HTTP/1.1\r\nHost: dljob\r\n\r\n")
-                writer.close()
-                await writer.wait_closed()
-            # All of them are heard by the time that another client is answered.
-            assert (await container.control.get("/v1/state")).status == 200
-            await container.waits(0)
-
-    live_through(story())
+@lived
+async def test_who_hangs_up_before_it_is_heard_takes_no_place(tmp_path):
+    async with serving(tmp_path) as container:
+        for _ in range(20):
+            reader, writer = await container.control.connect()
+            writer.write(b"GET /v1/state HTTP/1.1\r\nHost: dljob\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"GET /v1/state?after=1&wait=60 HTTP/1.1\r\nHost: dljob\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+        # All of them are heard by the time that another client is answered.
+        assert (await container.control.get("/v1/state")).status == 200
+        await container.waits(0)
 
 
 async def progress(container: ServedContainer, iteration: int) -> None:
@@ -229,217 +186,145 @@ async def progress(container: ServedContainer, iteration: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_who_is_patient_is_told_of_progress_later_and_of_all_else_at_once(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            path = "/v1/state?after=1&wait=60&progress=60"
+@lived
+async def test_who_is_patient_is_told_of_progress_later_and_of_all_else_at_once(tmp_path):
+    async with serving(tmp_path) as container:
+        path = "/v1/state?after=1&wait=60&progress=60"
+        poll = asyncio.ensure_future(container.control.get(path))
+        await container.waits()
+        for iteration in (5, 6):
+            await progress(container, iteration)
+        assert not poll.done()
+        assert container.servers.waiting == 1
+        container.agent.complain(Problem("Something", "is not as it should be"))
+        state = (await poll).state()
+        assert (state.progress.iteration, state.problems[0].name) == (6, "Something")
+
+
+@lived
+async def test_progress_is_told_when_the_patience_or_the_wait_is_over(tmp_path):
+    async with serving(tmp_path) as container:
+        for iteration, query in ((5, "wait=60&progress=0.05"), (6, "wait=0.3&progress=60")):
+            path = f"/v1/state?after={container.agent.version}&{query}"
             poll = asyncio.ensure_future(container.control.get(path))
             await container.waits()
-            for iteration in (5, 6):
-                await progress(container, iteration)
-            assert not poll.done()
-            assert container.servers.waiting == 1
-            container.agent.complain(Problem("Something", "is not as it should be"))
-            state = (await poll).state()
-            assert (state.progress.iteration, state.problems[0].name) == (6, "Something")
-
-    live_through(story())
+            await progress(container, iteration)
+            assert (await poll).state().progress.iteration == iteration
 
 
-def test_progress_is_told_when_the_patience_is_over(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            path = "/v1/state?after=1&wait=60&progress=0.05"
-            poll = asyncio.ensure_future(container.control.get(path))
-            await container.waits()
-            await progress(container, 5)
-            assert (await poll).state().progress.iteration == 5
-
-    live_through(story())
-
-
-def test_patience_is_no_reason_to_wait_longer_than_asked_for(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            path = "/v1/state?after=1&wait=0.3&progress=60"
-            poll = asyncio.ensure_future(container.control.get(path))
-            await container.waits()
-            await progress(container, 5)
-            assert (await poll).state().progress.iteration == 5
-
-    live_through(story())
+@lived
+async def test_who_waits_hears_the_last_state_and_who_knows_it_is_sent_away(tmp_path):
+    async with serving(tmp_path) as container:
+        first = asyncio.ensure_future(container.control.get("/v1/state?after=1&wait=60"))
+        await container.waits()
+        last = (await container.control.put(stop(1, leave=True))).state()
+        assert (await first).state() == last
+        assert last.leaving
+        path = f"/v1/state?after={last.version}&wait=60"
+        second = asyncio.ensure_future(container.control.get(path))
+        await container.waits()
+        await container.servers.close()
+        assert (await second).state() == last
+        assert await container.agent.left == 0
 
 
-def test_who_waits_hears_the_last_state_too(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            poll = asyncio.ensure_future(container.control.get("/v1/state?after=1&wait=60"))
-            await container.waits()
-            await container.control.put(stop(1, leave=True))
-            await container.servers.close()
-            assert (await poll).state().leaving
-            assert await container.agent.left == 0
-
-    live_through(story())
-
-
-def test_who_knows_the_last_state_is_sent_away_when_the_doors_close(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            last = (await container.control.put(stop(1, leave=True))).state()
-            path = f"/v1/state?after={last.version}&wait=60"
-            poll = asyncio.ensure_future(container.control.get(path))
-            await container.waits()
-            await container.servers.close()
-            assert (await poll).state() == last
-
-    live_through(story())
-
-
-def test_who_was_told_the_state_before_the_last_can_ask_once_more(tmp_path, monkeypatch):
+@lived
+async def test_who_was_told_the_state_before_the_last_can_ask_once_more(tmp_path, monkeypatch):
     # However long this process stands still between the two answers.
     monkeypatch.setattr(trust, "ASKS_AGAIN_SECONDS", 240.0)
-
-    async def story():
-        async with serving(tmp_path) as container:
-            reader, writer = await container.control.connect()
-            try:
-                known = (await ask_over(reader, writer, "/v1/state?after=0&wait=60")).state()
-                await container.control.put(stop(1, leave=True))
-                closing = asyncio.ensure_future(container.servers.close())
-                await asyncio.sleep(0)
-                path = f"/v1/state?after={known.version}&wait=60"
-                last = await ask_over(reader, writer, path)
-                assert last.state().leaving
-                assert last.headers["connection"] == "close"
-                await closing
-            finally:
-                writer.transport.abort()
-
-    live_through(story())
+    async with serving(tmp_path) as container:
+        reader, writer = await container.control.connect()
+        try:
+            known = (await ask_over(reader, writer, "/v1/state?after=0&wait=60")).state()
+            await container.control.put(stop(1, leave=True))
+            closing = asyncio.ensure_future(container.servers.close())
+            await asyncio.sleep(0)
+            path = f"/v1/state?after={known.version}&wait=60"
+            last = await ask_over(reader, writer, path)
+            assert last.state().leaving
+            assert last.headers["connection"] == "close"
+            await closing
+        finally:
+            await hang_up(writer)
 
 
 # --- the other doors ----------------------------------------------------------------------
 
 
-def test_the_training_tells_its_progress_from_inside(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            body = b'{"iteration": 7, "metrics": {"top5": 0.9}, "mood": "good"}'
-            assert (await container.inner.ask("POST", "/v1/progress", body)).status == 204
-            assert container.facts.posts == [Post(iteration=7, metrics={"top5": 0.9})]
-
-    live_through(story())
-
-
-def test_each_path_is_at_its_own_door_only(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            elsewhere = {
-                "control": ["/v1/progress", "/healthz", "/metrics"],
-                "inner": ["/v1/target", "/v1/state", "/healthz", "/metrics"],
-                "health": ["/v1/target", "/v1/state", "/v1/progress"],
-            }
-            for door, paths in elsewhere.items():
-                for path in paths:
-                    answer = await getattr(container, door).get(path)
-                    assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
-
-    live_through(story())
+@lived
+async def test_each_path_is_at_its_own_door_only(tmp_path):
+    async with serving(tmp_path) as container:
+        elsewhere = {
+            "control": ["/v1/progress", "/healthz", "/metrics"],
+            "inner": ["/v1/target", "/v1/state", "/healthz", "/metrics"],
+            "health": ["/v1/target", "/v1/state", "/v1/progress"],
+        }
+        for door, paths in elsewhere.items():
+            for path in paths:
+                answer = await getattr(container, door).get(path)
+                assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
 
 
-def test_metrics_that_are_none_do_not_cost_the_iteration(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            odd = b'"loss": NaN, "top5": Infinity, "val loss": 1, "1st": 2, "note": "high", "big": 1e999'
-            body = b'{"iteration": 7, "metrics": {"good": 0.9, ' + odd + b"}}"
-            assert (await container.inner.ask("POST", "/v1/progress", body)).status == 204
-            assert container.facts.posts == [Post(iteration=7, metrics={"good": 0.9})]
-            for wrong in (b'{"iteration": NaN}', b'{"epoch": NaN}', b'{"metrics": [NaN]}', b"NaN"):
-                assert (await container.inner.ask("POST", "/v1/progress", wrong)).status == 400
+@lived
+async def test_metrics_that_are_none_do_not_cost_the_iteration(tmp_path):
+    async with serving(tmp_path) as container:
+        odd = (
+            b'"loss": NaN, "top5": Infinity, "val loss": 1, "1st": 2, "note": "high", "big": 1e999'
+        )
+        body = b'{"iteration": 7, "mood": "good", "metrics": {"good": 0.9, ' + odd + b"}}"
+        assert (await container.inner.ask("POST", "/v1/progress", body)).status == 204
+        assert container.facts.posts == [Post(iteration=7, metrics={"good": 0.9})]
+        for wrong in (b'{"iteration": NaN}', b'{"epoch": NaN}', b'{"metrics": [NaN]}', b"NaN"):
+            assert (await container.inner.ask("POST", "/v1/progress", wrong)).status == 400
 
-    live_through(story())
 
-
-@pytest.mark.parametrize("path", ["/healthz", "/metrics"])
-def test_the_plain_port_is_read_only(tmp_path, path):
-    async def story():
-        async with serving(tmp_path) as container:
+@lived
+async def test_the_plain_port_is_read_only(tmp_path):
+    async with serving(tmp_path) as container:
+        for path in ("/healthz", "/metrics"):
             assert (await container.health.get(path)).status == 200
-            for method in ("PUT", "POST", "DELETE", "PATCH", "OPTIONS"):
+            for method in ("PUT", "POST", "DELETE"):
                 answer = await container.health.ask(method, path, b"{}")
                 assert (answer.status, answer.headers["allow"]) == (405, "GET")
 
-    live_through(story())
+
+@lived
+async def test_metrics_are_what_prometheus_can_read(tmp_path):
+    async with serving(tmp_path) as container:
+        await container.control.put(run(1))
+        text = (await container.health.get("/metrics")).body.decode()
+        assert 'dljob_sidecar_phase{phase="Starting"} 1\n' in text
+        assert "dljob_sidecar_gpus_held 2\n" in text
+        values = [line for line in text.splitlines() if not line.startswith("#")]
+        assert all(line.startswith("dljob_sidecar_") for line in values)
 
 
-def test_metrics_are_what_prometheus_can_read(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            await container.control.put(run(1))
-            text = (await container.health.get("/metrics")).body.decode()
-            assert 'dljob_sidecar_phase{phase="Starting"} 1\n' in text
-            assert "dljob_sidecar_gpus_held 2\n" in text
-            values = [line for line in text.splitlines() if not line.startswith("#")]
-            assert all(line.startswith("dljob_sidecar_") for line in values)
-
-    live_through(story())
+@lived
+async def test_the_sockets_belong_to_their_owner_alone(tmp_path):
+    async with serving(tmp_path):
+        for name in ("control", "inner"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert not [path for path in tmp_path.iterdir() if path.is_socket()]
 
 
-def test_a_socket_and_a_network_door_each_have_their_own_rule(tmp_path):
-    async def story():
-        certificates = Authority().issue(tmp_path / "certificates", job_name("some-job"))
-        both = replace(
-            USUAL,
-            address="127.0.0.1",
-            tls_folder=str(certificates),
-            job_uid="some-job",
-            controller_name="controller.dljob",
-        )
-        async with serving(tmp_path, both) as container:
-            assert (await container.control.get("/v1/state")).status == 200
-
-    live_through(story())
+@lived
+async def test_a_socket_path_that_is_too_long_is_refused_by_name(tmp_path):
+    deep = tmp_path / ("x" * LONGEST_SOCKET_PATH)
+    servers = Servers(Container().agent, Serving(socket=str(deep)))
+    with pytest.raises(OSError, match=f"at most {LONGEST_SOCKET_PATH} bytes"):
+        servers.open()
 
 
-def test_the_sockets_belong_to_their_owner_alone(tmp_path):
-    async def story():
-        async with serving(tmp_path):
-            for name in ("control", "inner"):
-                assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-        assert not [path for path in tmp_path.iterdir() if path.is_socket()]
-
-    live_through(story())
-
-
-def test_a_socket_path_that_is_too_long_is_refused_by_name(tmp_path):
-    async def story():
-        deep = tmp_path / ("x" * LONGEST_SOCKET_PATH)
-        servers = Servers(Container().agent, Serving(socket=str(deep)))
-        with pytest.raises(OSError, match=f"at most {LONGEST_SOCKET_PATH} bytes"):
-            servers.open()
-
-    live_through(story())
-
-
-def test_nobody_takes_the_socket_of_one_who_lives(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            with pytest.raises(OSError, match="another SideCar listens there"):
-                ServedContainer(tmp_path, USUAL)
-            assert (await container.control.get("/v1/state")).status == 200
-
-    live_through(story())
-
-
-def test_the_socket_of_one_who_died_is_taken_over(tmp_path):
-    async def story():
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(tmp_path / "control"))
-        async with serving(tmp_path) as container:
-            assert (await container.control.get("/v1/state")).status == 200
-
-    live_through(story())
+@lived
+async def test_the_socket_of_one_who_died_is_taken_over_and_that_of_one_who_lives_is_not(tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "control"))
+    async with serving(tmp_path) as container:
+        with pytest.raises(OSError, match="another SideCar listens there"):
+            ServedContainer(tmp_path, USUAL)
+        answer = await container.control.get("/v1/state")
+        assert answer.status == 200
+        assert answer.headers["server"] == "dljob-sidecar"
 
 
 # --- what is no request -------------------------------------------------------------------
@@ -461,183 +346,114 @@ WRONG_BODIES = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_BODIES)
-def test_a_wrong_body_is_refused_with_the_place_where_it_is_wrong(tmp_path, wrong):
-    body, path = WRONG_BODIES[wrong]
-
-    async def story():
-        async with serving(tmp_path, SMALL) as container:
+@lived
+async def test_a_wrong_body_is_refused_with_the_place_where_it_is_wrong(tmp_path):
+    async with serving(tmp_path, SMALL) as container:
+        for wrong, (body, path) in WRONG_BODIES.items():
             answer = await container.control.ask("PUT", "/v1/target", body)
-            assert answer.status == 400
             told = refusal(answer)
-            assert (told.error, told.path) == (Refused.MALFORMED, path)
+            assert (answer.status, told.error, told.path) == (400, Refused.MALFORMED, path), wrong
             assert told.remedy
-            assert container.supervisor.demanded == []
-
-    live_through(story())
+        assert container.supervisor.demanded == []
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&wait=nan", "after=1&wait=-1"])
-def test_a_wrong_question_is_refused(tmp_path, query):
-    async def story():
-        async with serving(tmp_path) as container:
+@lived
+async def test_a_wrong_question_is_refused(tmp_path):
+    async with serving(tmp_path) as container:
+        for query in ("after=x", "after=-1", "after=1&wait=nan", "after=1&wait=-1"):
             answer = await container.control.get(f"/v1/state?{query}")
-            assert (answer.status, refusal(answer).error) == (400, Refused.MALFORMED)
-
-    live_through(story())
+            assert (answer.status, refusal(answer).error) == (400, Refused.MALFORMED), query
 
 
-def test_a_body_that_is_too_large_is_not_read(tmp_path):
-    async def story():
-        async with serving(tmp_path, SMALL) as container:
-            # Announced: the answer comes before the body does.
-            head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 999999999999\r\n\r\n"
-            assert (await container.control.send(head)).startswith(b"HTTP/1.1 413 ")
-            # Not announced: it comes as soon as there is too much.
-            head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nTransfer-Encoding: chunked\r\n\r\n"
-            chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
-            assert (await container.control.send(head + chunk)).startswith(b"HTTP/1.1 413 ")
-            assert (await container.control.get("/v1/state")).status == 200
-
-    live_through(story())
+@lived
+async def test_a_body_that_is_too_large_is_not_read(tmp_path):
+    async with serving(tmp_path, SMALL) as container:
+        # Announced: the answer comes before the body does.
+        head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: 999999999999\r\n\r\n"
+        assert (await container.control.send(head)).startswith(b"HTTP/1.1 413 ")
+        # Not announced: it comes as soon as there is too much.
+        head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
+        assert (await container.control.send(head + chunk)).startswith(b"HTTP/1.1 413 ")
+        assert (await container.control.get("/v1/state")).status == 200
 
 
-@pytest.mark.parametrize("length", ["²2", "-1", "+5", "5, 6", "0x5", "", "1" * 500])
-def test_a_length_that_is_no_number_is_refused(tmp_path, length):
-    async def story():
-        async with serving(tmp_path, SMALL) as container:
+@lived
+async def test_a_length_that_is_no_number_is_refused(tmp_path):
+    async with serving(tmp_path, SMALL) as container:
+        for length in ("²2", "-1", "+5", "5, 6", "0x5", "", "1" * 500):
             head = f"PUT /v1/target HTTP/1.1\r\nHost: d\r\nContent-Length: {length}\r\n\r\n"
             answer = await container.control.send(head.encode("latin-1") + b"{}")
-            assert answer[9:12] in {b"400", b"413"}
-
-    live_through(story())
+            assert answer[9:12] in {b"400", b"413"}, length
 
 
-@pytest.mark.parametrize(
-    "beginning",
-    [
-        b"",
-        b"GET /v1/state HTTP/1.1\r\nHo",
-    ],
-)
-def test_who_takes_for_ever_is_hung_up_on(tmp_path, beginning):
-    async def story():
-        async with serving(tmp_path, HURRIED) as container:
-            slow = asyncio.ensure_future(insist(lambda: container.control.send(beginning)))
+@pytest.mark.processes
+@lived
+async def test_who_takes_for_ever_is_hung_up_on(tmp_path):
+    async with serving(tmp_path, HURRIED) as container:
+        for beginning in (b"", b"GET /v1/state HTTP/1.1\r\nHo"):
+            slow = asyncio.ensure_future(insist(partial(container.control.send, beginning)))
             # No other client has to wait for it.
             assert (await insist(lambda: container.control.get("/v1/state"))).status == 200
             assert await slow == b""
 
-    live_through(story())
 
-
-@pytest.mark.parametrize("length", [b"Content-Length: 10", b"Transfer-Encoding: chunked"])
-def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, length):
-    async def story():
-        async with serving(tmp_path, HURRIED) as container:
+@pytest.mark.processes
+@lived
+async def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path):
+    async with serving(tmp_path, HURRIED) as container:
+        for length in (b"Content-Length: 10", b"Transfer-Encoding: chunked"):
             head = b"PUT /v1/target HTTP/1.1\r\nHost: d\r\n" + length + b"\r\n\r\n"
 
-            async def send():
+            async def send(head=head):
                 return parse_answer(await container.control.send(head + b"5\r\n{"))
 
             answer = await insist(send)
             assert (answer.status, refusal(answer).error) == (408, Refused.TOO_SLOW)
-            assert container.supervisor.demanded == []
-            # A poll has no body, and may last longer than one.
-            path = f"/v1/state?after=1&wait={HURRIED.header_seconds * 2}"
-            assert (await insist(lambda: container.control.get(path))).status == 200
-
-    live_through(story())
+        assert container.supervisor.demanded == []
+        # A poll has no body, and may last longer than one.
+        path = f"/v1/state?after=1&wait={HURRIED.header_seconds * 2}"
+        assert (await insist(lambda: container.control.get(path))).status == 200
 
 
-@pytest.mark.parametrize("door", ["control", "inner", "health"])
-def test_who_only_holds_connections_open_keeps_nobody_out(tmp_path, door):
-    async def story():
-        async with serving(tmp_path) as container:
-            client = getattr(container, door)
-            poll = None
-            if door == "control":
-                poll = asyncio.ensure_future(client.get("/v1/state?after=1&wait=60"))
-                await container.waits()
+@pytest.mark.processes
+@lived
+async def test_who_only_holds_connections_open_keeps_nobody_out(tmp_path):
+    async with serving(tmp_path) as container:
+        doors = ((container.inner, 404), (container.health, 404), (container.control, 200))
+        poll = asyncio.ensure_future(container.control.get("/v1/state?after=1&wait=60"))
+        await container.waits()
+        for client, status in doors:
             held = [await client.connect() for _ in range(MOST_CONNECTIONS + 20)]
             # The oldest have been closed, and these are not.
             assert await held[0][0].read() == b""
-            status = (await client.get("/v1/state")).status
-            assert status == (200 if door == "control" else 404)
-            for _, writer in held:
-                writer.transport.abort()
-            if poll is not None:
-                # It had shown who it was, and so it was left in peace.
-                await container.control.put(run(1))
-                assert (await poll).state().generation == 1
-
-    live_through(story())
+            assert (await client.get("/v1/state")).status == status
+            await hang_up(*(writer for _, writer in held))
+        # It had shown who it was, and so it was left in peace.
+        await container.control.put(run(1))
+        assert (await poll).state().generation == 1
 
 
-def test_headers_without_end_are_refused(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            flood = b"GET /v1/state HTTP/1.1\r\n" + b"X-Y: " + b"z" * 1_000_000
-            try:
-                answer = await container.control.send(flood)
-            except ConnectionError:
-                answer = b""
-            assert answer == b""
-            assert (await container.control.get("/v1/state")).status == 200
-
-    live_through(story())
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/v1",
-        "/v1/",
-        "/v1/state/",
-        "//v1/state",
-        "/v1/../v1/state",
-        "/v1/%2e%2e/etc/passwd",
-        "/v1/state%00",
-        "/V1/STATE",
-        "/v2/state",
-        "/static/../../etc/passwd",
-    ],
-)
-def test_tricks_with_paths_lead_nowhere(tmp_path, path):
-    async def story():
-        async with serving(tmp_path) as container:
+@lived
+async def test_tricks_with_paths_lead_nowhere(tmp_path):
+    async with serving(tmp_path) as container:
+        for path in (
+            *("/", "/v1", "/v1/state/", "//v1/state", "/v1/../v1/state", "/v1/%2e%2e/etc/passwd"),
+            *("/v1/state%00", "/V1/STATE", "/v2/state", "/static/../../etc/passwd"),
+        ):
             answer = await container.control.get(path)
-            assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
-
-    live_through(story())
+            assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND), path
 
 
-def test_nonsense_is_refused_and_disturbs_nothing(tmp_path):
+@lived
+async def test_nonsense_is_refused_and_disturbs_nothing(tmp_path):
     chance = random.Random(4)
-    statuses = set()
-
-    async def story():
-        async with serving(tmp_path, HURRIED) as container:
-            # A leader that no nonsense can be newer than.
-            await insist(lambda: container.control.put(run(1, epoch=10**9)))
-            for _ in range(300):
-                nonsense = make_nonsense(chance)
-                answer = await insist(partial(container.control.send, nonsense))
-                statuses.add(answer[9:12])
-            state = (await insist(lambda: container.control.get("/v1/state"))).state()
-            assert container.supervisor.demanded == ["start 1"]
-            assert state.target == run(1, epoch=10**9)
-
-    live_through(story())
-    assert statuses <= REFUSALS
-
-
-def test_an_answer_tells_nothing_of_what_serves_it(tmp_path):
-    async def story():
-        async with serving(tmp_path) as container:
-            answer = await container.control.get("/v1/state")
-            assert answer.headers["server"] == "dljob-sidecar"
-            assert json.loads(answer.body)["phase"] == "Ready"
-
-    live_through(story())
+    async with serving(tmp_path, SMALL) as container:
+        # A leader that no nonsense can be newer than.
+        await container.control.put(run(1, epoch=10**9))
+        for _ in range(100):
+            answer = await container.control.send(make_nonsense(chance), is_all=True)
+            assert answer[9:12] in REFUSALS
+        state = (await container.control.get("/v1/state")).state()
+        assert container.supervisor.demanded == ["start 1"]
+        assert state.target == run(1, epoch=10**9)

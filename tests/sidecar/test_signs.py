@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dlsidecar.checkpoints.recognizing.signs import (
     find_unit,
     is_noise,
@@ -25,37 +23,25 @@ NOISE = [
 ]
 
 
-@pytest.mark.parametrize("name", NOISE)
-def test_logs_and_what_is_unfinished_are_no_checkpoints(name):
-    assert is_noise(name, ())
-
-
-@pytest.mark.parametrize(
-    "name", ["latest", "model.pt", "checkpoint-5/trainer_state.json", "a.json"]
-)
-def test_other_files_may_be(name):
-    assert not is_noise(name, ())
-
-
-def test_a_job_may_say_that_what_looks_like_a_log_is_its_checkpoint():
+def test_logs_and_what_is_unfinished_are_no_checkpoints():
+    assert [name for name in NOISE if not is_noise(name, ())] == []
+    others = ("latest", "model.pt", "checkpoint-5/trainer_state.json", "a.json")
+    assert [name for name in others if is_noise(name, ())] == []
+    # A job may say that what looks like a log is its checkpoint.
     assert not is_noise("weights-5.txt", ("weights-*.txt",))
     assert is_noise("metrics.csv", ("*",))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name", "unit"),
-    [
+def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each():
+    for pattern, name, unit in (
         ("checkpoint-*", "checkpoint-5/model.bin", "checkpoint-5"),
         ("checkpoint-*", "runs/checkpoint-5/model.bin", None),
         ("**/checkpoint-*", "runs/checkpoint-5/model.bin", "runs/checkpoint-5"),
         ("**/*.ckpt", "a/b/last.ckpt", "a/b/last.ckpt"),
-        ("*.pt", "step-5.pt", "step-5.pt"),
         ("run-?/step-*", "run-1/step-5/a/b", "run-1/step-5"),
         ("run-?/step-*", "run-1/other", None),
-    ],
-)
-def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each(pattern, name, unit):
-    assert find_unit(name, (pattern,)) == unit
+    ):
+        assert find_unit(name, (pattern,)) == unit, (pattern, name)
 
 
 FRAMEWORKS = {
@@ -81,9 +67,8 @@ FRAMEWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_framework_is_recognised_by_files_that_only_it_writes(name):
-    assert recognise([name]) is FRAMEWORKS[name]
+def test_a_framework_is_recognised_by_files_that_only_it_writes():
+    assert {name: recognise([name]) for name in FRAMEWORKS} == FRAMEWORKS
 
 
 def test_what_is_written_now_decides_before_what_was_there():
@@ -99,19 +84,16 @@ def test_a_folder_that_only_resembles_a_checkpoint_of_a_framework_is_none():
     assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
 
 
-@pytest.mark.parametrize(
-    ("files", "missing"),
-    [
+def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
+    signs = resolve(Saving(complete=Complete.LIGHTNING), (), ())
+    for files, missing in (
         ({"x.ckpt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/__0_0.distcp"}, "meta.pt"),
         ({"x.ckpt/latest", "x.ckpt/checkpoint/zero.pt"}, ""),
         ({"x.ckpt/__0_0.distcp"}, "latest"),
-    ],
-)
-def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders(files, missing):
-    signs = resolve(Saving(complete=Complete.LIGHTNING), (), ())
-    assert signs.missing("x.ckpt", files) == missing
+    ):
+        assert signs.missing("x.ckpt", files) == missing
 
 
 def test_a_marker_stands_in_each_checkpoint_or_beside_them():

@@ -14,11 +14,18 @@ import pytest
 from dlwire.messages import Phase
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.interpreters import find_python
 from tests.sidecar.sidecars import SideCar
 
+pytestmark = pytest.mark.processes
+
 CANNOT_BE_FOUND = 127
-SHELLS = ["dash", "bash --posix", "busybox sh"]
+
+
+def find_shells():
+    shells = (words.split() for words in ("dash", "bash --posix", "busybox sh"))
+    found = [words for words in shells if shutil.which(words[0])]
+    assert found
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +36,6 @@ def volume(tmp_path_factory):
     assert built.returncode == 0, built.stderr
     shutil.copy(ROOT / "sidecar" / "sidecar-start", folder)
     return folder
-
-
-def find_shell(words):
-    if shutil.which(words.split()[0]) is None:
-        pytest.skip(f"there is no {words} here")
-    return words.split()
 
 
 def start(command, path=None):
@@ -51,39 +52,35 @@ def put(folder, name, text):
     file.chmod(0o755)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_first_interpreter_that_works_is_taken(volume, tmp_path, shell):
+def test_the_first_interpreter_that_works_is_taken(volume, tmp_path):
     put(tmp_path, "python3", "#!/bin/sh\necho no version is set >&2\nexit 1\n")
     put(tmp_path, "python", '#!/bin/sh\n[ "$1" = -I ] && exit 1\necho 3.8\n')
     put(tmp_path, "python3.13", f'#!/bin/sh\necho chosen >&2\nexec {sys.executable} "$@"\n')
-    ran = start([*find_shell(shell), str(volume / "sidecar-start"), "--version"], tmp_path)
-    assert ran.returncode == 0
-    assert ran.stdout.startswith("dljob-sidecar ")
-    assert ran.stderr == "chosen\n"
+    for shell in find_shells():
+        ran = start([*shell, str(volume / "sidecar-start"), "--version"], tmp_path)
+        assert ran.returncode == 0
+        assert ran.stdout.startswith("dljob-sidecar ")
+        assert ran.stderr == "chosen\n"
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_interpreter_that_is_named_is_the_only_one_tried(volume, tmp_path, shell):
-    launcher = [*find_shell(shell), str(volume / "sidecar-start"), "--python"]
+def test_the_interpreter_that_is_named_is_the_only_one_tried(volume, tmp_path):
     put(tmp_path / "with a blank", "my python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    ran = start([*launcher, str(tmp_path / "with a blank" / "my python"), "--version"])
-    assert ran.stdout.startswith("dljob-sidecar ")
-    ran = start([*launcher, str(tmp_path / "nowhere"), "--version"])
-    assert (ran.returncode, ran.stdout) == (CANNOT_BE_FOUND, "")
-    assert ran.stderr.startswith("dljob-sidecar: InterpreterMissing: no Python 3.9 or newer")
-    assert f"(no {tmp_path}/nowhere);" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    put(tmp_path, "old", '#!/bin/sh\n[ "$1" = -I ] && exit 1\necho 3.8\n')
+    for shell in find_shells():
+        launcher = [*shell, str(volume / "sidecar-start"), "--python"]
+        ran = start([*launcher, str(tmp_path / "with a blank" / "my python"), "--version"])
+        assert ran.stdout.startswith("dljob-sidecar ")
+        for name, why in (("nowhere", f"(no {tmp_path}/nowhere);"), ("old", "/old is 3.8);")):
+            ran = start([*launcher, str(tmp_path / name), "--version"])
+            assert (ran.returncode, ran.stdout) == (CANNOT_BE_FOUND, "")
+            assert ran.stderr.startswith(
+                "dljob-sidecar: InterpreterMissing: no Python 3.9 or newer"
+            )
+            assert why in ran.stderr
+            assert ran.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("version", ["2.7", "3.8"])
-def test_an_interpreter_that_is_too_old_is_told_with_its_version(volume, version):
-    python = find_python(version)
-    ran = start([str(volume / "sidecar-start"), "--python", python, "run", "--", "true"])
-    assert ran.returncode == CANNOT_BE_FOUND
-    assert f"({python} is {version});" in ran.stderr
-
-
-@pytest.mark.processes
+@pytest.mark.story
 def test_the_shell_becomes_the_sidecar_and_leaves_no_trace_in_the_training(volume, tmp_path, token):
     archive = str(volume / "dljob-sidecar.pyz")
     launcher = (str(volume / "sidecar-start"), "--python", sys.executable)

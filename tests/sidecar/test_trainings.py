@@ -14,6 +14,7 @@ from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, walk
 
 NAMES = ("torchrun", "huggingface", "lightning", "fsdp")
+UNKNOWING = ("digits", "replay", "pytorch", "tensorflow")
 MOST_LINES = 10
 PAGE = ROOT / "docs" / "training.md"
 LOSS = re.compile(r"step (\d+) loss=([\d.]+)|'loss': '?([\d.]+)")
@@ -40,10 +41,14 @@ def test_ten_lines_are_enough_and_the_page_shows_them(name):
     assert "dljob" not in read(name, "before.py").lower()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_job_files_are_right(name):
-    job = jobfile.parse(yaml.safe_load(read(name, "job.yaml")), require_template=True)
-    assert (job.id, job.processes) == (name, "perGpu")
+def test_the_job_files_are_right_and_those_who_need_no_lines_of_ours_do_not_know_us():
+    for name in (*NAMES, *UNKNOWING):
+        job = jobfile.parse(yaml.safe_load(read(name, "job.yaml")), require_template=True)
+        assert job.id == name
+        if name in NAMES:
+            assert job.processes == "perGpu", name
+        else:
+            assert "dljob" not in read(name, "train.py").lower(), name
 
 
 def test_all_calls_that_the_page_names_are_there():
@@ -79,7 +84,6 @@ def losses_of(log):
 
 @pytest.mark.processes
 @pytest.mark.frameworks
-@pytest.mark.slow
 @pytest.mark.timeout(4500)
 @pytest.mark.parametrize(
     ("name", "launcher"),

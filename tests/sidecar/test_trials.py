@@ -26,10 +26,9 @@ from dlsidecar.behaviour.machine import (
 )
 from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
 from dlsidecar.settings import Confirmation, Saving, Training
-from dlwire.messages import Phase, Post, Problem, Refused, Trial
+from dlwire.messages import Phase, Post, Problem, Refused, Run, Trial
 from dlwire.messages import Saving as Saved
 from tests.sidecar.clients import live_through
-from tests.sidecar.drivers import wait_until
 from tests.sidecar.fakes import Container
 from tests.sidecar.reshapes import Job
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
@@ -37,7 +36,6 @@ from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 LIMITS = Limits(saves=True, tries=True, checkpoint_seconds=7.0)
 READY = Machine(INCARNATION, LIMITS)
 PROBLEM = Problem("CheckpointFailed", "no training process runs")
-MOST_TRIES = 3
 
 
 def follow(*events, machine=READY) -> Reaction:
@@ -78,28 +76,20 @@ def test_a_higher_number_asks_once_more_when_the_former_trial_is_over():
     assert again.machine.trial == Trial(2)
 
 
-def test_a_start_that_is_declared_with_a_trial_makes_it_when_all_run():
-    assert follow(Told(run(1, trial=3)), Started(1)).machine.trial == Trial(3)
-
-
-@pytest.mark.parametrize(
-    ("event", "saving", "why"),
-    [
-        (CheckpointFailed(1, PROBLEM), Saved.FAILED, PROBLEM.message),
-        (CheckpointTimedOut(1), Saved.TIMED_OUT, "it was not confirmed in 7 s"),
-    ],
-)
-def test_why_it_was_not_confirmed_is_told_and_the_training_goes_on(event, saving, why):
-    reaction = follow(*TRYING, event)
-    assert reaction.machine.phase is Phase.RUNNING
-    assert reaction.machine.trial == Trial(1, saving, message=why)
-    assert reaction.machine.problems == ()
-    is_over = isinstance(event, CheckpointTimedOut)
-    assert reaction.actions == ((GiveUpCheckpoint(),) if is_over else ())
-
-
-def test_the_timer_of_a_trial_that_is_over_means_nothing():
-    assert follow(*TRYING, CheckpointDone(1), CheckpointTimedOut(1)).word is None
+def test_why_it_was_not_confirmed_is_told_and_the_training_goes_on():
+    for event, saving, why, actions in (
+        (CheckpointFailed(1, PROBLEM), Saved.FAILED, PROBLEM.message, ()),
+        (
+            CheckpointTimedOut(1),
+            Saved.TIMED_OUT,
+            "it was not confirmed in 7 s",
+            (GiveUpCheckpoint(),),
+        ),
+    ):
+        reaction = follow(*TRYING, event)
+        assert reaction.machine.phase is Phase.RUNNING
+        assert reaction.machine.trial == Trial(1, saving, message=why)
+        assert (reaction.machine.problems, reaction.actions) == ((), actions)
 
 
 @pytest.mark.parametrize("target", [run(2), stop(2)])
@@ -126,38 +116,34 @@ def test_a_training_that_ends_by_its_trial_is_told(code):
     assert (confirmed.trial.saving, confirmed.trial.ended) == (Saved.CONFIRMED, True)
 
 
-@pytest.mark.parametrize(
-    ("limits", "target"),
-    [
-        pytest.param(Limits(saves=True), run(1), id="it ends when it saves itself"),
-        pytest.param(replace(LIMITS, leader_saves=True), as_follower(run(1)), id="a follower"),
-    ],
-)
-def test_where_nobody_can_be_asked_nothing_is_tried(limits, target):
-    trying = replace(target, trial=1)
-    events = (Told(target), Started(1), Told(trying))
-    reaction = follow(*events, machine=Machine(INCARNATION, limits))
-    assert (reaction.actions, reaction.machine.trial) == ((), Trial())
-    assert reaction.machine.target == trying
+def test_where_nobody_can_be_asked_nothing_is_tried():
+    for limits, target in (
+        (Limits(saves=True), run(1)),  # It ends when it saves itself.
+        (replace(LIMITS, leader_saves=True), as_follower(run(1))),
+    ):
+        trying = replace(target, trial=1)
+        events = (Told(target), Started(1), Told(trying))
+        reaction = follow(*events, machine=Machine(INCARNATION, limits))
+        assert (reaction.actions, reaction.machine.trial) == ((), Trial())
+        assert reaction.machine.target == trying
 
 
 def test_a_trial_and_another_content_is_a_contradiction():
     assert follow(*RUNNING, Told(run(1, trial=1, batch_size=9))).refused is Refused.CONFLICT
+    # One that is declared with its start is made when all run.
+    assert follow(Told(run(1, trial=3)), Started(1)).machine.trial == Trial(3)
 
 
-@pytest.mark.parametrize(
-    ("saving", "goes_on"),
-    [
+def test_who_saves_itself_by_ending_is_not_tried():
+    for saving, goes_on in (
         (Saving(), False),
         (Saving(signal="SIGUSR1"), False),
         (Saving(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
         (Saving(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
         (Saving(http="1/save", confirm=Confirmation.LOG), True),
         (Saving(command=("save",)), True),
-    ],
-)
-def test_who_saves_itself_by_ending_is_not_tried(saving, goes_on):
-    assert limits_of(Training(command=("true",), saving=saving)).tries is goes_on
+    ):
+        assert limits_of(Training(command=("true",), saving=saving)).tries is goes_on, saving
 
 
 # --- what the agent tells of it -------------------------------------------------------------
@@ -194,39 +180,29 @@ def test_how_far_the_training_was_and_that_it_went_on_is_told():
 
 
 def test_a_training_that_saves_itself_and_then_ends_is_known_by_it():
-    def story(agent, below):
+    def end(agent, below):
         agent.happen(below.saved())
         agent.happen(below.ended(0))
         agent.happen(below.ended(1))
 
-    assert tell(story).ended
-
-
-def test_a_training_that_went_on_and_ends_later_has_not_ended_by_its_trial():
-    def story(agent, below):
+    def end_later(agent, below):
         agent.happen(below.saved())
         agent.post(Post(iteration=41))
         agent.happen(below.ended(0))
 
-    assert not tell(story).ended
-
-
-def test_a_training_that_ends_after_a_trial_that_asked_nobody_has_not_ended_by_it():
-    def story(agent, below):
+    def end_unasked(agent, below):
         agent.happen(CheckpointFailed(below.attempt, PROBLEM))
         agent.happen(below.ended(0, code=3))
 
-    assert not tell(story).ended
-
-
-def test_a_training_that_is_stopped_after_its_trial_has_not_ended_by_it():
-    def story(agent, below):
+    def end_stopped(agent, below):
         agent.happen(below.saved())
         agent.declare(stop(2))
         agent.happen(below.ended(0))
         agent.happen(below.ended(1))
 
-    assert not tell(story).ended
+    assert tell(end).ended
+    for story in (end_later, end_unasked, end_stopped):
+        assert not tell(story).ended, story
 
 
 # --- real trainings -------------------------------------------------------------------------
@@ -234,73 +210,43 @@ def test_a_training_that_is_stopped_after_its_trial_has_not_ended_by_it():
 
 @pytest.fixture
 def job(tmp_path, token):
+    """A training whose checkpoint was tried, and the result."""
     jobs: list[Job] = []
 
     def begin(**said):
-        folder = tmp_path / str(len(jobs))
-        folder.mkdir()
-        jobs.append(Job(folder, token, "several", gap=said.pop("gap", 0.05), **said))
-        return jobs[-1]
+        training = Job(tmp_path, token, "several", **said)
+        jobs.append(training)
+        target = training.change().target
+        assert isinstance(target, Run)
+        assert training.sidecar.declare(replace(target, trial=1)).status == 200
+        state = training.sidecar.wait_for(
+            lambda state: bool(
+                state.trial and state.trial.saving is not Saved.NONE and state.trial.went_on
+            )
+        )
+        assert (state.phase, state.held_generation) == (Phase.RUNNING, 1)
+        assert training.read("trains") == ["1"], "it was started once"
+        return training, state.trial
 
     yield begin
     for one in jobs:
         one.sidecar.close()
 
 
-def try_once(training) -> Trial:
-    """Let it take a step, try its checkpoint, and return what came of it once it went on."""
-    state = training.change()
-    target = state.target
-    assert training.sidecar.declare(replace(target, trial=1)).status == 200
-    state = training.sidecar.wait_for(
-        lambda state: state.trial.saving is not Saved.NONE and state.trial.went_on
-    )
-    assert (state.phase, state.held_generation) == (Phase.RUNNING, 1)
-    assert training.read("trains") == ["1"], "it was started once"
-    assert isinstance(state.trial, Trial)
-    return state.trial
-
-
 @pytest.mark.processes
+@pytest.mark.story
 def test_a_checkpoint_that_works_is_confirmed_while_the_training_goes_on(job):
-    training = job()
-    trial = try_once(training)
+    training, trial = job(gap=0.05)
     assert (trial.number, trial.saving, trial.ended) == (1, Saved.CONFIRMED, False)
-    saved = list(training.path.glob("step-*"))
-    assert len(saved) == 1
+    assert len(list(training.path.glob("step-*"))) == 1
     # The next change asks for another checkpoint, so that no work since the trial is lost.
     training.reshape()
     assert len(list(training.path.glob("step-*"))) == 2
 
 
 @pytest.mark.processes
-def test_a_checkpoint_under_another_path_is_not_confirmed_and_nothing_stops(job, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    training = job(watched=str(elsewhere), seconds="2")
-    trial = try_once(training)
-    assert (trial.saving, trial.message) == (Saved.TIMED_OUT, "it was not confirmed in 2 s")
-    wait_until(lambda: list(training.path.glob("step-*")), what="a checkpoint")
-
-
-@pytest.mark.processes
-def test_the_first_change_knows_from_the_trial_how_a_checkpoint_looks(job):
-    def change_first() -> float:
-        training = job()
-        assert try_once(training).saving is Saved.CONFIRMED
-        changed = training.reshape().change
-        assert changed.saving is Saved.CONFIRMED
-        assert not training.torn()
-        return float(changed.checkpoint_seconds)
-
-    # One that does not know it always takes that long, and one that does only where the machine stands still.
-    assert any(change_first() < UNKNOWN_SECONDS for _ in range(MOST_TRIES))
-
-
-@pytest.mark.processes
 def test_a_change_waits_for_the_file_that_came_after_the_trial_was_confirmed(job):
-    training = job(gap=UNKNOWN_SECONDS + 1.0)
-    assert try_once(training).saving is Saved.CONFIRMED
-    changed = training.reshape().change
-    assert changed.saving is Saved.CONFIRMED
+    training, trial = job(gap=UNKNOWN_SECONDS + 1.0)
+    assert trial.saving is Saved.CONFIRMED
+    assert training.reshape().change.saving is Saved.CONFIRMED
     assert not training.torn(), training.tell()

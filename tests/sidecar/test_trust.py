@@ -9,6 +9,7 @@ import ssl
 import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,9 @@ from tests.sidecar.certificates import (
     client_context,
     make_people,
 )
-from tests.sidecar.clients import LONGEST_SECONDS, Client, ask_over, live_through
+from tests.sidecar.clients import LONGEST_SECONDS, Client, ask_over, hang_up, live_through, lived
 from tests.sidecar.fakes import Container
 from tests.sidecar.targets import run
-
-pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +37,14 @@ def people(tmp_path_factory) -> People:
 
 
 class NetworkedContainer(Container):
-    def __init__(self, folder: Path, *, header_seconds: float = LONGEST_SECONDS) -> None:
+    def __init__(self, folder: Path, **how: Any) -> None:
         super().__init__()
         settings = Serving(
             address="127.0.0.1",
             tls_folder=str(folder),
             job_uid=JOB,
             controller_name=CONTROLLER,
-            header_seconds=header_seconds,
+            **{"header_seconds": LONGEST_SECONDS, **how},
         )
         self.servers = Servers(self.agent, settings)
         self.servers.open()
@@ -57,7 +56,7 @@ class NetworkedContainer(Container):
 
 
 @asynccontextmanager
-async def networked(folder: Path, **how: float):
+async def networked(folder: Path, **how: Any):
     container = NetworkedContainer(folder, **how)
     try:
         yield container
@@ -65,149 +64,111 @@ async def networked(folder: Path, **how: float):
         await container.servers.close()
 
 
-def test_the_controller_may_declare_and_read(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            controller = container.seen_by(people.controller)
-            assert (await controller.put(run(1))).state().phase is Phase.STARTING
-            assert (await controller.get("/v1/state")).state().generation == 1
-
-    live_through(story())
-
-
-def test_the_job_itself_may_read_but_not_declare(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            job = container.seen_by(people.job)
-            assert (await job.get("/v1/state")).status == 200
-            answer = await job.put(run(1))
-            told = codec.decode(Refusal, answer.body)
-            assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
-            assert "may read, and may not command" in told.message
-            assert container.supervisor.demanded == []
-
-    live_through(story())
+@lived
+async def test_the_controller_may_declare_and_the_job_itself_may_only_read(people):
+    async with networked(people.sidecar) as container:
+        job = container.seen_by(people.job)
+        answer = await job.put(run(1))
+        told = codec.decode(Refusal, answer.body)
+        assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
+        assert "may read, and may not command" in told.message
+        assert container.supervisor.demanded == []
+        controller = container.seen_by(people.controller)
+        assert (await controller.put(run(1))).state().phase is Phase.STARTING
+        for reader in (job, controller):
+            assert (await reader.get("/v1/state")).state().generation == 1
 
 
-def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            job, controller = (container.seen_by(each) for each in (people.job, people.controller))
-            most = Serving().most_waiting
-            path = f"/v1/state?after={container.agent.version}&wait=60"
-            polls = []
-            for number in range(most):
-                polls.append(asyncio.ensure_future(job.get(path)))
-                while container.servers.waiting != number + 1:
-                    assert not polls[-1].done()
-                    await asyncio.sleep(0)
-            assert (await job.get(path)).status == 503
-            awaited = asyncio.ensure_future(controller.get(path))
-            while container.servers.waiting != most + 1:
-                assert not awaited.done()
+@lived
+async def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
+    most = 3
+    async with networked(people.sidecar, most_waiting=most) as container:
+        job, controller = (container.seen_by(each) for each in (people.job, people.controller))
+        path = f"/v1/state?after={container.agent.version}&wait=60"
+        polls = []
+        for number in range(most):
+            polls.append(asyncio.ensure_future(job.get(path)))
+            while container.servers.waiting != number + 1:
+                assert not polls[-1].done()
                 await asyncio.sleep(0)
-            await controller.put(run(1))
-            answers = await asyncio.gather(awaited, *polls)
-            assert {each.status for each in answers} == {200}
+        assert (await job.get(path)).status == 503
+        awaited = asyncio.ensure_future(controller.get(path))
+        while container.servers.waiting != most + 1:
+            assert not awaited.done()
+            await asyncio.sleep(0)
+        await controller.put(run(1))
+        answers = await asyncio.gather(awaited, *polls)
+        assert {each.status for each in answers} == {200}
 
-    live_through(story())
 
-
-@pytest.mark.parametrize("person", ["other_job", "stranger"])
-def test_whoever_else_has_a_certificate_may_do_nothing(people, person):
-    async def story():
-        async with networked(people.sidecar) as container:
-            client = container.seen_by(getattr(people, person))
+@lived
+async def test_whoever_else_has_a_certificate_may_do_nothing(people):
+    async with networked(people.sidecar) as container:
+        for client in map(container.seen_by, (people.other_job, people.stranger)):
             for answer in [await client.put(run(1)), await client.get("/v1/state")]:
                 told = codec.decode(Refusal, answer.body)
                 assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
                 assert told.remedy
             # Not even whether there is something.
             assert (await client.get("/nothing")).status == 403
-            assert container.supervisor.demanded == []
-
-    live_through(story())
+        assert container.supervisor.demanded == []
 
 
-@pytest.mark.parametrize("person", [None, "expired", "forger"])
-def test_without_a_valid_certificate_there_is_no_connection(people, person):
-    async def story():
-        async with networked(people.sidecar) as container:
-            client = container.seen_by(getattr(people, person) if person else None)
+@lived
+async def test_without_a_valid_certificate_or_a_version_of_today_there_is_no_connection(people):
+    async with networked(people.sidecar) as container:
+        old = container.seen_by(people.controller)
+        assert old.context is not None
+        old.context.maximum_version = ssl.TLSVersion.TLSv1_2
+        wrong = (None, people.expired, people.forger)
+        for client in (*map(container.seen_by, wrong), old):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await client.put(run(1))
-            assert container.supervisor.demanded == []
-            assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
-
-    live_through(story())
-
-
-def test_plain_http_is_not_spoken_there(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            plain = Client(port=container.servers.port)
-            try:
-                answer = await plain.send(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
-            except ConnectionError:
-                answer = b""
-            assert b"200" not in answer
-            assert b"incarnation" not in answer
-
-    live_through(story())
+        plain = Client(port=container.servers.port)
+        answer = b""
+        with suppress(ConnectionError):
+            answer = await plain.send(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+        assert b"200" not in answer
+        assert b"incarnation" not in answer
+        assert container.supervisor.demanded == []
+        assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
 
 
-def test_who_does_not_finish_the_handshake_is_hung_up_on(people):
-    async def story():
-        async with networked(people.sidecar, header_seconds=0.3) as container:
-            silent = Client(port=container.servers.port)
-            assert await silent.send(b"") == b""
-
-    live_through(story())
-
-
-def test_old_versions_of_tls_are_not_spoken(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            client = container.seen_by(people.controller)
-            assert client.context is not None
-            client.context.maximum_version = ssl.TLSVersion.TLSv1_2
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await client.get("/v1/state")
-
-    live_through(story())
+@pytest.mark.processes
+@lived
+async def test_who_does_not_finish_the_handshake_is_hung_up_on(people):
+    async with networked(people.sidecar, header_seconds=0.3) as container:
+        silent = Client(port=container.servers.port)
+        assert await silent.send(b"") == b""
 
 
-def test_the_sidecar_shows_the_name_of_its_job(people):
-    async def story():
-        async with networked(people.sidecar) as container:
-            context = client_context(people.controller, people.sidecar)
-            wrong = Client(
-                port=container.servers.port, context=context, server_name=job_name("another-job")
-            )
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await wrong.get("/v1/state")
-
-    live_through(story())
+@lived
+async def test_the_sidecar_shows_the_name_of_its_job(people):
+    async with networked(people.sidecar) as container:
+        context = client_context(people.controller, people.sidecar)
+        wrong = Client(
+            port=container.servers.port, context=context, server_name=job_name("another-job")
+        )
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await wrong.get("/v1/state")
 
 
 # --- renewal ------------------------------------------------------------------------------
 
 
-def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(people, tmp_path):
-    async def story():
-        folder = tmp_path / "mounted"
-        shutil.copytree(people.sidecar, folder)
-        async with networked(folder) as container:
-            assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
-            renewed = Authority("renewed")
-            renewed.issue(folder, job_name(JOB))
-            container.servers.renew()
-            newcomer = renewed.issue(tmp_path / "controller", CONTROLLER)
-            assert (await container.seen_by(newcomer).get("/v1/state")).status == 200
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await container.seen_by(people.controller).get("/v1/state")
-
-    live_through(story())
+@lived
+async def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(people, tmp_path):
+    folder = tmp_path / "mounted"
+    shutil.copytree(people.sidecar, folder)
+    async with networked(folder) as container:
+        assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
+        renewed = Authority("renewed")
+        renewed.issue(folder, job_name(JOB))
+        container.servers.renew()
+        newcomer = renewed.issue(tmp_path / "controller", CONTROLLER)
+        assert (await container.seen_by(newcomer).get("/v1/state")).status == 200
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await container.seen_by(people.controller).get("/v1/state")
 
 
 def test_a_request_whose_connection_ends_before_it_is_looked_at_is_no_error_of_the_sidecar(
@@ -234,70 +195,61 @@ def test_a_request_whose_connection_ends_before_it_is_looked_at_is_no_error_of_t
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
-def test_a_connection_does_not_outlive_the_authority_that_let_it_in(people, tmp_path):
-    async def story():
-        folder = tmp_path / "mounted"
-        shutil.copytree(people.sidecar, folder)
-        async with networked(folder) as container:
-            reader, writer = await container.seen_by(people.controller).connect()
-            writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
-            Authority("renewed").issue(folder, job_name(JOB))
-            container.servers.renew()
-            await reader.read()
-            assert reader.at_eof()
-            writer.transport.abort()
-
-    live_through(story())
+@lived
+async def test_a_connection_does_not_outlive_the_authority_that_let_it_in(people, tmp_path):
+    folder = tmp_path / "mounted"
+    shutil.copytree(people.sidecar, folder)
+    async with networked(folder) as container:
+        reader, writer = await container.seen_by(people.controller).connect()
+        writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        Authority("renewed").issue(folder, job_name(JOB))
+        container.servers.renew()
+        await reader.read()
+        assert reader.at_eof()
+        await hang_up(writer)
 
 
-def test_half_written_certificates_are_waited_for(people, tmp_path):
-    async def story():
-        folder = tmp_path / "mounted"
-        shutil.copytree(people.sidecar, folder)
-        async with networked(folder) as container:
-            whole = (folder / "tls.crt").read_text()
-            (folder / "tls.crt").write_text(whole[: len(whole) // 2])
-            container.servers.renew()
-            assert not container.servers.has_readable_certificates
-            client = container.seen_by(people.controller)
-            assert (await client.get("/v1/state")).status == 200
-            (folder / "tls.crt").write_text(whole)
-            container.servers.renew()
-            assert container.servers.has_readable_certificates
-
-    live_through(story())
+@lived
+async def test_half_written_certificates_are_waited_for(people, tmp_path):
+    folder = tmp_path / "mounted"
+    shutil.copytree(people.sidecar, folder)
+    async with networked(folder) as container:
+        whole = (folder / "tls.crt").read_text()
+        (folder / "tls.crt").write_text(whole[: len(whole) // 2])
+        container.servers.renew()
+        assert not container.servers.has_readable_certificates
+        client = container.seen_by(people.controller)
+        assert (await client.get("/v1/state")).status == 200
+        (folder / "tls.crt").write_text(whole)
+        container.servers.renew()
+        assert container.servers.has_readable_certificates
 
 
-@pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
-def test_without_certificates_there_is_no_server(people, tmp_path, missing):
-    async def story():
-        folder = tmp_path / "mounted"
+@lived
+async def test_without_certificates_there_is_no_server(people, tmp_path):
+    for missing in ("tls.crt", "tls.key", "ca.crt"):
+        folder = tmp_path / missing
         shutil.copytree(people.sidecar, folder)
         (folder / missing).unlink()
         with pytest.raises(FileNotFoundError):
             NetworkedContainer(folder)
 
-    live_through(story())
 
-
-def test_a_certificate_that_expires_while_connected_is_good_for_nothing_more(
+@lived
+async def test_a_certificate_that_expires_while_connected_is_good_for_nothing_more(
     people, tmp_path, monkeypatch
 ):
-    async def story():
-        authority = Authority()
-        folder = authority.issue(tmp_path / "sidecar", job_name(JOB))
-        soon = authority.issue(tmp_path / "soon", CONTROLLER, days=1.0)
-        async with networked(folder) as container:
-            reader, writer = await container.seen_by(soon).connect()
-            assert (await ask_over(reader, writer, "/v1/state")).status == 200
-            # The day passes at once: a handshake outlasts no certificate of a few seconds on every machine.
-            tomorrow = time.time() + 86400.0
-            monkeypatch.setattr(time, "time", lambda: tomorrow)
-            answer = await ask_over(reader, writer, "/v1/state")
-            assert answer.status == 403
-            assert codec.decode(Refusal, answer.body).message == "the certificate has expired"
-            # A goodbye would outlive the loop.
-            writer.transport.abort()
-
-    live_through(story())
+    authority = Authority()
+    folder = authority.issue(tmp_path / "sidecar", job_name(JOB))
+    soon = authority.issue(tmp_path / "soon", CONTROLLER, days=1.0)
+    async with networked(folder) as container:
+        reader, writer = await container.seen_by(soon).connect()
+        assert (await ask_over(reader, writer, "/v1/state")).status == 200
+        # The day passes at once: a handshake outlasts no certificate of a few seconds on every machine.
+        tomorrow = time.time() + 86400.0
+        monkeypatch.setattr(time, "time", lambda: tomorrow)
+        answer = await ask_over(reader, writer, "/v1/state")
+        assert answer.status == 403
+        assert codec.decode(Refusal, answer.body).message == "the certificate has expired"
+        await hang_up(writer)

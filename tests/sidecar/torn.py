@@ -49,7 +49,10 @@ def find_ways(python: str) -> list[str]:
     found = []
     for way in WAYS:
         asked = [python, "-c", f"import {NEEDS[way]}"]
-        if subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        if (
+            subprocess.run(asked, stderr=subprocess.DEVNULL, check=False, timeout=600).returncode
+            == 0
+        ):
             found.append(way)
         else:
             say(f"{way:12} left out, because {python} has no {NEEDS[way]}")

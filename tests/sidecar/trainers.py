@@ -11,14 +11,12 @@ clearenv   its children have an empty environment
 deaf       all processes ignore SIGTERM, SIGINT and SIGHUP
 lone       the first process ends as soon as the others run
 quit=N     it ends with code N (or by signal -N) when everything is set up
-bow        on SIGTERM it ends with code 0
 save=PATH  on SIGUSR1 it writes a checkpoint there and says so
 leave      on SIGUSR1 it ends with code 0
 hang       on SIGUSR1 it says in its journal that it was asked, and does nothing
 story=DIR  it keeps a journal in DIR and holds a lock there for its GPU, as do all that come of it
 obey       it does what is written into its pipe in DIR: ``exit N``, or ``say TEXT``
 say=TEXT   says it, again and again, as fast as it is read
-bomb       forks and forks
 
 A lock that another holds means that two of them have one GPU at once: that goes into the journal.
 """
@@ -134,22 +132,12 @@ def listen(options: dict[str, str], story: Story) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
     if "hang" in options:
         signal.signal(signal.SIGUSR1, lambda *_: story.tell("asked"))
-    if "bow" in options:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 def end(code: int) -> None:
     if code < 0:
         os.kill(os.getpid(), -code)
     sys.exit(code)
-
-
-def explode() -> None:
-    while True:
-        try:
-            os.fork()
-        except OSError:
-            time.sleep(0.001)
 
 
 def main(token: str, *arguments: str) -> None:
@@ -176,8 +164,6 @@ def main(token: str, *arguments: str) -> None:
         end(int(options["quit"]))
     if "lone" in manners:
         return
-    if "bomb" in manners:
-        explode()
     while "say" in options:
         os.write(1, (options["say"] + "\n").encode())
     wait_for_ever()

@@ -11,14 +11,13 @@ looks can miss that, and so each training process also locks a file for its GPU 
 from __future__ import annotations
 
 import fcntl
-import os
 import threading
 import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from tests.sidecar.drivers import find_processes, is_alive, read_proc
+from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, is_alive, list_pids, read_proc
 from tests.sidecar.trainers import COMM
 
 PORT = b"MASTER_PORT="
@@ -30,17 +29,15 @@ LARGEST_SHARE = 0.1
 def find_trainings(token: str) -> list[int]:
     """Return all that comes of a training, warm interpreters that became one included."""
     word = token.encode()
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    return [pid for pid in pids if _is_training(pid, word) and is_alive(pid)]
+    return [pid for pid in list_pids() if _is_training(pid, word) and is_alive(pid)]
 
 
 def find_relatives(token: str) -> list[int]:
     """Return all that has to do with a job: its trainings, warm interpreters, and the SideCar."""
     word = token.encode()
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
     return [
         pid
-        for pid in pids
+        for pid in list_pids()
         if word in read_proc(pid, "cmdline") + read_proc(pid, "environ") and is_alive(pid)
     ]
 
@@ -116,6 +113,7 @@ class Witness(threading.Thread):
 
     def dismiss(self) -> None:
         self._is_dismissed.set()
-        self.join()
+        self.join(LIMIT_SECONDS)
+        assert not self.is_alive()
         assert self.seen == []
         assert self.looks > 0

@@ -4,8 +4,8 @@ Everything around one machine, as a value that can be copied: its supervisor, it
 The world does everything that :class:`dlsidecar.contract.Supervisor` allows, and nothing else. A
 process becomes the user's program at once or, where a warm interpreter does, some time later; it
 may fail to, end well or badly, and leave others behind. News arrives in the order of its events,
-but anything may come in between. Hypothesis draws its way through this world, and :func:`explore`
-goes
+but anything may come in between. Walks at random go through this world, and :func:`explore` goes
+every way.
 """
 
 from __future__ import annotations
