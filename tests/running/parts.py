@@ -177,8 +177,8 @@ DEEP = (
     ),
     _alone(
         "attack",
-        "hostile inputs, deaths at system calls, damaged folders, set clocks, full disks",
-        _command("attacks", "-m", "tests.attack", "--full", minutes=120),
+        "hostile inputs, damaged folders, set clocks, full disks",
+        _command("attacks", "-m", "tests.attack", minutes=120),
         servers=True,
     ),
     _alone(
