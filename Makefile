@@ -154,12 +154,9 @@ test-frameworks: setup .frameworks/.installed  ## the examples with PyTorch and 
 test-gpu: setup  ## what only a real NVIDIA GPU can show, in under ten minutes; skipped without one
 	@scripts/test-gpu .gpu
 
-# One that cannot run here, such as that of real nodes without root, does not keep the others from it.
 .PHONY: bench
-bench: setup  ## every benchmark in its quick form, which is the one without options
-	@shopt -s nullglob; failed=; for script in benchmarks/[a-z]*.py; do \
-		echo "== $$script"; $(BIN)/python "$$script" || failed="$$failed $$script"; done; \
-	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+bench: setup  ## every benchmark in its quick form, which is the one without options; BENCH="latency loop" runs these
+	@$(BIN)/python scripts/run-benchmarks $(BENCH)
 
 .PHONY: format
 format: setup  ## put the code into its form and mend what a tool can mend

@@ -14,7 +14,6 @@ import base64
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -23,12 +22,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import click
-from _measuring import describe_machine, print_result, summarize
-from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from _inhabited_cluster import TEAM, VIEWER, fill, inhabited
+from _measuring import describe_machine, print_result, summarize
+from _progress import run
+from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
 
 from tests.operator.stages import Stage, staged
 from tests.portal.houses import House
@@ -325,4 +322,4 @@ def main(*, full: bool, pictures: Path | None, part: str | None, form: str) -> N
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,7 +17,6 @@ their times are those with the options that they have by themselves.
 
 import gc
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from _measuring import (
     print_result,
     summarize,
 )
+from _progress import run
 
 from dlcore import cycle, policies
 from dlcore.model import (
@@ -352,4 +352,4 @@ def _parse_sizes(option: str, text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -6,12 +6,12 @@ lower the average elapsed time of the twelve jobs of Table 1 against Kubeflow, t
 and under Kubeflow the share of waiting and the makespan. ``docs/reproduction.md`` shows the outcome.
 """
 
-import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
 from _measuring import print_result
+from _progress import run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.dragon import play_testbed, reduce_elapsed
@@ -65,4 +65,4 @@ def main(form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -22,7 +22,6 @@ alone is played, in about six minutes; ``--full`` plays all four policies in abo
 
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from typing import Any
 import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result
+from _progress import run
 from _replaying import (
     ENDLESS,
     OPTIONS,
@@ -235,6 +235,7 @@ async def _live(setup: Setup, documents: Sequence[Document]) -> list[Entry]:
         await until(
             running,
             lambda: all(entry.status.is_final for entry in running.registry.entries.values()),
+            "all jobs have ended",
             LONGEST_RUN_S,
         )
         return list(running.registry.entries.values())
@@ -300,4 +301,4 @@ def main(*, seed: int, names: tuple[str, ...], full: bool, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import run
 from _sidecars import MODULE, SideCar, count_held, measure_memory, read_processor_seconds
 
 SLEEP = ("sleep", "100000")
@@ -119,7 +120,7 @@ def measure_lines(program: Sequence[str], count: int, *, to_file: bool) -> dict[
             pids = sidecar.pids()
             before, began = spend(pids), time.monotonic()
             sidecar.put(1)
-            sidecar.wait_for(lambda s: s.progress.iteration == count)
+            sidecar.wait_for(lambda s: s.progress.iteration == count, "all lines are read")
             seconds = time.monotonic() - began
             line = (spend(pids) - before) / count
     return {
@@ -175,4 +176,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, save
+from _progress import run
 from _suites import plan_tasks, play
 from matplotlib.figure import Figure
 
@@ -86,4 +87,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,6 +15,7 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.suite import PARTS
@@ -159,4 +160,4 @@ def main(  # noqa: PLR0913 - each is an option of the command line
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,6 +13,7 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.tasks import Task, Values
@@ -84,4 +85,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,6 +11,7 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.tasks import Task, Values
@@ -52,4 +53,4 @@ def main(window: int, processes: int, form: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

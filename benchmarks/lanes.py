@@ -27,12 +27,10 @@ import aiohttp
 import click
 from _many_lanes import SAMPLES, TOKEN, Size, Week, make_row
 from _measuring import describe_machine, print_result, summarize
+from _progress import read_line, run
 
 from dlcore.recording.record import Progress
 from dlstore.opening import open_store
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from tests.web.devtools import Page, opened
 
 LOOK_S = 5.0
@@ -74,12 +72,15 @@ def serving(store: Path) -> Iterator[tuple[int, str]]:
     """Serve a store in a process of its own; yields the process and the address."""
     server = Path(__file__).with_name("_many_lanes.py")
     with subprocess.Popen(
-        [sys.executable, str(server), str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(server), str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
-            port = int(process.stdout.readline())
+            port = int(read_line(process.stdout, "the server of the page names its port"))
             yield process.pid, f"http://127.0.0.1:{port}/"
         finally:
             process.stdin.close()
@@ -249,4 +250,4 @@ def main(*, gpus: int, days: float, changes: int, frames: int, seconds: float, f
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import run
 
 from dlcore import policies
 from dlcore.checking import Law
@@ -136,4 +137,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

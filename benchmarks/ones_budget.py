@@ -14,6 +14,7 @@ from typing import Any
 import click
 from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result
+from _progress import run
 
 from dlcore import policies
 from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
@@ -77,4 +78,4 @@ def main(budgets: tuple[int, ...], seeds: int, jobs: int, form: str, plot: Path 
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,7 +6,6 @@ load. ``--workloads 5`` plays all of them, as ``docs/reproduction.md`` shows it;
 played.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -14,6 +13,7 @@ from typing import Any
 
 import click
 from _measuring import print_result
+from _progress import run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing import pollux
@@ -63,4 +63,4 @@ def main(*, workloads: int, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -9,13 +9,13 @@ jobs.
 
 import dataclasses
 import multiprocessing
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
 from _measuring import describe_machine, draw_rows, print_result
+from _progress import run
 
 from dlcore import policies
 from dlcore.model import Node
@@ -81,4 +81,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import run
 from _sidecars import LONGEST_S, TELL, SideCar, Tellings
 
 LIMIT_MS = 100.0
@@ -165,7 +166,7 @@ def _reshape_to_step(script: str, python: str, count: int, *, preload: str = "")
 
 def _step(sidecar: SideCar, tellings: Tellings, generation: int, *, is_warm: bool) -> float:
     if is_warm:
-        sidecar.wait_for(lambda s: s.warmth.ready > 0)
+        sidecar.wait_for(lambda s: s.warmth.ready > 0, "a warm interpreter is ready")
     declared = sidecar.put(generation)
     done = tellings.wait_for(generation, "step")
     state = sidecar.wait_running(generation)
@@ -268,4 +269,4 @@ def main(*, reshapes: int, starts: int, changes: int, python: str, form: str) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -5,13 +5,13 @@ A record a policy and cost: the average completion time of all jobs of the trace
 and the number of reshapes. ``docs/reproduction.md`` shows the outcome.
 """
 
-import sys
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import click
 from _measuring import print_result
+from _progress import run
 
 from dlpapers.reproducing import rubick
 from dlpapers.reproducing.contests import Entry, play
@@ -44,4 +44,4 @@ def main(form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
+from _progress import run
 
 from dlpapers.reproducing import rubick
 from dlpapers.reproducing.contests import Entry
@@ -71,4 +72,4 @@ def main(*, names: tuple[str, ...], draws: int, most: float, form: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

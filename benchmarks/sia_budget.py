@@ -20,6 +20,7 @@ from typing import Any
 import click
 from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result, summarize
+from _progress import run
 
 from dlcore import cycle, policies
 from dlcore.contract import Policy
@@ -138,4 +139,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

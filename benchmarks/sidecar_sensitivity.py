@@ -7,7 +7,6 @@ the time lost to reshaping, as means over the seeds. ``docs/reproduction.md`` sh
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from statistics import fmean
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import describe_machine
+from _progress import run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.sidecar.constants import FROZEN
@@ -118,4 +118,4 @@ def main(seeds: int, workloads: str, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
