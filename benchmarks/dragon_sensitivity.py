@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import print_result
-from _progress import run
+from _progress import count, run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.dragon import play_testbed, reduce_elapsed
@@ -61,7 +61,7 @@ def measure(variant: Variant) -> dict[str, Any]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(form: str) -> None:
     """Measure every variant."""
-    print_result([measure(variant) for variant in VARIANTS], form)
+    print_result([measure(each) for each in count(VARIANTS, lambda each: each.name)], form)
 
 
 if __name__ == "__main__":

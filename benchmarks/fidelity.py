@@ -33,7 +33,7 @@ from typing import Any
 import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result
-from _progress import run
+from _progress import run, say
 from _replaying import (
     ENDLESS,
     OPTIONS,
@@ -55,7 +55,6 @@ from dlcore import policies
 from dlcore.model import Mechanism, Phase
 from dlcore.profiles import Costs, JobType, Profile
 from dlctl.inputs.ending import run_to_the_end
-from dlctl.output.messages import say
 from dlctl.verbs.server import measure as measuring
 from dllocal.measuring import Bench, Told
 from dllocal.pods.pod_states import PodTimes
@@ -108,7 +107,7 @@ class Figures:
 
 def calibrate(folder: Path, table: Path) -> dict[JobType, Profile]:
     """Measure speeds and costs of each type, apart from all that is compared."""
-    say(f"measures {' and '.join(map(str, SPEEDS))} …")
+    say(f"measures {' and '.join(map(str, SPEEDS))}")
     measured = run_to_the_end(_measure_all(folder, table))
     store = open_store(str(folder / "profiles.db"), environment={})
     try:
@@ -294,7 +293,7 @@ def main(*, seed: int, names: tuple[str, ...], full: bool, form: str) -> None:
                 files = folder / f"{name}-{mechanism.value}" / "files"
                 write_files(files, documents)
                 simulated = play_simulated(files, known, name, mechanism, seed)
-                say(f"plays {name} {mechanism.value}, about {simulated.makespan_s:.0f} s …")
+                say(f"plays {name} {mechanism.value}, about {simulated.makespan_s:.0f} s")
                 measured = play_live(documents, known, name, mechanism, seed)
                 rows += compare(name, mechanism, simulated, measured)
     print_result([*rows, {"seed": seed, "machine": describe_machine()}], form)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result, summarize
-from _progress import run
+from _progress import count, run
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
 from dlcontrol.scheduling import Options
@@ -86,7 +86,7 @@ async def measure(setup: Setup, watch: Stopwatch, folder: Path, rounds: int) -> 
         watching = asyncio.create_task(watch.watch(running))
         client = SocketClient(running.folders.socket)
         await _have_long_job(running, client, folder, table)
-        for number in range(rounds):
+        for number in count(range(rounds)):
             decisions.append(await _submit(running, client, watch, folder, f"short-{number}"))
             await until(
                 running, lambda: _is_at_rest(running), "the long job has all GPUs", PATIENCE_S

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
-from _progress import run
+from _progress import run, say
 
 from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
@@ -241,6 +241,7 @@ def measure(*, jobs: int, sidecars: int, policy: str, runs: int) -> dict[str, An
         # The first look stamps what was found, and nothing is decided before that is done.
         time_cycles(lambda: None, 0.001)
         written = place.writes
+        say("times cycles")
         quiet = time_cycles(lambda: None, 0.001)
         busy = time_cycles(place.train, 0.001)
         writes = place.writes - written

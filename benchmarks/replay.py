@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, draw_rows, print_result
-from _progress import run
+from _progress import count, run
 
 from dlcore import policies
 from dlcore.model import Node
@@ -69,7 +69,7 @@ def main(
     """Replay under every policy, one process after the other."""
     path = trace or (LARGEST if full else SMALL)
     rows: list[dict[str, Any]] = []
-    for name in names or POLICIES:
+    for name in count(names or POLICIES):
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
             rows.append(pool.submit(replay, path, name).result())

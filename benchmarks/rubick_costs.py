@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 from _measuring import print_result
-from _progress import run
+from _progress import count, run
 
 from dlpapers.reproducing import rubick
 from dlpapers.reproducing.contests import Entry, play
@@ -40,7 +40,8 @@ def measure(entry: Entry, cost_s: float) -> dict[str, Any]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(form: str) -> None:
     entries = {entry.name: entry for entry in rubick.ENTRIES}
-    print_result([measure(entries[name], cost) for cost in COSTS_S for name in POLICIES], form)
+    costs = count(COSTS_S, "{:g} s a change".format)
+    print_result([measure(entries[name], cost) for cost in costs for name in POLICIES], form)
 
 
 if __name__ == "__main__":
