@@ -66,7 +66,9 @@ def run(command: click.Command) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     title, _, _ = (sys.modules["__main__"].__doc__ or "").strip().partition("\n\n")
     machine = describe_machine()
-    say(f"{' '.join(title.split())} Here: {machine['processor']}, {machine['cores']} cores.")
+    _progress.print(
+        f"{' '.join(title.split())} Here: {machine['processor']}, {machine['cores']} cores."
+    )
     threading.Thread(target=_progress.repeat, daemon=True).start()
     try:
         command()

@@ -153,7 +153,7 @@ def profiles() -> tuple[Profile, ...]:
 
 
 @click.command(help=__doc__)
-@click.option("--seconds", type=click.FloatRange(min=30.0), default=180.0, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=30.0), default=60.0, show_default=True)
 @click.option("--speeds", is_flag=True, help="Compare predictors of speeds instead.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(*, seconds: float, speeds: bool, form: str) -> None:
