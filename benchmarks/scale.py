@@ -70,11 +70,12 @@ Json = dict[str, Any]
     help="The number of jobs, on half as many nodes; may be given again, for the growth.",
 )
 @click.option("--full", is_flag=True, help="1,000 and 10,000 jobs on 500 and 5,000 nodes.")
-@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), help="At rest; 10, and 30 with --full.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def main(*, sizes: tuple[int, ...], full: bool, seconds: float, output: str) -> None:
+def main(*, sizes: tuple[int, ...], full: bool, seconds: float | None, output: str) -> None:
     """Measure each size, and how the figures grow from the first to the last."""
-    chosen = sizes or ((1000, 10_000) if full else (100, 400))
+    chosen = sizes or ((1000, 10_000) if full else (50, 200))
+    seconds = seconds or (30.0 if full else 10.0)
     rows = [_measure_one(jobs, seconds) for jobs in chosen]
     if len(rows) > 1:
         rows.append(_growth(chosen, rows))
@@ -119,6 +120,7 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
             first = await Operator.start(guard, plane, folder / "first")
             met_s = await first.wait_for_all(jobs)
             say(f"all SideCars are met after {met_s:.1f} s")
+            say("lets it come to rest, and measures")
             await asyncio.sleep(SETTLE_S)
             _insist_that_jobs_are_well(plane)
             measured = await first.measure(seconds)
