@@ -60,10 +60,11 @@ while True:
 
 
 @click.command()
-@click.option("--changes", type=click.IntRange(2), default=10, show_default=True)
+@click.option("--changes", type=click.IntRange(2), default=4, show_default=True)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def main(*, changes: int, output: str) -> None:
     """Measure how long a change of GPUs takes, in place and by another pod."""
+    say("builds images where they are missing, and starts two nodes")
     try:
         with (
             tempfile.TemporaryDirectory(prefix="dljob-reshape-") as folder,
