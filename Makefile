@@ -155,7 +155,7 @@ test-gpu: setup  ## what only a real NVIDIA GPU can show, in under ten minutes; 
 	@scripts/test-gpu .gpu
 
 .PHONY: bench
-bench: setup  ## every benchmark in its quick form, which is the one without options; BENCH="latency loop" runs these
+bench: setup servers  ## every benchmark in its quick form, which is the one without options; BENCH="latency loop" runs these
 	@$(BIN)/python scripts/run-benchmarks $(BENCH)
 
 .PHONY: format
