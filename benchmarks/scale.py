@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import click
 from _measuring import describe_machine, fit_exponent, print_result, summarize
-from _progress import ROOT, attempts, run, say
+from _progress import ROOT, CannotRun, attempts, run, say
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
 from dlcontrol.situation.status import Booking, ConditionType, Status
@@ -299,10 +299,11 @@ async def _play_sidecars(api: ApiServer, guard: Guard, folder: Path) -> None:
 
     def do_serve() -> bool:
         if played.poll() is not None:
-            remedy = (
-                f"is port {SIDECAR_PORT} taken? unshare --net gives them a network of their own"
-            )
-            raise click.ClickException(f"{log.read_text()}the SideCars are not played; {remedy}")
+            told = log.read_text()
+            if "address already in use" in told:
+                remedy = "unshare --net gives the SideCars a network of their own"
+                raise CannotRun(f"another program listens at port {SIDECAR_PORT}; {remedy}")
+            raise click.ClickException(f"the SideCars are not played: {told}")
         return "serves" in log.read_text()
 
     await _wait_for(do_serve, "the SideCars are played")
