@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import describe_machine, print_result
-from _progress import run, wait_until
+from _progress import run, say, wait_until
 
 from dlcore.recording.record import Ended, Given, Record
 from dlctl.verbs.studies.supposing import answer
@@ -98,6 +98,7 @@ def play(folder: Path, question: Json, predictions: int) -> Iterator[Json]:
             replay(f"job-{number}", root, iterations=ITERATIONS[number % 3], faster=1.0)
             for number in range(JOBS)
         ]
+        say("submits jobs, and asks again and again when each will start and end")
         up.submit(*jobs)
         time.sleep(FIRST_S)
         foretold = [predict(up, question)]
