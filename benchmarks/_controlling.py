@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import click
+from _progress import attempts
 
 from dllocal.running import Running
 from dllocal.setup import Setup
@@ -21,7 +22,9 @@ async def controlling(setup: Setup) -> AsyncIterator[Running]:
     control = asyncio.create_task(running.run(hears_signals=False))
     control.add_done_callback(_tell_of_end)
     try:
-        while not running.folders.socket.exists() and not control.done():
+        for _ in attempts("the controller listens"):
+            if running.folders.socket.exists() or control.done():
+                break
             await asyncio.sleep(OPEN_EVERY_S)
         yield running
     finally:
@@ -37,9 +40,12 @@ def _tell_of_end(control: "asyncio.Task[None]") -> None:
         click.echo(f"the controller has ended: {control.exception()}", err=True)
 
 
-async def until(running: Running, happened: Callable[[], bool], patience_s: float) -> None:
-    """Return when this has happened; raises TimeoutError if it does not."""
+async def until(
+    running: Running, happened: Callable[[], bool], what: str, patience_s: float
+) -> None:
+    """Return when this has happened; raises TimeoutError that says what did not."""
     changes = running.registry.changes
-    async with asyncio.timeout(patience_s):
-        while not happened():
-            await changes.wait(changes.version, LOOK_EVERY_S)
+    for _ in attempts(what, patience_s):
+        if happened():
+            return
+        await changes.wait(changes.version, LOOK_EVERY_S)

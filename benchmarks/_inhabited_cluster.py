@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from _progress import ROOT
+
 from tests.operator.conftest import install_crd
 from tests.operator.manifests import make_manifest, path_of
 from tests.portal.houses import HOME, READ_JOBS, READ_NODES, House, grant, make_token, serve
@@ -14,7 +16,6 @@ from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.namespaces import wait_for_account
 from tests.servers.nodes import add_nodes, make_node
 from tests.servers.processes import Guard
-from tests.sidecar.drivers import ROOT
 
 Json = dict[str, Any]
 

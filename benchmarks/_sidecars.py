@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from _progress import ROOT, attempts
+
 from dlwire import codec
 from dlwire.messages import Peer, Phase, Run, State
 
-ROOT = Path(__file__).resolve().parents[1]
 MODULE = (sys.executable, "-m", "dlsidecar")
 LONGEST_S = 600.0
 """Importing PyTorch alone takes minutes where thirty processes wait for two cores."""
@@ -87,7 +88,7 @@ class SideCar:
 
     def wait_ready(self) -> float:
         """Return how many seconds it took from its start to its first answer."""
-        while True:
+        for _ in attempts("the SideCar answers"):
             if self.process.poll() is not None:
                 raise RuntimeError(self.log.read_text(encoding="utf-8", errors="replace"))
             # It is not there, or does not listen yet.
@@ -95,25 +96,28 @@ class SideCar:
                 self.incarnation = self.state().incarnation
                 return time.monotonic() - self.began
             time.sleep(0.002)
+        raise AssertionError
 
     def wait_for(
         self,
         is_reached: Callable[[State], bool],
+        what: str,
         *,
-        longest_s: float = LONGEST_S,
         poll_s: float = POLL_S,
     ) -> State:
         """Wait by the state; ``poll_s`` is short where the state does not change when it is reached."""
-        limit = time.monotonic() + longest_s
         state = self.state()
-        while not is_reached(state):
-            if time.monotonic() > limit:
-                raise RuntimeError(f"it is never reached: {state}")
+        for _ in attempts(what, LONGEST_S):
+            if is_reached(state):
+                break
             state = self.ask("GET", f"/v1/state?after={state.version}&wait={poll_s:g}")
         return state
 
     def wait_running(self, generation: int) -> State:
-        return self.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == generation)
+        return self.wait_for(
+            lambda s: s.phase is Phase.RUNNING and s.held_generation == generation,
+            f"the SideCar runs generation {generation}",
+        )
 
     def put(self, generation: int, *, gpus: int = 1, processes: int = 1) -> float:
         """Declare a run, and return when its first byte was about to be sent."""
@@ -246,10 +250,11 @@ class Tellings:
         self._unread = b""
 
     def next(self) -> Telling:
-        while b"\n" not in self._unread:
-            if not select.select([self._pipe], [], [], LONGEST_S)[0]:
-                raise RuntimeError("no training has told anything for long")
-            self._unread += os.read(self._pipe, 65536)
+        for left in attempts("a training writes its next moment", LONGEST_S):
+            if b"\n" in self._unread:
+                break
+            if select.select([self._pipe], [], [], left)[0]:
+                self._unread += os.read(self._pipe, 65536)
         line, _, self._unread = self._unread.partition(b"\n")
         generation, rank, what, at = line.decode().split()
         return Telling(int(generation), int(rank), what, float(at))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+from _progress import say
 
 from dlctl.verbs.studies.comparing.working import Work
 from dlsim.comparing.journal import Journal
@@ -33,6 +34,7 @@ def plan_tasks(
 
 def play(tasks: Sequence[Task], processes: int, resume: Path | None = None) -> dict[Task, Values]:
     """Play tasks as ``dljob compare`` does; results that ``resume`` holds are not played again."""
+    say(f"plays {len(tasks):,} simulations")
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(resume))) if resume else None
         work = Work(tasks, journal)

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
+from _progress import ROOT, attempts, run, say
 
 from dlcontrol.situation.status import Booking
 from dlcore.documents import jobfile
@@ -32,15 +33,10 @@ from dlkube.names import FINALIZER
 from dlkube.resources import DLJOBS, NODES, PODS
 from dloperator.podspecs import building
 from dloperator.podspecs.podsettings import PodSettings
-
-ROOT = Path(__file__).resolve().parents[1]
-# The servers are those of the tests, which are no package that is installed.
-sys.path.append(str(ROOT))
-
-from tests.servers.binaries import find_all  # noqa: E402
-from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes  # noqa: E402
-from tests.servers.nodes import is_untouchable, make_node  # noqa: E402
-from tests.servers.processes import Guard, Server  # noqa: E402
+from tests.servers.binaries import find_all
+from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes
+from tests.servers.nodes import make_node
+from tests.servers.processes import Guard, Server
 
 HOME = "dljob-system"
 ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
@@ -61,9 +57,12 @@ AUDIT = {
 }
 CREATED = 201
 NAMESPACE = "default"
+POOL = "dljob.io/pool"
+"""The label and the taint of its nodes."""
 GPUS_A_NODE = 8
 AT_ONCE = 32
 LIMIT_S = 900.0
+"""Of a wait: 4,000 jobs take minutes on a slow machine."""
 LOOK_S = 0.1
 WRITES = frozenset({"create", "patch", "update", "delete"})
 
@@ -91,7 +90,7 @@ class _Bindings:
         async def are_bound() -> bool:
             return self.count() >= count
 
-        await _wait_until(are_bound, f"{count} pods are not bound", every=LOOK_S)
+        await _wait_until(are_bound, f"{count} pods are bound", every=LOOK_S)
 
 
 def _is_binding(event: Json) -> bool:
@@ -121,18 +120,18 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> 
     try:
         for part in ("install", "holding"):
             plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / part))
-        await _wait_until(
-            lambda: _takes_jobs(api), "jobs are not taken as DLJob's manifests have it"
-        )
+        await _wait_until(lambda: _takes_jobs(api), "jobs are taken as DLJob's manifests have it")
         # The pods that are bound without us tolerate the pool's taint, too.
         plane.kubectl("label", "namespace", NAMESPACE, "dljob.io/pool-access=allowed")
         await _all(api.create(NODES, _node(number)) for number in range(nodes))
-        await _wait_until(lambda: _are_open(api), "the nodes are not given to pods", every=1.0)
+        await _wait_until(
+            lambda: _are_open(api), "the controller-manager takes the nodes for ready", every=1.0
+        )
         alone = await _measure_alone(plane, api, jobs)
         with Guard() as guard:
             operator = _start_operator(plane, guard, folder)
             admitted = await _measure_ours(plane, api, jobs, operator)
-            _say(operator.last_words()[-600:])
+            say(operator.last_words()[-600:])
         return {
             **admitted,
             **alone,
@@ -144,7 +143,7 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> 
 
 async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Json:
     """Let the kube-scheduler bind the pods that we would make, and take them away again."""
-    _say(f"{count} pods by kube-scheduler alone …")
+    say(f"{count} pods by kube-scheduler alone …")
     pods = [_pod(number) for number in range(count)]
     bindings = _Bindings(plane.audit_log)
     before, began = bindings.count(), time.monotonic()
@@ -158,7 +157,7 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
 
 
 async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operator: Server) -> Json:
-    _say(f"{count} jobs by the operator …")
+    say(f"{count} jobs by the operator …")
     bindings = _Bindings(plane.audit_log)
     before, began = bindings.count(), time.monotonic()
     peak, server = _Peak(operator.pid), _Peak(plane.api_server.pid)
@@ -203,9 +202,7 @@ async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> floa
             for each in status.get("conditions", ())
         )
 
-    await _wait_until(
-        is_told, "the status does not say why the job that fits nowhere waits", every=0.1
-    )
+    await _wait_until(is_told, "the status says why the job that fits nowhere waits", every=0.1)
     return time.monotonic() - began
 
 
@@ -254,8 +251,8 @@ def _pod(number: int) -> Json:
 
 
 def _node(number: int) -> Json:
-    labels = {"dljob.io/pool": "", "dljob.io/gpu-count": str(GPUS_A_NODE)}
-    taint = {"key": "dljob.io/pool", "effect": "NoSchedule"}
+    labels = {POOL: "", "dljob.io/gpu-count": str(GPUS_A_NODE)}
+    taint = {"key": POOL, "effect": "NoSchedule"}
     return make_node(f"node-{number:04}", labels=labels, taints=[taint])
 
 
@@ -312,19 +309,20 @@ class _Peak:
 
 
 async def _wait_until(
-    what: Callable[[], Awaitable[bool]], told: str, *, every: float = 0.25
+    is_so: Callable[[], Awaitable[bool]], what: str, *, every: float = 0.25
 ) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not await what():
-        if time.monotonic() > end:
-            raise click.ClickException(f"{told} after {LIMIT_S:g} s")
+    for _ in attempts(what, LIMIT_S):
+        if await is_so():
+            return
         await asyncio.sleep(every)
 
 
 async def _are_open(api: ApiServer) -> bool:
-    """Whether the controller-manager has seen of all nodes that they are ready."""
+    """Whether no node has a taint but that of the pool, which each keeps."""
     nodes = await api.list(NODES)
-    return not any(is_untouchable(node) for node in nodes.items)
+    return not any(
+        taint["key"] != POOL for node in nodes.items for taint in node["spec"].get("taints", ())
+    )
 
 
 async def _takes_jobs(api: ApiServer) -> bool:
@@ -366,9 +364,5 @@ async def _all(acts: Iterable[Awaitable[Any]]) -> None:
     await asyncio.gather(*(act(one) for one in acts))
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
+from _progress import run, say
 from _sidecars import SideCar
 
 JOURNAL_POLL_S = 0.1
@@ -96,9 +97,13 @@ def measure(disk: Path, gib: int, *, in_memory: bool) -> dict[str, float]:
         with SideCar(folder, command, options=options) as sidecar:
             sidecar.wait_ready()
             sidecar.put(1)
-            sidecar.wait_for(lambda _: "alone" in read(journal), poll_s=JOURNAL_POLL_S)
+            sidecar.wait_for(
+                lambda _: "alone" in read(journal), "the training runs", poll_s=JOURNAL_POLL_S
+            )
             sidecar.put(2)
-            running = sidecar.wait_for(lambda _: "load" in read(journal), poll_s=JOURNAL_POLL_S)
+            running = sidecar.wait_for(
+                lambda _: "load" in read(journal), "the checkpoint is loaded", poll_s=JOURNAL_POLL_S
+            )
             assert running.change is not None
             confirmed = running.change.checkpoint_seconds
             found = read(journal)
@@ -135,7 +140,7 @@ def main(*, gib: tuple[int, ...], times: int, disk: Path, output: str) -> None:
         found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         for turn in range(times):
             for way, in_memory in ways.items():
-                click.echo(f"{size} GiB, {way}, {turn + 1} of {times}", err=True)
+                say(f"{size} GiB, {way}, {turn + 1} of {times}")
                 found[way].append(measure(disk, size, in_memory=in_memory))
         for way, runs in found.items():
             names = dict.fromkeys(name for run in runs for name in run)
@@ -147,4 +152,4 @@ def main(*, gib: tuple[int, ...], times: int, disk: Path, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

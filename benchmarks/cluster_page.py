@@ -14,7 +14,6 @@ import base64
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -23,12 +22,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import click
-from _measuring import describe_machine, print_result, summarize
-from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from _inhabited_cluster import TEAM, VIEWER, fill, inhabited
+from _measuring import describe_machine, print_result, summarize
+from _progress import count, run, say
+from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
 
 from tests.operator.stages import Stage, staged
 from tests.portal.houses import House
@@ -214,7 +211,10 @@ async def look_at(
         looking = Looking(page, stage, jobs=sizes.jobs, pictures=pictures)
         first_s = await looking.log_in(house.tokens[VIEWER])
         began, before = time.monotonic(), cpu_seconds(house.server.pid)
-        rows += [await looking.look(name, sizes.frames) for name in VIEWS]
+        for name in VIEWS:
+            say(f"opens the view {name}")
+            rows.append(await looking.look(name, sizes.frames))
+        say("compares names, asks what another policy would do, and waits for new jobs")
         await looking.insist_on_names()
         asked_s = await looking.ask()
         delays = {
@@ -249,6 +249,7 @@ def watch(folder: Path, *, sizes: Sizes, chromium: str, pictures: Path | None) -
         staged(house.plane, TEAM, theirs, nodes) as stage,
     ):
         stage.patience = LIMIT_S
+        say(f"submits {sizes.jobs} jobs")
         stage.start_operator()
         began = time.monotonic()
         for number in range(sizes.jobs):
@@ -261,6 +262,7 @@ def watch(folder: Path, *, sizes: Sizes, chromium: str, pictures: Path | None) -
             ended = sum(each.get("status", {}).get("phase") in FINAL for each in items)
             return ended >= max(1, sizes.nodes)
 
+        say("waits until some jobs have ended")
         stage.wait(has_some_ended)
         rows = asyncio.run(
             look_at(house, stage, folder, sizes=sizes, chromium=chromium, pictures=pictures)
@@ -287,8 +289,10 @@ def suppose(folder: Path, *, gpus: int, waiting: int) -> list[Json]:
     """Ask what if on a cluster of a size, as the page does."""
     rows: list[Json] = []
     with inhabited(folder, controllers=False) as house:
+        say(f"fills a control plane with the jobs of {gpus:,} GPUs")
         jobs = fill(house, gpus=gpus, waiting=waiting)
-        for name, question in QUESTIONS.items():
+        for name in count(tuple(QUESTIONS), "asks: {}".format):
+            question = QUESTIONS[name]
             began, before = time.monotonic(), _games_seconds(house.server.pid)
             status, told = house.suppose(VIEWER, question)
             row = {"what_if": name, "gpus": gpus, "jobs": jobs, "status": status}
@@ -325,4 +329,4 @@ def main(*, full: bool, pictures: Path | None, part: str | None, form: str) -> N
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

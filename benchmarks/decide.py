@@ -17,7 +17,6 @@ their times are those with the options that they have by themselves.
 
 import gc
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from _measuring import (
     print_result,
     summarize,
 )
+from _progress import run, say
 
 from dlcore import cycle, policies
 from dlcore.model import (
@@ -253,7 +253,7 @@ def measure_all(runs: int) -> Iterator[dict[str, Any]]:
     """Hold every policy against the promise."""
     for policy in policies.NAMES:
         for jobs, gpus, limit_ms in PROMISES:
-            click.echo(f"measures {policy} with {jobs} jobs …", err=True)
+            say(f"measures {policy} with {jobs} jobs")
             row = measure(jobs=jobs, gpus=gpus, policy=policy, arrivals=None, runs=runs)
             keeps = row["processor_ms"]["p50"] <= limit_ms
             limit = None if policy in LIMITED_BY_OPTIONS else limit_ms
@@ -352,4 +352,4 @@ def _parse_sizes(option: str, text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -6,12 +6,12 @@ lower the average elapsed time of the twelve jobs of Table 1 against Kubeflow, t
 and under Kubeflow the share of waiting and the makespan. ``docs/reproduction.md`` shows the outcome.
 """
 
-import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
 from _measuring import print_result
+from _progress import count, run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.dragon import play_testbed, reduce_elapsed
@@ -61,8 +61,8 @@ def measure(variant: Variant) -> dict[str, Any]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(form: str) -> None:
     """Measure every variant."""
-    print_result([measure(variant) for variant in VARIANTS], form)
+    print_result([measure(each) for each in count(VARIANTS, lambda each: each.name)], form)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

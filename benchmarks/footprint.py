@@ -12,12 +12,13 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import count, run
 from _sidecars import MODULE, SideCar, count_held, measure_memory, read_processor_seconds
 
 SLEEP = ("sleep", "100000")
@@ -119,7 +120,7 @@ def measure_lines(program: Sequence[str], count: int, *, to_file: bool) -> dict[
             pids = sidecar.pids()
             before, began = spend(pids), time.monotonic()
             sidecar.put(1)
-            sidecar.wait_for(lambda s: s.progress.iteration == count)
+            sidecar.wait_for(lambda s: s.progress.iteration == count, "all lines are read")
             seconds = time.monotonic() - began
             line = (spend(pids) - before) / count
     return {
@@ -162,17 +163,20 @@ def main(
 ) -> None:
     """Measure one after the other, each with SideCars of its own."""
     program = (sys.executable, "-I", "-S", archive) if archive else MODULE
-    rows = [
-        measure_starts(program, starts),
-        measure_residence(program, (), "without a helper"),
-        measure_residence(program, (*EXPRESSION, *ALL_DOORS), "with a helper and all doors"),
-        measure_polls(program, polls),
-        measure_lines(program, lines, to_file=False),
-        measure_lines(program, lines, to_file=True),
-        measure_reshapes(program, reshapes),
-    ]
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        "starts": lambda: measure_starts(program, starts),
+        "memory": lambda: measure_residence(program, (), "without a helper"),
+        "memory with all doors": lambda: measure_residence(
+            program, (*EXPRESSION, *ALL_DOORS), "with a helper and all doors"
+        ),
+        "polls": lambda: measure_polls(program, polls),
+        "lines": lambda: measure_lines(program, lines, to_file=False),
+        "lines into a file": lambda: measure_lines(program, lines, to_file=True),
+        "reshapes": lambda: measure_reshapes(program, reshapes),
+    }
+    rows = [measures[name]() for name in count(tuple(measures))]
     print_result([{**row, "machine": describe_machine()} for row in rows], form)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import draw_rows, print_result
+from _progress import count, run
 
 from dlcore.model import Direction, Target
 from dlcore.predicting.fitting import Forecast, predict_iterations
@@ -113,7 +114,7 @@ def main(form: str, plot: Path | None) -> None:
     applications = sorted({training.application for training in trainings()})
     rows = [
         row
-        for application in applications
+        for application in count(applications)
         for share in SHARES
         if (row := measure(application, share)) is not None
     ]
@@ -137,4 +138,4 @@ def main(form: str, plot: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

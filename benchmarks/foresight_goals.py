@@ -4,8 +4,9 @@ How near ``foresight`` comes to what was asked of it, on the shipped suite.
 A row for each placement, cost of a change and part: its average completion time over the lower bound; over
 the best of the other policies in each case, and over the best of those that its idea comes from;
 its 99th percentile and makespan over those of ``afs-l``; and, packed, over its own counted figure. Each figure is a
-geometric mean over the cases, and in brackets the largest. ``--window 2000`` plays longer parts of the traces;
-``--trace`` and ``--load`` choose some of the scenarios, because these take hours.
+geometric mean over the cases, and in brackets the largest. ``--full`` plays all of the suite, with 300 jobs of each trace,
+and without it 30 jobs at one load and cost. ``--window 2000`` plays longer parts of the traces; ``--trace`` and ``--load`` choose
+some of the scenarios, because these take hours.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.suite import PARTS
@@ -26,6 +28,9 @@ CAREFUL = "afs-l"
 ANCESTORS = ("hdf", "smartfill", "hesrpt")
 OTHERS = ("afs-l", "srsf-e", "srtf-e", "afs-p", "lyra", "max-min", "adaptive", "dragon")
 BOUND = "bound"
+WINDOW, FULL_WINDOW = 30, 300
+QUICK_LOADS = (0.9,)
+COSTS, QUICK_COSTS = (0.0, 30.0), (30.0,)
 
 Cases = Mapping[Scenario, Mapping[str, Values]]
 """By scenario, the results of all policies and the bound."""
@@ -111,8 +116,11 @@ def is_asked(task: Task, placement: str) -> bool:
 
 @click.command(help=__doc__)
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS)
-@click.option("--cost", "costs", type=float, multiple=True, default=(0.0, 30.0), show_default=True)
-@click.option("--window", type=click.IntRange(1), default=300, show_default=True)
+@click.option(
+    "--cost", "costs", type=float, multiple=True, help="Seconds a change; may be repeated."
+)
+@click.option("--full", is_flag=True, help="300 jobs of each trace, and all loads and costs.")
+@click.option("--window", type=click.IntRange(1), help="This number of jobs of each trace.")
 @click.option("--other", "others", multiple=True, default=OTHERS, help="A policy to compare with.")
 @click.option(
     "--placement",
@@ -132,7 +140,8 @@ def main(  # noqa: PLR0913 - each is an option of the command line
     *,
     parts: tuple[str, ...],
     costs: tuple[float, ...],
-    window: int,
+    full: bool,
+    window: int | None,
     others: tuple[str, ...],
     placement: str,
     traces: tuple[str, ...],
@@ -143,6 +152,9 @@ def main(  # noqa: PLR0913 - each is an option of the command line
     form: str,
 ) -> None:
     policies = list(dict.fromkeys((POLICY, CAREFUL, *others, *ANCESTORS)))
+    window = window or (FULL_WINDOW if full else WINDOW)
+    loads = loads or (() if full else QUICK_LOADS)
+    costs = costs or (COSTS if full else QUICK_COSTS)
     planned = plan_tasks(policies, parts=parts, window=window, costs=costs, seed=seed)
     tasks = [
         task
@@ -159,4 +171,4 @@ def main(  # noqa: PLR0913 - each is an option of the command line
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,6 +13,7 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.tasks import Task, Values
@@ -52,7 +53,7 @@ def make_row(policy: str, results: Results, losing: Mapping[Scenario, Scenario])
 @click.option("--policy", "policies", multiple=True, default=("foresight", REFERENCE))
 @click.option("--trace", "traces", multiple=True, help="Only these.")
 @click.option("--load", "loads", type=float, multiple=True, help="Only these.")
-@click.option("--window", type=click.IntRange(1), default=300, show_default=True)
+@click.option("--window", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--none", type=click.FloatRange(0.0, 1.0), default=0.2, show_default=True)
 @click.option("--broken", type=click.FloatRange(0.0, 1.0), default=0.2, show_default=True)
 @click.option("--jobs", "processes", type=click.IntRange(1), default=2, show_default=True)
@@ -84,4 +85,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,9 +1,10 @@
 """
 The gain of each part of ``foresight``: the policy with one option changed, beside the policy as it is.
 
-Over the tuning half of the shipped suite, counted GPUs, 30 s a change. Each figure is a geometric mean
+Over the tuning half of the shipped suite, on counted GPUs. Each figure is a geometric mean
 of the ratio to ``afs-l`` in the same scenario, and in brackets the largest; the last column counts the changes
-of all scenarios. The other half is for judging, so nothing is chosen by this table.
+of all scenarios. The other half is for judging, so nothing is chosen by this table. ``--full`` plays 300 jobs of each
+trace instead of 60.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,13 @@ from statistics import geometric_mean
 
 import click
 from _measuring import print_result
+from _progress import run
 from _suites import plan_tasks, play
 
 from dlsim.comparing.tasks import Task, Values
 
 REFERENCE = "afs-l"
-COST_S = 30.0
+WINDOW, FULL_WINDOW = 60, 300
 VARIANTS = (
     "foresight",
     "foresight:ageing=0",
@@ -40,16 +42,23 @@ def make_row(policy: str, results: Mapping[Task, Values]) -> dict[str, object]:
 
 
 @click.command(help=__doc__)
-@click.option("--window", type=click.IntRange(1), default=300, show_default=True)
+@click.option("--full", is_flag=True, help=f"{FULL_WINDOW} jobs of each trace.")
+@click.option("--cost", "costs", type=float, multiple=True, default=(30.0,), show_default=True)
+@click.option(
+    "--variant", "variants", multiple=True, default=VARIANTS, help="Such as foresight:ageing=0.5."
+)
 @click.option("--jobs", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(window: int, processes: int, form: str) -> None:
-    policies = [REFERENCE, *VARIANTS]
-    planned = plan_tasks(policies, parts=("tuning",), window=window, costs=(COST_S,))
+def main(
+    *, full: bool, costs: tuple[float, ...], variants: tuple[str, ...], processes: int, form: str
+) -> None:
+    policies = [REFERENCE, *variants]
+    window = FULL_WINDOW if full else WINDOW
+    planned = plan_tasks(policies, parts=("tuning",), window=window, costs=costs)
     tasks = [task for task in planned if task.policy is not None and task.scenario.counted]
     results = play(tasks, processes)
-    print_result([make_row(policy, results) for policy in VARIANTS], form)
+    print_result([make_row(policy, results) for policy in variants], form)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

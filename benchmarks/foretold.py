@@ -10,7 +10,6 @@ An error is the time that was foretold less the time that came, in seconds, and 
 for it. Starts of jobs that had GPUs already are not counted, nor ends of jobs that had ended.
 """
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,14 +20,12 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import describe_machine, print_result
+from _progress import run, say, wait_until
 
 from dlcore.recording.record import Ended, Given, Record
 from dlctl.verbs.studies.supposing import answer
 from dlctl.verbs.watching.record import read_store
 from dllocal.folders import Folders
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from tests.local.ups import Up, going, replay
 
 Json = dict[str, Any]
@@ -101,6 +98,7 @@ def play(folder: Path, question: Json, predictions: int) -> Iterator[Json]:
             replay(f"job-{number}", root, iterations=ITERATIONS[number % 3], faster=1.0)
             for number in range(JOBS)
         ]
+        say("submits jobs, and asks again and again when each will start and end")
         up.submit(*jobs)
         time.sleep(FIRST_S)
         foretold = [predict(up, question)]
@@ -116,12 +114,11 @@ def play(folder: Path, question: Json, predictions: int) -> Iterator[Json]:
 
 
 def _wait_for_end(up: Up) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not all(
-        job["status"]["phase"] in ("Completed", "Failed") for job in up.backend.list_jobs().items
-    ):
-        assert time.monotonic() < end, up.log.read_text(encoding="utf-8")
-        time.sleep(1.0)
+    def have_ended() -> bool:
+        jobs = up.backend.list_jobs().items
+        return all(job["status"]["phase"] in ("Completed", "Failed") for job in jobs)
+
+    wait_until(have_ended, "all jobs have ended", limit_s=LIMIT_S, every_s=1.0)
 
 
 def _compare(foretold: Foretold, record: Record) -> Iterator[Json]:
@@ -194,4 +191,4 @@ def main(*, runs: int, predictions: int, at_once: int, form: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -27,12 +27,10 @@ import aiohttp
 import click
 from _many_lanes import SAMPLES, TOKEN, Size, Week, make_row
 from _measuring import describe_machine, print_result, summarize
+from _progress import count, read_line, run, say
 
 from dlcore.recording.record import Progress
 from dlstore.opening import open_store
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from tests.web.devtools import Page, opened
 
 LOOK_S = 5.0
@@ -74,12 +72,15 @@ def serving(store: Path) -> Iterator[tuple[int, str]]:
     """Serve a store in a process of its own; yields the process and the address."""
     server = Path(__file__).with_name("_many_lanes.py")
     with subprocess.Popen(
-        [sys.executable, str(server), str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(server), str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
-            port = int(process.stdout.readline())
+            port = int(read_line(process.stdout, "the server of the page names its port"))
             yield process.pid, f"http://127.0.0.1:{port}/"
         finally:
             process.stdin.close()
@@ -116,24 +117,23 @@ async def _main_thread_seconds(page: Page) -> float:
     return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
-async def look(address: str, chromium: str, frames: int) -> dict[str, Any]:
-    """Open the page, and move what it shows."""
-    with tempfile.TemporaryDirectory() as profile:
-        async with opened(chromium, f"{address}#token={TOKEN}", Path(profile)) as page:
-            first = await page.evaluate(PAINTED)
-            await page.ask("Performance.enable", timeDomain="threadTicks")
-            before = await _main_thread_seconds(page)
-            script = MOVE.replace("FRAMES", str(frames)).replace("ZOOMS", str(ZOOMS))
-            times = await page.evaluate(script)
-            used = await _main_thread_seconds(page) - before
-            gaps = [later - earlier for earlier, later in pairwise(times)]
-            return {
-                "first_picture_s": round(first / 1000.0, 3),
-                "frames_per_s": round(1000.0 / mean(gaps), 1),
-                "frame_ms": summarize(gaps),
-                "main_thread_ms_per_frame": round(1000.0 * used / frames, 2),
-                "page_mb": round(max(map(memory_mb, find_renderers(page.browser))), 1),
-            }
+async def look(address: str, chromium: str, frames: int, profile: Path) -> dict[str, Any]:
+    """Open the page, and move what it shows; the browser's children write into ``profile`` a little longer."""
+    async with opened(chromium, f"{address}#token={TOKEN}", profile) as page:
+        first = await page.evaluate(PAINTED)
+        await page.ask("Performance.enable", timeDomain="threadTicks")
+        before = await _main_thread_seconds(page)
+        script = MOVE.replace("FRAMES", str(frames)).replace("ZOOMS", str(ZOOMS))
+        times = await page.evaluate(script)
+        used = await _main_thread_seconds(page) - before
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        return {
+            "first_picture_s": round(first / 1000.0, 3),
+            "frames_per_s": round(1000.0 / mean(gaps), 1),
+            "frame_ms": summarize(gaps),
+            "main_thread_ms_per_frame": round(1000.0 * used / frames, 2),
+            "page_mb": round(max(map(memory_mb, find_renderers(page.browser))), 1),
+        }
 
 
 async def _view(session: aiohttp.ClientSession, address: str, until: float) -> int:
@@ -197,10 +197,12 @@ async def count_cost(
 
 async def measure(size: Size, folder: Path, chromium: str, *, frames: int, seconds: float) -> Any:
     store = folder / "store.db"
+    say(f"fills a store with {size.changes:,} changes")
     week = Week(size, time.time())
     week.write(store)
     rows: list[dict[str, Any]] = []
     with serving(store) as (pid, address):
+        say("waits until the server has read the store")
         began = time.monotonic()
         # The first viewer after a start waits until the store is read; all others get what is known.
         async with aiohttp.ClientSession(auto_decompress=False) as session:
@@ -217,8 +219,9 @@ async def measure(size: Size, folder: Path, chromium: str, *, frames: int, secon
             }
         )
         if chromium:
-            rows.append(await look(address, chromium, frames))
-        for viewers in (0, 1, 50):
+            say("moves the picture in Chromium")
+            rows.append(await look(address, chromium, frames, folder / "profile"))
+        for viewers in count((0, 1, 50), "{} viewers".format):
             cost = await count_cost(store, pid, address, viewers=viewers, seconds=seconds)
             rows.append(cost)
         rows.append({"server_mb": round(memory_mb(pid), 1)})
@@ -249,4 +252,4 @@ def main(*, gpus: int, days: float, changes: int, frames: int, seconds: float, f
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

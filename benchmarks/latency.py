@@ -13,7 +13,6 @@ loop has to do counts.
 
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result, summarize
+from _progress import count, run
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
 from dlcontrol.scheduling import Options
@@ -86,9 +86,11 @@ async def measure(setup: Setup, watch: Stopwatch, folder: Path, rounds: int) -> 
         watching = asyncio.create_task(watch.watch(running))
         client = SocketClient(running.folders.socket)
         await _have_long_job(running, client, folder, table)
-        for number in range(rounds):
+        for number in count(range(rounds)):
             decisions.append(await _submit(running, client, watch, folder, f"short-{number}"))
-            await until(running, lambda: _is_at_rest(running), PATIENCE_S)
+            await until(
+                running, lambda: _is_at_rest(running), "the long job has all GPUs", PATIENCE_S
+            )
             await asyncio.sleep(QUIET_S)
         watching.cancel()
     runs = _find_runs(watch)
@@ -107,7 +109,7 @@ async def _have_long_job(running: Running, client: SocketClient, folder: Path, t
         folder, table, LONG, KIND, iterations=ENDLESS, options=(1, GPUS), waits=False
     )
     await asyncio.to_thread(client.ask, "POST", ("jobs",), body=document)
-    await until(running, lambda: _is_at_rest(running), PATIENCE_S)
+    await until(running, lambda: _is_at_rest(running), "the long job has all GPUs", PATIENCE_S)
 
 
 async def _submit(
@@ -120,7 +122,12 @@ async def _submit(
     began = time.monotonic()
     await asyncio.to_thread(client.ask, "POST", ("jobs",), body=document)
     job = JobId(name)
-    await until(running, lambda: running.registry.entries[job].status.is_final, PATIENCE_S)
+    await until(
+        running,
+        lambda: running.registry.entries[job].status.is_final,
+        f"{name} has ended",
+        PATIENCE_S,
+    )
     first = min(decided.at for (who, _), decided in watch.decided.items() if who == job)
     return 1000 * (first - began)
 
@@ -164,4 +171,4 @@ def main(*, rounds: int, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

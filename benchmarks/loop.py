@@ -8,7 +8,6 @@ was just submitted.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import run
 
 from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
@@ -272,4 +272,4 @@ def main(*, jobs: int, sidecars: int, policy: str, runs: int, form: str) -> None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

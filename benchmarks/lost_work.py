@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import count, run
 
 from dlcore import policies
 from dlcore.checking import Law
@@ -131,9 +132,9 @@ def main(
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
     workload = savings.draw(workload, none=none, broken=broken, seed=seed)
-    rows = [play(workload, setting, name, rule) for name in names for rule in RULES]
+    rows = [play(workload, setting, name, rule) for name in count(names) for rule in RULES]
     print_result([*rows, {"window": window, "gpus": gpus, **describe_machine()}], output)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

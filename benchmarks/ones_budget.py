@@ -14,6 +14,7 @@ from typing import Any
 import click
 from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result
+from _progress import count, run
 
 from dlcore import policies
 from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
@@ -58,7 +59,7 @@ def make_row(budget: int, seeds: int, jobs: int) -> dict[str, Any]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw quality against time here.")
 def main(budgets: tuple[int, ...], seeds: int, jobs: int, form: str, plot: Path | None) -> None:
-    rows = [make_row(budget, seeds, jobs) for budget in budgets]
+    rows = [make_row(budget, seeds, jobs) for budget in count(budgets, "{} evaluations".format)]
     if plot is not None:
         draw_budgets(
             plot,
@@ -77,4 +78,4 @@ def main(budgets: tuple[int, ...], seeds: int, jobs: int, form: str, plot: Path 
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

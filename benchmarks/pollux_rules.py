@@ -6,7 +6,6 @@ load. ``--workloads 5`` plays all of them, as ``docs/reproduction.md`` shows it;
 played.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -14,6 +13,7 @@ from typing import Any
 
 import click
 from _measuring import print_result
+from _progress import count, run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing import pollux
@@ -54,13 +54,14 @@ def main(*, workloads: int, form: str) -> None:
     places = {load: [p for p in published if p.load == load][:workloads] for load in LOADS}
     entries = {entry.name: entry for entry in pollux.ENTRIES}
     rows: list[dict[str, Any]] = []
-    for rule, arena in vary_rules().items():
+    arenas = vary_rules()
+    for rule in count(tuple(arenas)):
         for name in POLICIES:
-            means = [measure(entries[name], arena, places[load]) for load in LOADS]
+            means = [measure(entries[name], arenas[rule], places[load]) for load in LOADS]
             row = {f"avg_jct_{load}_s": mean for load, mean in zip(LOADS, means, strict=True)}
             rows.append({"rule": rule, "policy": name, "workloads": workloads, **row})
     print_result(rows, form)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

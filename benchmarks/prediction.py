@@ -16,7 +16,6 @@ predicts from the same points. A row a predictor and number of points, over all 
 
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ import click
 from _controlling import controlling, until
 from _measuring import describe_machine, print_result
 from _predictors import compare
+from _progress import run
 from _replaying import Document, make_document
 
 from dlcontrol.scheduling import Options
@@ -102,6 +102,7 @@ async def play(setup: Setup, documents: Sequence[Document], seconds: float) -> l
         await until(
             running,
             lambda: all(running.registry.entries[case.name].status.is_final for case in CASES),
+            "all jobs have ended",
             3 * seconds + 60.0,
         )
         entries = running.registry.entries
@@ -152,7 +153,7 @@ def profiles() -> tuple[Profile, ...]:
 
 
 @click.command(help=__doc__)
-@click.option("--seconds", type=click.FloatRange(min=30.0), default=180.0, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=30.0), default=60.0, show_default=True)
 @click.option("--speeds", is_flag=True, help="Compare predictors of speeds instead.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(*, seconds: float, speeds: bool, form: str) -> None:
@@ -175,4 +176,4 @@ def main(*, seconds: float, speeds: bool, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import run, say
 from _sidecars import LONGEST_S, TELL, SideCar, Tellings
 
 LIMIT_MS = 100.0
@@ -165,7 +166,7 @@ def _reshape_to_step(script: str, python: str, count: int, *, preload: str = "")
 
 def _step(sidecar: SideCar, tellings: Tellings, generation: int, *, is_warm: bool) -> float:
     if is_warm:
-        sidecar.wait_for(lambda s: s.warmth.ready > 0)
+        sidecar.wait_for(lambda s: s.warmth.ready > 0, "a warm interpreter is ready")
     declared = sidecar.put(generation)
     done = tellings.wait_for(generation, "step")
     state = sidecar.wait_running(generation)
@@ -256,16 +257,20 @@ def _recreate(
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(*, reshapes: int, starts: int, changes: int, python: str, form: str) -> None:
     """Measure one after the other, each with SideCars of its own."""
-    rows = [measure_begins(reshapes), measure_warmth("numpy", NUMPY, python, starts)]
+    say("measures the time to the new process")
+    rows = [measure_begins(reshapes)]
+    say("measures warm and cold starts with numpy")
+    rows.append(measure_warmth("numpy", NUMPY, python, starts))
     torch = find_torch(python)
     if torch is None:
         rows.append({"what": "with PyTorch", "left_out": f"{python} has no PyTorch"})
     else:
         limit = {"limit_ms": GPU_LIMIT_MS} if torch["is_gpu"] else {}
         rows.append({**measure_warmth("torch", TORCH, python, starts), **limit, "torch": torch})
+    say("measures 4 -> 2 -> 4 processes")
     rows.append(measure_ways(python, changes))
     print_result([{**row, "machine": describe_machine()} for row in rows], form)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

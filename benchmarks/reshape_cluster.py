@@ -14,10 +14,8 @@ the new pod. It needs root, and installs the Debian packages of a node where the
 """
 
 import json
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,14 +24,11 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import CannotRun, run, say, wait_until
 
-ROOT = Path(__file__).resolve().parents[1]
-# The cluster is that of the tests, which are no package that is installed.
-sys.path.append(str(ROOT))
-
-from tests.cluster.clusters import Cluster, install, opened, values  # noqa: E402
-from tests.servers.binaries import Unavailable  # noqa: E402
-from tests.servers.images import TRAINER  # noqa: E402
+from tests.cluster.clusters import Cluster, install, opened, values
+from tests.servers.binaries import Unavailable
+from tests.servers.images import TRAINER
 
 Json = dict[str, Any]
 
@@ -65,10 +60,11 @@ while True:
 
 
 @click.command()
-@click.option("--changes", type=click.IntRange(2), default=10, show_default=True)
+@click.option("--changes", type=click.IntRange(2), default=4, show_default=True)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def main(*, changes: int, output: str) -> None:
     """Measure how long a change of GPUs takes, in place and by another pod."""
+    say("builds images where they are missing, and starts two nodes")
     try:
         with (
             tempfile.TemporaryDirectory(prefix="dljob-reshape-") as folder,
@@ -77,17 +73,17 @@ def main(*, changes: int, output: str) -> None:
             cluster.give_gpus(node1=2)
             result = _measure(cluster, changes)
     except Unavailable as error:
-        raise click.ClickException(f"no real nodes can be had here: {error}") from error
+        raise CannotRun(f"no real nodes can be had here: {error}") from error
     print_result({"changes": changes, **result, **describe_machine()}, output)
 
 
 def _measure(cluster: Cluster, changes: int) -> Json:
-    _say("installs the operator …")
+    say("installs the operator …")
     install(cluster)
     cold = _measure_job(cluster, "in-place-cold", changes)
     warm = _measure_job(cluster, "in-place-warm", changes, warmStart={"preload": ["numpy"]})
     settings = {**values()["settings"], "mechanism": "recreate"}
-    _say("has the operator create pods again …")
+    say("has the operator create pods again …")
     install(cluster, settings=settings)
     recreated = _measure_job(cluster, "recreate", changes)
     return {
@@ -106,21 +102,21 @@ def _measure_job(cluster: Cluster, way: str, changes: int, **spec: Any) -> list[
     (folder / "train.py").write_text(TRAINING, encoding="utf-8")
     manifest = _job(folder, **spec)
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-    _wait(lambda: len(_first_steps(folder)) == 1, f"{way}: no first step")
+    wait_until(lambda: len(_first_steps(folder)) == 1, f"{way}: the training makes its first step")
     found = []
     for number, gpus in zip(range(changes), _in_turn(), strict=False):
         # Twice, because an interpreter that has imported nearly all is not ready yet.
         for _ in range(2):
-            _wait(lambda: _is_calm(cluster, manifest), f"{way}: it is not at rest")
+            wait_until(lambda: _is_calm(cluster, manifest), f"{way}: the job is at rest")
         starts = partial(_has_more, folder, len(_first_steps(folder)))
         change = json.dumps({"spec": {"gpus": {"options": [gpus]}}})
         cluster.kubectl("patch", "dljob", JOB, "--type=merge", "-p", change)
-        _wait(starts, f"{way}: no other start")
+        wait_until(starts, f"{way}: the training starts on {gpus} GPUs")
         step = _first_steps(folder)[-1]
         if step["gpus"] != gpus:
             raise click.ClickException(f"{way}: starts on {step['gpus']} GPUs instead of {gpus}")
         found.append(1000.0 * (step["at"] - _decided_at(cluster)))
-        _say(f"{way} {number + 1}: {found[-1]:.0f} ms")
+        say(f"{way} {number + 1}: {found[-1]:.0f} ms")
     cluster.kubectl("delete", "dljob", JOB, "--timeout=120s")
     return found
 
@@ -200,17 +196,5 @@ def _job(folder: Path, **spec: Any) -> Json:
     }
 
 
-def _wait(what: Callable[[], bool], told: str) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not what():
-        if time.monotonic() > end:
-            raise click.ClickException(f"{told} after {LIMIT_S:g} s")
-        time.sleep(LOOK_S)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

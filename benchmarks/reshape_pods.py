@@ -31,7 +31,8 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
-from _sidecars import FIRST_PORT, LONGEST_S, ROOT, TELL, SideCar, Tellings
+from _progress import ROOT, CannotRun, run
+from _sidecars import FIRST_PORT, LONGEST_S, TELL, SideCar, Tellings
 
 from dlcontrol.pacing import Pace
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
@@ -137,20 +138,20 @@ class Pods:
         self._generation += 1
         stop = Stop(1, self._generation, pod.incarnation, checkpoint=checkpoint, coming=coming)
         pod.ask("PUT", "/v1/target", codec.encode_target(stop))
-        return pod.wait_for(lambda state: state.released)
+        return pod.wait_for(lambda state: state.released, "the pod has released its GPUs")
 
     def try_checkpoint(self) -> None:
         """Have the first pod save itself and go on, as a controller does before the first change of a job."""
         run = self.first.state().target
         assert isinstance(run, Run)
         self.first.ask("PUT", "/v1/target", codec.encode_target(replace(run, trial=1)))
-        tried = self.first.wait_for(_is_tried).trial
+        tried = self.first.wait_for(_is_tried, "the checkpoint is tried").trial
         if tried is None or tried.saving is not Saving.CONFIRMED:
             raise RuntimeError(f"the trial of the checkpoint fails: {tried}")
 
     def wait_warm(self, *spares: int) -> None:
         for pod, count in zip((self.first, self.second), spares, strict=True):
-            pod.wait_for(partial(_has_spares, count=count))
+            pod.wait_for(partial(_has_spares, count=count), f"{count} interpreters are warm")
 
 
 def _has_spares(state: State, count: int) -> bool:
@@ -179,7 +180,7 @@ class NewPods:
         pod.wait_ready()
         first_seen = time.monotonic()
         if waits:
-            pod.wait_for(lambda state: _is_warm(state, first_seen))
+            pod.wait_for(lambda state: _is_warm(state, first_seen), "the new pod is warm")
         return pod
 
 
@@ -209,7 +210,7 @@ def measure_new_pods(
 
 def _grow_onto(new_pods: NewPods, pods: Pods, *, waits: bool) -> dict[str, float]:
     """Go from one process to one and three in a new pod, and back; return the milliseconds of the way up."""
-    pods.first.wait_for(partial(_has_spares, count=1))
+    pods.first.wait_for(partial(_has_spares, count=1), "an interpreter is warm")
     decided = time.monotonic()
     with new_pods.start(waits=waits) as pods.second:
         until_warm = 1000.0 * (time.monotonic() - decided)
@@ -328,8 +329,7 @@ def has_torch(python: str) -> bool:
 def main(*, changes: int, python: str, output: str) -> None:
     """Measure what it takes until a DDP job trains on four GPUs instead of one."""
     if not has_torch(python):
-        click.echo(f"{python} has no PyTorch; `make test-frameworks` installs one", err=True)
-        return
+        raise CannotRun(f"{python} has no PyTorch; `make test-frameworks` installs one")
     # As in a container with three GPUs: this many interpreters wait before the first run.
     os.environ["NVIDIA_VISIBLE_DEVICES"] = "0,1,2"
     settled = ("--checkpoint-complete", "settled")
@@ -351,4 +351,4 @@ def main(*, changes: int, python: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

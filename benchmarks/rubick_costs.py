@@ -5,13 +5,13 @@ A record a policy and cost: the average completion time of all jobs of the trace
 and the number of reshapes. ``docs/reproduction.md`` shows the outcome.
 """
 
-import sys
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import click
 from _measuring import print_result
+from _progress import count, run
 
 from dlpapers.reproducing import rubick
 from dlpapers.reproducing.contests import Entry, play
@@ -40,8 +40,9 @@ def measure(entry: Entry, cost_s: float) -> dict[str, Any]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(form: str) -> None:
     entries = {entry.name: entry for entry in rubick.ENTRIES}
-    print_result([measure(entries[name], cost) for cost in COSTS_S for name in POLICIES], form)
+    costs = count(COSTS_S, "{:g} s a change".format)
+    print_result([measure(entries[name], cost) for cost in costs for name in POLICIES], form)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 from _measuring import describe_machine, print_result
+from _progress import count, run
 
 from dlpapers.reproducing import rubick
 from dlpapers.reproducing.contests import Entry
@@ -61,7 +62,7 @@ def main(*, names: tuple[str, ...], draws: int, most: float, form: str) -> None:
         paths = [Path(folder) / f"rubick-{seed}.csv" for seed in range(draws)]
         for seed, path in enumerate(paths):
             shift(trace, path, seed=seed, most=most)
-        for name in names:
+        for name in count(names):
             entry = entries.get(name) or Entry(name, rubick.AS_ASKED)
             played = [rubick.measure(entry, path) for path in paths]
             row = tell("all", [score.avg_jct_s for score, _ in played])
@@ -71,4 +72,4 @@ def main(*, names: tuple[str, ...], draws: int, most: float, form: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

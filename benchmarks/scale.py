@@ -9,16 +9,18 @@ then it is killed while a second one waits to lead, and that one is timed until 
 
 import asyncio
 import base64
+import ctypes
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import click
 from _measuring import describe_machine, fit_exponent, print_result, summarize
+from _progress import ROOT, CannotRun, attempts, run, say
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
 from dlcontrol.situation.status import Booking, ConditionType, Status
@@ -40,21 +43,17 @@ from dloperator.jobs.entries import Circumstances, status_document
 from dloperator.podspecs import building
 from dloperator.podspecs.building import SIDECAR_PORT
 from dloperator.podspecs.podsettings import PodSettings
-
-ROOT = Path(__file__).resolve().parents[1]
-# The servers are those of the tests, which are no package that is installed.
-sys.path.append(str(ROOT))
-
-from tests.servers.binaries import find_all  # noqa: E402
-from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes  # noqa: E402
-from tests.servers.nodes import SINCE, make_node  # noqa: E402
-from tests.servers.ports import choose_ports  # noqa: E402
-from tests.servers.processes import Guard  # noqa: E402
+from tests.servers.binaries import find_all
+from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
+from tests.servers.nodes import SINCE, make_node
+from tests.servers.ports import choose_ports
+from tests.servers.processes import Guard
 
 HERE = Path(__file__).parent
 HOME = "default"
 PUTS_AT_ONCE = 64
 LIMIT_S = 900.0
+CLONE_NEWNET = 0x40000000
 LOOK_S = 0.1
 SETTLE_S = 20.0
 """After the first look at everything, what comes only once has time to end."""
@@ -78,11 +77,19 @@ Json = dict[str, Any]
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def main(*, sizes: tuple[int, ...], full: bool, seconds: float, output: str) -> None:
     """Measure each size, and how the figures grow from the first to the last."""
-    chosen = sizes or ((1000, 10_000) if full else (100, 400))
+    _leave_network()
+    chosen = sizes or ((1000, 10_000) if full else (50, 200))
     rows = [_measure_one(jobs, seconds) for jobs in chosen]
     if len(rows) > 1:
         rows.append(_growth(chosen, rows))
     print_result(rows, output)
+
+
+def _leave_network() -> None:
+    """As root, have a network of our own, because other SideCars may listen at the same port."""
+    ip = shutil.which("ip")
+    if ip and ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0:
+        subprocess.run([ip, "link", "set", "lo", "up"], check=True)
 
 
 def _growth(sizes: Sequence[int], rows: Sequence[Json]) -> Json:
@@ -118,19 +125,20 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
         with Guard() as guard:
             began = time.monotonic()
             await _populate(plane, jobs)
-            _say(f"{jobs} jobs exist after {time.monotonic() - began:.0f} s")
+            say(f"{jobs} jobs exist after {time.monotonic() - began:.0f} s")
             await _play_sidecars(api, guard, folder)
             first = await Operator.start(guard, plane, folder / "first")
             met_s = await first.wait_for_all(jobs)
-            _say(f"all SideCars are met after {met_s:.1f} s")
+            say(f"all SideCars are met after {met_s:.1f} s")
+            say("lets it come to rest, and measures")
             await asyncio.sleep(SETTLE_S)
             _insist_that_jobs_are_well(plane)
             measured = await first.measure(seconds)
-            _say("measures a take-over …")
+            say("measures a take-over …")
             second = await Operator.start(guard, plane, folder / "second")
             await second.wait_for_word("waits to lead")
             taken = await _measure_takeover(first, second, jobs)
-            _say(second.last_words())
+            say(second.last_words())
     finally:
         await api.close()
     nodes = jobs // JOBS_A_NODE
@@ -301,13 +309,14 @@ async def _play_sidecars(api: ApiServer, guard: Guard, folder: Path) -> None:
 
     def do_serve() -> bool:
         if played.poll() is not None:
-            remedy = (
-                f"is port {SIDECAR_PORT} taken? unshare --net gives them a network of their own"
-            )
-            raise click.ClickException(f"{log.read_text()}the SideCars are not played; {remedy}")
+            told = log.read_text()
+            if "address already in use" in told:
+                remedy = "root has a network of its own"
+                raise CannotRun(f"another program listens at port {SIDECAR_PORT}; {remedy}")
+            raise click.ClickException(f"the SideCars are not played: {told}")
         return "serves" in log.read_text()
 
-    await _wait_for(do_serve, "the SideCars are not played")
+    await _wait_for(do_serve, "the SideCars are played")
 
 
 # --- the operator -------------------------------------------------------------------------
@@ -348,7 +357,9 @@ class Operator:
         return cls(guard.spawn(command, log), port, log, cycles)
 
     async def wait_for_word(self, word: str) -> None:
-        await self._wait_for(lambda: word in self.log.read_text(errors="replace"), word)
+        await self._wait_for(
+            lambda: word in self.log.read_text(errors="replace"), f"the operator logs: {word}"
+        )
 
     async def wait_for_all(self, jobs: int) -> float:
         """Wait until every SideCar answers; return how long that took."""
@@ -357,7 +368,7 @@ class Operator:
         def are_met() -> bool:
             return self._metric('dljob_sidecars{state="answers"}') >= jobs
 
-        await self._wait_for(are_met, "not all SideCars are met", every=1.0)
+        await self._wait_for(are_met, "all SideCars are met", every=1.0)
         return round(time.monotonic() - began, 1)
 
     async def wait_for_decision(self) -> float:
@@ -366,7 +377,7 @@ class Operator:
         def has_decided() -> bool:
             return any(each.is_decided for each in self._read_cycles())
 
-        await self._wait_for(has_decided, "nothing is decided")
+        await self._wait_for(has_decided, "the operator decides")
         return next(each.at for each in self._read_cycles() if each.is_decided)
 
     async def measure(self, seconds: float) -> Json:
@@ -398,13 +409,15 @@ class Operator:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if "the SideCar of" not in line][-8:])
 
-    async def _wait_for(self, what: Any, told: str, *, every: float = LOOK_S) -> None:
-        def is_so() -> bool:
+    async def _wait_for(
+        self, is_so: Callable[[], bool], what: str, *, every: float = LOOK_S
+    ) -> None:
+        def is_so_meanwhile() -> bool:
             if self.process.poll() is not None:
                 raise click.ClickException(f"the operator has ended: {self.last_words()}")
-            return bool(what())
+            return is_so()
 
-        await _wait_for(is_so, told, every=every)
+        await _wait_for(is_so_meanwhile, what, every=every)
 
     def _read_cycles(self) -> list[Cycle]:
         whole, _, _ = self.cycles.read_text().rpartition("\n")
@@ -424,7 +437,9 @@ class Operator:
 
     def _metric(self, name: str) -> float:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/metrics", timeout=60.0
+            ) as answer:
                 text = answer.read().decode()
         except OSError:
             return 0.0
@@ -433,17 +448,12 @@ class Operator:
         )
 
 
-async def _wait_for(what: Any, told: str, *, every: float = LOOK_S) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not await asyncio.to_thread(what):
-        if time.monotonic() > end:
-            raise click.ClickException(f"{told} after {LIMIT_S:g} s")
+async def _wait_for(is_so: Callable[[], bool], what: str, *, every: float = LOOK_S) -> None:
+    for _ in attempts(what, LIMIT_S):
+        if await asyncio.to_thread(is_so):
+            return
         await asyncio.sleep(every)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -20,6 +20,7 @@ from typing import Any
 import click
 from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result, summarize
+from _progress import count, run
 
 from dlcore import cycle, policies
 from dlcore.contract import Policy
@@ -116,7 +117,7 @@ def main(
     )  # The process loads its libraries only once.
     rows = [
         make_row(budget, workload, setting, bound_s=bound_s, crowd=crowd)
-        for budget in sorted(budgets)
+        for budget in count(sorted(budgets), "{} jobs a round".format)
     ]
     if plot is not None:
         draw_budgets(
@@ -138,4 +139,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,7 +7,6 @@ the time lost to reshaping, as means over the seeds. ``docs/reproduction.md`` sh
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from statistics import fmean
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 from _measuring import describe_machine
+from _progress import count, run
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.sidecar.constants import FROZEN
@@ -110,7 +110,8 @@ def main(seeds: int, workloads: str, form: str) -> None:
     if not set(workloads.split(",")) <= set(known):
         raise click.UsageError(f"--workloads wants some of {', '.join(known)}, with commas")
     numbers = tuple(known[part] for part in workloads.split(","))
-    rows = [row for variant in VARIANTS for row in measure(variant, numbers, seeds)]
+    varied = count(VARIANTS, lambda variant: variant.name)
+    rows = [row for variant in varied for row in measure(variant, numbers, seeds)]
     if form == "json":
         print(json.dumps([{**row, "machine": describe_machine()} for row in rows], indent=2))
         return
@@ -118,4 +119,4 @@ def main(seeds: int, workloads: str, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -20,12 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 from _measuring import describe_machine, print_result, summarize
+from _progress import attempts, read_line, run
 from _sidecars import SideCar
 
 from dlcontrol.sidecars.dialing import DialSettings
@@ -96,7 +97,13 @@ class Controller:
         )
         self.sidecars.declare(key, run)
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+        for left in attempts(what):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._until(is_so), left)
+                return
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
             self._changed.clear()
             await self._changed.wait()
@@ -113,7 +120,7 @@ async def follow(sockets: Sequence[Path], seconds: float) -> dict[str, Any]:
     controller = Controller(sockets)
     counts, keys = controller.counts, controller.keys
     began = time.monotonic()
-    await controller.until(controller.is_met)
+    await controller.until(controller.is_met, "all SideCars answer")
     met_s = time.monotonic() - began
     polls, processor, began = counts.polls, time.process_time(), time.monotonic()
     await asyncio.sleep(seconds)
@@ -121,13 +128,13 @@ async def follow(sockets: Sequence[Path], seconds: float) -> dict[str, Any]:
     polls_per_second = (counts.polls - polls) / (time.monotonic() - began)
     for number in range(TOLD_ALONE):
         controller.run(keys[number % min(len(keys), QUIET_PEERS)])
-        await controller.until(controller.is_answered)
+        await controller.until(controller.is_answered, "all commands are answered")
         await asyncio.sleep(0.005)
     round_trips_ms = list(counts.round_trips_ms)
     processor = time.process_time()
     for key in keys:
         controller.run(key)
-    await controller.until(controller.is_answered)
+    await controller.until(controller.is_answered, "all commands are answered")
     burst_ms = 1000 * (time.process_time() - processor)
     await controller.sidecars.close()
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -160,10 +167,10 @@ def serve_peers(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert read_line(process.stdout, "the peers are ready") == "ready\n"
         yield
         process.stdin.close()
-        delays += json.loads(process.stdout.readline())
+        delays += json.loads(read_line(process.stdout, "the peers name their delays"))
 
 
 @contextmanager
@@ -207,4 +214,4 @@ def main(sidecars: int, kind: str, seconds: float, progress: float, form: str) -
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
