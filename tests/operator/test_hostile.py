@@ -42,7 +42,7 @@ NAMES = sorted(KINDS)
 # Half of the kinds are played here each time, and the others on one machine; `make test-long` plays all.
 HERE = [name for at, name in enumerate(NAMES) if at // AT_ONCE % 2 == 1]
 ELSEWHERE = [name for name in NAMES if name not in HERE]
-FEW = ["highest-epoch-at-once", "highest-generation", "holds-the-gpus-of-others"]
+FEW = ["highest-epoch", "highest-generation", "holds-the-gpus-of-others"]
 BATCHES = [
     pytest.param(HERE, marks=[pytest.mark.slow], id="here"),
     pytest.param(ELSEWHERE, marks=[pytest.mark.slow, pytest.mark.long], id="elsewhere"),
