@@ -3,9 +3,15 @@
 import pytest
 
 from tests.portal.houses import inhabited
+from tests.web.browsers import find_chromium
 
 
 @pytest.fixture(scope="package")
 def house(control_plane, tmp_path_factory):
     with inhabited(control_plane, tmp_path_factory.mktemp("house")) as house:
         yield house
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    return find_chromium()

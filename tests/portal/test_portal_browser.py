@@ -1,20 +1,12 @@
 """The page of a cluster in a real browser: a user logs in, sees the own jobs, harmless, and logs out."""
 
-import shutil
-
 import pytest
 
 from tests.loops import on_loop
 from tests.portal.houses import BLUE, HOME, READ_JOBS, RED, grant, make_token
 from tests.web.devtools import opened
 
-CHROMIUM = shutil.which("chromium") or ""
-
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.processes,
-    pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on the path"),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 TEXT = "document.getElementById('page').textContent"
 FIELD = "document.querySelector('input[type=password]')"
@@ -53,8 +45,8 @@ async def log_out(page):
 
 
 @on_loop
-async def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, tmp_path):
-    async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
+async def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, chromium, tmp_path):
+    async with opened(chromium, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
         await page.until(f"{FIELD} !== null")
         assert "the token is missing" in await page.evaluate(TEXT)
         await log_in(page, "nonsense")
@@ -85,8 +77,8 @@ async def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, tmp_path
 
 
 @on_loop
-async def test_a_user_who_sees_everything_plays_two_futures(house, tmp_path):
-    async with opened(CHROMIUM, f"{house.address}/#view=whatif", tmp_path / "profile") as page:
+async def test_a_user_who_sees_everything_plays_two_futures(house, chromium, tmp_path):
+    async with opened(chromium, f"{house.address}/#view=whatif", tmp_path / "profile") as page:
         await log_in(page, house.tokens["chief"])
         await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
         await page.evaluate(
@@ -105,9 +97,9 @@ async def test_a_user_who_sees_everything_plays_two_futures(house, tmp_path):
 
 
 @on_loop
-async def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, tmp_path):
+async def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, chromium, tmp_path):
     place = f"#view=jobs&job={RED}%2Fred-runs"
-    async with opened(CHROMIUM, f"{house.address}/{place}", tmp_path / "profile") as page:
+    async with opened(chromium, f"{house.address}/{place}", tmp_path / "profile") as page:
         await log_in(page, house.tokens["red"])
         await page.until(f"{TEXT}.includes('for red-runs')")
         await page.evaluate(f"(() => {{ {HOLD} }})()")
@@ -123,11 +115,11 @@ async def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, 
 
 
 @on_loop
-async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, tmp_path):
+async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, chromium, tmp_path):
     house.api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "guest"}})
     grant(house.api, "Role", RED, "guest", READ_JOBS)
     token = make_token(house.api, "guest")
-    async with opened(CHROMIUM, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
+    async with opened(chromium, f"{house.address}/#view=jobs", tmp_path / "profile") as page:
         await log_in(page, token)
         await page.until(f"{TEXT}.includes('{RED}')")
         await page.evaluate("[...document.querySelectorAll('nav button')].at(1).click()")

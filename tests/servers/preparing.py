@@ -6,18 +6,29 @@ named with its reason; the tests that want it are then skipped, but with ``CI=tr
 """
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
 
 from tests.servers.binaries import KITS, Kit, Unavailable, find_all
 from tests.servers.images import Images
-from tests.servers.packages import ensure_packages
+from tests.servers.packages import ensure_packages, install
 from tests.servers.realnodes import open_room
+
+
+BROWSER = "chromium"
 
 
 def find_kit(kit: Kit) -> str:
     return ", ".join(str(path) for path in find_all(kit).values())
+
+
+def find_browser() -> str:
+    """Find Chromium, or install it."""
+    if shutil.which(BROWSER) is None:
+        install([BROWSER])
+    return shutil.which(BROWSER) or "not on the path"
 
 
 def make_images() -> str:
@@ -34,6 +45,7 @@ def main() -> int:
         for kit in KITS
     }
     if os.geteuid() == 0:
+        wanted["Chromium"] = find_browser
         wanted["images of real nodes"] = make_images
     missing = 0
     for noun, make in wanted.items():
