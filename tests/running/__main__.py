@@ -55,7 +55,7 @@ def run_parts(words: list[str], program: Sequence[str]) -> int:
     kernel.become_subreaper()
     _end_on_signals()
     # A short name, because sockets are below it.
-    with tempfile.TemporaryDirectory(prefix="dljob-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="dj-", ignore_cleanup_errors=True) as folder:
         status = 0
         for name in names if words != ["deep"] else _not_yet_green(names):
             status = run_outside(name, Path(folder), program) or status
@@ -64,7 +64,7 @@ def run_parts(words: list[str], program: Sequence[str]) -> int:
 
 def run_outside(name: str, folder: Path, program: Sequence[str]) -> int:
     """Start the run where nothing can escape from it, and end it when this process is told to end."""
-    home, temporary = folder / name, folder / "tmp"
+    home, temporary = folder / name, folder / "t"
     for place in (folder, home, temporary):
         place.mkdir(exist_ok=True)
         # Users that tests make reach what is theirs below it, and can list nothing.
