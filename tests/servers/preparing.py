@@ -16,7 +16,6 @@ from tests.servers.images import Images
 from tests.servers.packages import ensure_packages, install
 from tests.servers.realnodes import open_room
 
-
 BROWSER = "chromium"
 
 
