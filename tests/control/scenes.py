@@ -25,6 +25,7 @@ from dlcontrol.situation.scene import (
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlsidecar.behaviour.events import (
+    CheckpointDone,
     Event,
     Gone,
     RankEnded,
@@ -142,8 +143,8 @@ def ended(told: Run, code: int | None = 0, signum: int | None = None) -> State:
 
 
 def released(told: Run, by: Stop) -> State:
-    """Told to run once, and to stop then; nothing is left."""
-    return running(told, by, RankEnded(1, told.rank_offset, 0), Gone(1))
+    """Told to run once, and to stop then: it has saved itself and was terminated; nothing is left."""
+    return running(told, by, CheckpointDone(1), RankEnded(1, told.rank_offset, 0), Gone(1))
 
 
 # --- casts ----------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ def test_a_run_tells_each_container_its_part_of_the_whole(hands, place):
         "batch_size": 64,
         "learning_rate_factor": 2.0,
         "world_size": 4,
+        "ended": 0,
     }
     assert calls == [
         (A0, Run(EPOCH, 5, "x", ("0", "1"), rank_offset=0, **whole)),

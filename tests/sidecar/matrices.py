@@ -63,6 +63,7 @@ _PROOFS = {
     Word.GONE_TO_STOP,
     Word.GONE_TO_LEAVE,
     Word.GONE_WELL,
+    Word.GONE_WELL_TO_LEAVE,
     Word.GONE_BADLY,
 }
 

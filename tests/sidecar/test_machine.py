@@ -303,3 +303,64 @@ def test_a_quiet_phase_is_entered_by_the_proof_alone():
         for word, row in rows.items():
             if phase not in QUIET and row.phase in QUIET:
                 assert word.name.startswith("GONE_")
+
+
+# --- an end during a change ---------------------------------------------------------------
+
+
+def knowing(number: int, ended: int | None) -> Told:
+    """A run of a controller that says which end it has seen."""
+    return Told(replace(run(number), ended=ended))
+
+
+ENDS = (RankEnded(1, 0, 0), RankEnded(1, 1, 0))
+CHANGES = {
+    "the request came before the end": (*BEGUN, knowing(2, 0), *ENDS),
+    "the request found no process": (*BEGUN, knowing(2, 0), *ENDS, CheckpointFailed(1, PROBLEM)),
+    "the run came before the proof": (*BEGUN, *ENDS, knowing(2, 0)),
+    "one rank ended before the request": (*BEGUN, ENDS[0], knowing(2, 0), ENDS[1]),
+}
+
+
+def test_a_training_that_ended_well_during_a_change_is_not_started_again():
+    for name, events in CHANGES.items():
+        ended = after(*events, Gone(1))
+        assert ended.phase is Phase.EXITED, name
+        assert done(*events, Gone(1)) == [], name
+
+
+def test_a_run_that_was_sent_before_the_end_was_seen_starts_nothing_and_the_next_one_does():
+    late = after(*ENDED_WELL, knowing(2, 0))
+    assert late.phase is Phase.EXITED
+    assert react(late, knowing(3, 1)).machine.phase is Phase.STARTING
+    # The author of the run that waits may hear of the end later, too.
+    assert react(late, knowing(2, 1)).machine.phase is Phase.STARTING
+
+
+def test_a_controller_that_knows_of_no_ends_is_obeyed_as_before():
+    assert after(*BEGUN, Told(run(2)), *ENDS, Gone(1)).phase is Phase.STARTING
+    assert after(*ENDED_WELL, Told(run(2))).phase is Phase.STARTING
+
+
+def test_a_stop_or_a_leave_during_the_end_shows_that_the_training_ended_well():
+    for leaves in (False, True):
+        told = Told(replace(stop(2), leave=leaves))
+        events = (*BEGUN, told, *ENDS, Gone(1))
+        assert after(*events).phase is Phase.EXITED
+        assert done(*events) == ([Leave] if leaves else [])
+
+
+def test_a_training_that_exits_because_it_has_saved_itself_is_started_again():
+    """By its end it confirms the checkpoint, as with ``confirm: exit``."""
+    saved = (*BEGUN, knowing(2, 0), *ENDS, CheckpointDone(1), Gone(1))
+    assert after(*saved).phase is Phase.STARTING
+
+
+def test_a_training_that_is_terminated_and_exits_well_is_started_again():
+    events = (*BEGUN, knowing(2, 0), CheckpointTimedOut(1), *ENDS, Gone(1))
+    assert after(*events).phase is Phase.STARTING
+
+
+def test_a_training_that_failed_in_a_rank_during_a_change_is_not_done():
+    events = (*BEGUN, knowing(2, 0), RankEnded(1, 0, 0), RankEnded(1, 1, 3), Gone(1))
+    assert after(*events).phase is Phase.STARTING

@@ -46,6 +46,7 @@ from dlcontrol.situation.scene import (
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName, Placement
 from dlwire.messages import Peer, Run, Stop, Target
+from dlwire.messages import Phase as SideCarPhase
 
 LONGEST_REASON = 1024
 
@@ -199,6 +200,8 @@ class Commander:
                 rendezvous_port=port,
                 batch_size=entry.status.batch_size or job.training.batch_size,
                 learning_rate_factor=_learning_rate_factor(entry),
+                # Judged before this decision, so what ended there is known not to be the end of the job.
+                ended=state.held_generation if state.phase is SideCarPhase.EXITED else 0,
                 reason=entry.status.message[:LONGEST_REASON],
             )
             offset += counts[part.node]

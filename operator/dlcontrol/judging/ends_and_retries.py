@@ -38,6 +38,8 @@ class Case:
         self.seats = [seat for seat in self.all_seats if not seat.has_ended]
         self.latest = Latest(scene, entry)
         self.started = self.latest.seats
+        self.last = Latest(scene, entry, with_ended=True)
+        """The same, with the pods that have ended since: how their processes ended counts all the same."""
 
     @property
     def trains(self) -> bool:

@@ -43,13 +43,20 @@ def describe_end(job: Job, status: Status, *, seats: Sequence[Seat]) -> Ending:
         return Ending("Finished", "its training finished")
     if not status.iteration and not any(_has_reported(state) for state in _states(seats)):
         return Ending("Finished", f"its training finished; {_why_unreported(job, seats)}")
-    last = status.iteration
-    interval = max((state.progress.interval for state in _states(seats)), default=0)
-    is_done = last + interval >= total if interval else last >= NEARLY * total
-    if job.training.target is not None or is_done:
+    if job.training.target is not None or has_done_all(job, status, seats=seats):
         return Ending("Finished", "its training finished")
+    last = status.iteration
     message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
     return Ending(ENDED_EARLY, message)
+
+
+def has_done_all(job: Job, status: Status, *, seats: Sequence[Seat]) -> bool:
+    """Whether it came so far, by its own reports, that nothing is left to train."""
+    total, last = job.training.iterations, status.iteration
+    if total is None or not last:
+        return False
+    interval = max((state.progress.interval for state in _states(seats)), default=0)
+    return last + interval >= total if interval else last >= NEARLY * total
 
 
 def _has_reported(state: State) -> bool:
@@ -65,6 +72,11 @@ def _why_unreported(job: Job, seats: Sequence[Seat]) -> str:
     return f"how far it came is not known, because {why}"
 
 
+def has_reported_all(job: Job, status: Status) -> bool:
+    """Whether it reported its last iteration: less may be what a checkpoint was made of."""
+    return job.training.iterations is not None and status.iteration >= job.training.iterations
+
+
 def ended_well(seats: Iterable[Seat]) -> list[Seat]:
     """Those whose processes all ended by themselves, as they should."""
     return [
@@ -72,6 +84,26 @@ def ended_well(seats: Iterable[Seat]) -> list[Seat]:
         for seat in seats
         if seat.state is not None and seat.state.released and seat.phase is Phase.EXITED
     ]
+
+
+def ended_with_zero(seats: Iterable[Seat]) -> list[Seat]:
+    """
+    Those whose processes all ended with status 0, by themselves or because they were asked to save themselves or to end.
+
+    That alone does not say whether the training was done: a training that saves itself and exits ends like this too.
+    """
+    return [
+        seat
+        for seat in seats
+        if seat.state is not None
+        and seat.state.released
+        and seat.phase in _ENDED
+        and seat.state.processes
+        and all(process.exit_code == 0 for process in seat.state.processes)
+    ]
+
+
+_ENDED = frozenset({Phase.EXITED, Phase.STOPPED})
 
 
 def find_missing_command(failed: Sequence[Seat]) -> Problem | None:

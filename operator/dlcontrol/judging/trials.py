@@ -121,6 +121,12 @@ def find_ended(started: Iterable[Seat]) -> str:
     return ""
 
 
+def has_saved(seats: Iterable[Seat]) -> bool:
+    """Whether the checkpoint of the trial in which they ended was confirmed."""
+    trials = [seat.state.trial for seat in seats if seat.state is not None]
+    return any(trial is not None and trial.saving is Saving.CONFIRMED for trial in trials)
+
+
 def find_frozen(started: Iterable[Seat]) -> str:
     """Say that a training stands still since its trial, if it does; empty if not."""
     for seat in started:

@@ -20,14 +20,14 @@ from dlwire.messages import Run
 class Latest:
     """That of one job, in one scene."""
 
-    def __init__(self, scene: Scene, entry: Entry) -> None:
+    def __init__(self, scene: Scene, entry: Entry, *, with_ended: bool = False) -> None:
         self._scene = scene
         self._entry = entry
         self._status = entry.status
         self._present = [
             seat for seat in scene.seats_of(entry.job.id).values() if not seat.has_ended
         ]
-        self.seats = scene.latest_start(entry.job.id)
+        self.seats = scene.latest_start(entry.job.id, with_ended=with_ended)
         """The nodes of the process set, also where it has ended."""
         self.generation = self.seats[0].start if self.seats else 0
         """0: as far as the controller knows, the job never started."""

@@ -345,9 +345,10 @@ class Scene:
         is_back = seat.pod.phase is PodPhase.UP and not seat.is_known and not seat.untrusted
         return is_back and self.now - seat.contact.since < SILENT_S
 
-    def latest_start(self, job: JobId) -> list[Seat]:
-        """The pods in which the job's processes last started, also those that have ended."""
-        present = [seat for seat in self.seats_of(job).values() if not seat.has_ended]
+    def latest_start(self, job: JobId, *, with_ended: bool = False) -> list[Seat]:
+        """The pods in which the job's processes last started; of pods that have ended only ``with_ended``."""
+        seats = self.seats_of(job).values()
+        present = [seat for seat in seats if with_ended or not seat.has_ended]
         latest = max((seat.start for seat in present), default=0)
         return [seat for seat in present if 0 < latest == seat.start]
 

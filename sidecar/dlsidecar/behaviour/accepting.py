@@ -54,12 +54,12 @@ def is_hurried(target: Target, known: Target) -> bool:
 
 
 def says_the_same(one: Target, other: Target) -> bool:
-    """Whether two targets differ in nothing but the leader, the reason, the announced next start and the trial."""
+    """Whether two targets differ in nothing but the leader, the reason, the next start, the trial and the end that is known."""
     other = replace(other, epoch=one.epoch, reason=one.reason)
     if isinstance(one, Stop) and isinstance(other, Stop):
         other = replace(other, coming=one.coming)
     if isinstance(one, Run) and isinstance(other, Run):
-        other = replace(other, trial=one.trial)
+        other = replace(other, trial=one.trial, ended=one.ended)
     return one == other
 
 
@@ -69,7 +69,9 @@ def stamped_by(machine: Machine, target: Target) -> Machine:
     stamped = replace(known, epoch=target.epoch, installation=machine.installation)
     if isinstance(stamped, Run) and isinstance(target, Run):
         # One that was said before the latest may come after it, and takes no trial back.
-        stamped = replace(stamped, trial=max(stamped.trial, target.trial))
+        ends = [end for end in (stamped.ended, target.ended) if end is not None]
+        trial = max(stamped.trial, target.trial)
+        stamped = replace(stamped, trial=trial, ended=max(ends, default=None))
         if machine.run == known:
             return replace(machine, target=stamped, run=stamped)
     return replace(machine, target=stamped)

@@ -127,17 +127,28 @@ def _told(machine: Machine, target: Target) -> Reaction:
         machine = replace(machine, installation=target.installation)
     known = machine.target
     if known is not None and says_the_same(target, known):
-        return _try(Reaction(stamped_by(machine, target)))
+        return _try(_start_again(stamped_by(machine, target)))
     if known is not None and is_hurried(known, target):
         # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
+    if not machine.may_start:
+        # The training may have been done: the author of this run has not seen its end.
+        return Reaction(machine)
     reaction = _step(machine, _word_for_change(machine))
     coming = target.processes if isinstance(target, Run) else target.coming
     if machine.released or not coming or machine.is_leaving:
         return reaction
     # Last, because what lives now is to be saved first.
     return reaction._replace(actions=(*reaction.actions, Prepare(coming)))
+
+
+def _start_again(machine: Machine) -> Reaction:
+    """Start the run that waits after a good end, once its author says that it knows of the end."""
+    waits = machine.phase is Phase.EXITED and machine.target != machine.run
+    if waits and machine.may_start and isinstance(machine.target, Run) and not machine.is_leaving:
+        return _step(machine, Word.RUN)
+    return Reaction(machine)
 
 
 def _try(reaction: Reaction) -> Reaction:
@@ -161,6 +172,8 @@ def _word_for_change(machine: Machine) -> Word:
 
 
 def _word_for_gone(machine: Machine) -> Word:
+    if machine.has_ended_well:
+        return Word.GONE_WELL_TO_LEAVE if machine.is_leaving else Word.GONE_WELL
     if machine.is_leaving:
         return Word.GONE_TO_LEAVE
     if isinstance(machine.target, Stop):
@@ -190,7 +203,7 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     attempt = machine.attempt + 1
     started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
-    started = replace(started, culprit=None, trial=Trial())
+    started = replace(started, culprit=None, is_finished=False, trial=Trial())
     return started, (StartProcesses(machine.target, attempt),)
 
 
@@ -276,8 +289,15 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
         machine = replace(machine, trial=replace(machine.trial, ended=True))
     assert machine.run is not None
     if len(machine.ended) == machine.run.processes:
+        # A process that ends in Stopping was terminated, or follows a failure.
+        is_finished = machine.phase in _UNTOUCHED and all(end.is_well for end in machine.ended)
+        machine = replace(machine, is_finished=is_finished)
         return _step(machine, Word.ALL_ENDED)
     return _step(machine, Word.RANK_ENDED if event.is_well else Word.RANK_FAILED)
+
+
+_UNTOUCHED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.CHECKPOINTING})
+"""The phases in which no process has been terminated."""
 
 
 def _failure(event: RankEnded) -> Problem:

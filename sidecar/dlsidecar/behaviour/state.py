@@ -51,6 +51,8 @@ class Machine:
     """Why the latest attempt did not end well, unless it was ended by us."""
     culprit: RankEnded | None = None
     """The first rank of the latest attempt that ended badly and by itself; the others followed."""
+    is_finished: bool = False
+    """Whether all ranks of the latest attempt ended well, and before any of them was terminated."""
     saving: Saving | None = Saving.NONE
     """How the latest checkpoint went; None while it is under way."""
     saving_problem: Problem | None = None
@@ -84,6 +86,26 @@ class Machine:
     def is_trying(self) -> bool:
         """Whether a trial of a checkpoint is under way."""
         return self.trial.number > 0 and self.trial.saving is Saving.NONE
+
+    @property
+    def has_ended_well(self) -> bool:
+        """
+        Whether the training is over, also when a newer command waits: it ended by itself, without a checkpoint.
+
+        A controller that is older than this rule would wait for its run for ever, so its run starts as before.
+        """
+        if not self.is_finished or self.saving is Saving.CONFIRMED:
+            return False
+        target = self.target
+        return not isinstance(target, Run) or target == self.run or target.ended is not None
+
+    @property
+    def may_start(self) -> bool:
+        """Whether the run that is declared was declared by an author that knows how the latest one ended."""
+        if self.phase is not Phase.EXITED or self.run is None:
+            return True
+        target = self.target
+        return not isinstance(target, Run) or target.ended in (None, self.run.generation)
 
     @property
     def has_trial_to_make(self) -> bool:

@@ -35,6 +35,7 @@ class Word(Enum):
     GONE_TO_STOP = "all gone, as declared"
     GONE_TO_LEAVE = "all gone, leaving"
     GONE_WELL = "all gone by themselves"
+    GONE_WELL_TO_LEAVE = "all gone by themselves, leaving"
     GONE_BADLY = "all gone after a failure"
 
 
@@ -128,6 +129,7 @@ TABLE: Mapping[Phase, Mapping[Word, Row]] = MappingProxyType(
             Word.GONE_TO_STOP: Row(Phase.STOPPED),
             Word.GONE_TO_LEAVE: Row(Phase.STOPPED, (Verb.LEAVE,)),
             Word.GONE_WELL: Row(Phase.EXITED),
+            Word.GONE_WELL_TO_LEAVE: Row(Phase.EXITED, (Verb.LEAVE,)),
             Word.GONE_BADLY: Row(Phase.FAILED),
         },
         Phase.STOPPED: _quiet(Phase.STOPPED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Union
 
-from dlwire.kinds import Each, Either, Flag, Nested, Number, Text, Whole, Wrong, wire
+from dlwire.kinds import Each, Either, Flag, Maybe, Nested, Number, Text, Whole, Wrong, wire
 from dlwire.messages.limits import (
     GPU_ID,
     HOST,
@@ -72,6 +72,10 @@ class Run:
     trial: int = field(default=0, metadata=wire(Whole()))
     """Which trial of its checkpoint the training shall have made in this start; 0 for none. A higher
     number may be said later in the same term, because no process is started or ended for it."""
+    ended: int | None = field(default=None, metadata=wire(Maybe(Whole())))
+    """The generation of the start whose good end its author has seen here; 0 for none. A training that ended by itself and well
+    is started again only by a run that names its generation, because a run that was sent before may be for a job that is
+    done. It may be said later in the same term. Absent from a controller that is older than this field."""
     reason: str = field(default="", metadata=wire(Text()))
     """Why, in words for people; it goes into the log."""
     installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))

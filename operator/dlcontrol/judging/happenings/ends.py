@@ -1,5 +1,6 @@
 """Whether a job has ended: well, by its target or deadline, or because a trial of its checkpoint went wrong."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcontrol.judging import trials
@@ -9,7 +10,12 @@ from dlcontrol.judging.exits import (
     Ending,
     describe_end,
     ended_well,
+    ended_with_zero,
+    has_done_all,
+    has_reported_all,
 )
+from dlcontrol.situation.process_sets import Latest
+from dlcontrol.situation.scene import Seat
 from dlcore.lifecycle import Event
 
 
@@ -19,8 +25,7 @@ def judge_end_by_trial(case: Case) -> bool:
     if not what or case.latest.generation <= case.status.broken:
         return False
     case.follow_progress()
-    total = case.job.training.iterations
-    if total is not None and case.status.iteration >= total:
+    if _has_finished(case):
         return False  # It was done, too.
     _start_after_trial(case, "EndedByTrial", what)
     return True
@@ -41,16 +46,37 @@ def _start_after_trial(case: Case, reason: str, what: str) -> None:
 
 
 def judge_finish(case: Case) -> bool:
-    """Whether all processes of its latest start ended by themselves, and well."""
-    well = ended_well(case.started)
-    if not well or len(well) < len(case.started) or len(well) < case.latest.containers:
+    """Whether all processes of its latest start ended well, also when they were asked to end meanwhile."""
+    last = case.last
+    if not last.seats or not _all_ended(last, ended_with_zero(last.seats)):
         return False
     case.follow_progress()
-    ending = describe_end(case.job, case.status, seats=case.started)
+    if not _all_ended(last, ended_well(last.seats)):
+        # Some were asked to end. A training that exits when it has saved itself looks the same, so its count decides.
+        if not has_reported_all(case.job, case.status):
+            return False
+        case.end(Event.FINISHED, "Finished", "its training finished", exit_code=0)
+        return True
+    ending = describe_end(case.job, case.status, seats=last.seats)
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
         return _fails_by_ending(case, ending)
     case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
     return True
+
+
+def _all_ended(last: Latest, ended: Sequence[Seat]) -> bool:
+    return len(ended) >= max(len(last.seats), last.containers)
+
+
+def _has_finished(case: Case) -> bool:
+    """Whether a training that ended in its trial had done everything, and did not end because it was asked to save itself."""
+    last = case.last
+    if not _all_ended(last, ended_well(last.seats)):
+        return False
+    if trials.has_saved(last.seats):
+        # One that exits when it has saved itself ends like this, too.
+        return has_reported_all(case.job, case.status)
+    return has_done_all(case.job, case.status, seats=last.seats)
 
 
 def _fails_by_ending(case: Case, ending: Ending) -> bool:

@@ -77,8 +77,10 @@ def _may_be(state: State, told: Commanded) -> bool:
         return state.target.leave == told.target.leave or not told.is_exact
     target = state.target
     if isinstance(target, Run) and isinstance(told.target, Run):
-        # A trial may be asked for later in the same term, and the reason is for people.
-        target = replace(target, trial=told.target.trial, reason=told.target.reason)
+        # A trial may be asked for later in the same term, the reason is for people, and an older SideCar does not know of ends.
+        target = replace(
+            target, trial=told.target.trial, reason=told.target.reason, ended=told.target.ended
+        )
     return not told.is_exact or target == told.target
 
 

@@ -1,0 +1,89 @@
+"""A job whose training ended well is done, whatever was asked of it meanwhile, and is not started again."""
+
+from dataclasses import replace
+from typing import Any
+
+from dlcontrol.judging.judging import judge
+from dlcontrol.situation.ports import PodPhase
+from dlcontrol.situation.status import Status
+from dlcore.model import Phase, Training
+from dlcore.model.jobs import Progress as Source
+from dlsidecar.behaviour.events import (
+    CheckpointDone,
+    CheckpointTimedOut,
+    Event,
+    Gone,
+    RankEnded,
+    Started,
+)
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Progress, Saving, State, Target, Trial
+from tests.control.scenes import Sat, after, cast, make_scene, run, stop
+
+TOTAL = Training(iterations=1000)
+ALL = Progress(iteration=1000, begun=True)
+LAST_REPORT = Progress(iteration=960, begun=True, interval=40)
+SOME = Progress(iteration=340, begun=True, interval=40)
+LOG = Source(log=r"step (?P<iteration>\d+)")
+BEGUN = (run(5, 0), Started(1))
+ENDED = (RankEnded(1, 0, 0), Gone(1))
+
+
+def judged(sat: Sat | State, holds: dict[str, list[int]] | None, **rest: Any) -> Status:
+    given: dict[str, Any] = {
+        "training": TOTAL,
+        "progress": LOG,
+        "generation": 5,
+        "running": 5,
+        "containers": 1,
+    }
+    scene = make_scene(cast("a", holds, seats={"n0": sat}, **(given | rest)))
+    [verdict] = judge(scene).values()
+    return verdict.status
+
+
+def test_an_end_before_a_stop_took_effect_is_the_end_of_the_job():
+    stopped = after(*BEGUN, stop(6), *ENDED, progress=LAST_REPORT)
+    assert stopped.phase is SideCarPhase.EXITED
+    for phase, suspend in (
+        (Phase.SUSPENDED, True),
+        (Phase.SUSPENDED, False),
+        (Phase.QUEUED, False),
+    ):
+        after_it = judged(stopped, None, phase=phase, suspend=suspend)
+        assert after_it.phase is Phase.COMPLETED, (phase, suspend)
+
+
+def test_a_pod_that_has_left_and_ended_still_says_how_its_training_ended():
+    """As with ``recreate``, a preemption or a drain."""
+    left = after(*BEGUN, stop(6, leave=True), *ENDED, progress=ALL)
+    assert (left.phase, left.leaving) == (SideCarPhase.EXITED, True)
+    ended = Sat(left, phase=PodPhase.ENDED)
+    assert judged(ended, None, phase=Phase.QUEUED).phase is Phase.COMPLETED
+
+
+def test_an_end_that_may_be_the_answer_to_a_stop_is_judged_by_the_count():
+    """The training was terminated, or it exits when it has saved itself."""
+    ends: dict[str, tuple[Event | Target, ...]] = {
+        "terminated": (stop(6), CheckpointTimedOut(1), *ENDED),
+        "saved by its end": (stop(6), RankEnded(1, 0, 0), CheckpointDone(1), Gone(1)),
+    }
+    for name, events in ends.items():
+        stopped = after(*BEGUN, *events, progress=ALL)
+        assert stopped.phase is SideCarPhase.STOPPED, name
+        assert judged(stopped, None, phase=Phase.SUSPENDED).phase is Phase.COMPLETED, name
+        # A checkpoint may have been made between the last report and the end.
+        before = replace(stopped, progress=LAST_REPORT)
+        assert judged(before, None, phase=Phase.SUSPENDED).phase is Phase.QUEUED, name
+
+
+def test_an_end_in_its_trial_counts_by_the_last_report_and_the_interval():
+    state = after(*BEGUN, *ENDED, progress=LAST_REPORT)
+    unconfirmed = Trial(1, saving=Saving.FAILED, ended=True)
+    done = judged(replace(state, trial=unconfirmed), {"n0": [0]})
+    assert done.phase is Phase.COMPLETED
+    early = judged(replace(state, trial=unconfirmed, progress=SOME), {"n0": [0]})
+    assert (early.phase, early.restarts) == (Phase.INITIALIZED, 1)
+    # It has saved itself and has ended, so the last report may be older than its end.
+    confirmed = Trial(1, saving=Saving.CONFIRMED, ended=True)
+    assert judged(replace(state, trial=confirmed), {"n0": [0]}).phase is Phase.INITIALIZED
