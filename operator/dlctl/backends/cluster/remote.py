@@ -25,7 +25,6 @@ from dlkube.resources import PODS
 
 PROTOCOL: Final = "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
-GOODBYE_S: Final = 0.1
 BLOCK: Final = 1 << 14
 
 
@@ -49,9 +48,8 @@ async def execute(api: ApiServer, place: Place, *, command: Sequence[str]) -> in
         with _passing_on(connection) if is_terminal else contextlib.nullcontext():
             return await _listen(connection)
     finally:
+        # The client aborts what is left of the connection when it is closed itself.
         await connection.close()
-        # The goodbyes of TLS come after that, and nothing tells when they have been said.
-        await asyncio.sleep(GOODBYE_S)
 
 
 async def _listen(connection: aiohttp.ClientWebSocketResponse) -> int:
