@@ -86,9 +86,12 @@ class Connector(aiohttp.TCPConnector):
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         made = await super()._create_connection(req, traces, timeout)
-        if made.transport is not None:
-            # aiohttp may forget it before its socket is closed. The event loop has it until then.
-            self._transports.add(made.transport)
+        # aiohttp closes the TLS transport of a broken answer twice. At the second time asyncio takes its socket from it,
+        # and its `abort` does nothing. The transport below keeps the socket, and the event loop has it until its end.
+        tls = getattr(made.transport, "_ssl_protocol", None)
+        transport = getattr(tls, "_transport", made.transport)
+        if transport is not None:
+            self._transports.add(transport)
         return made
 
     async def close(self, *, abort_ssl: bool = False) -> None:

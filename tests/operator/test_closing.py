@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from dlkube import access
-from dlkube.client import ApiServer
+from dlkube.client import ApiServer, Unreachable
 from dlkube.resources import NODES
 from tests.servers.authority import Authority, write_kubeconfig
 
@@ -22,6 +24,8 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n"
 """An answer that goes on, such as a watch or a log."""
+BROKEN = BEGUN + b"none\r\n"
+"""An answer whose next block has no length, so that the client cuts it short."""
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 """An answer after which the connection is not used again."""
 
@@ -82,4 +86,11 @@ def test_a_stream_that_is_broken_off_leaves_no_connection_open(tmp_path: Path) -
 def test_a_connection_that_is_not_used_again_is_not_left_open(tmp_path: Path) -> None:
     with serving(LAST, tmp_path) as kubeconfig:
         assert ask(lambda api: api.get(NODES, "n1"), kubeconfig) == {}
+        gc.collect()
+
+
+def test_an_answer_that_is_cut_short_leaves_no_connection_open(tmp_path: Path) -> None:
+    with serving(BROKEN, tmp_path) as kubeconfig:
+        with pytest.raises(Unreachable):
+            ask(lambda api: api.get(NODES, "n1"), kubeconfig)
         gc.collect()
