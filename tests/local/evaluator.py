@@ -1,9 +1,13 @@
 """
-A training that evaluates after its last step, and exports its result once. Runs without the project.
+A training for :mod:`tests.local.test_ending_in_changes`, whose end takes time. Runs without the project.
 
-``evaluator.py FOLDER JOURNAL ITERATIONS SECONDS [EVERY]``. It saves itself when a step sees that SIGUSR1 asked for it, reports each
-EVERY steps, and evaluates for so many seconds, in which it answers no signal. The journal says ``begins N``, ``evaluates`` and
-``done``; the export fails where there is one already.
+``evaluator.py MANNER CHECKPOINT JOURNAL ITERATIONS EACH``. The handler of its checkpoint only sets a flag, which the
+loop reads after each step. The journal says ``begins N`` for each start, with the iteration that it goes on at, ``saves N``,
+``evaluates``, ``asked`` when something asks it to save itself or to end during the evaluation, and ``done``.
+
+saves: saves itself when asked, and trains on. evaluates: the same; after its last step it evaluates until something asks
+it to save itself or to end, which it ignores, and a moment longer; at most for a few seconds. unread: waits before its last step until it is
+asked to save itself, and does not read that. exits: saves itself when asked, and ends with status 0.
 """
 
 import json
@@ -13,37 +17,77 @@ import signal
 import sys
 import time
 
-FOLDER, JOURNAL, ITERATIONS, SECONDS = sys.argv[1:5]
-EVERY = int(sys.argv[5]) if len(sys.argv) > 5 else 1
-CHECKPOINT = pathlib.Path(FOLDER) / "state.json"
-WANTED: list[bool] = []
+MANNER, CHECKPOINT, JOURNAL = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+ITERATIONS, EACH = int(sys.argv[4]), int(sys.argv[5])
+"""EACH: a line of the log tells of this number of steps."""
+STEP_S, TICK_S = 0.01, 0.05
+MOST_S = 4.0
+"""An evaluation of which nothing is asked ends after this."""
+MOMENT_S = 1.0
+WAITS_S = 60.0
+"""For how long ``unread`` waits to be asked; no law of ours."""
+WANTED: list[int] = []
+
+
+def load():
+    return json.loads(CHECKPOINT.read_text())["iteration"] if CHECKPOINT.exists() else 0
 
 
 def save(iteration):
-    fresh = CHECKPOINT.with_name("state.json.tmp")
-    fresh.write_text(json.dumps({"iteration": iteration}))
-    fresh.rename(CHECKPOINT)
+    part = CHECKPOINT.with_name("part")
+    part.write_text(json.dumps({"iteration": iteration}))
+    part.rename(CHECKPOINT)
+
+
+def wait(most):
+    """Wait until something is asked of it; return whether that was so."""
+    until = time.monotonic() + most
+    while not WANTED and time.monotonic() < until:
+        time.sleep(TICK_S)
+    return bool(WANTED)
+
+
+def train(iteration, say):
+    """Return whether it has done everything."""
+    while iteration < ITERATIONS:
+        time.sleep(STEP_S)
+        if MANNER == "unread" and iteration == ITERATIONS - 1:
+            wait(WAITS_S)
+        iteration += 1
+        if iteration % EACH == 0:
+            os.write(1, f"step {iteration}\n".encode())
+        if WANTED and MANNER != "unread":
+            WANTED.clear()
+            save(iteration)
+            say(f"saves {iteration}")
+            if MANNER == "exits":
+                return False
+    return True
+
+
+def evaluate(say):
+    signal.signal(signal.SIGTERM, lambda number, _: WANTED.append(number))
+    WANTED.clear()
+    say("evaluates")
+    if wait(MOST_S):
+        say("asked")
+        # A sleep goes on after a signal.
+        time.sleep(MOMENT_S)
 
 
 def main():
-    signal.signal(signal.SIGUSR1, lambda *_: WANTED.append(True))
+    signal.signal(signal.SIGUSR1, lambda number, _: WANTED.append(number))
     journal = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    iteration = json.loads(CHECKPOINT.read_text())["iteration"] if CHECKPOINT.exists() else 0
-    os.write(journal, f"begins {iteration}\n".encode())
-    while iteration < int(ITERATIONS):
-        time.sleep(0.02)
-        iteration += 1
-        if iteration % EVERY == 0:
-            os.write(1, f"step {iteration}\n".encode())
-        if WANTED:
-            WANTED.clear()
-            save(iteration)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.write(journal, b"evaluates\n")
-    for _ in range(int(float(SECONDS) * 10)):
-        time.sleep(0.1)
-    os.close(os.open(f"{JOURNAL}.export", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    os.write(journal, b"done\n")
+
+    def say(line):
+        os.write(journal, f"{line}\n".encode())
+
+    iteration = load()
+    say(f"begins {iteration}")
+    if train(iteration, say):
+        if MANNER == "evaluates":
+            evaluate(say)
+        say("done")
 
 
 main()

@@ -28,6 +28,8 @@ from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, Saving, State, Trial
 
+NOT_CONFIRMED = "CheckpointNotConfirmed"
+"""The news that a trial was in vain."""
 HANGS = "TrainingHangs"
 """The problem that a SideCar reports when a training has stood still for long."""
 _FIRST_PAUSE_S = 60.0
@@ -108,7 +110,7 @@ def _judge(
     why = failed.message or failed.saving.value
     again = f"it is tried again in {pause_after(status):.0f} s"
     message = f"its checkpoint was tried while it trained, and not confirmed: {why}; {again}"
-    return status, (News("CheckpointNotConfirmed", message, warning=True),)
+    return status, (News(NOT_CONFIRMED, message, warning=True),)
 
 
 def find_ended(started: Iterable[Seat]) -> str:

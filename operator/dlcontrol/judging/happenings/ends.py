@@ -55,13 +55,19 @@ def judge_finish(case: Case) -> bool:
         # Some were asked to end. A training that exits when it has saved itself looks the same, so its count decides.
         if not has_reported_all(case.job, case.status):
             return False
-        case.end(Event.FINISHED, "Finished", "its training finished", exit_code=0)
+        _finish(case, Ending("Finished", "its training finished"))
         return True
     ending = describe_end(case.job, case.status, seats=last.seats)
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
         return _fails_by_ending(case, ending)
-    case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
+    _finish(case, ending)
     return True
+
+
+def _finish(case: Case, ending: Ending) -> None:
+    # A training that was done did not answer the trial in which it ended, and there is nothing in it to mend.
+    case.news[:] = [news for news in case.news if news.reason != trials.NOT_CONFIRMED]
+    case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
 
 
 def _all_ended(last: Latest, ended: Sequence[Seat]) -> bool:
