@@ -38,6 +38,7 @@ from dlcontrol.situation.ports import (
 )
 from dlcontrol.situation.quarantine import Asides
 from dlcontrol.situation.scene import (
+    NO_CONTACT,
     Begun,
     Contact,
     Scene,
@@ -293,7 +294,9 @@ class Hands:
         self, entries: Mapping[JobId, Entry], addresses: Mapping[PodKey, Address], *, now: float
     ) -> None:
         """Speak to these SideCars and to no others, and remember nothing of what is gone."""
+        last: dict[PodKey, Contact] = {}
         for key in self._followed.keys() - addresses.keys():
+            last[key] = self._dialer.contact(key)
             self._dialer.forget(key)
         for key, address in addresses.items():
             if self._followed.get(key) != address:
@@ -302,7 +305,9 @@ class Hands:
         booked = {(job, pod) for job, entry in entries.items() for pod in entry.status.pods}
         absent = {PodKey(job, pod.node) for job, pod in booked} - addresses.keys()
         # While a pod has no address, its silence counts from the cycle that first saw it so.
-        self._absent = {key: self._absent.get(key) or Absence(now) for key in absent}
+        self._absent = {
+            key: self._absent.get(key) or Absence(now, last.get(key, NO_CONTACT)) for key in absent
+        }
         self._requests.keep(booked, entries)
         self._commander.keep(booked, entries.keys())
 

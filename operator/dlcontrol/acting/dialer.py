@@ -30,11 +30,18 @@ class Dialer(Protocol):
 
 
 class Absence:
-    """That a pod cannot be dialled."""
+    """
+    That a pod cannot be dialled.
 
-    def __init__(self, since: float) -> None:
+    Of a SideCar that has left, the last report is kept: it says how the training ended, and no other report can follow it.
+    """
+
+    def __init__(self, since: float, last: Contact = NO_CONTACT) -> None:
         self._since = since
-        self._known, self._shown = NO_CONTACT, replace(NO_CONTACT, since=since)
+        state = last.state
+        has_left = state is not None and state.leaving and state.released
+        heard = last if has_left else NO_CONTACT
+        self._known, self._shown = NO_CONTACT, replace(heard, reachable=False, since=since)
 
     def show(self, known: Contact) -> Contact:
         """Return what is known of its SideCar, marked as unreachable; equal knowledge gives the same object."""
