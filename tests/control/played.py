@@ -95,7 +95,10 @@ class Course:
     total: int
     iteration: int = 0
     saved: int = 0
+    evaluates_seconds: float = 0.0
+    """How long it does something else after its last step, of which it saves nothing."""
     is_done: bool = False
+    """Whether its latest start has said so."""
     moved_at: float = 0.0
     crashes_at: list[int] = field(default_factory=list)
     """Iterations at which it crashes, once each."""
@@ -118,6 +121,8 @@ class Temper:
     start_seconds: tuple[float, float] = (0.1, 1.0)
     save_seconds: tuple[float, float] = (0.1, 2.0)
     end_seconds: tuple[float, float] = (0.0, 1.0)
+    leave_seconds: tuple[float, float] = (0.0, 2.0)
+    """How long a pod takes to end whose SideCar leaves."""
     carry_seconds: tuple[float, float] = (0.001, 0.05)
     dawdle_seconds: tuple[float, float] = (1.0, 60.0)
 
@@ -145,6 +150,11 @@ class World:
         self.log: deque[str] = deque(maxlen=400)
         self.listeners: list[Callable[[PlayedPod], None]] = []
         self.records = 0
+        self.forgives_leaving = True
+        """
+        Whether a training may begin again whose SideCar left after its end: a controller that dies, or does not hear of the end before
+        the pod is gone, has no other witness of it.
+        """
         self.unkept: dict[JobId, str] = {}
         """Jobs whose status is not taken, and why."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -182,9 +192,11 @@ class World:
 
     # --- users
 
-    def submit(self, job: Job, *, iterations: int | None = None) -> None:
+    def submit(
+        self, job: Job, *, iterations: int | None = None, evaluates_seconds: float = 0.0
+    ) -> None:
         total = iterations if iterations is not None else job.training.iterations or 100
-        self.courses[job.id] = Course(total)
+        self.courses[job.id] = Course(total, evaluates_seconds=evaluates_seconds)
         order = 1 + max((entry.order for entry in self.entries.values()), default=0)
         status = Status(submitted_at=self.now)
         self.entries[job.id] = Entry(job, order, status, spec_generation=1)
@@ -286,6 +298,7 @@ class World:
         course = self.courses[processes.job]
         if self.witness.is_first_of(processes):
             course.iteration = course.saved
+            course.is_done = False
 
     def processes_end(self, processes: Processes) -> None:
         self.note(
@@ -294,6 +307,8 @@ class World:
         self.witness.see_end(processes)
 
     def try_to_save(self, processes: Processes) -> bool:
+        if processes.is_evaluating:
+            return False  # It does not look any more whether it is asked.
         if processes.hang or self.fails("checkpoint") or not self.witness.is_whole(processes):
             processes.is_spoilt = True
             return False
@@ -309,8 +324,10 @@ class World:
 
     def has_left(self, container: Container) -> None:
         pod = self._pod_with(container)
+        if container.processes is not None and self.forgives_leaving:
+            self.witness.excuse(container.processes)
         if pod is not None:
-            self.later(0.0, 2.0, lambda: self.end_pod(pod))
+            self.later(*self.temper.leave_seconds, lambda: self.end_pod(pod))
 
     def _pod_with(self, container: Container) -> PlayedPod | None:
         return next((pod for pod in self.pods.values() if pod.container is container), None)

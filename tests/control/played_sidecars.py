@@ -49,6 +49,10 @@ class Processes:
     hang: bool = False
     is_ending: bool = False
     """Whether they have saved themselves, or were ordered to end: they train no more."""
+    is_evaluating: bool = False
+    """Whether they have taken their last step: they ignore what asks them to save themselves or to end."""
+    is_asked: bool = False
+    """Whether they were asked to save themselves."""
     is_spoilt: bool = False
     """Whether something other than the controller ended or disturbed them."""
     begun_at: float = 0.0
@@ -216,6 +220,7 @@ class Container:
     def _checkpoint(self) -> None:
         processes = self.processes
         assert processes is not None
+        processes.is_asked = True
 
         def be_saved() -> None:
             if processes.live and self.is_alive and self._world.try_to_save(processes):
@@ -227,10 +232,10 @@ class Container:
         processes = self.processes
         assert processes is not None
         processes.is_ending = True
-        if processes.live and not self._world.fails("ignores SIGTERM"):
-            self._world.later(*self._temper.end_seconds, lambda: self._end_all(processes, 15))
-        elif not processes.live:
+        if not processes.live:
             self._prove_soon(processes)
+        elif not processes.is_evaluating and not self._world.fails("ignores SIGTERM"):
+            self._world.later(*self._temper.end_seconds, lambda: self._end_all(processes, 15))
 
     def _kill(self) -> None:
         processes = self.processes
@@ -260,6 +265,9 @@ class Container:
 
     def die(self) -> None:
         """The SideCar is killed, and the kernel kills all that it started."""
+        if self.is_alive and self.processes is not None:
+            # It may have been the only one that knew how they ended.
+            self._world.witness.excuse(self.processes)
         self.is_alive = False
         if self.processes is not None and self.processes.live:
             self.processes.is_spoilt = True

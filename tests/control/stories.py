@@ -50,6 +50,9 @@ MOST_COMMANDS = 12
 """For one decision about one job: on each of up to three nodes a pod is asked for, stamped and told to
 run, and later to end."""
 
+NEAR_STEPS = (0, 0, 0, 4, 10)
+"""How many iterations before its last one a training is disturbed."""
+
 OPTIONS = ((1,), (2,), (1, 2), (1, 2, 4), (2, 4), (3,), (1, 2, 3, 4, 6))
 
 
@@ -64,6 +67,11 @@ class Plot:
     misfortunes: int = 25
     deaths: int = 6
     """How often a controller is killed or held back."""
+    evaluations: tuple[float, ...] = ()
+    """
+    The seconds that trainings may take after their last step; during them a user often wants something else of the job. Empty:
+    they end at once.
+    """
 
 
 class Story:
@@ -91,7 +99,10 @@ class Story:
         )
         self.trainings = Trainings(self.world)
         self.is_calm = False
+        self.is_over = False
+        """Whether all jobs have come to their end, so that no user wants anything any more."""
         self._names = 0
+        self._rivals = 0
 
     def close(self) -> None:
         self.government.close()
@@ -127,6 +138,7 @@ class Story:
     def _find_unrest(self) -> list[str]:
         """Let time pass when all is over; returns what is left, and what is done all the same."""
         world, witness = self.world, self.world.witness
+        self.is_over = True
         self.government.wake()
         world.run(20.0)
         before = (witness.commands, world.records)
@@ -188,9 +200,53 @@ class Story:
             training=Training(iterations=chance.choice((60, 150, 300)), batch_size=64),
         )
         self.world.submit(job)
-        self.world.courses[job.id].crashes_at = [
+        course = self.world.courses[job.id]
+        if self.plot.evaluations:
+            course.evaluates_seconds = chance.choice(self.plot.evaluations)
+            self._watch_end(job.id)
+        course.crashes_at = [
             chance.randrange(20, 200) for _ in range(chance.choice((0, 0, 0, 1, 2)))
         ]
+        self._wake()
+
+    def _watch_end(self, job: JobId) -> None:
+        """Change the job about when it takes its last step, several times in the kind part as well."""
+        world = self.world
+
+        def look() -> None:
+            course, entry = world.courses[job], world.entries.get(job)
+            if entry is None or entry.status.is_final or self.is_over:
+                return
+            if course.iteration < course.total - world.chance.choice(NEAR_STEPS):
+                world.after(0.5, look)
+                return
+            self._change_at_its_end(job)
+            world.after(10.0, look)
+
+        look()
+
+    def _change_at_its_end(self, job: JobId) -> None:
+        chance = self.world.chance
+        what = chance.choice(("suspend", "suspend", "options", "rival", "rival", "nothing"))
+        if what == "suspend":
+            self.world.change(job, suspend=True)
+            self.world.later(0.1, 15.0, lambda: self._resume(job))
+        elif what == "options":
+            options = chance.choice(OPTIONS)
+            demand = replace(
+                self.world.entries[job].job.gpus, options=options, requested=options[-1]
+            )
+            self.world.change(job, gpus=demand)
+        elif what == "rival":
+            self._rivals += 1
+            rival = make_job(
+                f"rival-{self._rivals}",
+                options=(1,),
+                requested=1,
+                priority=3,
+                training=Training(iterations=20, batch_size=64),
+            )
+            self.world.submit(rival)
         self._wake()
 
     def _some_job(self) -> JobId | None:
@@ -220,7 +276,7 @@ class Story:
             self._wake()
 
     def _resume(self, job: JobId) -> None:
-        if job in self.world.entries:
+        if job in self.world.entries and not self.is_over:
             self.world.change(job, suspend=False)
             self._wake()
 

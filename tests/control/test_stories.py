@@ -13,12 +13,16 @@ from tests.control.stories import Plot, Story
 from tests.core.test_policies_laws import Dice
 
 NAMES = ("foresight", "dice", "adaptive", "optimus", "kube-default", "srtf", "max-min")
+EVALUATIONS = (0.0, 2.0, 5.0, 12.0)
 each_mechanism = pytest.mark.parametrize("mechanism", Mechanism)
 
 
-def tell(name: str, mechanism: Mechanism, seed: int) -> None:
+def tell(
+    name: str, mechanism: Mechanism, seed: int, *, evaluations: tuple[float, ...] = ()
+) -> None:
     policy: Policy = Dice() if name == "dice" else policies.make(name)
-    story = Story(Plot(policy, mechanism), f"{name}/{mechanism}/{seed}")
+    plot = Plot(policy, mechanism, evaluations=evaluations)
+    story = Story(plot, f"{name}/{mechanism}/{seed}")
     try:
         story.tell()
         assert story.end() == []
@@ -46,6 +50,26 @@ def test_the_laws_hold_in_many_stories(name: str, mechanism: Mechanism):
 def test_the_laws_hold_in_hundreds_of_stories(name: str, mechanism: Mechanism):
     for seed in range(5, 250):
         tell(name, mechanism, seed)
+
+
+def tell_of_ends(seed: int) -> None:
+    """Tell a story in which users want something else of jobs that are about to end."""
+    name = NAMES[seed % len(NAMES)]
+    mechanism = [*Mechanism][seed // len(NAMES) % len(Mechanism)]
+    tell(name, mechanism, seed, evaluations=EVALUATIONS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_job_that_ends_in_a_change_is_done_once(seed: int):
+    tell_of_ends(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("hundred", range(10))
+def test_jobs_that_end_in_changes_are_done_once_in_a_thousand_stories(hundred: int):
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        tell_of_ends(seed)
 
 
 def test_the_same_seed_is_the_same_story():

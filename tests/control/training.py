@@ -6,6 +6,12 @@ from dlcore.model import JobId
 from tests.control.played import PlayedPod, World
 from tests.control.played_sidecars import Processes
 
+MOST_IGNORED_S = 3.0
+"""
+A training that was asked to save itself before its last step does so before an evaluation that is longer: its request
+would not be answered in time.
+"""
+
 
 class Trainings:
     """All of a world."""
@@ -22,7 +28,8 @@ class Trainings:
         seen: set[tuple[JobId, int]] = set()
         for processes in sorted(witness.living, key=lambda each: (each.job, each.node)):
             key = (processes.job, processes.run.generation)
-            if key not in seen and witness.is_whole(processes) and not processes.is_ending:
+            trains = not processes.is_ending and not processes.is_evaluating
+            if key not in seen and witness.is_whole(processes) and trains:
                 seen.add(key)
                 self._iterate(processes)
         self._tell_of_stalls()
@@ -39,13 +46,15 @@ class Trainings:
 
     def _iterate(self, processes: Processes) -> None:
         course = self.world.courses[processes.job]
-        course.iteration += 1 + processes.run.world_size
+        steps = 1 + processes.run.world_size
+        is_last = course.iteration + steps >= course.total
+        is_asked = any(each.is_asked for each in self.world.witness.of_same_start(processes))
+        if is_last and is_asked and course.evaluates_seconds > MOST_IGNORED_S:
+            return
+        course.iteration += steps
         course.moved_at = self.world.now
-        if course.iteration >= course.total and not course.is_done:
-            course.is_done = True
-            course.saved = course.iteration
-        if course.is_done:
-            self._finish(processes)
+        if is_last:
+            self._evaluate(processes)
             return
         for pod in self._pods_of(processes.job):
             if pod.container is not None and pod.container.processes is not None:
@@ -54,7 +63,23 @@ class Trainings:
             course.crashes_at.pop(0)
             self.crash(processes)
 
+    def _evaluate(self, processes: Processes) -> None:
+        """It has taken its last step, and says that it is done after its evaluation."""
+        course = self.world.courses[processes.job]
+        for each in self.world.witness.of_same_start(processes):
+            each.is_evaluating = True
+        self.world.note(f"{processes.job} evaluates for {course.evaluates_seconds:g} s")
+        for pod in self._pods_of(processes.job):
+            if pod.container is not None and pod.container.processes is not None:
+                pod.container.show_progress()
+        self.world.after(course.evaluates_seconds, lambda: self._finish(processes))
+
     def _finish(self, processes: Processes) -> None:
+        if not self.world.witness.is_whole(processes):
+            return  # Some of them were killed, or hang.
+        self.world.courses[processes.job].is_done = True
+        self.world.witness.see_done(processes)
+        self.world.note(f"{processes.job} is done")
         for pod in self._pods_of(processes.job):
             container = pod.container
             if container is None or container.processes is None:

@@ -32,6 +32,14 @@ class Witness:
         """Generations that were recorded, one by one for each job."""
         self.lost_iterations: dict[JobId, int] = defaultdict(int)
         self._decided: dict[JobId, dict[int, Placement | None]] = defaultdict(dict)
+        self.ends = 0
+        """How often a training was done."""
+        self.ends_in_changes = 0
+        """How often something else had been asked of it by then."""
+        self.excused = 0
+        """How often one began again that was done, because those who knew of its end were killed."""
+        self._done: dict[JobId, tuple[JobId, int]] = {}
+        """The start in which a training was done."""
         self._spoilt: set[tuple[JobId, int]] = set()
         self._seen: set[tuple[JobId, int]] = set()
 
@@ -56,6 +64,7 @@ class Witness:
             if is_mine and other.node == processes.node:
                 self._refuse(f"{processes.job} lives twice on {processes.node}")
         self._check_whole(processes)
+        self._check_undone(processes)
         self.living.add(processes)
 
     def _check_whole(self, processes: Processes) -> None:
@@ -67,12 +76,36 @@ class Witness:
             ):
                 self._refuse(f"{processes.job}: its containers would not find each other")
 
+    def _check_undone(self, processes: Processes) -> None:
+        done = self._done.pop(processes.job, None)
+        if done is None:
+            return
+        if done not in self._spoilt and not self._is_given_up(processes.job):
+            self._refuse(f"{processes.job} was done in {done[1]}, and begins again")
+        self.excused += 1
+
+    def see_done(self, processes: Processes) -> None:
+        """A training says that it is done, and ends."""
+        self._done[processes.job] = (processes.job, processes.run.generation)
+        self.ends += 1
+        self.ends_in_changes += any(
+            pod.job == processes.job
+            and pod.container is not None
+            and pod.container.machine.target != pod.container.machine.run
+            for pod in self._world.pods.values()
+        )
+
+    def excuse(self, processes: Processes) -> None:
+        """Something other than the controller takes away what knows how these have ended."""
+        if (processes.job, processes.run.generation) == self._done.get(processes.job):
+            self.spoil(processes)
+
     def see_end(self, processes: Processes) -> None:
         self.living.discard(processes)
         key = (processes.job, processes.run.generation)
         if processes.is_spoilt or processes.hang:
             self._spoilt.add(key)
-        if self._of_same_start(processes):
+        if self.of_same_start(processes):
             return
         course = self._world.courses[processes.job]
         lost = course.iteration - course.saved
@@ -85,20 +118,21 @@ class Witness:
         entry = self._world.entries.get(job)
         return entry is None or entry.cancelled
 
-    def _of_same_start(self, processes: Processes) -> list[Processes]:
+    def of_same_start(self, processes: Processes) -> list[Processes]:
+        """Those of all containers that live."""
         key = (processes.job, processes.run.generation)
         return [other for other in self.living if (other.job, other.run.generation) == key]
 
     def is_first_of(self, processes: Processes) -> bool:
         """Whether no other processes of this start were there before; told once."""
         key = (processes.job, processes.run.generation)
-        is_first = key not in self._seen or self._of_same_start(processes) == [processes]
+        is_first = key not in self._seen or self.of_same_start(processes) == [processes]
         self._seen.add(key)
         return is_first
 
     def is_whole(self, processes: Processes) -> bool:
         """Whether all processes of this start live, run and answer."""
-        same = self._of_same_start(processes)
+        same = self.of_same_start(processes)
         ranks = sum(len(each.ranks) for each in same)
         return ranks == processes.run.world_size and all(
             each.are_running and not each.hang for each in same
@@ -106,7 +140,7 @@ class Witness:
 
     def freeze(self, processes: Processes) -> None:
         """The whole start has saved itself, and does nothing any more."""
-        for each in self._of_same_start(processes):
+        for each in self.of_same_start(processes):
             each.is_ending = True
 
     def spoil(self, processes: Processes) -> None:

@@ -1,0 +1,64 @@
+"""
+A job that is done while its user wants something else of it is not begun again, in a small world that is kind.
+
+Stories of a large one are in :mod:`tests.control.test_stories`. The witness refuses a second beginning.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcore import policies
+from dlcore.model import Checkpoint, JobId, Mechanism, Phase, Training
+from tests.builders import make_job
+from tests.control.governing import Government
+from tests.control.played import Temper, World
+from tests.control.training import Trainings
+
+JOB = JobId("job")
+
+
+def end_while(what: str, mechanism: Mechanism, seed: int, *, leaves_s: float = 2.0) -> Phase:
+    """Change the job during its evaluation; ``leaves_s``: how soon the pod of a SideCar that leaves has ended."""
+    world = World(f"ends/{seed}", {"n0": 4}, Temper(leave_seconds=(leaves_s, leaves_s)))
+    world.forgives_leaving = False
+    government = Government(world, policies.make("max-min"), mechanism)
+    try:
+        training = Training(iterations=40, batch_size=64)
+        job = make_job(
+            JOB, options=(1, 2, 4), training=training, checkpoint=Checkpoint(shared=True)
+        )
+        world.submit(job, evaluates_seconds=3.0)
+        government.begin()
+        Trainings(world).begin()
+        course = world.courses[JOB]
+        world.run(300.0, until=lambda: course.iteration >= course.total)
+        if what == "suspend":
+            world.change(JOB, suspend=True)
+            world.after(6.0, lambda: _resume(government))
+        elif what == "options":
+            world.change(JOB, gpus=replace(job.gpus, options=(1,), requested=1))
+        else:
+            world.submit(replace(job, id=JobId("rival"), priority=1))
+        government.wake()
+        world.run(300.0, until=lambda: world.entries[JOB].status.is_final)
+        assert world.witness.ends >= 1
+        return world.entries[JOB].status.phase
+    finally:
+        government.close()
+
+
+def _resume(government: Government) -> None:
+    government.world.change(JOB, suspend=False)
+    government.wake()
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("what", ["suspend", "options", "rival"])
+def test_a_job_that_ends_while_it_is_changed_is_completed(what, mechanism):
+    for seed in range(3):
+        assert end_while(what, mechanism, seed) is Phase.COMPLETED
+
+
+def test_a_job_whose_pod_is_gone_before_its_end_was_judged_is_completed():
+    assert end_while("suspend", Mechanism.IN_PLACE, 0, leaves_s=0.0) is Phase.COMPLETED
