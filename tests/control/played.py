@@ -35,6 +35,8 @@ from tests.control.witnessing import Witness
 LIMITS = Limits(
     saves=True, leader_saves=True, checkpoint_seconds=20.0, grace_seconds=4.0, kill_seconds=2.0
 )
+HEARD_S = 0.15
+"""A controller looks at what it hears within this time, if nothing holds it."""
 
 
 class Killed(BaseException):
@@ -121,7 +123,7 @@ class Temper:
     start_seconds: tuple[float, float] = (0.1, 1.0)
     save_seconds: tuple[float, float] = (0.1, 2.0)
     end_seconds: tuple[float, float] = (0.0, 1.0)
-    leave_seconds: tuple[float, float] = (0.0, 2.0)
+    leave_seconds: tuple[float, float] = (0.3, 2.0)
     """How long a pod takes to end whose SideCar leaves."""
     carry_seconds: tuple[float, float] = (0.001, 0.05)
     dawdle_seconds: tuple[float, float] = (1.0, 60.0)
@@ -152,9 +154,11 @@ class World:
         self.records = 0
         self.forgives_leaving = True
         """
-        Whether a training may begin again whose SideCar left after its end: a controller that dies, or does not hear of the end before
-        the pod is gone, has no other witness of it.
+        Whether a training may begin again whose SideCar has left before any controller heard how it ended: there is no other
+        witness of it.
         """
+        self.knowers: list[Callable[[PlayedPod, Container], bool]] = []
+        """Ask each controller whether it has heard all that a SideCar says, and is free to judge it."""
         self.unkept: dict[JobId, str] = {}
         """Jobs whose status is not taken, and why."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -324,10 +328,19 @@ class World:
 
     def has_left(self, container: Container) -> None:
         pod = self._pod_with(container)
-        if container.processes is not None and self.forgives_leaving:
+        if pod is None:
+            return
+        seconds = self.chance.uniform(*self.temper.leave_seconds)
+        if self.forgives_leaving:
+            self.after(max(0.0, seconds - HEARD_S), lambda: self._forgive(container, pod))
+            self.after(seconds, lambda: self._forgive(container, pod))
+        self.after(seconds, lambda: self.end_pod(pod))
+
+    def _forgive(self, container: Container, pod: PlayedPod) -> None:
+        if container.processes is not None and not any(
+            knows(pod, container) for knows in self.knowers
+        ):
             self.witness.excuse(container.processes)
-        if pod is not None:
-            self.later(*self.temper.leave_seconds, lambda: self.end_pod(pod))
 
     def _pod_with(self, container: Container) -> PlayedPod | None:
         return next((pod for pod in self.pods.values() if pod.container is container), None)
