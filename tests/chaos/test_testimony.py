@@ -6,11 +6,23 @@ from tests.chaos.testimony import Disturbance, Expected, count_changes, find_bro
 
 
 def forge(
-    job="a", *, at=0.0, start="1", rank=0, world=1, gpus=("n:0",), resumed=0, steps=0, ending="done"
+    job="a",
+    *,
+    at=0.0,
+    start="1",
+    rank=0,
+    world=1,
+    gpus=("n:0",),
+    resumed=0,
+    steps=0,
+    ending="done",
+    **more,
 ):
     """A process that took a step a second, saved itself at its end, and told of it."""
     life = Forged(at)
-    life.say("begin", job=job, start=start, rank=rank, world=world, gpus=gpus, iteration=resumed)
+    life.say(
+        "begin", job=job, start=start, rank=rank, world=world, gpus=gpus, iteration=resumed, **more
+    )
     for step in range(resumed + 1, resumed + steps + 1):
         life.say("step", iteration=step)
     if ending:
@@ -141,10 +153,23 @@ def test_a_job_that_was_not_finished_is_told():
 def test_a_job_is_finished_once_and_only_if_somebody_asked_for_it():
     twice = forge(at=20.0, start="2", steps=5)
     assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
-    # The controller may have missed the end; then it starts the job again, which has nothing to do.
-    assert judge(forge(steps=5), forge(at=20.0, start="2", resumed=5)) == []
+    # What knew of its end was killed; then the job starts again, and has nothing to do.
+    again = forge(at=20.0, start="2", resumed=5)
+    assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == []
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
     assert law == "b ran, and no user had asked for it"
+
+
+def test_a_job_that_was_done_does_not_begin_again():
+    again = forge(at=20.0, start="2", resumed=5)
+    (law,) = judge(forge(steps=5), again)
+    assert law.endswith("began again")
+    assert judge(forge(steps=5), again, disturbances=[("b", 10.0)]) == [law]
+    assert judge(forge(steps=5), again, given_up=["a"]) == []
+    # Its exit may have meant that it had saved itself.
+    assert judge(forge(steps=5, ends_when_saved=True), again) == []
+    # An evaluation that was not over is made again.
+    assert judge(forge(steps=5, ending="ended"), again) == []
 
 
 def test_changes_are_counted_from_start_to_start_and_by_all_containers_of_one():

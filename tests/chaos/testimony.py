@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ class Life:
     resumed_at: int
     begin: float
     last: float
+    ends_when_saved: bool = False
     steps: list[int] = field(default_factory=list)
     saved: list[tuple[float, int]] = field(default_factory=list)
     ending: str = ""
@@ -84,6 +86,7 @@ def read(text: str) -> Life | None:
         resumed_at=first["iteration"],
         begin=first["at"],
         last=lines[-1]["at"],
+        ends_when_saved=first.get("ends_when_saved", False),
     )
     for line in others:
         _add(life, line)
@@ -113,6 +116,7 @@ def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
         broken += _lives_twice(of_job)
         broken += _wrong_numbers([life for life in of_job if life.rank == 0])
         broken += _lost_for_nothing([life for life in of_job if life.rank == 0], expected)
+        broken += _begins_after_its_end([life for life in of_job if life.rank == 0], expected)
         if job not in expected.iterations:
             broken.append(f"{job} ran, and no user had asked for it")
     for job, iterations in expected.iterations.items():
@@ -185,6 +189,18 @@ def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
         if kept < life.reached and not excused:
             yield f"{life} came to {life.reached}, kept {kept}, and nothing had disturbed it"
         since = life.last
+
+
+def _begins_after_its_end(leaders: list[Life], expected: Expected) -> Iterator[str]:
+    """What was done is not done again, unless the test killed something of the job about then."""
+    for life, after in pairwise(leaders):
+        excused = life.job in expected.given_up or any(
+            each.job == life.job and life.begin <= each.at <= after.begin
+            for each in expected.disturbances
+        )
+        # Where saving means ending, a status of 0 does not say which of them it was.
+        if life.ending == "done" and not life.ends_when_saved and not excused:
+            yield f"{life} was done, and {after} began again"
 
 
 def _unfinished(job: str, of_job: list[Life], iterations: int) -> Iterator[str]:

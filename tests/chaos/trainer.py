@@ -70,6 +70,7 @@ class Training:
             world=world,
             gpus=self.gpus,
             iteration=self.iteration,
+            ends_when_saved=options.ends_when_saved,
         )
         taken = take_gpus(options.witness, self.gpus)
         if taken is not None:
@@ -102,7 +103,15 @@ class Training:
             self.step()
         if self.rank == 0:
             self.save()
+        self.evaluate()
         self.end("done", 0)
+
+    def evaluate(self):
+        """Take time, and do not look at what is asked."""
+        until = time.monotonic() + self.options.evaluates
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+            self.witness.say("alive")
 
     def is_done(self):
         if self.rank == 0:
@@ -143,6 +152,7 @@ def main():
     known.add_argument("--iterations", type=int, required=True)
     known.add_argument("--seconds", type=float, default=0.04, help="per iteration, on one GPU")
     known.add_argument("--save-every", type=int, default=40)
+    known.add_argument("--evaluates", type=float, default=0.0, help="seconds after the last step")
     known.add_argument("--ends-when-saved", action="store_true")
     options = known.parse_args()
     (options.folder / "checkpoint").mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,8 @@ REMOVING = ("remove", "kill")
 REMOVAL_S = 60.0
 """No law of ours: the longest time that a controller lives until it has noticed that."""
 LEAVING_S = 240.0
+EVALUATIONS = (0.0, 0.0, 1.0, 3.0)
+"""How many seconds a training may take after its last step."""
 UNAVAILABLE = 503
 KILLED_FROM_OUTSIDE = "anywhere, from outside"
 LAST_LINES = 60
@@ -274,6 +276,7 @@ class World:
             iterations=self.story.iterations[name],
             ends_when_saved=self._chance.random() < self.trouble.ending,
             is_forgotten=self._chance.random() < 0.3,
+            evaluates=self._chance.choice(EVALUATIONS),
             options=self._chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
         )
 
@@ -404,13 +407,14 @@ def job_document(
     ends_when_saved: bool,
     is_forgotten: bool,
     options: Sequence[int],
+    evaluates: float = 0.0,
     program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER)),
 ) -> dict[str, Any]:
     """A job that bears witness; killed as often as it likes, it is tried again."""
     command = [
         *(*program, f"--job={name}"),
         *(f"--folder={root / 'jobs' / name}", f"--witness={root / 'witness'}"),
-        f"--iterations={iterations}",
+        *(f"--iterations={iterations}", f"--evaluates={evaluates}"),
         *(["--ends-when-saved"] if ends_when_saved else []),
     ]
     path = root / "jobs" / name / "checkpoint"

@@ -32,7 +32,7 @@ from tests.chaos.testimony import (
     find_broken_laws,
     read_all,
 )
-from tests.chaos.worlds import job_document
+from tests.chaos.worlds import EVALUATIONS, job_document
 from tests.chart.helms import HOME
 from tests.cluster.clusters import Cluster, install, opened, values
 from tests.cluster.looking import Json, View
@@ -113,6 +113,7 @@ class Trouble:
             self.place,
             iterations=self.iterations[name],
             ends_when_saved=self.chance.random() < 0.5,
+            evaluates=self.chance.choice(EVALUATIONS),
             is_forgotten=False,
             options=self.chance.choice([[1, 2, 4], [1, 2, 4, 8], [2, 4]]),
             program=["python3", "-S", "-E", str(self.place / SCRIPT.name)],

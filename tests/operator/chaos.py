@@ -25,7 +25,7 @@ from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.points import Plan
 from tests.chaos.processes import kill, trainings
 from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
-from tests.chaos.worlds import job_document
+from tests.chaos.worlds import EVALUATIONS, job_document
 from tests.operator.hostiles import on_stage
 from tests.operator.stages import LEADS, PATIENCE_S, Stage, staged
 from tests.operator.wires import Wire
@@ -100,6 +100,7 @@ class Trouble:
                 self.stage.folder,
                 iterations=self.iterations[name],
                 ends_when_saved=self.chance.random() < 0.5,
+                evaluates=self.chance.choice(EVALUATIONS),
                 is_forgotten=False,
                 options=self.chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
             )
