@@ -6,28 +6,20 @@ named with its reason; the tests that want it are then skipped, but with ``CI=tr
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tests.servers.binaries import KITS, Kit, Unavailable, find_all
 from tests.servers.images import Images
-from tests.servers.packages import ensure_packages, install
+from tests.servers.packages import ensure_packages
 from tests.servers.realnodes import open_room
-
-BROWSER = "chromium"
+from tests.web.browsers import provide
 
 
 def find_kit(kit: Kit) -> str:
     return ", ".join(str(path) for path in find_all(kit).values())
-
-
-def find_browser() -> str:
-    """Find Chromium, or install it."""
-    if shutil.which(BROWSER) is None:
-        install([BROWSER])
-    return shutil.which(BROWSER) or "not on the path"
 
 
 def make_images() -> str:
@@ -39,12 +31,9 @@ def make_images() -> str:
 
 def main() -> int:
     """Make one after the other, and print each as it comes."""
-    wanted: dict[str, Callable[[], str]] = {
-        kit.noun: lambda kit=kit: find_kit(kit)  # type: ignore[misc]
-        for kit in KITS
-    }
+    wanted: dict[str, Callable[[], str]] = {kit.noun: partial(find_kit, kit) for kit in KITS}
     if os.geteuid() == 0:
-        wanted["Chromium"] = find_browser
+        wanted["Chromium"] = partial(provide, "chromium", "chromium")
         wanted["images of real nodes"] = make_images
     missing = 0
     for noun, make in wanted.items():

@@ -20,15 +20,23 @@ def find_node() -> str:
     return find_program("node", package="nodejs")
 
 
-@functools.cache
 def find_program(program: str, *, package: str = "") -> str:
     """Return the path of a program, whose package has its name or this one; or skip the test that wants it."""
+    try:
+        return provide(program, package or program)
+    except Unavailable as error:
+        do_without(error)
+
+
+@functools.cache
+def provide(program: str, package: str) -> str:
+    """Find a program on the path or install it; raises :class:`Unavailable`."""
     if found := shutil.which(program):
         return found
     try:
-        install([package or program])
+        install([package])
     except Unavailable as error:
-        do_without(Unavailable(f"there is no {program} on the path, and {error}"))
+        raise Unavailable(f"there is no {program} on the path, and {error}") from error
     found = shutil.which(program)
-    assert found is not None, f"the package {package or program} brings no {program}"
+    assert found is not None, f"the package {package} brings no {program}"
     return found

@@ -38,7 +38,8 @@ class Case:
         self.seats = [seat for seat in self.all_seats if not seat.has_ended]
         self.latest = Latest(scene, entry)
         self.started = self.latest.seats
-        self.last = Latest(scene, entry, with_ended=True)
+        has_ended_pods = len(self.seats) < len(self.all_seats)
+        self.last = Latest(scene, entry, with_ended=True) if has_ended_pods else self.latest
         """The same, with the pods that have ended since: how their processes ended counts all the same."""
 
     @property
