@@ -6,6 +6,7 @@ from dlcontrol.situation.status import (
     Booking,
     Condition,
     ConditionType,
+    Ended,
     Status,
     Trust,
 )
@@ -45,6 +46,7 @@ def make_full_status() -> Status:
         "metric": 0.5,
         "bound_to": (N0,),
         "exit_code": 3,
+        "ended": Ended(7, 2, 1),
         "message": "trains",
         "conditions": (condition,),
     }

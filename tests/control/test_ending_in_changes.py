@@ -4,6 +4,7 @@ A job that is done while its user wants something else of it is not begun again,
 Stories of a large one are in :mod:`tests.control.test_stories`. The witness refuses a second beginning.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -16,17 +17,29 @@ from tests.control.played import Temper, World
 from tests.control.training import Trainings
 
 JOB = JobId("job")
+ONE_NODE = {"n0": 4}
+TWO_NODES = {"n0": 2, "n1": 2}
 
 
-def end_while(what: str, mechanism: Mechanism, seed: int, *, leaves_s: float = 2.0) -> Phase:
+def end_while(
+    what: str,
+    mechanism: Mechanism,
+    seed: int,
+    *,
+    leaves_s: float = 2.0,
+    nodes: Mapping[str, int] = ONE_NODE,
+) -> Phase:
     """Change the job during its evaluation; ``leaves_s``: how soon the pod of a SideCar that leaves has ended."""
-    world = World(f"ends/{seed}", {"n0": 4}, Temper(leave_seconds=(leaves_s, leaves_s)))
+    world = World(f"ends/{seed}", nodes, Temper(leave_seconds=(leaves_s, leaves_s)))
     world.forgives_leaving = False
     government = Government(world, policies.make("max-min"), mechanism)
     try:
         training = Training(iterations=40, batch_size=64)
         job = make_job(
-            JOB, options=(1, 2, 4), training=training, checkpoint=Checkpoint(shared=True)
+            JOB,
+            options=(1, 2, 4) if len(nodes) == 1 else (2, 4),
+            training=training,
+            checkpoint=Checkpoint(shared=True),
         )
         world.submit(job, evaluates_seconds=3.0)
         government.begin()
@@ -37,7 +50,10 @@ def end_while(what: str, mechanism: Mechanism, seed: int, *, leaves_s: float = 2
             world.change(JOB, suspend=True)
             world.after(6.0, lambda: _resume(government))
         elif what == "options":
-            world.change(JOB, gpus=replace(job.gpus, options=(1,), requested=1))
+            world.change(
+                JOB,
+                gpus=replace(job.gpus, options=(fewer := job.gpus.options[0],), requested=fewer),
+            )
         else:
             world.submit(replace(job, id=JobId("rival"), priority=1))
         government.wake()
@@ -62,3 +78,11 @@ def test_a_job_that_ends_while_it_is_changed_is_completed(what, mechanism):
 
 def test_a_job_whose_pod_is_gone_before_its_end_was_judged_is_completed():
     assert end_while("suspend", Mechanism.IN_PLACE, 0, leaves_s=0.0) is Phase.COMPLETED
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("what", ["suspend", "options", "rival"])
+def test_a_job_whose_containers_leave_one_after_the_other_is_completed(what, mechanism):
+    for seed in range(10):
+        ended = end_while(what, mechanism, seed, leaves_s=0.3, nodes=TWO_NODES)
+        assert ended is Phase.COMPLETED, seed

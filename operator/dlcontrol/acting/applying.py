@@ -390,7 +390,7 @@ def _after(status: Status, command: Book | Unbook | Begin, *, now: float) -> Sta
         case Book():
             return status.with_pods(command.nodes, now)
         case Unbook():
-            return status.without_pods(command.nodes)
+            return status.without_pods(command.nodes, ended=command.ended)
         case Begin():
             return status.with_used(command.nodes)
 

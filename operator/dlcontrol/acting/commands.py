@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dlcontrol.situation.ports import PodKey
+from dlcontrol.situation.status import Ended
 from dlcore.model import JobId, NodeName
 
 
@@ -34,6 +35,8 @@ class Unbook:
 
     job: JobId
     nodes: tuple[NodeName, ...]
+    ended: Ended | None = None
+    """The ends of their processes, which are kept; None: nothing new."""
 
 
 @dataclass(frozen=True, slots=True)

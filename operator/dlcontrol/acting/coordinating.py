@@ -39,6 +39,7 @@ from dlcontrol.acting.job_in_scene import Board, JobInScene
 from dlcontrol.gpus.visibility import cannot_prove
 from dlcontrol.judging import trials
 from dlcontrol.judging.coming_up import is_coming_up
+from dlcontrol.judging.exits import add_ends
 from dlcontrol.judging.silence import must_end
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.quarantine import Asides
@@ -81,7 +82,8 @@ def _is_at_rest(entry: Entry) -> bool:
 def iter_commands(case: JobInScene) -> Iterator[Command]:
     ended = tuple(node for node, seat in case.seats.items() if seat.has_ended)
     if ended:
-        yield Unbook(case.job, ended)
+        gone = [case.seats[node] for node in ended]
+        yield Unbook(case.job, ended, ended=add_ends(case.status.ended, gone))
     if not case.seats:
         if _is_over(case):
             yield Forget(case.job)

@@ -13,7 +13,7 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.process_sets import Latest, ProcessSet, find_undisturbed
 from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Condition, ConditionType
+from dlcontrol.situation.status import Condition, ConditionType, Ended
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import NodeName, Placement
@@ -41,6 +41,9 @@ class Case:
         has_ended_pods = len(self.seats) < len(self.all_seats)
         self.last = Latest(scene, entry, with_ended=True) if has_ended_pods else self.latest
         """The same, with the pods that have ended since: how their processes ended counts all the same."""
+        ended = self.status.ended
+        self.ended = ended if ended.start == self.last.generation else Ended()
+        """The ends in those pods of this start that are forgotten by now."""
 
     @property
     def trains(self) -> bool:
@@ -165,5 +168,5 @@ class Case:
     def follow_progress(self) -> None:
         """Take over how far it is."""
         self.status = follow_progress(
-            self.status, self.job, started=self.started, now=self.now, forecast=self.forecast
+            self.status, self.job, started=self.last.seats, now=self.now, forecast=self.forecast
         )

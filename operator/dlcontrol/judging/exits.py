@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dlcontrol.situation.scene import Seat
-from dlcontrol.situation.status import Status
+from dlcontrol.situation.status import Ended, Status
 from dlcore.model import Job
 from dlwire.messages import Failure, Phase, Problem, Process, State
 
@@ -104,6 +104,20 @@ def ended_with_zero(seats: Iterable[Seat]) -> list[Seat]:
 
 
 _ENDED = frozenset({Phase.EXITED, Phase.STOPPED})
+
+
+def add_ends(before: Ended, gone: Sequence[Seat]) -> Ended | None:
+    """Add the pods that are ``gone`` to those of the same start before them; None if that adds nothing."""
+    zero = ended_with_zero(gone)
+    start = max((seat.start for seat in zero), default=0)
+    if start < max(before.start, 1):
+        return None
+    if start > before.start:
+        before = Ended(start)
+    zero = [seat for seat in zero if seat.start == start]
+    return before._replace(
+        containers=before.containers + len(zero), unasked=before.unasked + len(ended_well(zero))
+    )
 
 
 def find_missing_command(failed: Sequence[Seat]) -> Problem | None:

@@ -29,6 +29,20 @@ class Booking(NamedTuple):
     """The value of :attr:`Status.shaped` when the pod was asked for."""
 
 
+class Ended(NamedTuple):
+    """
+    Containers whose pods were forgotten before the other pods of the same start had ended.
+
+    All processes of these containers ended with status 0.
+    """
+
+    start: int = 0
+    """The start that they were a part of, by its generation on the wire."""
+    containers: int = 0
+    unasked: int = 0
+    """In how many of them the processes ended by themselves: nothing had asked for that."""
+
+
 class ConditionType(StrEnum):
     """Facts about a job in addition to its phase."""
 
@@ -125,6 +139,7 @@ class Status:
     broken: int = 0
     """The last start that a process or a container of which was lost: what is left of it hangs and
     cannot save itself, and that it failed is no news any more."""
+    ended: Ended = Ended()
     paused_at: float | None = None
     """Since when it does not train because its GPUs are being changed, until its first step after."""
 
@@ -266,8 +281,8 @@ class Status:
         used = self.used | {pod.serial for pod in self.pods if pod.node in there}
         return replace(self, used=used) if used != self.used else self
 
-    def without_pods(self, nodes: Iterable[NodeName]) -> "Status":
-        """Forget the pods on these nodes, whose end is proven, and what they held."""
+    def without_pods(self, nodes: Iterable[NodeName], *, ended: Ended | None = None) -> "Status":
+        """Forget the pods on these nodes, whose end is proven, and what they held, but not how they ended."""
         gone = set(nodes)
         pods = tuple(pod for pod in self.pods if pod.node not in gone)
         return replace(
@@ -275,6 +290,7 @@ class Status:
             pods=pods,
             used=self.used & {pod.serial for pod in pods},
             leftover=frozenset(ref for ref in self.leftover if ref.node not in gone),
+            ended=ended or self.ended,
         )
 
     def with_condition(self, new: Condition, now: float) -> "Status":

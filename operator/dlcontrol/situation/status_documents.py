@@ -15,6 +15,7 @@ from dlcontrol.situation.status import (
     Booking,
     Condition,
     ConditionType,
+    Ended,
     Status,
     Trust,
 )
@@ -71,6 +72,7 @@ def read_status(document: Mapping[str, Any]) -> Status:
         running=allocation.get("running", 0),
         containers=allocation.get("containers", 0),
         broken=allocation.get("broken", 0),
+        ended=Ended(**allocation.get("ended", {})),
         pods=tuple(_read_booking(each) for each in document.get("pods", ())),
         used=frozenset(each["serial"] for each in document.get("pods", ()) if each.get("used")),
         booked=document.get("podsBooked", 0),
@@ -125,6 +127,8 @@ def _allocation(status: Status) -> Json:
     for name in ("gang", "adopted", "shaped", "running", "containers", "broken"):
         if getattr(status, name):
             allocation[name] = getattr(status, name)
+    if status.ended.start:
+        allocation["ended"] = status.ended._asdict()
     if status.batch_size is not None:
         allocation["batchSize"] = status.batch_size
     return {name: value for name, value in allocation.items() if value is not None}

@@ -109,6 +109,15 @@ _ALLOCATION: Final = Record(
             "Over how many containers the processes of that generation were spread."
         ),
         "broken": _count("The last generation that lost a process or a container."),
+        "ended": Record(
+            description="Containers whose processes all ended with status 0, and whose pods ended before "
+            "the other pods of the job.",
+            fields={
+                "start": _count("The generation that they were a part of."),
+                "containers": _count("How many containers these are."),
+                "unasked": _count("How many of them ended before DLJob asked them to."),
+            },
+        ),
         "batchSize": _count("The global batch size, if it may change with the number of GPUs."),
     },
 )

@@ -48,10 +48,12 @@ def _start_after_trial(case: Case, reason: str, what: str) -> None:
 def judge_finish(case: Case) -> bool:
     """Whether all processes of its latest start ended well, also when they were asked to end meanwhile."""
     last = case.last
-    if not last.seats or not _all_ended(last, ended_with_zero(last.seats)):
+    if not last.seats or not _all_ended(
+        last, ended_with_zero(last.seats), forgotten=case.ended.containers
+    ):
         return False
     case.follow_progress()
-    if not _all_ended(last, ended_well(last.seats)):
+    if not _have_ended_unasked(case):
         # Some were asked to end. A training that exits when it has saved itself looks the same, so its count decides.
         if not has_reported_all(case.job, case.status):
             return False
@@ -70,14 +72,19 @@ def _finish(case: Case, ending: Ending) -> None:
     case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
 
 
-def _all_ended(last: Latest, ended: Sequence[Seat]) -> bool:
-    return len(ended) >= max(len(last.seats), last.containers)
+def _all_ended(last: Latest, ended: Sequence[Seat], *, forgotten: int) -> bool:
+    """Whether all seats of the latest start are among the ``ended``, and no container is unaccounted for."""
+    return len(ended) >= len(last.seats) and len(ended) + forgotten >= last.containers
+
+
+def _have_ended_unasked(case: Case) -> bool:
+    return _all_ended(case.last, ended_well(case.last.seats), forgotten=case.ended.unasked)
 
 
 def _has_finished(case: Case) -> bool:
     """Whether a training that ended in its trial had done everything, and did not end because it was asked to save itself."""
     last = case.last
-    if not _all_ended(last, ended_well(last.seats)):
+    if not _have_ended_unasked(case):
         return False
     if trials.has_saved(last.seats):
         # One that exits when it has saved itself ends like this, too.
