@@ -61,7 +61,7 @@ class Decider:
         """About which version of the book, and until when it holds if nothing changes."""
         self._feasible: dict[GangName, tuple[object, object, Placing]] = {}
         self.standings: dict[GangName, Since] = {}
-        self.looks = 0
+        self.decisions = 0
 
     @property
     def held(self) -> Mapping[str, Held]:
@@ -73,7 +73,7 @@ class Decider:
         """When to look again at the latest, even if nothing changes."""
         return self._decided_at[1] if self._decided_at is not None else self._clock()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Decide again, if there is anything new."""
         now = self._clock()
         if self._decided_at is not None:
@@ -95,7 +95,7 @@ class Decider:
             return Refused("the pod has ended, or is being deleted")
         if tells_all and member.stage is Stage.PENDING:
             self._learn(member, passed)
-        self.look()
+        self.update()
         held = self.held.get(member.uid)
         if held is not None and held.node in passed:
             return Admitted(held.node)
@@ -117,7 +117,7 @@ class Decider:
 
     def _decide(self, now: float) -> None:
         world = self.book.world()
-        self.looks += 1
+        self.decisions += 1
         self._decision = deciding.decide(
             world, self._decision.state, now=now, rules=self._rules, feasibility=self._could_fit
         )

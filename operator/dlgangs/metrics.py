@@ -29,7 +29,7 @@ class GangMetrics:
         )
         held.set_function(lambda: float(len(decider.held)))
         looks = Gauge("dljob_gang_looks", "Decisions since the start", registry=self._registry)
-        looks.set_function(lambda: float(decider.looks))
+        looks.set_function(lambda: float(decider.decisions))
 
     def count_answer(self, *, admitted: bool) -> None:
         self._answers.labels("admitted" if admitted else "refused").inc()

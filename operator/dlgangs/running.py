@@ -21,15 +21,15 @@ from dlgangs.book import Book, trimmed
 from dlgangs.decider import Decider
 from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
-from dlgangs.telling import Story
+from dlgangs.telling import GangEvents
 from dlgangs.verdicts import Rules
-from dlgangs.waking import Agenda, Waker
+from dlgangs.waking import PodWaker, Schedule
 from dlkube import shown_certificate
 from dlkube.access import Access
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.constraints.members import Stage
-from dlkube.events import Teller
-from dlkube.health_server import Door
+from dlkube.events import EventWriter
+from dlkube.health_server import HealthServer
 from dlkube.programs.tasks import together
 from dlkube.resources import NODES, PODS
 from dlkube.shown_certificate import Shown
@@ -84,10 +84,12 @@ class Gangs:
         self._book = Book(settings.scheduler, changed=self._woken.set)
         self._decider = Decider(self._book, settings.rules, clock=clock)
         self._metrics = GangMetrics(self._decider)
-        self._story = Story()
-        self._agenda = Agenda()
-        self._teller = Teller(self._api, instance=instance, component=COMPONENT, per_second=200.0)
-        self._waker = Waker(self._api)
+        self._gang_events = GangEvents()
+        self._schedule = Schedule()
+        self._events = EventWriter(
+            self._api, instance=instance, component=COMPONENT, per_second=200.0
+        )
+        self._waker = PodWaker(self._api)
         followed = (
             Followed(PODS, self._book.pods, keep=trimmed),
             Followed(NODES, self._book.nodes, is_in_namespaces=False),
@@ -100,7 +102,7 @@ class Gangs:
             is_ready=lambda: self._complaint,
             heard=self._hear,
         )
-        self.door = Door(
+        self.health_server = HealthServer(
             settings.health, is_ready=lambda: self._complaint, metrics=self._metrics.text
         )
         self._runner = web.AppRunner(
@@ -121,22 +123,22 @@ class Gangs:
             host, port = self._settings.listen
             await web.TCPSite(self._runner, host, port, ssl_context=context).start()
             # The health check answers only from here on, so its answer shows that the certificates exist.
-            await self.door.open()
+            await self.health_server.open()
             log.info("answers kube-scheduler at %s port %d", *self.address)
             # Listed before the first decision: the room of bound pods that are not known yet would
             # be given away again.
             await self._see_all()
             await together(
                 self._watches.run(),
-                self._teller.run(),
+                self._events.run(),
                 self._waker.run(),
                 self._renew(),
-                self._look_on(),
+                self._update_on(),
             )
         finally:
             self._watches.ended.set()
             await self._runner.cleanup()
-            await self.door.close()
+            await self.health_server.close()
             await self._api.close()
 
     def _show(self) -> ssl.SSLContext | None:
@@ -171,16 +173,16 @@ class Gangs:
     def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Extender has it
         """Take in that kube-scheduler has asked, from which something may have been learnt."""
         if is_admitted:
-            self._agenda.admitted(uid, self._clock())
+            self._schedule.admitted(uid, self._clock())
         # Only a wake-up: Events and conditions are made after the answer, for which kube-scheduler
         # waits.
         self._woken.set()
 
-    async def _look_on(self) -> None:
+    async def _update_on(self) -> None:
         """Decide whenever there is something new, also when kube-scheduler does not ask."""
         while True:
-            self._look()
-            ends = (self._decider.due, self._story.due, self._agenda.due())
+            self._update()
+            ends = (self._decider.due, self._gang_events.due, self._schedule.due())
             wait = min(min(ends) - self._clock(), LONGEST_WAIT_S)
             if wait > 0:
                 await self._wait_for_news(wait)
@@ -196,16 +198,16 @@ class Gangs:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
-    def _look(self) -> None:
-        self._decider.look()
+    def _update(self) -> None:
+        self._decider.update()
         book, now = self._book, self._clock()
-        words = list(self._story.continue_with(self._decider.standings, book.members, now=now))
-        words += self._story.tell_wrong(book.wrong)
+        events = list(self._gang_events.about_gangs(self._decider.standings, book.members, now=now))
+        events += self._gang_events.about_pods(book.wrong)
         # Warnings that need a person do not wait behind mere information.
-        for word in sorted(words, key=lambda each: not each.is_warning):
-            pod = book.pods.get(word.pod)
+        for event in sorted(events, key=lambda each: not each.is_warning):
+            pod = book.pods.get(event.pod)
             if pod is not None:
-                self._teller.tell(pod, word.reason, word.message, warning=word.is_warning)
+                self._events.write(pod, event.reason, event.message, warning=event.is_warning)
         names = {each.uid: each for each in book.members.values() if each.stage is Stage.PENDING}
         held = [(names[uid].name, it) for uid, it in self._decider.held.items() if uid in names]
-        self._waker.say(self._agenda.words(held, set(names), now))
+        self._waker.write(self._schedule.patches(held, set(names), now))

@@ -26,7 +26,7 @@ WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
 WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
 
 
-class Word(NamedTuple):
+class GangEvent(NamedTuple):
     """An Event to be."""
 
     pod: Name
@@ -35,37 +35,37 @@ class Word(NamedTuple):
     is_warning: bool
 
 
-class Story:
+class GangEvents:
     """The reports so far."""
 
     def __init__(self) -> None:
         # No OncePerChange: the news about a gang has to reach each of its pods, also one that is
         # created after the others got it, and another standing makes all of them news again.
-        self._told: dict[GangName, tuple[str, str, frozenset[str]]] = {}
+        self._reported: dict[GangName, tuple[str, str, frozenset[str]]] = {}
         self._wrong: OncePerChange[tuple[Name, str]] = OncePerChange()
         """By name and UID, so that a namesake is news of its own."""
         self.due = float("inf")
         """When there may be something to tell next."""
 
-    def continue_with(
+    def about_gangs(
         self, standings: Mapping[GangName, Since], members: Mapping[Name, Member], *, now: float
-    ) -> Iterator[Word]:
+    ) -> Iterator[GangEvent]:
         """Tell what is new about gangs."""
         self.due = float("inf")
-        for gang in self._told.keys() - standings.keys():
-            del self._told[gang]
+        for gang in self._reported.keys() - standings.keys():
+            del self._reported[gang]
         waiting: dict[GangName, list[Member]] = {}
         for member in members.values():
             if member.stage is Stage.PENDING:
                 waiting.setdefault(member.gang, []).append(member)
         for gang, since in standings.items():
-            yield from self._tell_about(gang, since, members=waiting.get(gang, []), now=now)
+            yield from self._about_gang(gang, since, members=waiting.get(gang, []), now=now)
 
-    def _tell_about(
+    def _about_gang(
         self, gang: GangName, since: Since, *, members: list[Member], now: float
-    ) -> Iterator[Word]:
+    ) -> Iterator[GangEvent]:
         standing, message = since.verdict
-        before = self._told.get(gang)
+        before = self._reported.get(gang)
         if standing is Standing.BOUND or (standing is Standing.RESERVED and before is None):
             return  # There was no warning, and Kubernetes itself reports that pods are scheduled.
         if standing in WAITS and now < since.since + PATIENCE_S:
@@ -79,12 +79,12 @@ class Story:
         chosen = sorted(members, key=lambda each: each.name)[:MOST_TOLD]
         for member in chosen:
             if member.uid not in heard:
-                yield Word(member.name, standing.value, message, standing in WARNINGS)
-        self._told[gang] = (standing, message, heard | {each.uid for each in chosen})
+                yield GangEvent(member.name, standing.value, message, standing in WARNINGS)
+        self._reported[gang] = (standing, message, heard | {each.uid for each in chosen})
 
-    def tell_wrong(self, wrong: Mapping[Name, Wrong]) -> Iterator[Word]:
+    def about_pods(self, wrong: Mapping[Name, Wrong]) -> Iterator[GangEvent]:
         """Tell what is wrong with pods themselves."""
         self._wrong.keep({(name, each.uid) for name, each in wrong.items()})
         for name, each in wrong.items():
             if self._wrong.note((name, each.uid), each.message):
-                yield Word(name, Standing.WRONG.value, each.message, is_warning=True)
+                yield GangEvent(name, Standing.WRONG.value, each.message, is_warning=True)

@@ -44,7 +44,7 @@ class _Kept:
     was_told: bool = False
 
 
-class Word(NamedTuple):
+class Patch(NamedTuple):
     """The condition that a pod is to get."""
 
     name: Name
@@ -53,7 +53,7 @@ class Word(NamedTuple):
     """Where room is kept for it; empty if nowhere any more."""
 
 
-class Agenda:
+class Schedule:
     """Decides which pods to wake, and when. Pure but for its memory."""
 
     def __init__(self) -> None:
@@ -68,9 +68,11 @@ class Agenda:
         if uid in self._kept:
             self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
 
-    def words(self, held: Iterable[tuple[Name, Held]], pending: set[str], now: float) -> list[Word]:
+    def patches(
+        self, held: Iterable[tuple[Name, Held]], pending: set[str], now: float
+    ) -> list[Patch]:
         """Return the conditions to write now: for pods that still wait, and for pods whose room was given back."""
-        found: list[Word] = []
+        found: list[Patch] = []
         before, self._kept = self._kept, {}
         for name, each in held:
             known = before.get(each.pod)
@@ -78,37 +80,37 @@ class Agenda:
                 was_told = known is not None and known.was_told
                 known = _Kept(name, each, now + FIRST_S, was_told)
             if known.due <= now:
-                found.append(Word(name, each.pod, each.node))
-                # Counted from now, whether it can be written or not: the next word is the retry of
+                found.append(Patch(name, each.pod, each.node))
+                # Counted from now, whether it can be written or not: the next patch is the retry of
                 # this one.
                 known = replace(known, due=now + AGAIN_S, was_told=True)
             self._kept[each.pod] = known
         for uid, lost in before.items():
             if uid not in self._kept and lost.was_told and uid in pending:
-                found.append(Word(lost.name, uid, ""))
+                found.append(Patch(lost.name, uid, ""))
         return found
 
 
-class Waker:
-    """Writes the words; :meth:`run` is its own task."""
+class PodWaker:
+    """Writes the patches; :meth:`run` is its own task."""
 
     def __init__(self, api: ApiServer, *, clock: Callable[[], datetime] | None = None) -> None:
         self._api = api
         self._clock = clock or (lambda: datetime.now(UTC))
-        self._waiting: dict[str, Word] = {}
-        """The latest word about each pod that is not written yet, by uids."""
+        self._waiting: dict[str, Patch] = {}
+        """The latest patch about each pod that is not written yet, by uids."""
         self._writing: set[str] = set()
         self._turns: asyncio.Queue[str] = asyncio.Queue()
-        """The pods with a word that waits, each once and none that is just written to."""
+        """The pods with a patch that waits, each once and none that is just written to."""
 
-    def say(self, words: Iterable[Word]) -> None:
+    def write(self, patches: Iterable[Patch]) -> None:
         """Have these written; returns at once."""
-        for word in words:
-            # A later word replaces one that still waits, so that words do not pile up while the API
+        for patch in patches:
+            # A later patch replaces one that still waits, so that patches do not pile up while the API
             # server is slow.
-            if word.uid not in self._waiting and word.uid not in self._writing:
-                self._turns.put_nowait(word.uid)
-            self._waiting[word.uid] = word
+            if patch.uid not in self._waiting and patch.uid not in self._writing:
+                self._turns.put_nowait(patch.uid)
+            self._waiting[patch.uid] = patch
 
     async def run(self) -> None:
         """Write what waits, for ever, several at a time."""
@@ -119,39 +121,39 @@ class Waker:
     async def _write_on(self) -> None:
         while True:
             uid = await self._turns.get()
-            word = self._waiting.pop(uid)
+            patch = self._waiting.pop(uid)
             # One at a time for each pod: of two that are under way the earlier one could arrive last.
             self._writing.add(uid)
             try:
-                await self._write(word)
+                await self._send(patch)
             finally:
                 self._writing.discard(uid)
                 if uid in self._waiting:
                     self._turns.put_nowait(uid)
 
-    async def _write(self, word: Word) -> None:
+    async def _send(self, patch: Patch) -> None:
         try:
             await self._api.apply(
-                PODS, self._document(word), namespace=word.name.namespace, sub="status"
+                PODS, self._document(patch), namespace=patch.name.namespace, sub="status"
             )
         except (NotFound, Conflict):
             pass  # It has gone meanwhile, or is another one of that name.
         except (Rejected, Unreachable) as error:
-            log.warning("pod %s cannot be woken: %s", word.name, error)
+            log.warning("pod %s cannot be woken: %s", patch.name, error)
 
-    def _document(self, word: Word) -> dict[str, Any]:
+    def _document(self, patch: Patch) -> dict[str, Any]:
         now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        kept = bool(word.node)
+        kept = bool(patch.node)
         condition = {
             "type": CONDITION,
             "status": "True" if kept else "False",
             "reason": "Reserved" if kept else "GivenBack",
-            "message": f"room is kept on node {word.node}" if kept else "no room is kept any more",
+            "message": f"room is kept on node {patch.node}" if kept else "no room is kept any more",
             # An update without a change wakes no pod.
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }
         return {
-            "metadata": {"name": word.name.name, "uid": word.uid},
+            "metadata": {"name": patch.name.name, "uid": patch.uid},
             "status": {"conditions": [condition]},
         }

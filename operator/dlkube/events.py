@@ -31,12 +31,12 @@ LONGEST_MESSAGE = 1024
 COMPONENT = "dljob-operator"
 
 
-class _Told(NamedTuple):
+class _Sent(NamedTuple):
     name: str
     times: int
 
 
-class Teller:
+class EventWriter:
     """One for the life of an operator; :meth:`run` is its own task."""
 
     def __init__(
@@ -52,10 +52,10 @@ class Teller:
         self._instance = instance
         self._pause = 1.0 / per_second
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
-        self._told: OrderedDict[tuple[str, str, str], _Told] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, str, str], _Sent] = OrderedDict()
         self._has_lost = False
 
-    def tell(self, about: Json, reason: str, message: str, *, warning: bool = False) -> None:
+    def write(self, about: Json, reason: str, message: str, *, warning: bool = False) -> None:
         """Let people know; returns at once."""
         try:
             self._waiting.put_nowait(self._make(about, reason, message, warning=warning))
@@ -66,7 +66,7 @@ class Teller:
 
     def warn(self, about: Json, reason: str, message: str) -> None:
         """Let people know of what is wrong."""
-        self.tell(about, reason, message, warning=True)
+        self.write(about, reason, message, warning=True)
 
     async def run(self) -> None:
         """Write what waits, for ever."""
@@ -74,7 +74,7 @@ class Teller:
             # One at a time, so that a repetition finds the Event whose count it raises.
             event = await self._waiting.get()
             try:
-                await self._write(event)
+                await self._send(event)
             except (Rejected, Unreachable) as error:
                 # The namespace may be about to be deleted, or the server away; the log has it.
                 log.info("cannot write the Event '%s': %s", event["message"], error)
@@ -82,27 +82,27 @@ class Teller:
                 self._has_lost = False
             await asyncio.sleep(self._pause)
 
-    async def _write(self, event: dict[str, Any]) -> None:
+    async def _send(self, event: dict[str, Any]) -> None:
         about = event["involvedObject"]
         key = (about["uid"], event["reason"], event["message"])
         # A success puts it back as the latest one; after a failure the next Event is a new one.
-        told = self._told.pop(key, None)
-        if told is not None:
-            again = _Told(told.name, told.times + 1)
+        sent = self._sent.pop(key, None)
+        if sent is not None:
+            again = _Sent(sent.name, sent.times + 1)
             change = {"count": again.times, "lastTimestamp": event["lastTimestamp"]}
             try:
                 await self._api.merge(
-                    EVENTS, told.name, changes=change, namespace=about["namespace"]
+                    EVENTS, sent.name, changes=change, namespace=about["namespace"]
                 )
             except NotFound:
                 pass  # Kubernetes forgets Events after an hour.
             else:
-                self._told[key] = again
+                self._sent[key] = again
                 return
         await self._api.create(EVENTS, event, about["namespace"])
-        self._told[key] = _Told(event["metadata"]["name"], 1)
-        if len(self._told) > MOST_REMEMBERED:
-            self._told.popitem(last=False)
+        self._sent[key] = _Sent(event["metadata"]["name"], 1)
+        if len(self._sent) > MOST_REMEMBERED:
+            self._sent.popitem(last=False)
 
     def _make(self, about: Json, reason: str, message: str, *, warning: bool) -> dict[str, Any]:
         metadata = about["metadata"]

@@ -2,7 +2,7 @@
 The endpoints for probes and monitoring: /healthz, /readyz and /metrics. Read-only.
 
 Metrics name jobs, nodes and GPUs. Where not every user may see these, a port of their own serves
-them (:class:`MetricsDoor`): over TLS, and to accounts that the API server permits.
+them (:class:`MetricsServer`): over TLS, and to accounts that the API server permits.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class _Server:
             await self._runner.cleanup()
 
 
-class Door(_Server):
+class HealthServer(_Server):
     """The server for the kubelet, which asks without credentials."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Door(_Server):
         return _shown(self._metrics())
 
 
-class MetricsDoor(_Server):
+class MetricsServer(_Server):
     """Where metrics are read by those who may: the API server is asked who shows a token, and whether he may."""
 
     def __init__(self, address: Endpoint, api: ApiServer, *, metrics: Callable[[], bytes]) -> None:

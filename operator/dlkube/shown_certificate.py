@@ -46,9 +46,9 @@ class Shown:
             needed = f"{folder} has to hold {CERTIFICATE} and {KEY}"
             raise NoCertificate(f"no usable certificate ({error}); {needed}") from error
         # Called for each new connection, before anything is shown.
-        self.context.sni_callback = self._look
+        self.context.sni_callback = self._reload
 
-    def _look(self, connection: ssl.SSLObject, *_: object) -> None:
+    def _reload(self, connection: ssl.SSLObject, *_: object) -> None:
         try:
             if self._stamps() != self._stamp:
                 self._current = self._load()

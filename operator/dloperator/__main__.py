@@ -25,7 +25,7 @@ from dlkube.programs.program import log_to_stderr, new_identity, run_until_told
 from dloperator.cluster import ClusterSettings
 from dloperator.leading import Work
 from dloperator.operating import Operator, Place
-from dloperator.reporting.settings_configmap import Notice
+from dloperator.reporting.settings_configmap import SettingsConfigMap
 from dloperator.settings import OperatorSettings, load_settings
 
 log = logging.getLogger("dloperator")
@@ -82,7 +82,8 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     )
     try:
         work = replace(
-            make_work(settings), notice=Notice(place.namespace, tuple(loaded.described()))
+            make_work(settings),
+            shown_settings=SettingsConfigMap(place.namespace, tuple(loaded.described())),
         )
         asyncio.run(_run(found, place, work, settings.lease))
     except Fenced as error:

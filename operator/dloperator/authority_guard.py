@@ -31,7 +31,7 @@ from dlkube.resources import SECRETS
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 5.0
+CHECK_S: Final = 5.0
 """To watch it would take the right to list Secrets."""
 
 
@@ -47,13 +47,13 @@ class Guard:
     async def run(self) -> None:
         """Look after it, for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             try:
-                await self.look()
+                await self.check()
             except (Rejected, Unreachable) as error:
                 self._complain(f"cannot watch the Secret {CA_SECRET}: {error}")
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Look once; raises :class:`~dlcontrol.situation.ports.Fenced` if it is replaced step by step."""
         try:
             secret = await self._api.get(SECRETS, CA_SECRET, self._namespace)

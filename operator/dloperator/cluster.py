@@ -24,7 +24,7 @@ from dlkube.certificates import Certificates
 from dlkube.client import (
     ApiServer,
 )
-from dlkube.events import Teller
+from dlkube.events import EventWriter
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.job_reading import JobReader
@@ -43,9 +43,9 @@ from dloperator.nodes.reserving import Reservations
 from dloperator.nodes.room.account import Room
 from dloperator.pods.booked_pods import BookedPods
 from dloperator.pods.deletions import Deletions
-from dloperator.pods.dry_runs import Templates
-from dloperator.pods.launching import Trainers
-from dloperator.pods.orphans import Strays
+from dloperator.pods.dry_runs import DryRuns
+from dloperator.pods.launching import Launcher
+from dloperator.pods.orphans import Orphans
 from dloperator.podspecs.host_ports import meeting_port
 from dloperator.podspecs.podsettings import PodSettings
 
@@ -78,43 +78,43 @@ class Cluster:
         mirrors: Mirrors,
         *,
         certificates: Certificates,
-        teller: Teller,
+        events: EventWriter,
         term: Term,
-        templates: Templates,
+        dry_runs: DryRuns,
         settings: ClusterSettings,
         reservations: Reservations,
     ) -> None:
         self._mirrors = mirrors
-        self._teller = teller
+        self._events = events
         self._term = term
-        self._templates = templates
+        self._dry_runs = dry_runs
         self._reservations = reservations
-        self._jobs = Jobs(templates.specs, term.clock)
-        self._epochs = Epochs(term.epoch, term.is_over, warn=teller.warn)
-        documents = StatusDocuments(term.epoch, templates.verdict)
+        self._jobs = Jobs(dry_runs.specs, term.clock)
+        self._epochs = Epochs(term.epoch, term.is_over, warn=events.warn)
+        documents = StatusDocuments(term.epoch, dry_runs.verdict)
         self._writer = StatusWriter(
             api, mirrors, term=term, epochs=self._epochs, jobs=self._jobs, documents=documents
         )
         self._figures = FigureWriter(
             mirrors, self._writer, epochs=self._epochs, jobs=self._jobs, documents=documents
         )
-        self._strays = Strays(mirrors)
+        self._orphans = Orphans(mirrors)
         self._reader = JobReader(
             mirrors,
             self._jobs,
             epoch=term.epoch,
             epochs=self._epochs,
-            templates=templates,
-            strays=self._strays,
+            dry_runs=dry_runs,
+            orphans=self._orphans,
             writer=self._writer,
             documents=documents,
         )
         self._nodes = NodeReader(mirrors, reservations, pool=settings.pool)
-        self._room = Room(mirrors, templates.asks)
+        self._room = Room(mirrors, dry_runs.asks)
         self._unsettled: set[Name] = set()
         """Jobs that have changed since what their pods ask was counted."""
         self._pods = BookedPods(mirrors)
-        self._trainers = Trainers(
+        self._launcher = Launcher(
             api, mirrors, certificates=certificates, booked=self._pods, settings=settings.pods
         )
         self._deletions = Deletions(api, mirrors, writer=self._writer)
@@ -139,10 +139,10 @@ class Cluster:
         self._unsettled = set()
         nodes, gone = self._nodes.read(self.entries.values())
         for name in gone:
-            self._strays.note_gone(name)
+            self._orphans.note_gone(name)
         there = [(self._mirrors.nodes.objects[Name("", node.name)], node) for node in nodes]
         settled = self._room.settle(self.entries, changed, nodes=there)
-        marked = tuple(self._strays.mark(settled, self.entries))
+        marked = tuple(self._orphans.mark(settled, self.entries))
         self._reservations.note(self._nodes.refusals)
         return Observation(
             self.entries,
@@ -156,13 +156,13 @@ class Cluster:
         """Begin to find out whether Kubernetes takes its pods, so that the next look knows."""
         document = self._mirrors.jobs.get(name)
         if document is not None:
-            self._templates.verdict(document)
+            self._dry_runs.verdict(document)
 
     # --- what is kept
 
     async def begin(self) -> None:
         """Know all jobs, before anything is asked about them."""
-        await self._templates.specs.read_ahead(self._mirrors.jobs.objects.values())
+        await self._dry_runs.specs.read_ahead(self._mirrors.jobs.objects.values())
         self._unsettled |= self._reader.read()
 
     async def stamp(self) -> None:
@@ -223,7 +223,7 @@ class Cluster:
         self._term.insist()
         # A request to create has no version to fail by. If it arrives when another operator leads,
         # and the pod is not booked any more, that operator deletes it.
-        await self._trainers.launch(order, self._writer.turns)
+        await self._launcher.launch(order, self._writer.turns)
 
     async def remove(self, key: PodKey, *, because: str) -> None:
         """Have this pod end."""
@@ -237,7 +237,7 @@ class Cluster:
                 # As recorded, not as seen: a start that this cycle has recorded is not in the entry
                 # yet, and a pod that counts as never used needs no proof of its end.
                 was_used = recorded is None or booking.serial in recorded.used
-                await self._trainers.end(entry, booking, was_used=was_used)
+                await self._launcher.end(entry, booking, was_used=was_used)
 
     async def forget(self, job: JobId) -> None:
         """
@@ -257,7 +257,7 @@ class Cluster:
 
     def rendezvous_port(self, job: JobId, generation: int, processes: int) -> int:
         """Take other ports for each start, since a process of the last one may still hold its own."""
-        if first := self._trainers.host_port(self.entries[job]):
+        if first := self._launcher.host_port(self.entries[job]):
             return meeting_port(first, generation, processes)
         step = max(PORTS_A_START, processes)
         return FIRST_PORT + generation * step % (PORTS - step)
@@ -266,7 +266,7 @@ class Cluster:
         """Write an Event, when there is time for it."""
         document = self._mirrors.jobs.get(name_of(job))
         if document is not None:
-            self._teller.tell(document, reason, message, warning=warning)
+            self._events.write(document, reason, message, warning=warning)
 
 
 def _gains(entries: Mapping[JobId, Entry], job: JobId, status: Status) -> bool:

@@ -15,8 +15,8 @@ from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Jobs, job_id
 from dloperator.jobs.epochs import Epochs
 from dloperator.jobs.status_writing import StatusDocuments, StatusWriter
-from dloperator.pods.dry_runs import Templates
-from dloperator.pods.orphans import Strays
+from dloperator.pods.dry_runs import DryRuns
+from dloperator.pods.orphans import Orphans
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class JobReader:
         *,
         epoch: int,
         epochs: Epochs,
-        templates: Templates,
-        strays: Strays,
+        dry_runs: DryRuns,
+        orphans: Orphans,
         writer: StatusWriter,
         documents: StatusDocuments,
     ) -> None:
@@ -42,8 +42,8 @@ class JobReader:
         self._jobs = jobs
         self._epoch = epoch
         self._epochs = epochs
-        self._templates = templates
-        self._strays = strays
+        self._dry_runs = dry_runs
+        self._orphans = orphans
         self._writer = writer
         self._documents = documents
         self.entries: dict[JobId, Entry] = {}
@@ -79,7 +79,7 @@ class JobReader:
 
     def read(self) -> set[Name]:
         """Take in what became of jobs, and return of which ones anything did."""
-        changed = set(self._mirrors.changed_jobs) | self._templates.news()
+        changed = set(self._mirrors.changed_jobs) | self._dry_runs.news()
         # Copied and cleared with no await in between, so that no change is lost.
         self._mirrors.changed_jobs.clear()
         if not changed:
@@ -89,16 +89,16 @@ class JobReader:
             document = self._mirrors.jobs.get(name)
             if document is None:
                 if entries.pop(job_id(name), None) is not None:
-                    self._strays.note_end(name)
+                    self._orphans.note_end(name)
                 self._jobs.forget(name)
                 self._documents.forget(job_id(name))
-                self._templates.forget(name)
+                self._dry_runs.forget(name)
                 self._epochs.forget(name)
                 continue
             if self._is_another(entries.get(job_id(name)), document):
                 # Readers that remember the former one of this name shall first see that it is gone.
                 del entries[job_id(name)]
-                self._strays.note_end(name)
+                self._orphans.note_end(name)
                 self._jobs.forget(name)
                 # Its figures, such as its place in the queue, are not those of the next one.
                 self._documents.forget(job_id(name))
@@ -109,7 +109,7 @@ class JobReader:
             if self._writer.is_doubted(document):
                 self._doubted.add(name)
             document = self._writer.believed(document)
-            verdict = self._templates.verdict(document)
+            verdict = self._dry_runs.verdict(document)
             # One that was decided about before is never out of sight: it may hold GPUs.
             was_seen = job_id(name) in entries or bool(document.get("status"))
             if verdict is not None or was_seen:

@@ -21,7 +21,7 @@ from dlcontrol.situation.status import ConditionType
 from dlcore.model import JobId
 from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
-from dlkube.events import Teller
+from dlkube.events import EventWriter
 from dlkube.leases import Election
 from dlkube.names import Name
 from dlkube.programs.freed_memory import return_freed_memory
@@ -30,16 +30,16 @@ from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs, name_of
 from dloperator.jobs.epochs import Term
-from dloperator.nodes.ownership import Customs
+from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.reserving import Reservations
-from dloperator.pods.cleanup import Tidier
-from dloperator.pods.dry_runs import Templates
+from dloperator.pods.cleanup import Cleanup
+from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import GpuAccess
 from dloperator.reporting.expecting import Expectations
-from dloperator.reporting.gpu_configmap import Bulletin
+from dloperator.reporting.gpu_configmap import GpuConfigMap
 from dloperator.reporting.operator_events import tell_of_store
 from dloperator.reporting.publishing import Publisher, Publishing
-from dloperator.reporting.settings_configmap import Notice, show_settings
+from dloperator.reporting.settings_configmap import SettingsConfigMap, show_settings
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
 
@@ -63,7 +63,7 @@ class Work:
     cluster: ClusterSettings = ClusterSettings()
     dialing: DialSettings = DialSettings()
     publishing: Publishing = Publishing()
-    notice: Notice | None = None
+    shown_settings: SettingsConfigMap | None = None
     """How this operator is set, for people to see."""
 
 
@@ -99,17 +99,17 @@ class Leading:
     ) -> None:
         self._api = api = candidate.api
         self._mirrors, self._home = candidate.mirrors, candidate.namespace
-        self._notice = work.notice
+        self._shown_settings = work.shown_settings
         self._election = candidate.election
         self._certificates = certificates
-        self._teller = Teller(api, instance=candidate.identity)
+        self._events = EventWriter(api, instance=candidate.identity)
         specs = candidate.specs
-        self._templates = Templates(api, specs, settings=work.cluster.pods, wake=self._wake_soon)
+        self._dry_runs = DryRuns(api, specs, settings=work.cluster.pods, wake=self._wake_soon)
         reservations = _make_reservations(candidate, work.cluster)
-        self._tidier = Tidier(
-            api, self._mirrors, specs=specs, reservations=reservations, warn=self._teller.warn
+        self._cleanup = Cleanup(
+            api, self._mirrors, specs=specs, reservations=reservations, warn=self._events.warn
         )
-        reservations.asks_for_look = self._tidier.wake
+        reservations.asks_for_look = self._cleanup.wake
         epoch = self._election.epoch
         self._clock = clock
         lessons = Lessons(sample_seconds=work.sample_seconds)
@@ -121,9 +121,9 @@ class Leading:
             api,
             self._mirrors,
             certificates=certificates,
-            teller=self._teller,
+            events=self._events,
             term=Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken, clock),
-            templates=self._templates,
+            dry_runs=self._dry_runs,
             settings=work.cluster,
             reservations=reservations,
         )
@@ -137,7 +137,7 @@ class Leading:
             clock=self._clock,
         )
 
-        self._bulletin = Bulletin(api, candidate.namespace, controller=self._controller)
+        self._gpu_config_map = GpuConfigMap(api, candidate.namespace, controller=self._controller)
         self._publisher = Publisher(
             self._cluster,
             lambda: self._controller.scene,
@@ -164,23 +164,23 @@ class Leading:
         # Before the first decision, which could give away a GPU that the former leader has taken
         # out.
         await self._recall()
-        if self._notice is not None:
-            await show_settings(self._api, self._notice)
+        if self._shown_settings is not None:
+            await show_settings(self._api, self._shown_settings)
         # No news is lost before this: mirrors collect what has changed since the Cluster was made,
         # and the first cycle of the loop reads it without being woken.
         self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
-        self._mirrors.stir = self._tidier.wake
+        self._mirrors.stir = self._cleanup.wake
         self._mirrors.meet = self._meet
         await together(
             self._controller.run(),
             self._stamp(),
-            self._teller.run(),
-            self._tidier.run(),
+            self._events.run(),
+            self._cleanup.run(),
             self._publisher.run(),
             self._expectations.run(),
-            self._bulletin.run(),
+            self._gpu_config_map.run(),
             tell_of_store(
-                self._api, self._teller, namespace=self._home, state=self._memory.notebook.state
+                self._api, self._events, namespace=self._home, state=self._memory.notebook.state
             ),
             self._renew(),
             report_steps(self._clock, log.warning),
@@ -193,7 +193,7 @@ class Leading:
         self._mirrors.wake = lambda _: None
         self._mirrors.stir = lambda: None
         self._mirrors.meet = lambda _: None
-        await self._templates.close()
+        await self._dry_runs.close()
         await self._sidecars.close()
         # After the SideCars, whose answers are written into it until they are closed.
         self._memory.close()
@@ -209,7 +209,7 @@ class Leading:
         """Know of GPUs what the former leader knew, however long the API server has to be asked for it."""
         while True:
             try:
-                await self._bulletin.recall()
+                await self._gpu_config_map.recall()
                 return
             except (Rejected, Unreachable) as error:
                 if not self._election.is_leading:
@@ -269,7 +269,7 @@ def _make_reservations(candidate: Candidate, settings: ClusterSettings) -> Reser
         candidate.mirrors,
         namespace=candidate.namespace,
         pool=settings.pool,
-        customs=Customs(
+        rules=OwnershipRules(
             settings.pods.taint,
             settings.pods.runtime_class,
             by_driver=settings.pods.gpu_access is GpuAccess.DRA_ADMIN,

@@ -20,7 +20,7 @@ from dlkube import certificates, health_server
 from dlkube.access import Access
 from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable
-from dlkube.health_server import Door, MetricsDoor, MetricsSettings
+from dlkube.health_server import HealthServer, MetricsServer, MetricsSettings
 from dlkube.leases import Election, LeaseSettings
 from dlkube.programs.tasks import together
 from dlkube.watches.mirror import Mirrors, epoch_of
@@ -29,7 +29,7 @@ from dloperator.authority_guard import Guard
 from dloperator.jobs import definition_check
 from dloperator.jobs.entries import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
-from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.other_pods import OtherPods
 from dlwire.endpoints import read_endpoint
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Operator:
             followed=followed_by_operator(self._mirrors, home=place.namespace),
             namespaces=place.watched,
         )
-        self._neighbours = Neighbours(self._api, self._mirrors, watched=place.pod_namespaces)
+        self._other_pods = OtherPods(self._api, self._mirrors, watched=place.pod_namespaces)
         self._lease = lease or LeaseSettings()
         self._election = Election(
             self._api,
@@ -94,25 +94,25 @@ class Operator:
         self._complaint = "has not read the cluster yet"
         """Why it is not ready; a replica that waits to lead is."""
         plainly = None if place.metrics.protected else self._metrics.text
-        self.door = Door(
+        self.health_server = HealthServer(
             read_endpoint(place.health), is_ready=lambda: self._complaint, metrics=plainly
         )
         """Where it is asked how it is."""
 
     async def run(self) -> None:
         """Operate until cancelled; raises :class:`~dlcontrol.situation.ports.Fenced` if it leads no more."""
-        await self.door.open()
+        await self.health_server.open()
         try:
             await self._prepare()
             await together(
-                self._watches.run(), self._neighbours.run(), self._lead(), self._show_metrics()
+                self._watches.run(), self._other_pods.run(), self._lead(), self._show_metrics()
             )
         finally:
             # The Lease goes after all that commands: together() has waited for the end of each of
             # its coroutines, so that nothing of this leader is sent once another one may lead.
             self._watches.ended.set()
             await self._election.leave()
-            await self.door.close()
+            await self.health_server.close()
             await self._api.close()
 
     async def _show_metrics(self) -> None:
@@ -121,14 +121,16 @@ class Operator:
         if not metrics.protected:
             # For ever, because the first of the coroutines that ends would end the operator.
             await asyncio.Event().wait()
-        door = MetricsDoor(read_endpoint(metrics.address), self._api, metrics=self._metrics.text)
+        server = MetricsServer(
+            read_endpoint(metrics.address), self._api, metrics=self._metrics.text
+        )
         with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
             await health_server.write_first_certificate(self._api, home, folder=Path(folder))
-            await door.open(Path(folder))
+            await server.open(Path(folder))
             try:
                 await health_server.renew_certificate(self._api, home, folder=Path(folder))
             finally:
-                await door.close()
+                await server.close()
 
     async def _prepare(self) -> None:
         """See everything that there is, and have an authority; until then it is tried again."""
@@ -151,7 +153,7 @@ class Operator:
 
     async def _see(self) -> None:
         await self._watches.list_all()
-        await self._neighbours.list_all()
+        await self._other_pods.list_all()
 
     async def _see_anew(self) -> None:
         """Take in what there is, for as long as we lead."""

@@ -75,25 +75,25 @@ async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float
     try:
         while left and time.monotonic() < until:
             # Listed again each time, because users may go on submitting jobs meanwhile.
-            left = await _look_if_possible(api, namespaces, known=left)
+            left = await _delete_all_if_possible(api, namespaces, known=left)
             await asyncio.sleep(LOOK_S if left else 0)
     finally:
         await api.close()
     return left
 
 
-async def _look_if_possible(
+async def _delete_all_if_possible(
     api: ApiServer, namespaces: tuple[str, ...], *, known: list[str]
 ) -> list[str]:
     try:
-        return await _look(api, namespaces)
+        return await _delete_all(api, namespaces)
     except (Rejected, Unreachable) as error:
         _raise_if_final(error)
         log.warning("cannot list the jobs: %s", error)
         return known
 
 
-async def _look(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
+async def _delete_all(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
     """Delete every job that is not yet being deleted, and return the names of all that still exist."""
     left: list[str] = []
     for namespace in namespaces:

@@ -276,7 +276,7 @@ class Trouble:
 
     # --- how it goes on
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See which containers were started again."""
         for pod in [*self.view.find("pods"), *self.operators()]:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
@@ -296,7 +296,7 @@ class Trouble:
         reached, since = self.saved(), time.monotonic()
         while not is_so():
             self.submit_some()
-            self.look()
+            self.poll()
             if (now := self.saved()) > reached:
                 reached, since = now, time.monotonic()
             waited = time.monotonic() - since

@@ -33,7 +33,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 """When the first line of each log is said to be written; each further one is so a moment later."""
 
 
-class Door:
+class KubeletServer:
     """One server for all nodes of some kubelets, in a thread."""
 
     def __init__(self, kubelets: Kubelets, folder: Path) -> None:
@@ -200,10 +200,12 @@ async def _end(connection: web.WebSocketResponse, status: dict[str, object]) -> 
 
 
 @contextlib.contextmanager
-def served(kubelets: Kubelets, api: Api, nodes: Iterable[str], folder: Path) -> Iterator[Door]:
+def served(
+    kubelets: Kubelets, api: Api, nodes: Iterable[str], folder: Path
+) -> Iterator[KubeletServer]:
     """Let the API server find these kubelets."""
     folder.mkdir(parents=True, exist_ok=True)
-    door = Door(kubelets, folder)
+    door = KubeletServer(kubelets, folder)
     door.open()
     try:
         for node in nodes:

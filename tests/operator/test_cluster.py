@@ -16,16 +16,16 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dlkube import access, names
 from dlkube.certificates import Authority, Certificates
 from dlkube.client import ApiServer
-from dlkube.events import Teller
+from dlkube.events import EventWriter
 from dlkube.resources import DLJOBS, NODES, PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs
 from dloperator.jobs.epochs import Term
 from dloperator.jobs.status_writing import differences
-from dloperator.nodes.ownership import Customs
+from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.reserving import Reservations
-from dloperator.pods.dry_runs import Templates
+from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import PodSettings
 from tests.loops import on_loop
 from tests.operator.stages import Stage, staged
@@ -33,7 +33,7 @@ from tests.operator.stages import Stage, staged
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 NODE = NodeName("gpu-a")
-CUSTOMS = Customs(PodSettings().taint, "nvidia")
+RULES = OwnershipRules(PodSettings().taint, "nvidia")
 
 
 @pytest.fixture
@@ -56,21 +56,21 @@ class Side:
         """Whether the Lease is of another one."""
         specs = Specs()
         settings = ClusterSettings(pods=PodSettings(virtual_gpus=True))
-        self.templates = Templates(self.api, specs, settings=settings.pods, wake=self.woken.set)
+        self.dry_runs = DryRuns(self.api, specs, settings=settings.pods, wake=self.woken.set)
         self.cluster = Cluster(
             self.api,
             self.mirrors,
             certificates=Certificates(self.api, Authority.new(), chance=random.Random(1)),
-            teller=Teller(self.api, instance="test"),
+            events=EventWriter(self.api, instance="test"),
             term=Term(epoch, lambda: self.leads, self.is_over),
-            templates=self.templates,
+            dry_runs=self.dry_runs,
             settings=settings,
             reservations=Reservations(
                 self.api,
                 self.mirrors,
                 namespace=stage.namespace,
                 pool=settings.pool,
-                customs=CUSTOMS,
+                rules=RULES,
             ),
         )
         self.namespace = stage.namespace
@@ -101,7 +101,7 @@ class Side:
         return self
 
     async def __aexit__(self, *_):
-        await self.templates.close()
+        await self.dry_runs.close()
         await self.api.close()
 
 
@@ -201,7 +201,7 @@ async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
         assert pod["metadata"]["deletionTimestamp"]
         seen = await side.see()
         assert seen.pods[PodKey(side.job, NODE)].phase is PodPhase.PENDING
-        await side.templates.close()
+        await side.dry_runs.close()
 
 
 @on_loop

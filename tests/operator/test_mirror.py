@@ -14,7 +14,7 @@ from dlkube.watches.mirror import (
     Mirrors,
     version_of,
 )
-from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.other_pods import OtherPods
 from tests.loops import on_loop
 
 JOB = Name("lab", "job")
@@ -188,18 +188,18 @@ class PodServer(ApiServer):
             yield {"type": event[0], "object": event[1]}
 
 
-class Neighbourhood:
+class Followed:
     """Other owners' pods on one node, which are followed while they are listed again."""
 
     def __init__(self) -> None:
         self.server = PodServer()
         self.mirrors = Mirrors()
-        self.neighbours = Neighbours(self.server, self.mirrors)
+        self.other_pods = OtherPods(self.server, self.mirrors)
 
     async def follow(self, *pods):
         self.server.listing = Listing(list(pods), "10")
-        await self.neighbours.list_all()
-        return asyncio.create_task(self.neighbours.run())
+        await self.other_pods.list_all()
+        return asyncio.create_task(self.other_pods.run())
 
     async def show(self, *event):
         self.server.events.put_nowait(event or None)
@@ -211,7 +211,7 @@ class Neighbourhood:
 
     @property
     def cpus(self):
-        return self.mirrors.neighbourhood.pods.on("n1").get("cpu", 0) // 1000
+        return self.mirrors.others.pods.on("n1").get("cpu", 0) // 1000
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,13 @@ class Neighbourhood:
 )
 @on_loop
 async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
-    there = Neighbourhood()
+    there = Followed()
     following = await there.follow(foreign("old", 5, 1))
     await there.settle()
     there.server.may_answer.clear()
     there.server.listed.clear()
     # As a new leader does it; the list is as of version 10.
-    listing = asyncio.create_task(there.neighbours.list_all())
+    listing = asyncio.create_task(there.other_pods.list_all())
     await there.server.listed.wait()
     await there.show(*event)
     there.server.may_answer.set()

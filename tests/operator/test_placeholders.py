@@ -10,7 +10,7 @@ from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
 from dloperator.nodes.nodes import Pool
-from dloperator.nodes.ownership import Customs
+from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.placeholders import (
     Drop,
     Make,
@@ -24,7 +24,7 @@ from dloperator.nodes.placeholders import (
     why_not_ours,
 )
 from dloperator.nodes.reserving import Reservations
-from dloperator.pods.cleanup import Tidier
+from dloperator.pods.cleanup import Cleanup
 from dloperator.podspecs.podsettings import RESTRICTED
 from tests.loops import on_loop
 from tests.servers.nodes import make_node
@@ -214,7 +214,7 @@ class Api:
 
 def reservations_of(api: Any, mirrors: Mirrors) -> Reservations:
     pool = Pool(mode=PoolMode.RESERVE)
-    return Reservations(api, mirrors, namespace=HERE, pool=pool, customs=Customs("", ""))
+    return Reservations(api, mirrors, namespace=HERE, pool=pool, rules=OwnershipRules("", ""))
 
 
 def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes():
@@ -225,7 +225,7 @@ def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes
     reservations = reservations_of(api, mirrors)
     looks: list[bool] = []
     # The cleanup looks at once whenever it is asked to.
-    reservations.asks_for_look = lambda: looks.append(asyncio.run(reservations.tend()))
+    reservations.asks_for_look = lambda: looks.append(asyncio.run(reservations.reconcile()))
     for why in ("", "", "it has another label"):
         reservations.note({"n1": why})
         assert api.deleted == [], "a decision of the cycle before may not be recorded yet"
@@ -243,14 +243,14 @@ async def test_a_new_leader_looks_at_once_although_nothing_changes():
     node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})
     node["metadata"] |= {"resourceVersion": "1", "uid": "of-n1"}
     mirrors.nodes.show(node)
-    tidier = Tidier(
+    cleanup = Cleanup(
         there,
         mirrors,
         specs=Specs(),
         reservations=reservations_of(there, mirrors),
         warn=lambda *_: None,
     )
-    running = asyncio.create_task(tidier.run())
+    running = asyncio.create_task(cleanup.run())
     await there.was_asked.wait()
     assert there.made == [placeholder_name("n1")]
     running.cancel()

@@ -14,7 +14,7 @@ from dlcore.model import JobId, Node, NodeName, Placement
 from dlkube.client import ApiServer
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.other_pods import OtherPods
 from dloperator.nodes.requests import read_asks
 from dloperator.nodes.room.account import UNBOUND, Room
 from dloperator.nodes.room.refusals import REFUSED_S
@@ -72,7 +72,7 @@ class World:
 
     def others(self, name, node, cpu):
         pod = make_pod(name, node=node, cpu=cpu) if node else None
-        self.mirrors.neighbourhood.show_pod(Name("else", name), pod)
+        self.mirrors.others.show_pod(Name("else", name), pod)
 
     def settle(self, changed=(JOB,)):
         there = [(document, Node.of(name, 4)) for name, document in self.documents.items()]
@@ -150,7 +150,7 @@ def test_a_taint_keeps_off_whoever_does_not_tolerate_it():
 
 def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
     world = World(claims=["data"])
-    there = world.mirrors.neighbourhood
+    there = world.mirrors.others
     assert world.allowed() == set()
     there.show_claim(Name("team", "data"), {"spec": {}})
     assert world.allowed() is None
@@ -176,7 +176,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
 
 def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
     world = World(claims=["data"])
-    there = world.mirrors.neighbourhood
+    there = world.mirrors.others
     claim = {"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}}
     there.show_claim(Name("team", "data"), claim)
     world.decide(N1, booked=(N1,))
@@ -227,7 +227,7 @@ def test_a_port_of_a_node_is_for_one_pod():
     world.others("a", "n1", "1")
     taken = make_pod("b", node="n2", containers=[{"name": "x", "image": "x", "ports": ports}])
     taken["spec"]["nodeName"] = "n2"
-    world.mirrors.neighbourhood.show_pod(Name("else", "b"), taken)
+    world.mirrors.others.show_pod(Name("else", "b"), taken)
     needs = world.needs
     assert [needs.fits(node.free) for node in world.settle()] == [True, False]
 
@@ -269,17 +269,17 @@ class PagedServer(ApiServer):
 def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
     mirrors = Mirrors()
     server = PagedServer(pages=20, size=50)
-    neighbours = Neighbours(server, mirrors)
+    other_pods = OtherPods(server, mirrors)
     woken: list[bool] = []
     mirrors.wake = woken.append
-    pods = neighbours._followed[0]
-    asyncio.run(neighbours._list(pods))
-    assert mirrors.neighbourhood.pods.on("n1")["cpu"] == 1_000_000
+    pods = other_pods._followed[0]
+    asyncio.run(other_pods._list(pods))
+    assert mirrors.others.pods.on("n1")["cpu"] == 1_000_000
     assert server.most_alive <= 2 * server.size
-    assert neighbours._versions[pods].version == "7"
+    assert other_pods._versions[pods].version == "7"
     woken.clear()
-    asyncio.run(neighbours._list(pods))
+    asyncio.run(other_pods._list(pods))
     assert not woken
     server.pages_there = 3
-    asyncio.run(neighbours._list(pods))
-    assert (woken, mirrors.neighbourhood.pods.on("n1")["cpu"]) == ([True], 150_000)
+    asyncio.run(other_pods._list(pods))
+    assert (woken, mirrors.others.pods.on("n1")["cpu"]) == ([True], 150_000)

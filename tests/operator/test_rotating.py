@@ -98,10 +98,10 @@ async def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, n
         for step in STEPS:
             before = await certificates.open_authority(api, namespace)
             guard = Guard(api, before, namespace=namespace)
-            await guard.look()
+            await guard.check()
             await authority_rotation.take(api, namespace, step)
             with pytest.raises(Fenced, match="the next leader uses"):
-                await guard.look()
+                await guard.check()
         last = await certificates.open_authority(api, namespace)
         assert last.certificate != first.certificate
         found: dict[str, Any] = await api.get(SECRETS, CA_SECRET, namespace)

@@ -9,7 +9,7 @@ import pytest
 
 from dlkube import access, health_server
 from dlkube.client import ApiServer
-from dlkube.health_server import Door, MetricsDoor
+from dlkube.health_server import HealthServer, MetricsServer
 from dlwire.endpoints import Endpoint
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
@@ -50,16 +50,16 @@ async def test_they_are_shown_to_whom_the_api_server_lets_read_them(
     control_plane, namespace, tokens, tmp_path
 ):
     api = ApiServer(access.find(str(control_plane.admin)))
-    door = MetricsDoor(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
+    server = MetricsServer(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
     await health_server.write_certificate(api, namespace, folder=tmp_path)
-    await door.open(tmp_path)
+    await server.open(tmp_path)
     try:
         told = {
-            name: await ask(door.port, tmp_path, namespace, tokens.get(name, name))
+            name: await ask(server.port, tmp_path, namespace, tokens.get(name, name))
             for name in ("reader", "stranger", "nonsense", "")
         }
     finally:
-        await door.close()
+        await server.close()
         await api.close()
     assert told["reader"] == (HTTPStatus.OK, TEXT.decode())
     assert told["stranger"][0] == HTTPStatus.FORBIDDEN
@@ -84,14 +84,14 @@ async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int,
 
 @on_loop
 async def test_where_they_are_protected_the_port_of_health_shows_none():
-    door = Door(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
-    await door.open()
+    server = HealthServer(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
+    await server.open()
     try:
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{door.port}/metrics") as answer,
+            session.get(f"http://127.0.0.1:{server.port}/metrics") as answer,
         ):
             assert answer.status == HTTPStatus.FORBIDDEN
             assert "metrics.address" in await answer.text()
     finally:
-        await door.close()
+        await server.close()

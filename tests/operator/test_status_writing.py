@@ -125,15 +125,15 @@ class Office:
             mirrors, self.writer, epochs=epochs, jobs=self.jobs, documents=documents
         )
         mirrors.attend()
-        templates: Any = SimpleNamespace(news=set, verdict=lambda _: "", forget=lambda _: None)
-        strays: Any = SimpleNamespace(note_end=lambda _: None)
+        dry_runs: Any = SimpleNamespace(news=set, verdict=lambda _: "", forget=lambda _: None)
+        orphans: Any = SimpleNamespace(note_end=lambda _: None)
         self.reader = JobReader(
             mirrors,
             self.jobs,
             epoch=5,
             epochs=epochs,
-            templates=templates,
-            strays=strays,
+            dry_runs=dry_runs,
+            orphans=orphans,
             writer=self.writer,
             documents=documents,
         )

@@ -10,7 +10,7 @@ from dlkube import access
 from dlkube.client import ApiServer, Json
 from dlkube.resources import DLJOBS
 from dloperator.jobs.entries import Specs
-from dloperator.pods.dry_runs import Templates
+from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
@@ -38,15 +38,15 @@ async def find_out(api: ApiServer, namespace: str, jobs: list[Json]) -> list[str
 async def find_out_again(api: ApiServer, made: list[Json]) -> list[str]:
     """Return the verdicts about jobs that exist."""
     news = asyncio.Event()
-    templates = Templates(api, Specs(), settings=PodSettings(), wake=news.set)
+    dry_runs = DryRuns(api, Specs(), settings=PodSettings(), wake=news.set)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while None in (verdicts := [templates.verdict(job) for job in made]):
+            while None in (verdicts := [dry_runs.verdict(job) for job in made]):
                 await news.wait()
                 news.clear()
         return [str(verdict) for verdict in verdicts]
     finally:
-        await templates.close()
+        await dry_runs.close()
 
 
 def ask(cluster: ControlPlane, namespace: str, jobs: list[Json]) -> tuple[list[str], int]:

@@ -12,7 +12,7 @@ from dlkube.client import ApiServer
 from dlkube.parsing import CUT, DEEPEST, parse
 from dlkube.unread import MOST_REPORTED, Unread
 from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.other_pods import Neighbours
+from dloperator.nodes.other_pods import OtherPods
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ class Server(ApiServer):
 def test_a_pod_that_cannot_be_read_is_reported_once_and_the_others_are_counted(caplog):
     mirrors = Mirrors()
     pods = [pod("odd", "9" * 200), pod("plain", "2"), pod("most", "1e999999")]
-    neighbours = Neighbours(Server(pods), mirrors)
+    other_pods = OtherPods(Server(pods), mirrors)
 
     async def see() -> None:
         for _ in range(3):
-            await neighbours.list_all()
+            await other_pods.list_all()
 
     asyncio.run(see())
-    assert mirrors.neighbourhood.pods.on("node")["cpu"] == LARGEST + 2000
+    assert mirrors.others.pods.on("node")["cpu"] == LARGEST + 2000
     assert len([each for each in caplog.records if "Pod n/odd" in each.message]) == 1
 
 

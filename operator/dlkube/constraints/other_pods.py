@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dlkube.constraints.reaching import Reaching
-from dlkube.constraints.usage import Name, Occupancy, read_lodger
+from dlkube.constraints.usage import Name, Occupancy, read_usage
 
 Json = Mapping[str, Any]
 
 
-class Neighbourhood:
+class OtherObjects:
     """A few words about each object."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Neighbourhood:
     def show_pod(self, name: Name, document: Json | None) -> bool:
         """Take a pod in; raises :class:`~dlcore.placement.amounts.NoAmount` if it asks for what is no amount."""
         matters = self.reaching.show_pod(name, document)
-        lodger = read_lodger(document) if document is not None else None
-        return self.pods.put(name, (lodger,) if lodger is not None else ()) or matters
+        usage = read_usage(document) if document is not None else None
+        return self.pods.put(name, (usage,) if usage is not None else ()) or matters
 
     def keep_pods(self, there: Collection[Name]) -> bool:
         matters = self.reaching.others.keep_only(there)

@@ -25,7 +25,7 @@ PORT = "port/"
 """Ports of a node are counted as a resource of which there is one."""
 
 
-class Lodger(NamedTuple):
+class PodUsage(NamedTuple):
     """A pod, as far as its node is concerned."""
 
     node: str
@@ -36,16 +36,16 @@ class Occupancy:
     """Which pods are on which nodes, and what they ask for together."""
 
     def __init__(self) -> None:
-        self._lodgers: dict[Name, tuple[Lodger, ...]] = {}
+        self._usages: dict[Name, tuple[PodUsage, ...]] = {}
         self._totals: dict[str, Amounts] = {}
         self._alike: dict[tuple[tuple[str, int], ...], Amounts] = {}
         self.dirty: set[str] = set()
         """The nodes on which something has changed since the last read."""
 
-    def put(self, name: Name, lodgers: Iterable[Lodger]) -> bool:
+    def put(self, name: Name, usages: Iterable[PodUsage]) -> bool:
         """Take in what a pod, or what is meant to be one, asks of nodes; tell whether that is new."""
-        now = tuple(Lodger(intern(each.node), self._share(each.amounts)) for each in lodgers)
-        before = self._lodgers.get(name, ())
+        now = tuple(PodUsage(intern(each.node), self._share(each.amounts)) for each in usages)
+        before = self._usages.get(name, ())
         if now == before:
             return False
         for each in before:
@@ -54,9 +54,9 @@ class Occupancy:
             self._totals[each.node] = total((self._totals.get(each.node, {}), each.amounts))
         self.dirty.update(each.node for each in (*before, *now))
         if now:
-            self._lodgers[name] = now
+            self._usages[name] = now
         else:
-            del self._lodgers[name]
+            del self._usages[name]
         return True
 
     def drop(self, name: Name) -> bool:
@@ -65,7 +65,7 @@ class Occupancy:
 
     def keep_only(self, names: Collection[Name]) -> bool:
         """Drop all others; tell whether there were any."""
-        gone = self._lodgers.keys() - set(names)
+        gone = self._usages.keys() - set(names)
         for name in gone:
             self.drop(name)
         return bool(gone)
@@ -80,7 +80,7 @@ class Occupancy:
         return self._alike.setdefault(tuple(sorted(amounts.items())), amounts)
 
 
-def read_lodger(document: Json) -> Lodger | None:
+def read_usage(document: Json) -> PodUsage | None:
     """
     Read what a pod asks of its node; nothing if it has none yet, or has ended.
 
@@ -90,7 +90,7 @@ def read_lodger(document: Json) -> Lodger | None:
     phase = (document.get("status") or {}).get("phase")
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
         return None
-    return Lodger(spec["nodeName"], asked_by(spec))
+    return PodUsage(spec["nodeName"], asked_by(spec))
 
 
 def asked_by(spec: Json) -> Amounts:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dlkube import names
-from dlkube.constraints.other_pods import Neighbourhood
+from dlkube.constraints.other_pods import OtherObjects
 from dlkube.names import Name
 from dlkube.watches.trimming import (
     is_more_than_a_heartbeat,
@@ -155,7 +155,7 @@ class Mirrors:
         self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
         self.pods = Mirror(self._pod_changed, trimmed=trim_pod)
         self.nodes = Mirror(self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node)
-        self.neighbourhood = Neighbourhood()
+        self.others = OtherObjects()
         """The other users of the nodes."""
 
     def attend(self) -> None:

@@ -31,7 +31,7 @@ from dloperator.nodes.placeholders import (
     Supply,
 )
 from dloperator.pods.pod_states import (
-    Ailment,
+    PodProblem,
     explain_end,
     explain_restart,
     explain_wait,
@@ -258,7 +258,7 @@ def read_pod(key: PodKey, document: Json | None, node: Json | None, uid: str) ->
     return _pod(key, PodPhase.PENDING, explain_wait(document))
 
 
-def _pod(key: PodKey, phase: PodPhase, found: Ailment, address: Address | None = None) -> Pod:
+def _pod(key: PodKey, phase: PodPhase, found: PodProblem, address: Address | None = None) -> Pod:
     return Pod(key, phase, address, **asdict(found))
 
 

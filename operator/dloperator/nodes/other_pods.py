@@ -59,7 +59,7 @@ class _Followed:
     fields: str = ""
 
 
-class Neighbours:
+class OtherPods:
     """All of it. :meth:`run` is its own task."""
 
     def __init__(self, api: ApiServer, mirrors: Mirrors, *, watched: Collection[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Neighbours:
         """
         self._api = api
         self._mirrors = mirrors
-        there = mirrors.neighbourhood
+        there = mirrors.others
         self._watched = frozenset(watched)
         others = "" if watched else f"!{names.JOB_LABEL}"
         self._followed = (
@@ -182,4 +182,4 @@ class Neighbours:
         labels = ((document or {}).get("metadata") or {}).get("labels") or {}
         if name.namespace in self._watched and names.JOB_LABEL in labels:
             return False
-        return self._mirrors.neighbourhood.show_pod(name, document)
+        return self._mirrors.others.show_pod(name, document)

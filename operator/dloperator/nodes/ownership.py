@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 
 
-class Customs(NamedTuple):
+class OwnershipRules(NamedTuple):
     """How pods of ours come to nodes and to GPUs, and so which ways are not for others."""
 
     taint: str
@@ -29,48 +29,48 @@ class Customs(NamedTuple):
     """Whether a DRA driver shows GPUs to our pods, so that it has to be there."""
 
 
-def why_not_dedicated(node: Json, reaching: Reaching, customs: Customs) -> str:
+def why_not_dedicated(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
     """Say why a node is not ours in the mode ``dedicated``; empty if it is."""
     name = node["metadata"]["name"]
-    if customs.taint and not _has_taint(node, customs.taint):
+    if rules.taint and not _has_taint(node, rules.taint):
         return (
-            f"it lacks the taint {customs.taint}, which keeps other pods off its GPUs; set it with"
-            f" kubectl taint node {name} {customs.taint}=:NoSchedule"
+            f"it lacks the taint {rules.taint}, which keeps other pods off its GPUs; set it with"
+            f" kubectl taint node {name} {rules.taint}=:NoSchedule"
         )
     if resource := _offered(node):
         return (
             f"its device plugin offers {resource} to all pods, and pool.mode is dedicated; keep the"
             f" plugin off this node, or set pool.mode to reserve"
         )
-    return _why_open(name, reaching, customs=customs) or why_used(
-        node, reaching, customs=customs, by_requests=True
+    return _why_open(name, reaching, rules=rules) or why_used(
+        node, reaching, rules=rules, by_requests=True
     )
 
 
-def why_not_reserved(node: Json, reaching: Reaching, customs: Customs) -> str:
+def why_not_reserved(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
     """Say why a node whose GPUs a placeholder holds is not ours all the same; empty if it is."""
     name = node["metadata"]["name"]
-    return _why_open(name, reaching, customs=customs) or why_used(
-        node, reaching, customs=customs, by_requests=False
+    return _why_open(name, reaching, rules=rules) or why_used(
+        node, reaching, rules=rules, by_requests=False
     )
 
 
-def why_used(node: Json, reaching: Reaching, *, customs: Customs, by_requests: bool) -> str:
+def why_used(node: Json, reaching: Reaching, *, rules: OwnershipRules, by_requests: bool) -> str:
     """Say which pod of others has a way to its GPUs; empty if none has."""
     why = reaching.why_reached(
-        node["metadata"]["name"], customs.runtime_class, by_requests=by_requests
+        node["metadata"]["name"], rules.runtime_class, by_requests=by_requests
     )
     return f"{why}; it has to end first" if why else ""
 
 
-def _why_open(node: str, reaching: Reaching, *, customs: Customs) -> str:
+def _why_open(node: str, reaching: Reaching, *, rules: OwnershipRules) -> str:
     driver = reaching.driver_on(node)
-    if customs.by_driver and not driver:
+    if rules.by_driver and not driver:
         return (
             "no DRA driver offers GPUs there (kubectl get resourceslices), and pods.gpuAccess is dra-admin; run the"
             " driver on this node, or set pods.gpuAccess to runtimeClass or cdi"
         )
-    if customs.by_driver or not driver:
+    if rules.by_driver or not driver:
         return ""
     return (
         f"the DRA driver {driver} offers its GPUs to all pods (kubectl get resourceslices); keep the"

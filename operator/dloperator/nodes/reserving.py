@@ -31,7 +31,7 @@ from dloperator.nodes.nodes import (
     read_supply,
     role_of,
 )
-from dloperator.nodes.ownership import Customs
+from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.placeholders import (
     AT_ONCE_S,
     MOST_A_NODE,
@@ -60,14 +60,14 @@ class Reservations:
         *,
         namespace: str,
         pool: Pool,
-        customs: Customs,
+        rules: OwnershipRules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
         self._namespace = namespace
         self._pool = pool
-        self._customs = customs
+        self._rules = rules
         self._clock = clock
         self._offered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         """The nodes that could be given to jobs at the look before the last one, and at the last."""
@@ -83,23 +83,23 @@ class Reservations:
 
     def why_not(self, node: Json) -> str:
         """Say why no job can get the GPUs of a node of the pool; empty if jobs can."""
-        reaching = self._mirrors.neighbourhood.reaching
+        reaching = self._mirrors.others.reaching
         if self._pool.mode is not PoolMode.RESERVE:
-            return ownership.why_not_dedicated(node, reaching, self._customs)
+            return ownership.why_not_dedicated(node, reaching, self._rules)
         supply = read_supply(node)
         held = self._placeholders_of(supply.node)
         return placeholders.why_not_ours(supply, held) or ownership.why_not_reserved(
-            node, reaching, self._customs
+            node, reaching, self._rules
         )
 
     def is_taken(self, node: Json) -> bool:
         """Whether others have GPUs of a node of the pool, so that no job of ours may stay there."""
-        reaching, is_reserved = self._mirrors.neighbourhood.reaching, False
+        reaching, is_reserved = self._mirrors.others.reaching, False
         if self._pool.mode is PoolMode.RESERVE:
             is_reserved = True
             if placeholders.is_lost(self._placeholders_of(node["metadata"]["name"])):
                 return True
-        why = ownership.why_used(node, reaching, customs=self._customs, by_requests=not is_reserved)
+        why = ownership.why_used(node, reaching, rules=self._rules, by_requests=not is_reserved)
         return bool(why)
 
     def note(self, reasons: Mapping[str, str]) -> None:
@@ -127,7 +127,7 @@ class Reservations:
 
     # --- what should be
 
-    async def tend(self) -> bool:
+    async def reconcile(self) -> bool:
         """Bring about what is missing and take away what is too much; tell whether that was all."""
         pods = {
             name: pod

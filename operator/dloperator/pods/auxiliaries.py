@@ -64,7 +64,7 @@ class CannotBe(Exception):
     """There can be no such pod, and why."""
 
 
-class Companions:
+class Auxiliaries:
     """One for the life of a leader; to be asked after each change."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Companions:
         self._complaints: OncePerChange[Name] = OncePerChange()
         self._unmade: Backoff[_Kind] = Backoff()
 
-    async def tend(self) -> bool:
+    async def reconcile(self) -> bool:
         """
         Look at all jobs once; tell whether everything could be done.
 

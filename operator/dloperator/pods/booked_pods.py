@@ -15,7 +15,7 @@ from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
 from dloperator.nodes.nodes import is_of, read_pod
-from dloperator.pods.missing_pods import Absences
+from dloperator.pods.missing_pods import MissingPods
 from dloperator.podspecs import building
 
 Json = Mapping[str, Any]
@@ -37,7 +37,7 @@ class BookedPods:
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
         self._known: dict[PodKey, _Read] = {}
-        self._absences = Absences()
+        self._missing = MissingPods()
 
     def read(self, entries: Mapping[JobId, Entry]) -> dict[PodKey, Pod]:
         """Say of each booking what is known of its pod."""
@@ -48,7 +48,7 @@ class BookedPods:
                 pods[key] = self._read(entry, key, booking)
         for key in self._known.keys() - pods.keys():
             del self._known[key]
-        self._absences.keep(pods)
+        self._missing.keep(pods)
         return pods
 
     def address(self, key: PodKey) -> Address | None:
@@ -59,7 +59,7 @@ class BookedPods:
         """Remember that there is no pod of this booking, and that none will be asked for any more."""
         key, name = PodKey(job, booking.node), name_of_trainer(job, booking)
         node = self._mirrors.nodes.get(Name("", booking.node))
-        self._absences.note_missing(key, name.name, node=node, was_used=was_used)
+        self._missing.note_missing(key, name.name, node=node, was_used=was_used)
         self._known.pop(key, None)
 
     def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
@@ -77,8 +77,8 @@ class BookedPods:
                 None  # It belongs to a former job of this name, so this job does not deal with it.
             )
         if document is None and known is not None and known.document is not None:
-            self._absences.note(key, name.name, known.pod, node)
-        absent = self._absences.read(key, name.name, node) if document is None else None
+            self._missing.note(key, name.name, known.pod, node)
+        absent = self._missing.read(key, name.name, node) if document is None else None
         pod = absent or read_pod(key, document, node=node, uid=uid)
         self._known[key] = _Read(document, node, booking.serial, uid, name, pod)
         return pod

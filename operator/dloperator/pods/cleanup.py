@@ -37,7 +37,7 @@ from dloperator.nodes.nodes import (
     role_of,
 )
 from dloperator.nodes.reserving import Reservations
-from dloperator.pods.auxiliaries import Companions, Warn
+from dloperator.pods.auxiliaries import Auxiliaries, Warn
 from dloperator.pods.removing import Removals
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class _Looked(NamedTuple):
     is_at_rest: bool
 
 
-class Tidier:
+class Cleanup:
     """One for the life of a leader; :meth:`run` is its own task."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Tidier:
         self._clock = clock
         self._warn = warn
         self._mirrors = mirrors
-        self._companions = Companions(api, mirrors, specs=specs, warn=warn)
+        self._auxiliaries = Auxiliaries(api, mirrors, specs=specs, warn=warn)
         self._reservations = reservations
         self._woken = asyncio.Event()
         # The first look needs no change: what a former leader has left may be there in an idle cluster.
@@ -106,7 +106,7 @@ class Tidier:
             # Before the look, so that what changes during it wakes the next one.
             self._woken.clear()
             began = time.thread_time()
-            if not await self._try_to_tidy():
+            if not await self._try_to_clean_up():
                 # Others are not made to wait for what could not be done.
                 self._look_later()
             # With thousands of pods a look takes its time, and others have their turn.
@@ -117,10 +117,10 @@ class Tidier:
         self._again = None
         self.wake()
 
-    async def _try_to_tidy(self) -> bool:
+    async def _try_to_clean_up(self) -> bool:
         """A failure with one job or pod must not keep the others from being cleaned up."""
         try:
-            is_done = await self.tidy()
+            is_done = await self.clean_up()
         except Exception as error:
             if self._complaints.note(LOOK, error):
                 log.exception("the cleanup of pods failed; it is tried again")
@@ -128,7 +128,7 @@ class Tidier:
         self._complaints.settle(LOOK)
         return is_done
 
-    async def tidy(self) -> bool:
+    async def clean_up(self) -> bool:
         """Look at all pods once; tell whether everything could be done."""
         there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
         for back in [
@@ -145,17 +145,17 @@ class Tidier:
         turns = asyncio.Semaphore(AT_ONCE)
         is_done = all(
             await asyncio.gather(
-                *(self._try_to_tidy_one(name, pod, turns=turns) for name, pod in loose)
+                *(self._try_to_clean_up_pod(name, pod, turns=turns) for name, pod in loose)
             )
         )
         self._stuck.keep(self._mirrors.pods.objects)
         self._removals.keep(there)
         try:
-            is_done = await self._companions.tend() and is_done
+            is_done = await self._auxiliaries.reconcile() and is_done
         except Unreachable as error:
             log.warning("not all auxiliary pods could be created or deleted yet: %s", error)
             is_done = False
-        return await self._reservations.tend() and is_done
+        return await self._reservations.reconcile() and is_done
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
         # Not what the controller saw last, but what is written: a pod is made right after that.
@@ -173,12 +173,14 @@ class Tidier:
             known = self._looked[name] = _look_at(self._mirrors, name, pod)
         return known.is_at_rest
 
-    async def _try_to_tidy_one(self, name: Name, pod: Json, *, turns: asyncio.Semaphore) -> bool:
+    async def _try_to_clean_up_pod(
+        self, name: Name, pod: Json, *, turns: asyncio.Semaphore
+    ) -> bool:
         if not self._stuck.may_try(name, self._clock()):
             return False
         try:
             async with turns:
-                await self._tidy_one(name, pod)
+                await self._clean_up_pod(name, pod)
         except Exception as error:
             # From now on, because a turn and an answer may have taken longer than the pause.
             if self._stuck.refuse(name, str(error), self._clock()):
@@ -193,7 +195,7 @@ class Tidier:
         self._stuck.settle(name)
         return True
 
-    async def _tidy_one(self, name: Name, pod: Json) -> None:
+    async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
         if job is not None and is_booked(job, pod):
             return  # While others had their turn.

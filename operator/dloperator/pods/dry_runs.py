@@ -34,7 +34,7 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs, is_over
 from dloperator.nodes.requests import Asks, read_asks
-from dloperator.pods.remedies import Refuser, find_remedy
+from dloperator.pods.remedies import RefusalKind, find_remedy
 from dloperator.podspecs import building
 from dloperator.podspecs.podsettings import PodSettings
 
@@ -141,7 +141,7 @@ class _Questions:
         except Rejected as error:
             refusal = find_remedy(error)
             verdict = _verdict(error, refusal.remedy)
-            is_crowded = refusal.refuser is Refuser.QUOTA
+            is_crowded = refusal.kind is RefusalKind.QUOTA
         except Exception:
             # Many wait for the answer, and would else never hear one.
             log.exception("cannot check whether Kubernetes accepts the pods of job %s", name)
@@ -151,7 +151,7 @@ class _Questions:
         return _Answer(verdict, until, asks, is_crowded)
 
 
-class Templates:
+class DryRuns:
     """Remembers what was found out; one for the life of an operator."""
 
     def __init__(

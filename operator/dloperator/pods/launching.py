@@ -35,7 +35,7 @@ class NotTaken(Exception):
     """A pod is refused; the text says why, and what is to be done about it."""
 
 
-class Trainers:
+class Launcher:
     """One for the life of a leader."""
 
     def __init__(

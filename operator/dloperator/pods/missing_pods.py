@@ -33,7 +33,7 @@ REASON = "PodVanished"
 
 
 @dataclass(frozen=True, slots=True)
-class _Absence:
+class _Missing:
     address: Address | None
     """Where its SideCar was spoken to."""
     boot: str
@@ -42,32 +42,32 @@ class _Absence:
     """Whether anything may ever have run in it."""
 
 
-class Absences:
+class MissingPods:
     """One for the life of a leader."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[PodKey, str], _Absence] = {}
+        self._known: dict[tuple[PodKey, str], _Missing] = {}
 
     def note(self, key: PodKey, name: str, last: Pod, node: Json | None) -> None:
         """Remember that a pod is gone that was seen as ``last``."""
-        self._known.setdefault((key, name), _Absence(last.address, _boot_of(node)))
+        self._known.setdefault((key, name), _Missing(last.address, _boot_of(node)))
 
     def note_missing(self, key: PodKey, name: str, *, node: Json | None, was_used: bool) -> None:
         """Remember that there is no such pod now, which may never have been seen, and is to end."""
-        self._known.setdefault((key, name), _Absence(None, _boot_of(node), was_used))
+        self._known.setdefault((key, name), _Missing(None, _boot_of(node), was_used))
 
     def read(self, key: PodKey, name: str, node: Json | None) -> Pod | None:
         """Say what is known of a pod without an object; none if none was ever seen."""
-        absence = self._known.get((key, name))
-        if absence is None:
+        missing = self._known.get((key, name))
+        if missing is None:
             return None
-        if not absence.was_used:
+        if not missing.was_used:
             message = f"its pod on {key.node} is missing, and nothing ever ran in it"
             return Pod(key, PodPhase.ENDED, reason="NeverUsed", message=message)
         if is_gone(node):
             message = f"its pod on {key.node} is gone with its node"
             return Pod(key, PodPhase.ENDED, reason="NodeGone", message=message)
-        if absence.boot and _boot_of(node) not in ("", absence.boot):
+        if missing.boot and _boot_of(node) not in ("", missing.boot):
             message = f"its pod on {key.node} vanished, and the machine has rebooted since"
             return Pod(key, PodPhase.ENDED, reason="NodeRebooted", message=message)
         message = (
@@ -76,7 +76,7 @@ class Absences:
             " taint its Node"
         )
         return Pod(
-            key, PodPhase.LOST, absence.address, reason=REASON, message=message, vanished=True
+            key, PodPhase.LOST, missing.address, reason=REASON, message=message, vanished=True
         )
 
     def keep(self, keys: Collection[PodKey]) -> None:

@@ -33,7 +33,7 @@ from dloperator.nodes.nodes import (
 Json = Mapping[str, Any]
 
 
-class Strays:
+class Orphans:
     """One for the life of a leader."""
 
     def __init__(self, mirrors: Mirrors) -> None:

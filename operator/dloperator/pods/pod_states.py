@@ -36,7 +36,7 @@ _DISRUPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class PodProblem:
     """The problem of a pod; empty if none is known."""
 
     reason: str = ""
@@ -52,24 +52,24 @@ class Ailment:
 # --- why it has ended ---------------------------------------------------------------------
 
 
-def explain_end(document: Json, node: str, *, proof: str) -> Ailment:
+def explain_end(document: Json, node: str, *, proof: str) -> PodProblem:
     """Say why a pod has ended; ``proof`` is by what word that is known."""
     status = document.get("status") or {}
     pod = f"its pod on {node}"
     if proof == "NodeGone":
-        return Ailment(proof, f"{pod} is gone with its node")
+        return PodProblem(proof, f"{pod} is gone with its node")
     if found := _disruption(status):
         name, words = found
-        return Ailment(name, f"{pod} {words}", unwelcome=True)
+        return PodProblem(name, f"{pod} {words}", unwelcome=True)
     if status.get("phase") == "Failed" and status.get("reason"):
         said = status.get("message") or "the kubelet gives no details"
         fault = status["reason"] == "DeadlineExceeded"
         words = f"{pod} was ended by the node: {said}"
-        return Ailment(status["reason"], words, fault=fault, unwelcome=not fault)
+        return PodProblem(status["reason"], words, fault=fault, unwelcome=not fault)
     if document["metadata"].get("deletionTimestamp"):
-        return Ailment("PodDeleted", f"{pod} was deleted")
+        return PodProblem("PodDeleted", f"{pod} was deleted")
     ended = (trainer_of(status).get("state") or {}).get("terminated") or {}
-    return _explain_death(TRAINER, ended) if ended else Ailment(proof, f"{pod} ended ({proof})")
+    return _explain_death(TRAINER, ended) if ended else PodProblem(proof, f"{pod} ended ({proof})")
 
 
 def _disruption(status: Json) -> tuple[str, str] | None:
@@ -82,26 +82,26 @@ def _disruption(status: Json) -> tuple[str, str] | None:
 # --- why it ended and was started again ---------------------------------------------------
 
 
-def explain_restart(document: Json) -> Ailment:
+def explain_restart(document: Json) -> PodProblem:
     """Say how the trainer of a pod that runs ended the last time; nothing if it never did."""
     last = trainer_of(document.get("status") or {}).get("lastState") or {}
     ended = last.get("terminated")
-    return _explain_death(TRAINER, ended) if ended else Ailment()
+    return _explain_death(TRAINER, ended) if ended else PodProblem()
 
 
-def _explain_death(name: str, ended: Json) -> Ailment:
+def _explain_death(name: str, ended: Json) -> PodProblem:
     reason, code = ended.get("reason") or "Error", ended.get("exitCode")
     said = (ended.get("message") or "").strip().splitlines()
     words = f"container {name} ended with exit code {code}"
     if reason == "OOMKilled":
         remedy = "it used more memory than its limit; raise resources.limits.memory, or use less"
-        return Ailment(reason, f"{words} (OOMKilled): {remedy}", fault=True)
+        return PodProblem(reason, f"{words} (OOMKilled): {remedy}", fault=True)
     if reason == "Error":
         reason = "ContainerFailed"
     else:
         words += f" ({reason})"
     is_named_wrong = code in NO_SUCH_PROGRAM
-    return Ailment(
+    return PodProblem(
         reason,
         f"{words}: {said[-1]}" if said else words,
         fault=is_named_wrong,
@@ -112,19 +112,19 @@ def _explain_death(name: str, ended: Json) -> Ailment:
 # --- why it does not start ----------------------------------------------------------------
 
 
-def explain_wait(document: Json) -> Ailment:
+def explain_wait(document: Json) -> PodProblem:
     """Say why a pod does not run; without a reason where Kubernetes gives none."""
     status, name = document.get("status") or {}, document["metadata"]["name"]
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason") or "Unschedulable"
-            return Ailment(reason, condition.get("message") or "")
+            return PodProblem(reason, condition.get("message") or "")
     for container, is_init in _containers(status):
         if found := _explain_container(container, is_init=is_init):
             return found
     if not (document.get("spec") or {}).get("nodeName"):
-        return Ailment(message=f"no scheduler has reported anything about pod {name} yet")
-    return Ailment(
+        return PodProblem(message=f"no scheduler has reported anything about pod {name} yet")
+    return PodProblem(
         message=(
             f"the containers of pod {name} are not started yet; if that lasts, kubectl describe"
             f" pod {name} shows what it waits for: an image, a volume, a Secret"
@@ -137,7 +137,7 @@ def _containers(status: Json) -> Iterator[tuple[Json, bool]]:
     yield from ((each, False) for each in status.get("containerStatuses") or ())
 
 
-def _explain_container(container: Json, *, is_init: bool) -> Ailment | None:
+def _explain_container(container: Json, *, is_init: bool) -> PodProblem | None:
     name, state = container["name"], container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason = waiting.get("reason") or ""
@@ -145,7 +145,7 @@ def _explain_container(container: Json, *, is_init: bool) -> Ailment | None:
         ended = (container.get("lastState") or {}).get("terminated") or {}
     elif reason not in _SAYS_LITTLE:
         said = waiting.get("message") or "does not start"
-        return Ailment(
+        return PodProblem(
             _ONE_NAME.get(reason, reason),
             f"container {name}: {said}",
             fault=reason in NEVER_RUNS,
@@ -155,13 +155,13 @@ def _explain_container(container: Json, *, is_init: bool) -> Ailment | None:
         death = _explain_death(name, ended)
         return _of_init(name, death) if is_init else death
     is_back = reason == BACK_OFF
-    return Ailment(BACK_OFF, f"container {name} is not started again yet") if is_back else None
+    return PodProblem(BACK_OFF, f"container {name} is not started again yet") if is_back else None
 
 
-def _of_init(name: str, death: Ailment) -> Ailment:
+def _of_init(name: str, death: PodProblem) -> PodProblem:
     """Read the failure of an init container: the user's own count as the job's fault, the SideCar's installer does not."""
     reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
-    return Ailment(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)
+    return PodProblem(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)
 
 
 def trainer_of(status: Json) -> Json:

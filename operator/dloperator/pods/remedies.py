@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from dlkube.client import Rejected
 
 
-class Refuser(StrEnum):
+class RefusalKind(StrEnum):
     """The part of the API server that refuses a pod."""
 
     TEMPLATE = "template"
@@ -30,71 +30,71 @@ class Refuser(StrEnum):
 class _Known(NamedTuple):
     words: str
     """A regular expression; the remedy may use its groups."""
-    refuser: Refuser
+    kind: RefusalKind
     remedy: str
 
 
 _KNOWN: Final = (
     _Known(
         r"exceeded quota: ([^,\s]+)",
-        Refuser.QUOTA,
+        RefusalKind.QUOTA,
         "wait until other jobs of the namespace are done, ask for less in spec.template, or have the"
         " ResourceQuota {} raised; it is tried again by itself",
     ),
     _Known(
         r"failed quota: ([^:\s]+): must specify",
-        Refuser.TEMPLATE,
+        RefusalKind.TEMPLATE,
         "name these in resources of each container of spec.template, because the ResourceQuota {}"
         " counts them",
     ),
     _Known(
         r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)|max limit to request ratio per",
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "ask in resources of spec.template for what the LimitRange of the namespace allows (kubectl"
         " describe limitrange), or have that changed",
     ),
     _Known(
         r'violates PodSecurity "([^"]+)"',
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "set in spec.template what it names, or have the namespace labelled for pods that need more"
         " (it is labelled {})",
     ),
     _Known(
         r"ValidatingAdmissionPolicy '([^']+)'",
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "do in spec.template what it asks for, or ask the owner of the ValidatingAdmissionPolicy {}",
     ),
     _Known(
         r'admission webhook "([^"]+)" denied',
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "do in spec.template what it asks for, or ask the owner of the admission webhook {}",
     ),
     _Known(
         r'serviceaccount "([^"]+)" not found',
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "create the service account {} in this namespace, or name another one in"
         " spec.template.spec.serviceAccountName",
     ),
     _Known(
         r"no PriorityClass with name (\S+) was found",
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "have the PriorityClass {} created, or name another one in"
         " spec.template.spec.priorityClassName",
     ),
     _Known(
         r'RuntimeClass "([^"]+)" not found',
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "have the RuntimeClass {} created, or name another one in"
         " spec.template.spec.runtimeClassName or in the operator's setting pods.runtimeClass",
     ),
     _Known(
         r"namespace (\S+) because it is being terminated",
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "the namespace {} is about to be deleted; submit the job in another one",
     ),
     _Known(
         r'User "([^"]+)" cannot create resource "pods"',
-        Refuser.ADMISSION,
+        RefusalKind.ADMISSION,
         "have the operator's account {} given its rights in this namespace (manifests/install)",
     ),
 )
@@ -103,7 +103,7 @@ _KNOWN: Final = (
 class Refusal(NamedTuple):
     """Why a pod is refused."""
 
-    refuser: Refuser
+    kind: RefusalKind
     remedy: str
 
 
@@ -113,5 +113,5 @@ def find_remedy(error: Rejected) -> Refusal:
     for known in _KNOWN:
         found = re.search(known.words, message)
         if found is not None:
-            return Refusal(known.refuser, known.remedy.format(*found.groups()))
-    return Refusal(Refuser.TEMPLATE, "correct spec.template")
+            return Refusal(known.kind, known.remedy.format(*found.groups()))
+    return Refusal(RefusalKind.TEMPLATE, "correct spec.template")

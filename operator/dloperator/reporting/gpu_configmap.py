@@ -35,7 +35,7 @@ MOST_BYTES: Final = 400_000
 """The average size of one ConfigMap before there are more; Kubernetes stores at most 1 MiB in one."""
 
 
-class Bulletin:
+class GpuConfigMap:
     """One for the life of a leader; :meth:`run` is its own task."""
 
     def __init__(self, api: ApiServer, namespace: str, *, controller: Controller) -> None:

@@ -16,7 +16,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.events import Teller
+from dlkube.events import EventWriter
 from dlkube.resources import PODS
 from dlstore.notebook.notebook import NotebookState
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 async def tell_of_store(
-    api: ApiServer, teller: Teller, *, namespace: str, state: Callable[[], NotebookState]
+    api: ApiServer, events: EventWriter, *, namespace: str, state: Callable[[], NotebookState]
 ) -> None:
     """Write an Event each time that the store goes or comes back; without a pod of our own, write none."""
     clock = asyncio.get_running_loop().time
@@ -51,6 +51,6 @@ async def tell_of_store(
         is_away, told_at = away, clock()
         if away:
             what = "jobs continue, and observations stay in memory until it is back"
-            teller.warn(pod, "StoreAway", f"the store is unavailable: {now.error}; {what}")
+            events.warn(pod, "StoreAway", f"the store is unavailable: {now.error}; {what}")
         else:
-            teller.tell(pod, "StoreIsBack", "the store is available again")
+            events.write(pod, "StoreIsBack", "the store is available again")

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class SettingsConfigMap:
     """The settings to publish, and the namespace of the ConfigMap."""
 
     namespace: str
@@ -40,13 +40,13 @@ def _document(setting: Setting) -> dict[str, object]:
     }
 
 
-async def show_settings(api: ApiServer, notice: Notice) -> None:
+async def show_settings(api: ApiServer, shown: SettingsConfigMap) -> None:
     """Let people see how this operator is set; where that cannot be, it goes on without."""
     document = {
-        "metadata": {"name": names.SETTINGS, "namespace": notice.namespace},
-        "data": {names.SETTINGS_KEY: notice.text()},
+        "metadata": {"name": names.SETTINGS, "namespace": shown.namespace},
+        "data": {names.SETTINGS_KEY: shown.text()},
     }
     try:
-        await api.apply(CONFIGMAPS, document, namespace=notice.namespace)
+        await api.apply(CONFIGMAPS, document, namespace=shown.namespace)
     except (Rejected, Unreachable) as error:
         log.warning("dljob config show cannot show the settings of this operator: %s", error)

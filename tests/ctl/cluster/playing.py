@@ -13,7 +13,7 @@ import yaml
 
 from dlkube import names
 from tests.ctl.running import Command, Result
-from tests.operator.kubelet_doors import Door
+from tests.operator.kubelet_doors import KubeletServer
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage
 from tests.servers.api import Api
@@ -28,7 +28,7 @@ class Scene:
     """A stage with an operator at work, whose kubelets serve logs and commands."""
 
     stage: Stage
-    door: Door
+    door: KubeletServer
     users: dict[str, Path] = field(default_factory=dict)
 
     @property

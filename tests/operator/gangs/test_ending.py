@@ -24,7 +24,7 @@ def test_one_that_is_cancelled_as_news_comes_ends(tmp_path, turns):
 
     async def story():
         gangs = Gangs(access.find(str(kubeconfig), ""), GangSettings(), instance="one")
-        looking = asyncio.create_task(gangs._look_on())
+        looking = asyncio.create_task(gangs._update_on())
         # It looks once, and then waits for news.
         await asyncio.sleep(0)
         await asyncio.sleep(0)

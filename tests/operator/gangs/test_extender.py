@@ -11,9 +11,9 @@ from dlgangs.book import Book
 from dlgangs.decider import Decider, Since
 from dlgangs.extender import Extender
 from dlgangs.metrics import GangMetrics
-from dlgangs.telling import Story
+from dlgangs.telling import GangEvents
 from dlgangs.verdicts import Rules, Standing, Verdict
-from dlgangs.waking import Agenda, Waker, Word
+from dlgangs.waking import Patch, PodWaker, Schedule
 from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
 from tests.loops import on_loop
@@ -80,15 +80,15 @@ def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk
 
 def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
     desk.filter(pod("one", version=10))
-    looks = desk.decider.looks
+    looks = desk.decider.decisions
     desk.filter(pod("one", version=10))
-    desk.decider.look()
-    assert desk.decider.looks == looks
+    desk.decider.update()
+    assert desk.decider.decisions == looks
     desk.filter(pod("two", version=11))
-    assert desk.decider.looks == looks + 1
+    assert desk.decider.decisions == looks + 1
     desk.now = 60.0
-    desk.decider.look()
-    assert desk.decider.looks == looks + 2, "the time of what is held is over"
+    desk.decider.update()
+    assert desk.decider.decisions == looks + 2, "the time of what is held is over"
     assert not desk.decider.held
 
 
@@ -99,59 +99,59 @@ MEMBERS = {each.name: each for each in (make_member("g", 0), make_member("g", 1)
 
 
 def tell(
-    story: Story, verdict: Verdict, *, since: float, now: float
+    events: GangEvents, verdict: Verdict, *, since: float, now: float
 ) -> list[tuple[str, str, bool]]:
-    words = story.continue_with({GANG: Since(verdict, since)}, MEMBERS, now=now)
-    return [(each.pod.name, each.reason, each.is_warning) for each in words]
+    found = events.about_gangs({GANG: Since(verdict, since)}, MEMBERS, now=now)
+    return [(each.pod.name, each.reason, each.is_warning) for each in found]
 
 
 def test_that_a_gang_waits_is_told_when_it_has_done_so_for_a_while_and_once():
-    story = Story()
+    events = GangEvents()
     waits = Verdict(Standing.WAITING, "waits")
-    assert tell(story, waits, since=10.0, now=11.0) == []
-    assert story.due == 12.0
-    told = tell(story, waits, since=10.0, now=12.0)
+    assert tell(events, waits, since=10.0, now=11.0) == []
+    assert events.due == 12.0
+    told = tell(events, waits, since=10.0, now=12.0)
     assert told == [("g-worker-0", "GangWaiting", False), ("g-worker-1", "GangWaiting", False)]
-    assert tell(story, waits, since=10.0, now=50.0) == []
+    assert tell(events, waits, since=10.0, now=50.0) == []
     reserved = Verdict(Standing.RESERVED, "on a, b")
-    assert [reason for _, reason, _ in tell(story, reserved, since=60.0, now=60.0)] == [
+    assert [reason for _, reason, _ in tell(events, reserved, since=60.0, now=60.0)] == [
         "GangReserved",
         "GangReserved",
     ]
-    assert tell(story, Verdict(Standing.RESERVED, "on b"), since=61.0, now=61.0) == []
+    assert tell(events, Verdict(Standing.RESERVED, "on b"), since=61.0, now=61.0) == []
 
 
 def test_what_somebody_must_put_right_is_told_at_once_and_nobody_is_told_of_what_goes_well():
-    story = Story()
-    assert tell(story, Verdict(Standing.RESERVED, "on a"), since=0.0, now=0.0) == []
+    events = GangEvents()
+    assert tell(events, Verdict(Standing.RESERVED, "on a"), since=0.0, now=0.0) == []
     never = Verdict(Standing.IMPOSSIBLE, "never")
-    assert tell(story, never, since=1.0, now=1.0) == [
+    assert tell(events, never, since=1.0, now=1.0) == [
         ("g-worker-0", "GangNeverFits", True),
         ("g-worker-1", "GangNeverFits", True),
     ]
     wrong = {Name(SPACE, "p"): Wrong("uid", Name(SPACE, "p"), "no role")}
-    assert [each.message for each in story.tell_wrong(wrong)] == ["no role"]
-    assert list(story.tell_wrong(wrong)) == []
-    assert list(story.tell_wrong({})) == []
-    assert [each.message for each in story.tell_wrong(wrong)] == ["no role"]
+    assert [each.message for each in events.about_pods(wrong)] == ["no role"]
+    assert list(events.about_pods(wrong)) == []
+    assert list(events.about_pods({})) == []
+    assert [each.message for each in events.about_pods(wrong)] == ["no role"]
 
 
 # --- who is woken ---------------------------------------------------------------------------
 
 
 def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
-    agenda = Agenda()
+    schedule = Schedule()
     name = Name(SPACE, "p")
     held = Held("uid", GANG, "a", {}, 60.0)
-    assert agenda.words([(name, held)], {"uid"}, 0.0) == []
-    assert agenda.due() == 0.5
-    assert agenda.words([(name, held)], {"uid"}, 0.5) == [Word(name, "uid", "a")]
-    assert agenda.words([(name, held)], {"uid"}, 1.0) == []
-    agenda.admitted("uid", 4.0)
-    assert agenda.words([(name, held)], {"uid"}, 6.0) == [], "it is being bound"
-    assert agenda.words([(name, held)], {"uid"}, 9.0) == [Word(name, "uid", "a")]
-    assert agenda.words([], {"uid"}, 10.0) == [Word(name, "uid", "")], "the room is given back"
-    assert agenda.words([], {"uid"}, 11.0) == []
+    assert schedule.patches([(name, held)], {"uid"}, 0.0) == []
+    assert schedule.due() == 0.5
+    assert schedule.patches([(name, held)], {"uid"}, 0.5) == [Patch(name, "uid", "a")]
+    assert schedule.patches([(name, held)], {"uid"}, 1.0) == []
+    schedule.admitted("uid", 4.0)
+    assert schedule.patches([(name, held)], {"uid"}, 6.0) == [], "it is being bound"
+    assert schedule.patches([(name, held)], {"uid"}, 9.0) == [Patch(name, "uid", "a")]
+    assert schedule.patches([], {"uid"}, 10.0) == [Patch(name, "uid", "")], "the room is given back"
+    assert schedule.patches([], {"uid"}, 11.0) == []
 
 
 class SlowServer:
@@ -179,18 +179,18 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def word(name: str, node: str) -> Word:
-    return Word(Name(SPACE, name), f"uid-{name}", node)
+def patch(name: str, node: str) -> Patch:
+    return Patch(Name(SPACE, name), f"uid-{name}", node)
 
 
 @on_loop
 async def test_the_last_word_about_a_pod_is_the_one_that_stays():
     there: Any = SlowServer()
-    waker = Waker(there)
+    waker = PodWaker(there)
     writing = asyncio.create_task(waker.run())
-    waker.say([word("p", "a")])
+    waker.write([patch("p", "a")])
     await settle()
-    waker.say([word("p", "b"), word("p", ""), word("q", "a")])
+    waker.write([patch("p", "b"), patch("p", ""), patch("q", "a")])
     await settle()
     # The writes that are under way are answered in reverse order.
     while there.gates:

@@ -15,7 +15,7 @@ from dlcontrol.situation.ports import Entry
 from dlcore.model import JobId, Node, NodeName
 from dlcore.placement.needs import Needs
 from dlkube.constraints.foreign import Ways, read_ways
-from dlkube.constraints.usage import Lodger, read_lodger
+from dlkube.constraints.usage import PodUsage, read_usage
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirrors
@@ -46,8 +46,8 @@ class Room:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mirrors = mirrors
-        self._neighbours = mirrors.neighbourhood
-        self._free = FreeAmounts(mirrors.neighbourhood.pods)
+        self._others = mirrors.others
+        self._free = FreeAmounts(mirrors.others.pods)
         self._whose: dict[Name, JobId] = {}
         """Of which jobs our pods are."""
         self._needs: Mapping[JobId, Needs] = {}
@@ -58,7 +58,7 @@ class Room:
         self._unread = Unread()
         self._fitting = Fitting(self._unread)
         mirrors.attend()
-        self._requests = JobRequests(self._neighbours, asks_of)
+        self._requests = JobRequests(self._others, asks_of)
 
     @property
     def needs(self) -> Mapping[JobId, Needs]:
@@ -88,10 +88,10 @@ class Room:
         whose = set()
         for name in self._mirrors.changed_pods:
             document = self._mirrors.pods.get(name)
-            lodger = self._unread.attempt(f"Pod {name}", partial(_lodger, document), None)
-            self._free.ours.put(name, (lodger,) if lodger is not None else ())
+            usage = self._unread.attempt(f"Pod {name}", partial(_usage, document), None)
+            self._free.ours.put(name, (usage,) if usage is not None else ())
             ways = self._unread.attempt(f"Pod {name}", partial(_ways, document), None)
-            self._neighbours.reaching.labelled.put(name, ways)
+            self._others.reaching.labelled.put(name, ways)
             job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
             if job is None:
                 continue
@@ -116,7 +116,7 @@ class Room:
         booked = {booking.node: booking.serial for booking in entry.status.pods}
         placed = entry.status.placement.nodes if entry.status.placement is not None else ()
         coming = [
-            Lodger(node, asks.amounts)
+            PodUsage(node, asks.amounts)
             for node in {*placed, *booked}
             if not self._is_there(job, node, booked.get(node))
         ]
@@ -187,8 +187,8 @@ class Room:
         return self._fitting.share(leave_out(found, refused, nodes=self._fitting.names))
 
 
-def _lodger(document: Json | None) -> Lodger | None:
-    return read_lodger(document) if document is not None else None
+def _usage(document: Json | None) -> PodUsage | None:
+    return read_usage(document) if document is not None else None
 
 
 def _ways(document: Json | None) -> Ways | None:

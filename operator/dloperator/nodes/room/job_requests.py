@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from dlcore.model import JobId
-from dlkube.constraints.other_pods import Neighbourhood
+from dlkube.constraints.other_pods import OtherObjects
 from dlkube.names import Name
 from dloperator.nodes.requests import Asks, Reach, read_reach
 
@@ -11,16 +11,16 @@ from dloperator.nodes.requests import Asks, Reach, read_reach
 class JobRequests:
     """Keeps the requests by job, and follows the volumes that they claim, but no others."""
 
-    def __init__(self, neighbours: Neighbourhood, asks_of: Callable[[Name], Asks | None]) -> None:
-        self._neighbours = neighbours
+    def __init__(self, others: OtherObjects, asks_of: Callable[[Name], Asks | None]) -> None:
+        self._others = others
         self._asks_of = asks_of
         """Returns the requests of a job's pods, once they are known."""
         self._asks: dict[JobId, Asks] = {}
         self._users: dict[tuple[str, str], set[JobId]] = {}
         """Which of these jobs have which claim."""
         # A view of the keys, which grows and shrinks with the dictionary.
-        neighbours.claimed = self._users.keys()
-        neighbours.moved.clear()
+        others.claimed = self._users.keys()
+        others.moved.clear()
 
     @property
     def jobs(self) -> Iterable[JobId]:
@@ -59,7 +59,7 @@ class JobRequests:
 
     def take_moved(self) -> set[JobId]:
         """Return the jobs with a claim that was bound, or that other nodes can reach, since the last call."""
-        moved = self._neighbours.moved
+        moved = self._others.moved
         jobs = {job for claim in moved for job in self._users.get(claim, ())}
         moved.clear()
         return jobs
@@ -67,10 +67,10 @@ class JobRequests:
     def is_bound(self, job: JobId) -> bool:
         """Whether every claim of the pods of a job has its volume."""
         asks = self._asks.get(job)
-        return asks is not None and self._neighbours.bound.issuperset(asks.claims)
+        return asks is not None and self._others.bound.issuperset(asks.claims)
 
     def reaches(self, asks: Asks) -> Iterable[Reach]:
         """Say of each claimed volume from where it can be reached."""
         for claim in asks.claims:
-            volume = self._neighbours.claims.get(claim)
-            yield read_reach(claim, volume, terms=self._neighbours.volumes.get(volume or ""))
+            volume = self._others.claims.get(claim)
+            yield read_reach(claim, volume, terms=self._others.volumes.get(volume or ""))

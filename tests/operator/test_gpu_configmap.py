@@ -17,7 +17,7 @@ from dlkube import names
 from dlkube.client import NotFound, Rejected
 from dloperator import leading
 from dloperator.leading import Leading
-from dloperator.reporting.gpu_configmap import MOST_BYTES, Bulletin, split
+from dloperator.reporting.gpu_configmap import MOST_BYTES, GpuConfigMap, split
 
 OBJECT_BYTES = 1024 * 1024
 
@@ -103,10 +103,10 @@ class Office:
             health=self.health, identities=self.identities, scene=scene, faults={}
         )
         server: Any = api
-        self.bulletin = Bulletin(server, "home", controller=controller)
+        self.bulletin = GpuConfigMap(server, "home", controller=controller)
         election: Any = SimpleNamespace(is_leading=True)
         self.leading = Leading.__new__(Leading)
-        self.leading._bulletin = self.bulletin
+        self.leading._gpu_config_map = self.bulletin
         self.leading._election = election
 
     async def take_over(self) -> None:

@@ -11,7 +11,7 @@ from dlcore.model import JobId, Node, NodeName, Placement
 from dlkube import names
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
-from dloperator.pods.orphans import Strays
+from dloperator.pods.orphans import Orphans
 from tests.operator.manifests import make_manifest
 
 Json = dict[str, Any]
@@ -52,8 +52,8 @@ def shown(*, jobs: list[Json], pods: list[Json]) -> Mirrors:
     return mirrors
 
 
-def usable(strays: Strays, entries: dict[JobId, Entry]) -> list[tuple[int, ...]]:
-    return [node.usable for node in strays.mark(NODES, entries)]
+def usable(orphans: Orphans, entries: dict[JobId, Entry]) -> list[tuple[int, ...]]:
+    return [node.usable for node in orphans.mark(NODES, entries)]
 
 
 def entry_of(document: Json, gpus: dict[NodeName, list[int]]) -> dict[JobId, Entry]:
@@ -67,11 +67,11 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 1}]}
     trainer["metadata"]["labels"][names.SERIAL_LABEL] = "1"
     mirrors = shown(jobs=[document], pods=[trainer])
-    strays = Strays(mirrors)
-    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+    orphans = Orphans(mirrors)
+    assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
     mirrors.jobs.show_end(job("gone", "u1", 5))
-    strays.note_end(Name(SPACE, "gone"))
-    assert usable(strays, {}) == [(), (0, 1)]
+    orphans.note_end(Name(SPACE, "gone"))
+    assert usable(orphans, {}) == [(), (0, 1)]
     mirrors.pods.show(
         pod(
             "gone",
@@ -82,37 +82,37 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
             containerStatuses=[{"name": "trainer", "state": {}}],
         )
     )
-    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+    assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
 
 
 def test_a_job_of_the_same_name_has_nothing_to_do_with_them():
     mirrors = shown(jobs=[job("gone", "u2", 9)], pods=[pod("gone", "u1", "gpu-a", 2)])
-    assert usable(Strays(mirrors), {})[0] == ()
+    assert usable(Orphans(mirrors), {})[0] == ()
 
 
 def test_what_others_hold_there_stays_theirs():
     other = job("other", "u3", 3)
     mirrors = shown(jobs=[other], pods=[pod("gone", "u1", "gpu-a", 2)])
-    assert usable(Strays(mirrors), entry_of(other, {NodeName("gpu-a"): [1, 2]}))[0] == (1, 2)
+    assert usable(Orphans(mirrors), entry_of(other, {NodeName("gpu-a"): [1, 2]}))[0] == (1, 2)
 
 
 def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_train_yet():
     document = job("moved", "u1", 1)
     mirrors = shown(jobs=[document], pods=[pod("moved", "u1", "gpu-a", 2)])
-    strays = Strays(mirrors)
+    orphans = Orphans(mirrors)
     node = {"metadata": {"name": "gpu-a", "resourceVersion": "3"}}
     mirrors.nodes.show_end(node)
-    strays.note_gone("gpu-a")
-    assert usable(strays, {})[1] == (0, 1)
+    orphans.note_gone("gpu-a")
+    assert usable(orphans, {})[1] == (0, 1)
     # It registers again, from the same start of the machine, and its job has gone elsewhere meanwhile.
     mirrors.nodes.show({"metadata": {"name": "gpu-a", "resourceVersion": "4"}})
-    (out, _) = strays.mark(NODES, {})
+    (out, _) = orphans.mark(NODES, {})
     assert out.usable == ()
     assert "pod default/moved-1, which no job accounts for" in out.gpus[0].unavailable_because
     ended = {"terminated": {"exitCode": 0}}
     done = pod("moved", "u1", "gpu-a", 5, containerStatuses=[{"name": "trainer", "state": ended}])
     mirrors.pods.show(done)
-    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+    assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
 
 
 def test_a_pod_that_is_booked_is_no_stray_when_its_node_is_back():
@@ -120,6 +120,6 @@ def test_a_pod_that_is_booked_is_no_stray_when_its_node_is_back():
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 7}]}
     there = pod("here", "u1", "gpu-a", 2)
     there["metadata"]["labels"][names.SERIAL_LABEL] = "7"
-    strays = Strays(shown(jobs=[document], pods=[there]))
-    strays.note_gone("gpu-a")
-    assert usable(strays, {}) == [(0, 1, 2, 3), (0, 1)]
+    orphans = Orphans(shown(jobs=[document], pods=[there]))
+    orphans.note_gone("gpu-a")
+    assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]

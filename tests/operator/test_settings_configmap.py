@@ -2,13 +2,13 @@
 
 import json
 
-from dloperator.reporting.settings_configmap import Notice
+from dloperator.reporting.settings_configmap import SettingsConfigMap
 from dloperator.settings import load_settings
 
 
 def test_every_setting_is_shown_with_its_origin_and_without_credentials():
     loaded = load_settings(None, ["store=mongodb://ada:secret@db/dljob", "policy=fifo"])
-    text = Notice("dljob-system", tuple(loaded.described())).text()
+    text = SettingsConfigMap("dljob-system", tuple(loaded.described())).text()
     shown = {each["name"]: each for each in json.loads(text)}
     assert "secret" not in text
     assert (shown["policy"]["value"], shown["policy"]["origin"]) == ("fifo", "--policy")

@@ -12,7 +12,7 @@ from dlcontrol.situation.ports import (
 )
 from dlcore.model import JobId, NodeName
 from dloperator.nodes.nodes import OUT_OF_SERVICE
-from dloperator.pods.missing_pods import REASON, Absences
+from dloperator.pods.missing_pods import REASON, MissingPods
 from dlsidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
 
@@ -27,9 +27,9 @@ def node(boot="first", taints=()):
 
 
 def absent(before):
-    absences = Absences()
-    absences.note(KEY, "job-1", WAS, before)
-    return absences
+    known = MissingPods()
+    known.note(KEY, "job-1", WAS, before)
+    return known
 
 
 def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet():
@@ -58,9 +58,9 @@ def test_a_start_of_a_machine_that_was_not_known_before_is_no_proof():
 
 
 def missing(*, was_used, at=None):
-    absences = Absences()
-    absences.note_missing(KEY, "job-1", node=at or node(), was_used=was_used)
-    return absences
+    known = MissingPods()
+    known.note_missing(KEY, "job-1", node=at or node(), was_used=was_used)
+    return known
 
 
 def test_one_that_nothing_ever_ran_in_need_not_be_there_to_have_ended():
@@ -69,19 +69,19 @@ def test_one_that_nothing_ever_ran_in_need_not_be_there_to_have_ended():
 
 
 def test_one_that_was_used_and_is_not_there_is_as_lost_as_one_that_was_seen_to_go():
-    absences = missing(was_used=True)
-    assert absences.read(KEY, "job-1", node()).phase is PodPhase.LOST
-    assert absences.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
-    assert absences.read(KEY, "job-1", None).phase is PodPhase.ENDED
-    absences = absent(node())
-    absences.note_missing(KEY, "job-1", node=node(), was_used=False)
-    assert absences.read(KEY, "job-1", node()).phase is PodPhase.LOST, "it was seen"
+    known = missing(was_used=True)
+    assert known.read(KEY, "job-1", node()).phase is PodPhase.LOST
+    assert known.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
+    assert known.read(KEY, "job-1", None).phase is PodPhase.ENDED
+    known = absent(node())
+    known.note_missing(KEY, "job-1", node=node(), was_used=False)
+    assert known.read(KEY, "job-1", node()).phase is PodPhase.LOST, "it was seen"
 
 
 def test_what_nobody_has_booked_any_more_is_forgotten():
-    absences = absent(node())
-    absences.keep([])
-    assert absences.read(KEY, "job-1", node()) is None
+    known = absent(node())
+    known.keep([])
+    assert known.read(KEY, "job-1", node()) is None
 
 
 LEAVES = stop(8, leave=True)

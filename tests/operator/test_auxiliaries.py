@@ -20,10 +20,10 @@ from dlkube.resources import DLJOBS, PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import ClusterSettings
 from dloperator.jobs.entries import Specs
-from dloperator.nodes.ownership import Customs
+from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.reserving import Reservations
-from dloperator.pods.auxiliaries import NOT_MADE, Companions
-from dloperator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Tidier
+from dloperator.pods.auxiliaries import NOT_MADE, Auxiliaries
+from dloperator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Cleanup
 from dloperator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
@@ -81,13 +81,13 @@ class Look:
         self.mirrors.jobs.show({**made, "status": BOOKED})
         return made
 
-    def make_tidier(self) -> Tidier:
+    def make_cleanup(self) -> Cleanup:
         pool = ClusterSettings().pool
-        customs = Customs(PodSettings().taint, "nvidia")
+        rules = OwnershipRules(PodSettings().taint, "nvidia")
         reservations = Reservations(
-            self.api, self.mirrors, namespace=self.namespace, pool=pool, customs=customs
+            self.api, self.mirrors, namespace=self.namespace, pool=pool, rules=rules
         )
-        return Tidier(
+        return Cleanup(
             self.api,
             self.mirrors,
             specs=Specs(),
@@ -132,9 +132,9 @@ def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
     async def story(look: Look) -> None:
         for name, image in (("a-wrong", ""), ("b-right", "ps"), ("c-wrong", "")):
             await look.submit(with_servers(name, image))
-        companions = Companions(look.api, look.mirrors, specs=Specs(), warn=look.warn)
+        auxiliaries = Auxiliaries(look.api, look.mirrors, specs=Specs(), warn=look.warn)
         for _ in range(3):
-            assert not await companions.tend()
+            assert not await auxiliaries.reconcile()
             assert await look.names() == {"b-right-ps-0", "b-right-ps-1"}
         assert sorted(look.warned) == [("a-wrong", NOT_MADE), ("c-wrong", NOT_MADE)]
 
@@ -151,13 +151,13 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
         await look.submit(with_servers("job", "ps"))
         asked = count_creations(look.api)
         now = 0.0
-        companions = Companions(
+        auxiliaries = Auxiliaries(
             look.api, look.mirrors, specs=Specs(), warn=look.warn, clock=lambda: now
         )
         when = []
         for second in range(20):
             now, before = float(second), len(asked)
-            assert not await companions.tend()
+            assert not await auxiliaries.reconcile()
             when += [second] * (len(asked) - before)
         assert when == [0, 1, 3, 7, 15]
         assert look.warned == [("job", NOT_MADE)]
@@ -166,7 +166,7 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
         while "job-ps-0" in await look.names():
             await asyncio.sleep(0.05)
         now = 100.0
-        assert await companions.tend()
+        assert await auxiliaries.reconcile()
         assert await look.names() == {"job-ps-0", "job-ps-1"}
 
     play(cluster, namespace, story)
@@ -186,9 +186,9 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
         left = pod_of("job", TRAINER, ownerReferences=[owner(job)])
         made = await look.api.create(PODS, left, namespace)
         look.mirrors.pods.show(made)
-        tidier = look.make_tidier()
+        cleanup = look.make_cleanup()
         for _ in range(2):
-            assert not await tidier.tidy()
+            assert not await cleanup.clean_up()
         with pytest.raises(NotFound):
             await look.api.get(PODS, "job-left", namespace)
         assert Name(namespace, "a") in look.mirrors.pods.objects
@@ -214,12 +214,12 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
         left["spec"]["nodeName"] = "nowhere"
         look.mirrors.pods.show(await look.api.create(PODS, left, namespace))
         look.api.delete = refuse  # type: ignore[method-assign]
-        tidier = look.make_tidier()
-        assert not await tidier.tidy()
+        cleanup = look.make_cleanup()
+        assert not await cleanup.clean_up()
         pod = await look.api.get(PODS, "job-left", namespace)
         assert pod["metadata"]["finalizers"] == [names.PROOF_FINALIZER]
         look.now += GONE_S
-        assert not await tidier.tidy()
+        assert not await cleanup.clean_up()
         pod = await look.api.get(PODS, "job-left", namespace)
         assert "finalizers" not in pod["metadata"]
         assert look.warned == [("job", NOT_PUT_AWAY)]
