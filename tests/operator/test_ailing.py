@@ -6,7 +6,7 @@ import pytest
 
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
 from dlcore.model import JobId, NodeName
-from dloperator.nodes.nodes import read_pod
+from dloperator.pods.pod_states import read_pod
 
 Json = dict[str, Any]
 

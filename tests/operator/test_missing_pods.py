@@ -11,8 +11,8 @@ from dlcontrol.situation.ports import (
     PodPhase,
 )
 from dlcore.model import JobId, NodeName
-from dloperator.nodes.nodes import OUT_OF_SERVICE
 from dloperator.pods.missing_pods import REASON, MissingPods
+from dloperator.proofs import OUT_OF_SERVICE
 from dlsidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
 

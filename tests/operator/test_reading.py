@@ -6,12 +6,11 @@ from dlcontrol.situation.ports import PodKey, PodPhase
 from dlcore.model import JobId, NodeName
 from dloperator.nodes.nodes import (
     CORDONS,
-    OUT_OF_SERVICE,
     Pool,
     read_node,
-    read_pod,
-    seeing_containers,
 )
+from dloperator.pods.pod_states import read_pod
+from dloperator.proofs import OUT_OF_SERVICE, seeing_containers
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}

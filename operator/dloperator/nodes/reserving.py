@@ -25,11 +25,8 @@ from dlkube.watches.mirror import Mirrors
 from dloperator.nodes import ownership, placeholders
 from dloperator.nodes.nodes import (
     Pool,
-    has_ended,
-    is_gone,
     is_in_pool,
     read_supply,
-    role_of,
 )
 from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.placeholders import (
@@ -41,6 +38,7 @@ from dloperator.nodes.placeholders import (
     PoolMode,
     Supply,
 )
+from dloperator.proofs import is_gone, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
 
@@ -211,5 +209,5 @@ def _find_busy(mirrors: Mirrors, offered: Iterable[str]) -> frozenset[str]:
         node = str(pod["spec"].get("nodeName", ""))
         if role_of(pod) == TRAINER and node:
             machine = mirrors.nodes.get(Name("", node))
-            busy |= set() if has_ended(pod, machine) else {node}
+            busy |= set() if proof_of_end(pod, machine) else {node}
     return frozenset(busy)

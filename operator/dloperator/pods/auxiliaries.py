@@ -27,9 +27,9 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
-from dloperator.nodes.nodes import is_of, role_of
 from dloperator.pods.removing import Removals
 from dloperator.podspecs import building
+from dloperator.proofs import is_of, role_of
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from dlcore.model import JobId
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
-from dloperator.nodes.nodes import is_of, read_pod
 from dloperator.pods.missing_pods import MissingPods
+from dloperator.pods.pod_states import read_pod
 from dloperator.podspecs import building
+from dloperator.proofs import is_of
 
 Json = Mapping[str, Any]
 

@@ -28,17 +28,10 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
-from dloperator.nodes.nodes import (
-    awaits_proof,
-    has_ended,
-    is_booked,
-    is_bound,
-    job_of,
-    role_of,
-)
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.auxiliaries import Auxiliaries, Warn
 from dloperator.pods.removing import Removals
+from dloperator.proofs import awaits_proof, is_booked, is_bound, job_of, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +194,7 @@ class Cleanup:
             return  # While others had their turn.
         # The pod may have changed as well; it is let go of by its version, and deleted by its uid.
         node = self._mirrors.nodes.get(Name("", _node_of(pod)))
-        ended = has_ended(pod, node)
+        ended = proof_of_end(pod, node)
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
         # Its job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:

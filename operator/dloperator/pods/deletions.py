@@ -16,7 +16,7 @@ from dlkube.resources import DLJOBS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
 from dloperator.jobs.status_writing import StatusWriter
-from dloperator.nodes.nodes import awaits_proof, is_bound
+from dloperator.proofs import awaits_proof, is_bound
 
 Json = Mapping[str, Any]
 

@@ -17,12 +17,12 @@ from dlkube.client import (
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.nodes import is_of
 from dloperator.pods.booked_pods import BookedPods, name_of_trainer
 from dloperator.pods.remedies import find_remedy
 from dloperator.podspecs import building
 from dloperator.podspecs.host_ports import PortRange, choose_block, first_port, is_on_host
 from dloperator.podspecs.podsettings import PodSettings
+from dloperator.proofs import is_of
 
 Json = Mapping[str, Any]
 

@@ -25,7 +25,7 @@ from dlcontrol.situation.ports import (
     PodKey,
     PodPhase,
 )
-from dloperator.nodes.nodes import is_gone
+from dloperator.proofs import is_gone
 
 Json = Mapping[str, Any]
 

@@ -22,13 +22,7 @@ from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.nodes import (
-    has_ended,
-    is_booked,
-    is_bound,
-    job_of,
-    role_of,
-)
+from dloperator.proofs import is_booked, is_bound, job_of, proof_of_end, role_of
 
 Json = Mapping[str, Any]
 
@@ -80,7 +74,7 @@ class Orphans:
             machine = self._mirrors.nodes.get(Name("", node))
             if machine is None and is_bound(pod):
                 continue
-            if has_ended(pod, machine) or self._is_booked(name, pod):
+            if proof_of_end(pod, machine) or self._is_booked(name, pod):
                 self._known.discard(name)
             elif is_bound(pod):
                 found[NodeName(node)] = str(name)

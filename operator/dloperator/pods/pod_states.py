@@ -1,19 +1,26 @@
 """
-The problem of a pod: a word for programs, a sentence for people, and whether the job is at fault.
+The state of a booked pod, and its problem: a word for programs, a sentence for people, and whether the job is at fault.
 
-Pure; :mod:`dloperator.nodes.nodes` asks it. The words are those of Kubernetes where it has a telling one
-(``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The controller decides what follows: a pod that was
-evicted, drained or preempted did nothing wrong and is started again; running out of memory is the job's own
-failure; and a pod that cannot start because something is missing keeps its GPUs only for a short time, in
+The words are those of Kubernetes where it has a telling one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The
+controller decides what follows: a pod that was evicted, drained or preempted is started again; running out of memory is
+the job's own failure; and a pod that cannot start because something is missing keeps its GPUs only for a short time, in
 which a person may add it.
+
+Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from dlcontrol.situation.ports import NODE_NOT_READY, Address, Pod, PodKey, PodPhase
 from dlcore.documents.rules.podrules import TRAINER
+from dlkube import names
+from dloperator.nodes.nodes import is_ready, readiness
 from dloperator.podspecs.bringing import INSTALLER
+from dloperator.podspecs.building import SIDECAR_PORT
+from dloperator.podspecs.host_ports import first_port
+from dloperator.proofs import OUT_OF_SERVICE, is_bound, proof_of_end, trainer_of
 
 Json = Mapping[str, Any]
 
@@ -47,6 +54,35 @@ class PodProblem:
     """Whether it does not start until a person acts."""
     unwelcome: bool = False
     """Whether its node would not have it any longer."""
+
+
+def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str) -> Pod:
+    """Read a booked pod; ``uid`` is that of its job."""
+    if document is None:
+        return Pod(key, PodPhase.PENDING)
+    if proof := proof_of_end(document, node):
+        found = explain_end(document, key.node, proof=proof)
+        return _pod(key, PodPhase.ENDED, found)
+    if is_bound(document) and node is not None and readiness(node) == "Unknown":
+        message = (
+            f"node {key.node} does not answer, so it is unknown what runs there; its GPUs stay"
+            " with their jobs until their end is proven: by its kubelet, or, once the machine is off,"
+            f" by deleting the Node or tainting it {OUT_OF_SERVICE}"
+        )
+        return Pod(key, PodPhase.LOST, reason="NodeLost", message=message)
+    status = document.get("status") or {}
+    if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
+        port = first_port(document) or SIDECAR_PORT
+        address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
+        return _pod(key, PodPhase.UP, explain_restart(document), address)
+    if is_bound(document) and node is not None and not is_ready(node):
+        message = f"node {key.node} is not ready; kubectl describe node {key.node} tells why"
+        return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
+    return _pod(key, PodPhase.PENDING, explain_wait(document))
+
+
+def _pod(key: PodKey, phase: PodPhase, found: PodProblem, address: Address | None = None) -> Pod:
+    return Pod(key, phase, address, **asdict(found))
 
 
 # --- why it has ended ---------------------------------------------------------------------
@@ -162,10 +198,3 @@ def _of_init(name: str, death: PodProblem) -> PodProblem:
     """Read the failure of an init container: the user's own count as the job's fault, the SideCar's installer does not."""
     reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
     return PodProblem(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)
-
-
-def trainer_of(status: Json) -> Json:
-    """Return the status of the container that trains."""
-    statuses = status.get("containerStatuses") or ()
-    found: Json = next((each for each in statuses if each["name"] == TRAINER), {})
-    return found

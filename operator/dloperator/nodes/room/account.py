@@ -20,7 +20,7 @@ from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import job_id, name_of
-from dloperator.nodes.nodes import is_bound, is_ready, job_of, role_of
+from dloperator.nodes.nodes import is_ready
 from dloperator.nodes.placeholders import is_placeholder
 from dloperator.nodes.requests import Asks
 from dloperator.nodes.room.fitting import Fitting
@@ -28,6 +28,7 @@ from dloperator.nodes.room.free_amounts import FreeAmounts
 from dloperator.nodes.room.job_requests import JobRequests
 from dloperator.nodes.room.refusals import Refusals, leave_out, read_refusal
 from dloperator.podspecs import building
+from dloperator.proofs import is_bound, job_of, role_of
 
 Json = Mapping[str, Any]
 

@@ -21,10 +21,10 @@ from dloperator.nodes.nodes import (
     NOT_READY,
     Pool,
     describe_node,
-    is_gone,
     is_in_pool,
     is_ready,
 )
+from dloperator.proofs import is_gone
 
 Json = dict[str, Any]
 Ref = tuple[str, int]
