@@ -91,7 +91,7 @@ class Cluster:
         self._reservations = reservations
         self._jobs = Jobs(dry_runs.specs, term.clock)
         self._epochs = Epochs(term.epoch, term.is_over, warn=events.warn)
-        documents = StatusDocuments(term.epoch, dry_runs.verdict)
+        documents = StatusDocuments(term.epoch, dry_runs.result)
         self._writer = StatusWriter(
             api, mirrors, term=term, epochs=self._epochs, jobs=self._jobs, documents=documents
         )
@@ -156,7 +156,7 @@ class Cluster:
         """Begin to find out whether Kubernetes takes its pods, so that the next look knows."""
         document = self._mirrors.jobs.get(name)
         if document is not None:
-            self._dry_runs.verdict(document)
+            self._dry_runs.begin(document)
 
     # --- what is kept
 

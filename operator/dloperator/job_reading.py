@@ -109,11 +109,12 @@ class JobReader:
             if self._writer.is_doubted(document):
                 self._doubted.add(name)
             document = self._writer.believed(document)
-            verdict = self._dry_runs.verdict(document)
+            self._dry_runs.begin(document)
+            refusal = self._dry_runs.result(document)
             # One that was decided about before is never out of sight: it may hold GPUs.
             was_seen = job_id(name) in entries or bool(document.get("status"))
-            if verdict is not None or was_seen:
-                entries[job_id(name)] = self._jobs.read(document, problem=verdict or "")
+            if refusal is not None or was_seen:
+                entries[job_id(name)] = self._jobs.read(document, problem=refusal or "")
         self.entries = entries
         return changed
 

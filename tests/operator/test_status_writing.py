@@ -125,7 +125,9 @@ class Office:
             mirrors, self.writer, epochs=epochs, jobs=self.jobs, documents=documents
         )
         mirrors.attend()
-        dry_runs: Any = SimpleNamespace(news=set, verdict=lambda _: "", forget=lambda _: None)
+        dry_runs: Any = SimpleNamespace(
+            news=set, begin=lambda _: None, result=lambda _: "", forget=lambda _: None
+        )
         orphans: Any = SimpleNamespace(note_end=lambda _: None)
         self.reader = JobReader(
             mirrors,

@@ -36,15 +36,17 @@ async def find_out(api: ApiServer, namespace: str, jobs: list[Json]) -> list[str
 
 
 async def find_out_again(api: ApiServer, made: list[Json]) -> list[str]:
-    """Return the verdicts about jobs that exist."""
+    """Return the results for jobs that exist."""
     news = asyncio.Event()
     dry_runs = DryRuns(api, Specs(), settings=PodSettings(), wake=news.set)
+    for job in made:
+        dry_runs.begin(job)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while None in (verdicts := [dry_runs.verdict(job) for job in made]):
+            while None in (results := [dry_runs.result(job) for job in made]):
                 await news.wait()
                 news.clear()
-        return [str(verdict) for verdict in verdicts]
+        return list(map(str, results))
     finally:
         await dry_runs.close()
 

@@ -94,8 +94,8 @@ def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
     return shown | {"history": past} if past else shown
 
 
-def template_condition(document: Json, verdict: str | None) -> Json | None:
-    """Say whether Kubernetes takes the pods of a job; its time stays as long as the answer does."""
+def template_condition(document: Json, refusal: str | None) -> Json | None:
+    """Make the condition that says whether Kubernetes accepts the pods of a job."""
     before = next(
         (
             each
@@ -105,15 +105,15 @@ def template_condition(document: Json, verdict: str | None) -> Json | None:
         None,
     )
     # A result from the creation of its pods stays valid, even if Kubernetes refuses pods now.
-    if verdict is None or is_over(document):
+    if refusal is None or is_over(document):
         return before
-    status = "False" if verdict else "True"
+    status = "False" if refusal else "True"
     since = before["lastTransitionTime"] if before and before["status"] == status else None
     return {
         "type": TEMPLATE_VALID,
         "status": status,
-        "reason": "Refused" if verdict else "Accepted",
-        "message": verdict or "Kubernetes takes its pods",
+        "reason": "Refused" if refusal else "Accepted",
+        "message": refusal or "Kubernetes takes its pods",
         "lastTransitionTime": since or write_time(time.time()),
     }
 

@@ -42,10 +42,10 @@ ATTEMPTS: Final = 6
 class StatusDocuments:
     """Makes the document of a status: the decision, and the figures beside it."""
 
-    def __init__(self, epoch: int, verdict: Callable[[Json], str | None]) -> None:
-        """``verdict`` says why Kubernetes refuses the pods of a job; ``None`` before that is known."""
+    def __init__(self, epoch: int, refusal: Callable[[Json], str | None]) -> None:
+        """``refusal`` returns why Kubernetes refuses the pods of a job; ``None`` before that is known."""
         self._epoch = epoch
-        self._verdict = verdict
+        self._refusal = refusal
         self.remaining: dict[JobId, Span | None] = {}
         """When jobs are expected to end, by the last report."""
         self.queues: dict[JobId, Json | None] = {}
@@ -65,7 +65,7 @@ class StatusDocuments:
                 epoch=self._epoch,
                 generation=document["metadata"]["generation"],
                 remaining=self.remaining.get(job),
-                template=template_condition(document, self._verdict(document)),
+                template=template_condition(document, self._refusal(document)),
                 queue=self._queue_of(job, status, document=document),
                 before=document.get("status") or {},
             ),

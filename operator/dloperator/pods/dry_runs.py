@@ -166,23 +166,29 @@ class DryRuns:
         """Thousands of jobs may ask the same, which is kept once."""
         self._news: set[Name] = set()
 
-    def verdict(self, document: Json) -> str | None:
-        """Say why Kubernetes would refuse the pods, empty if it would not; ``None`` while that is
-        unknown."""
+    def begin(self, document: Json) -> None:
+        """Begin the dry run of a job's present spec, unless that was begun before."""
         name, metadata = Name.of(document), document["metadata"]
         trial = self._trials.get(name)
         if is_over(document):
             if trial is not None and trial.task is not None:
                 trial.task.cancel()
-            return ""
+            return
         of = (metadata["uid"], metadata["generation"])
         if trial is None or trial.of != of:
+            # The result for the former spec counts until there is a new one.
+            known = self.result(document)
             self.forget(name)
-            # The verdict about the former spec counts until there is a new one.
-            known = trial.verdict if trial is not None and trial.of[0] == of[0] else None
             trial = self._trials[name] = _Trial(of, known)
             trial.task = asyncio.get_running_loop().create_task(self._try(name, trial, document))
-        return trial.verdict
+
+    def result(self, document: Json) -> str | None:
+        """Return why Kubernetes would refuse the pods of a job; empty if it would not, ``None`` while unknown."""
+        if is_over(document):
+            return ""
+        trial = self._trials.get(Name.of(document))
+        is_of_job = trial is not None and trial.of[0] == document["metadata"]["uid"]
+        return trial.verdict if trial is not None and is_of_job else None
 
     def asks(self, name: Name) -> Asks | None:
         """Say what the pods of a job ask of a node, as Kubernetes would take them."""
