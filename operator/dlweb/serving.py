@@ -229,7 +229,7 @@ ROUTES: Final[Mapping[str, Callable[[Server, web.Request], Awaitable[web.Respons
     "/api/v1/policies": Server.list_policies,
     WHAT_IF: Server.tell_withheld,
 }
-"""The paths of the API that are read; docs/web-api.yaml has them from here."""
+"""The paths of the API, all of them read."""
 
 
 def make_application(check: Middleware, page: str) -> web.Application:
