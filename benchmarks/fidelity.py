@@ -57,7 +57,7 @@ from dlcore.model import Mechanism, Phase
 from dlcore.profiles import Costs, JobType, Profile
 from dlctl.inputs.ending import run_to_the_end
 from dlctl.verbs.server import measure as measuring
-from dllocal.measuring import Bench, Told
+from dllocal.measuring import Bench, GivenGpus
 from dllocal.pods.pod_states import PodTimes
 from dllocal.profiling import Course, profile_job
 from dllocal.running import Running
@@ -140,7 +140,7 @@ async def _measure(
         state=folder / "state",
         nodes=lambda: nodes,
         virtual_gpus=True,
-        options=Options(policy=Told(), mechanism=Mechanism.RECREATE),
+        options=Options(policy=GivenGpus(), mechanism=Mechanism.RECREATE),
         sample_seconds=SAMPLE_S,
         pod_times=POD_TIMES,
         dialing=DIALING,

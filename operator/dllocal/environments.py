@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dlcore.problems import Problem
-from dllocal.files import bounded_looks
+from dllocal.files import bounded_checks
 
 if TYPE_CHECKING:
     # The command records the environment, and has no time to load all of the model for it.
@@ -122,7 +122,7 @@ def name_user(uid: int) -> str:
         return str(uid)
 
 
-class WrongEnvironment(ValueError):
+class EnvironmentVariablesError(ValueError):
     """The environment that a client sent is invalid: why, and what to do."""
 
 
@@ -152,21 +152,21 @@ def _is_text(word: str) -> bool:
 
 
 def check(given: object) -> dict[str, str] | None:
-    """Check what a client says it has recorded; raises :class:`WrongEnvironment`."""
+    """Check what a client says it has recorded; raises :class:`EnvironmentVariablesError`."""
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise WrongEnvironment("environment: is not a mapping of names to values")
+        raise EnvironmentVariablesError("environment: is not a mapping of names to values")
     for name, value in given.items():
         if not isinstance(value, str):
-            raise WrongEnvironment(f"environment.{name}: is not a string")
+            raise EnvironmentVariablesError(f"environment.{name}: is not a string")
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise WrongEnvironment(
+            raise EnvironmentVariablesError(
                 f"environment: {name!r} is not a variable that Linux passes to a program"
             )
     size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in given.items())
     if size > MOST_BYTES:
-        raise WrongEnvironment(
+        raise EnvironmentVariablesError(
             f"environment: has {size:,} bytes, and Linux passes at most {MOST_BYTES:,} to a"
             " program; unset long variables, or submit under env -i"
         )
@@ -175,10 +175,10 @@ def check(given: object) -> dict[str, str] | None:
 
 
 def find_home(folder: Path) -> dict[str, str]:
-    """Look which environment is in a folder; raises :class:`~dllocal.files.bounded_looks.NoAnswer`."""
+    """Look which environment is in a folder; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`."""
     for mark, name in (("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")):
         # A path that cannot be read, because its name is too long or its folder closed, counts as absent.
-        if bounded_looks.ask(str(folder / mark), os.path.exists):
+        if bounded_checks.ask(str(folder / mark), os.path.exists):
             return {name: str(folder)}
     return {}
 

@@ -19,7 +19,7 @@ MOST_EVENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class JobEvent:
     """One event. ``number`` rises, so that a watcher knows where it was."""
 
     number: int
@@ -35,7 +35,7 @@ class Events:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._events: deque[Happened] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[JobEvent] = deque(maxlen=MOST_EVENTS)
         self._number = 0
         self._news = asyncio.Event()
 
@@ -44,12 +44,12 @@ class Events:
         level = logging.WARNING if warning else logging.INFO
         log.log(level, "%s: %s: %s", job, reason, message)
         self._number += 1
-        self._events.append(Happened(self._number, self._clock(), job, reason, message, warning))
+        self._events.append(JobEvent(self._number, self._clock(), job, reason, message, warning))
         # A new event for those who wait next: each event lets the waiters of one change go, once.
         self._news.set()
         self._news = asyncio.Event()
 
-    def since(self, number: int = 0, job: JobId | None = None) -> Iterator[Happened]:
+    def since(self, number: int = 0, job: JobId | None = None) -> Iterator[JobEvent]:
         """Those after this number, of one job or of all."""
         # Lazy. The reader must not await between two events, because
         # a deque that has changed ends the iteration with an error.

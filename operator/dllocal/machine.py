@@ -56,7 +56,7 @@ class Machine:
         entries = self._registry.entries
         with self._keeping():
             nodes = self._usable_nodes()
-            return Observation(entries, nodes, self._pods.look(entries.values()))
+            return Observation(entries, nodes, self._pods.read(entries.values()))
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep these; they are on the disk when this returns."""

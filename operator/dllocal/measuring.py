@@ -27,11 +27,11 @@ LOOK_EVERY_S = 0.1
 once."""
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """The job on the bench does not do what is waited for: why, in a sentence."""
 
 
-class Told:
+class GivenGpus:
     """Gives every job the number of GPUs that the caller has set."""
 
     name: ClassVar[str] = "told"
@@ -55,13 +55,13 @@ class Bench:
     """An asynchronous context: what is on the bench is taken down at its end."""
 
     def __init__(self, setup: Setup) -> None:
-        self._told = Told()
+        self._given = GivenGpus()
         self._news = asyncio.Event()
         self._listener = setup.listener
         self.running = Running(
             replace(
                 setup,
-                options=replace(setup.options, policy=self._told),
+                options=replace(setup.options, policy=self._given),
                 listener=self._hear,
             )
         )
@@ -88,14 +88,14 @@ class Bench:
 
     def put(self, document: dict[str, Any], gpus: int) -> JobId:
         """Submit this job with ``gpus`` GPUs."""
-        self._told.gpus = gpus
+        self._given.gpus = gpus
         entry = self.running.registry.submit(document, self.running.clock())
         self.running.controller.wake()
         return entry.job.id
 
     async def have(self, job: JobId, gpus: int, patience_s: float) -> None:
         """Give it ``gpus`` GPUs, and return when its processes run on them."""
-        self._told.gpus = gpus
+        self._given.gpus = gpus
         self.running.controller.wake()
 
         def runs() -> bool:
@@ -115,14 +115,14 @@ class Bench:
     async def until(
         self, job: JobId, happened: Callable[[], bool], what: str, patience_s: float
     ) -> None:
-        """Return when this has happened; raises :class:`Stuck` if it does not, or cannot any more."""
+        """Return when this has happened; raises :class:`StuckError` if it does not, or cannot any more."""
         began = time.monotonic()
         while not happened():
             status = self.entry(job).status
             if status.is_final:
-                raise Stuck(f"{job} ended before it did {what}: {status.message}")
+                raise StuckError(f"{job} ended before it did {what}: {status.message}")
             if time.monotonic() - began > patience_s:
-                raise Stuck(f"{job} did not {what} in {patience_s:g} s: {status.message}")
+                raise StuckError(f"{job} did not {what} in {patience_s:g} s: {status.message}")
             assert self._control is not None
             # A controller that has failed brings no news; its error ends the wait.
             if self._control.done():
@@ -137,7 +137,7 @@ class Bench:
         # The loop forgets the job as soon as nothing of it is left, so that its entry may be gone.
         while job in self.running.registry.entries and self.entry(job).status.pods:
             if time.monotonic() - began > patience_s:
-                raise Stuck(f"{job} did not end in {patience_s:g} s")
+                raise StuckError(f"{job} did not end in {patience_s:g} s")
             await self._hear_news()
 
     async def _hear_news(self) -> None:

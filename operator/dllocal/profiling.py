@@ -35,7 +35,7 @@ async def profile_job(
     course: Course,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Take the job through the course; ``watch`` is called with each activity. May raise Stuck."""
+    """Take the job through the course; ``watch`` is called with each activity. May raise StuckError."""
     kind = jobfile.parse(document, require_template=True).type
     job = bench.put(document, course.counts[0])
     for gpus in [*course.counts] * course.rounds:

@@ -28,18 +28,18 @@ from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
 from dlcore.recording.record import Header, Record, Source
 from dllocal.api.serving import Server
-from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
-from dllocal.gpus.occupancy import Ours
+from dllocal.gpus.occupancy import OwnUse
 from dllocal.jobs.relisting import Relisting
 from dllocal.jobs.unlisted import has_any
 from dllocal.machine import Machine
 from dllocal.pods.logtimes import LogTimes
 from dllocal.pods.processes import Pods
 from dllocal.pods.removing import Complain, to_the_log
-from dllocal.pods.rotating import JobLogs, Rotation
-from dllocal.pods.watching import Watch
+from dllocal.pods.rotating import JobLogs, LogRotator
+from dllocal.pods.watching import PodWatch
+from dllocal.server_parts import ServerParts
 from dllocal.setup import Setup
 from dllocal.state_folder import lock_folder, make_folders
 from dlstore.importing import import_profiles
@@ -67,7 +67,7 @@ class Running:
         self.metrics = Metrics()
         # `_look` needs the controller, which is made further down: the
         # event loop calls no reader before this constructor has returned.
-        self._watch = Watch(self._look)
+        self._watch = PodWatch(self._look)
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
         self.pods.fence(self.registry.leading)
@@ -98,7 +98,7 @@ class Running:
             clock=self.clock,
         )
         self.server = Server(
-            self._backstage(),
+            self._server_parts(),
             metrics=setup.metrics,
             group=setup.sharing.group if setup.sharing is not None else None,
         )
@@ -224,14 +224,14 @@ class Running:
         if self.setup.real_gpus is not None:
             yield self.setup.real_gpus.watch(self._ours, self._notice_gpus)
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
-        yield Rotation(self.setup.logs, logs, times=self.log_times).run()
+        yield LogRotator(self.setup.logs, logs, times=self.log_times).run()
         yield report_steps(self.clock, log.warning)
 
     def _notice_gpus(self) -> None:
         """Something is different about the GPUs."""
         self.controller.wake()
 
-    def _ours(self) -> Ours:
+    def _ours(self) -> OwnUse:
         """Return the use of the GPUs by the jobs of this state folder."""
         held = self._held()
         uuids = {
@@ -240,7 +240,7 @@ class Running:
             for gpu in node.gpus
             if GpuRef(node.name, gpu.index) in held
         }
-        return Ours(self.pods.processes(self.registry.entries.values()), uuids)
+        return OwnUse(self.pods.processes(self.registry.entries.values()), uuids)
 
     def _held(self) -> set[GpuRef]:
         """The GPUs that jobs have, or must still release."""
@@ -274,8 +274,8 @@ class Running:
             import_profiles(store, self.setup.profiles)
         return open_notebook(store, self.setup.options.costs)
 
-    def _backstage(self) -> Backstage:
-        return Backstage(
+    def _server_parts(self) -> ServerParts:
+        return ServerParts(
             folders=self.folders,
             registry=self.registry,
             events=self.events,
@@ -285,7 +285,7 @@ class Running:
             snapshot=self.controller.snapshot,
             worths=lambda: self.controller.worths,
             wake=lambda: self.controller.wake(burst=True, urgent=True),
-            forgive=self.controller.forgive,
+            reinstate=self.controller.forgive,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
             record=self._read_record,
             settings=lambda: self.setup.settings,

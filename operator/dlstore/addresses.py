@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from dlstore.store import StoreUnusable
+from dlstore.store import StoreUnusableError
 
 USERNAME = "DLJOB_STORE_USERNAME"
 PASSWORD = "DLJOB_STORE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -77,7 +77,7 @@ def _quoted_fully(text: str) -> str:
 def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
     """Tell which store is meant; what cannot be one is refused with what to write instead."""
     if not text or text != text.strip() or not text.isprintable():
-        raise StoreUnusable("store", f"{redact(text)!r} is not the address of a store", REMEDY)
+        raise StoreUnusableError("store", f"{redact(text)!r} is not the address of a store", REMEDY)
     match = _SCHEME.match(text)
     if match is None:
         return _path(text)
@@ -86,7 +86,7 @@ def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
         return _path_of_url(text)
     if scheme in ("mongodb", "mongodb+srv"):
         return _server(f"{scheme}{text[match.end(1) :]}", credentials)
-    raise StoreUnusable(
+    raise StoreUnusableError(
         redact(text), f"{scheme} is not a kind of store that dljob supports", REMEDY
     )
 
@@ -104,7 +104,7 @@ def redact(text: str) -> str:
 def _path(text: str) -> Path:
     if re.match(r"(mongodb(\+srv)?|sqlite):", text):
         scheme = text.partition(":")[0]
-        raise StoreUnusable("store", f"after {scheme}: there are no two slashes", REMEDY)
+        raise StoreUnusableError("store", f"after {scheme}: there are no two slashes", REMEDY)
     return Path(text).expanduser()
 
 
@@ -112,7 +112,7 @@ def _path_of_url(text: str) -> Path:
     parts = urlsplit(text)
     if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
         remedy = "write sqlite:///ABSOLUTE/PATH, or the path alone"
-        raise StoreUnusable(redact(text), "names no file", remedy)
+        raise StoreUnusableError(redact(text), "names no file", remedy)
     return Path("/" + unquote(parts.path).lstrip("/"))
 
 
@@ -123,11 +123,13 @@ def _server(url: str, credentials: Credentials) -> MongoAddress:
     userinfo, _, place = before.rpartition("@")
     hosts, _, database = place.partition("/")
     if not hosts:
-        raise StoreUnusable(shown, "names no server", REMEDY)
+        raise StoreUnusableError(shown, "names no server", REMEDY)
     user, _, password = userinfo.partition(":")
     if _NEEDS_QUOTES.search(user + password) or "@" in query:
         remedy = f"write %40 for @, %2F for / and so on, or put them into {USERNAME} and {PASSWORD}"
-        raise StoreUnusable(shown, "holds signs in user or password that have to be quoted", remedy)
+        raise StoreUnusableError(
+            shown, "holds signs in user or password that have to be quoted", remedy
+        )
     return MongoAddress(
         url=url,
         shown=shown if database else f"{shown.rstrip('/')}/{DEFAULT_DATABASE}",

@@ -14,7 +14,7 @@ from dlcore.profiles import MOST_SHAPES, JobType, Profile
 from dlstore.store import Store
 
 
-class Imported(NamedTuple):
+class ImportResult(NamedTuple):
     """The results of an import."""
 
     added: tuple[JobType, ...] = ()
@@ -26,15 +26,15 @@ class Imported(NamedTuple):
 
 def import_profiles(
     store: Store, profiles: Iterable[Profile], *, instead: bool = False
-) -> Imported:
+) -> ImportResult:
     """
     Take profiles in. Where something is known already, they fill the gaps; with ``instead`` they
     take its place.
     """
-    outcomes: dict[str, list[JobType]] = {name: [] for name in Imported._fields}
+    outcomes: dict[str, list[JobType]] = {name: [] for name in ImportResult._fields}
     for profile in profiles:
         outcomes[_take_in(store, profile, instead=instead)].append(profile.type)
-    return Imported(**{name: tuple(types) for name, types in outcomes.items()})
+    return ImportResult(**{name: tuple(types) for name, types in outcomes.items()})
 
 
 def _take_in(store: Store, profile: Profile, *, instead: bool) -> str:

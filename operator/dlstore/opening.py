@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dlcore.profiles import Costs
 from dlstore.addresses import Credentials, read_address
-from dlstore.notebook.availability import Notice
+from dlstore.notebook.availability import AvailabilityChange
 from dlstore.notebook.notebook import Notebook
 from dlstore.sqlite.store import SqliteStore
 from dlstore.store import USUAL_BOUNDS, Bounds, Store
@@ -27,7 +27,7 @@ def open_store(
     """
     Open the store at a path or URL; credentials may come from the environment instead.
 
-    A file is opened at once, and a :class:`~dlstore.store.StoreUnusable` says what is wrong with
+    A file is opened at once, and a :class:`~dlstore.store.StoreUnusableError` says what is wrong with
     it. A server may be unavailable, so the first operation connects to it. Every operation on
     either gives up after ``patience_seconds``.
     """
@@ -47,6 +47,6 @@ def open_notebook(store: Store, defaults: Costs) -> Notebook:
     return notebook
 
 
-def _tell(notice: Notice) -> None:
+def _tell(notice: AvailabilityChange) -> None:
     """Told once when the store goes away, and once when it is back."""
     log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)

@@ -47,11 +47,11 @@ class StoreError(Exception):
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-class StoreAway(StoreError):
+class StoreUnavailableError(StoreError):
     """It may do so later: the server does not answer, the file is locked, the disk is full."""
 
 
-class StoreUnusable(StoreError):
+class StoreUnusableError(StoreError):
     """It fails until a person mends it: a damaged file, a newer schema, a wrong address."""
 
 
@@ -103,7 +103,7 @@ MOST_TICKETS = 16
 """The number of writers whose latest tickets are kept with each profile."""
 
 
-class Stored(NamedTuple):
+class StoredProfile(NamedTuple):
     """A profile as a store has it."""
 
     profile: Profile | None
@@ -129,7 +129,7 @@ class Stored(NamedTuple):
             return False
         return self.revision - ticket.tried_at > MOST_TICKETS
 
-    def changed(self, change: "Change", ticket: Ticket | None) -> "Stored":
+    def changed(self, change: "Change", ticket: Ticket | None) -> "StoredProfile":
         """
         Compute what a change makes of it; the same object, if it makes no difference.
 
@@ -146,7 +146,7 @@ class Stored(NamedTuple):
             others = (each for each in tickets if each.writer != ticket.writer)
             made = Ticket(ticket.writer, ticket.number)
             tickets = (*others, made)[-MOST_TICKETS:]
-        return Stored(profile, self.revision + 1, tickets)
+        return StoredProfile(profile, self.revision + 1, tickets)
 
 
 Change = Callable[[Profile | None], Profile | None]
@@ -163,13 +163,13 @@ class Store(Protocol):
     def address(self) -> str:
         """Its name for people, without credentials."""
 
-    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
+    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
         """Read the profiles of these types, or all; what was forgotten is not among them."""
 
     def revisions(self) -> Mapping[JobType, int]:
         """Tell the revision of every profile, which is cheaper than reading them."""
 
-    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
+    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
         """
         Change a profile, based on what is known at that instant; return what is known then.
 
@@ -218,7 +218,7 @@ def fold_into(
     observations: Sequence[Observation],
     defaults: Costs = FREE,
     ticket: Ticket | None = None,
-) -> Stored:
+) -> StoredProfile:
     """Fold observations into the profile of a type, wherever others left it."""
 
     def fold(known: Profile | None) -> Profile | None:
@@ -236,7 +236,7 @@ def fold_all(profile: Profile, observations: Iterable[Observation], *, defaults:
     )
 
 
-class Documents:
+class ProfileDocuments:
     """
     The documents of profiles that a store has, read no oftener than they change.
 

@@ -94,7 +94,7 @@ def test_yaml(text: str):
 def test_selectors(text: str):
     try:
         labels.parse(text[:4_000]).selects({"team": "vision", "gpu": "a100"})
-    except labels.WrongSelector:
+    except labels.SelectorError:
         return
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.deciding import queueing
-from dllocal.api.jobs.turns import Turns
+from dllocal.api.jobs.expected_turns import ExpectedTurns
 from tests.ctl.playing import Played
 from tests.ctl.running import FIVE, Command
 from tests.local.stages import staged
@@ -41,6 +41,6 @@ def played(dljob, root, tmp_path, monkeypatch):
     monkeypatch.delenv("DLJOB_STATE", raising=False)
     # Else a machine that stalls leaves it unknown when a job that waits starts.
     monkeypatch.setattr(queueing, "LONGEST_S", 240.0)
-    monkeypatch.setattr(Turns.renew, "__defaults__", (240.0,))
+    monkeypatch.setattr(ExpectedTurns.renew, "__defaults__", (240.0,))
     with staged(root, n1=4) as up:
         yield Played(dljob, up, tmp_path)

@@ -13,7 +13,7 @@ from dlctl.backends.local import following
 from dlctl.output.jobviews import JobView
 from dlctl.verbs.watching.logs import find_node
 from dllocal.pods.logtimes import Begin, LogTimes
-from dllocal.pods.rotating import LogLimits, turn_over
+from dllocal.pods.rotating import LogLimits, rotate
 from tests.ctl.running import Live, Result
 
 
@@ -111,7 +111,7 @@ def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
         write(f"{number}a\n")
         times.note(path, 10.0 * number)
         write("x" * 5000 + f"\n{number}b\n")
-        assert turn_over(path, limits)
+        assert rotate(path, limits)
         times.note_cut(path)
         texts.append("x" * 5000 + f"\n{number}b\n")
     write("end\n")
@@ -221,7 +221,7 @@ def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, ranks):
         for number in range(3):
             ranks.write("n1", f"{'x' * 5000} {number}\n")
             # Not while the other one looks.
-            while not turn_over(ranks.folder / "n1.log", limits):
+            while not rotate(ranks.folder / "n1.log", limits):
                 pass
         assert [live.line()[-2:] for _ in range(3)] == ["0\n", "1\n", "2\n"]
         ranks.write("n1", "the end")
@@ -272,7 +272,7 @@ def test_a_log_that_has_grown_again_since_it_was_turned_over_is_read_in_order(pl
         if len(looks) == 1:
             for number in range(3):
                 logs.write("n1", f"{'x' * 5000} {number}\n")
-                assert turn_over(path, LogLimits(largest_bytes=4096))
+                assert rotate(path, LogLimits(largest_bytes=4096))
             logs.write("n1", f"{'x' * 5000} 3\n")
         looks.append(None)
         return {"n1": path}, len(looks) > 2

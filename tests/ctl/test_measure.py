@@ -10,7 +10,7 @@ import yaml
 
 from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
 from dlctl.verbs.server.measure import keep
-from dllocal.measuring import Bench, Stuck
+from dllocal.measuring import Bench, StuckError
 from dllocal.profiling import Course, profile_job
 from dlpapers.demonstrating.examples import load_example
 from dlstore.opening import open_store
@@ -154,7 +154,7 @@ def test_a_job_that_loses_its_gpus_while_it_is_measured_is_stuck_with_the_reason
     document = yaml.safe_load(job.read_text(encoding="utf-8"))
     course = Course(counts=[1], patience_s=-1.0)
     for is_final, words in ((True, "ended before it did train"), (False, "did not train")):
-        with pytest.raises(Stuck, match=rf"replay {words}.*: exit code 3"):
+        with pytest.raises(StuckError, match=rf"replay {words}.*: exit code 3"):
             asyncio.run(profile_job(Losing(is_final=is_final), document, course=course))
 
 

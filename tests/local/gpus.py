@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from dllocal.gpus.nvml import Device, NoGpus
+from dllocal.gpus.nvml import Device, NoGpusError
 from dlwire.occupancy import Usage
 from tests.sidecar import standins
 from tests.sidecar.standins import build_nvml
@@ -31,7 +31,7 @@ class ToldDriver:
 
     def devices(self) -> tuple[Device, ...]:
         if not self._devices:
-            raise NoGpus("none")
+            raise NoGpusError("none")
         return self._devices
 
     def read(self) -> Mapping[str, Usage]:

@@ -36,14 +36,14 @@ from dlcore.model import (
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlcore.recording.record import Header, Record, Source
 from dllocal.api.serving import Server
-from dllocal.backstage import Backstage
 from dllocal.events import Events
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.pods.logtimes import LogTimes
+from dllocal.server_parts import ServerParts
 from dllocal.state_folder import make_folders
 from dlstore.history import HistoryEntry
-from dlstore.store import StoreAway
+from dlstore.store import StoreUnavailableError
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, Shape, State
 from tests.loops import close_loop
@@ -101,7 +101,7 @@ class Stage:
         self._scenes = itertools.count(1)
         self._scene: Scene | None = None
         self._scene_of: object = None
-        self.backstage = Backstage(
+        self.parts = ServerParts(
             folders=self.folders,
             registry=self.registry,
             events=self.events,
@@ -111,7 +111,7 @@ class Stage:
             snapshot=self.snapshot,
             worths=lambda: self.worths,
             wake=self._wake,
-            forgive=self._forgive,
+            reinstate=self._forgive,
             history=self._read_history,
             record=self._read_record,
             settings=load({"seed": 3}, file="settings.yaml").described,
@@ -155,13 +155,13 @@ class Stage:
 
     def _read_history(self, job: JobId, limit: int) -> Sequence[HistoryEntry]:
         if self.store_is_away:
-            raise StoreAway("mongodb://db", "does not answer", "start it")
+            raise StoreUnavailableError("mongodb://db", "does not answer", "start it")
         found = [entry for entry in self.history if entry.job == job]
         return sorted(found, key=lambda entry: entry.when, reverse=True)[:limit]
 
     def _read_record(self, since: float) -> Record:
         if self.store_is_away:
-            raise StoreAway("mongodb://db", "does not answer", "start it")
+            raise StoreUnavailableError("mongodb://db", "does not answer", "start it")
         header = Header(source=Source.MACHINE, since=since, until=time.time())
         kept = Kept(history=self.history, timeline=())
         return compose(kept, tuple(self.registry.entries.values()), header=header)
@@ -289,7 +289,7 @@ class Staged:
     async def _live(self) -> None:
         self._ending = asyncio.Event()
         self.stage = self._make()
-        server = Server(self.stage.backstage, metrics=self._metrics)
+        server = Server(self.stage.parts, metrics=self._metrics)
         try:
             await server.open()
             self._ready.set()

@@ -16,7 +16,7 @@ import pytest
 from dlcore.documents import jobfile
 from dllocal import environments
 from dllocal.containers import keeper, running
-from dllocal.containers.engines import Mounted, Wanted
+from dllocal.containers.engines import ContainerSpec, Mount
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
 from dllocal.folders import Folders
@@ -97,11 +97,11 @@ class TestWords:
 
     def wanted(self, engine="podman", *, uid=0, sees_gpus=False, **variables):
         client = {"PATH": "/bin"}
-        return Wanted(
+        return ContainerSpec(
             engine=engine,
             image=IMAGE,
             user=(uid, uid, (uid, 7)),
-            mounts=(Mounted("/a,b", "/a,b"), Mounted("/c", "/c", is_writable=False)),
+            mounts=(Mount("/a,b", "/a,b"), Mount("/c", "/c", is_writable=False)),
             variables=variables,
             client=client,
             sees_gpus=sees_gpus,

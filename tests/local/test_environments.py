@@ -11,7 +11,7 @@ import pytest
 from dlcore.documents import jobfile
 from dlcore.model import JobId
 from dllocal import environments
-from dllocal.environments import REDACTED, Origin, Submitter, WrongEnvironment
+from dllocal.environments import REDACTED, EnvironmentVariablesError, Origin, Submitter
 from dllocal.jobs.registry import Registry
 from tests.local.stages import job_document
 from tests.local.ups import going, replay
@@ -46,7 +46,7 @@ def test_what_no_program_could_be_given_is_refused_and_what_the_command_leaves_o
     given: Any
     long = {"A": "x" * (1 << 20)}
     for given in ([], {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "x\0y"}, {"A\0": "x"}, long):
-        with pytest.raises(WrongEnvironment, match="environment"):
+        with pytest.raises(EnvironmentVariablesError, match="environment"):
             environments.check(given)
     assert environments.check({"A": "b", "DLJOB_SIDECAR_LISTEN": ":1"}) == {"A": "b"}
 

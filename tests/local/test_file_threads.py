@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from dllocal.api.file_threads import AllBusy, FileThreads
+from dllocal.api.file_threads import AllBusyError, FileThreads
 from dllocal.api.jobs import intake
-from dllocal.files import bounded_looks
-from dllocal.files.bounded_looks import BoundedLooks, NoAnswer
+from dllocal.files import bounded_checks
+from dllocal.files.bounded_checks import BoundedChecks, NoAnswerError
 from dllocal.pods import trainers
 from tests.local.asking import Asker
 from tests.local.stages import job_document, staged
@@ -46,19 +46,19 @@ def test_a_look_is_refused_while_all_threads_hang_and_made_when_one_is_back(hang
         threads = FileThreads(1, patience_s=0.01)
         first = asyncio.create_task(threads.run(hanging))
         await asyncio.to_thread(hanging.begun.wait, LONGEST_S)
-        with pytest.raises(AllBusy):
+        with pytest.raises(AllBusyError):
             await threads.run(lambda: "more")
         # A caller that leaves does not free the thread.
         first.cancel()
         await asyncio.wait({first})
-        with pytest.raises(AllBusy):
+        with pytest.raises(AllBusyError):
             await threads.run(lambda: "more")
         hanging.may_go_on.set()
         async with asyncio.timeout(LONGEST_S):
             while True:
                 try:
                     return await threads.run(lambda: "more")
-                except AllBusy:
+                except AllBusyError:
                     continue
 
     assert asyncio.run(story()) == "more"
@@ -96,15 +96,15 @@ def test_submissions_are_refused_while_files_hang_and_all_else_goes_on(root, mon
 
 
 def test_a_look_that_hangs_is_made_once_and_holds_up_no_other_up_to_a_number(monkeypatch, hanging):
-    monkeypatch.setattr(bounded_looks, "WAIT_S", 0.01)
-    monkeypatch.setattr(bounded_looks, "WAIT_BESIDE_S", LONGEST_S)
-    looks = BoundedLooks()
+    monkeypatch.setattr(bounded_checks, "WAIT_S", 0.01)
+    monkeypatch.setattr(bounded_checks, "WAIT_BESIDE_S", LONGEST_S)
+    looks = BoundedChecks()
     for _ in range(3):
-        with pytest.raises(NoAnswer, match=r"^/away: its file system does not answer$"):
+        with pytest.raises(NoAnswerError, match=r"^/away: its file system does not answer$"):
             looks.ask("/away", hanging)
     assert looks.ask("/here", lambda path: path == "/here")
-    monkeypatch.setattr(bounded_looks, "MOST", 1)
-    with pytest.raises(NoAnswer, match="1 looks at files hang already"):
+    monkeypatch.setattr(bounded_checks, "MOST", 1)
+    with pytest.raises(NoAnswerError, match="1 looks at files hang already"):
         looks.ask("/b", hanging)
     assert hanging.calls == 1
     hanging.may_go_on.set()
@@ -133,10 +133,10 @@ def test_jobs_are_shown_while_the_files_of_their_interpreter_hang(
         ask = Asker(up.stage.folders.socket)
         document = job_document("a", environment={"python": str(python)})
         assert ask("POST", "/v1/jobs", document).status == 201
-        monkeypatch.setattr(bounded_looks, "WAIT_S", LONGEST_S)
+        monkeypatch.setattr(bounded_checks, "WAIT_S", LONGEST_S)
         assert variables(up)["VIRTUAL_ENV"] == str(tmp_path / "venv")
         up.do(lambda stage: stage.give("a", {"n1": [0]}))
-        monkeypatch.setattr(bounded_looks, "WAIT_S", 0.01)
+        monkeypatch.setattr(bounded_checks, "WAIT_S", 0.01)
         monkeypatch.setattr(os.path, "exists", look)
         assert "VIRTUAL_ENV" not in variables(up)
         assert variables(up)["PATH"].startswith(f"{python.parent}:")

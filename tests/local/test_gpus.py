@@ -16,9 +16,9 @@ from dllocal.environments import name_user
 from dllocal.gpus import devices as gpu_devices
 from dllocal.gpus import gpu_choices, gpu_locks
 from dllocal.gpus.devices import RealGpus
-from dllocal.gpus.gpu_choices import WrongChoice
+from dllocal.gpus.gpu_choices import GpuChoiceError
 from dllocal.gpus.gpu_locks import GpuLock
-from dllocal.gpus.occupancy import Ours, find_foreign
+from dllocal.gpus.occupancy import OwnUse, find_foreign
 from dlwire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices
@@ -61,7 +61,7 @@ def test_a_wrong_choice_is_refused_with_what_to_write():
         "GPU-": "several GPUs begin like that",
         "MIG-1": "a part of a GPU",
     }.items():
-        with pytest.raises(WrongChoice) as refused:
+        with pytest.raises(GpuChoiceError) as refused:
             chosen(text)
         assert why in str(refused.value), text
 
@@ -71,13 +71,13 @@ def test_the_visible_devices_of_cuda_are_honoured():
     assert gpu_choices.visible({}, there) is None
     chosen = gpu_choices.visible({"CUDA_VISIBLE_DEVICES": "3,GPU-1"}, there)
     assert chosen == (there[1], there[3])
-    with pytest.raises(WrongChoice, match=r"CUDA_VISIBLE_DEVICES: .*unset it, or give --gpus"):
+    with pytest.raises(GpuChoiceError, match=r"CUDA_VISIBLE_DEVICES: .*unset it, or give --gpus"):
         gpu_choices.visible({"CUDA_VISIBLE_DEVICES": ""}, there)
 
 
 def test_numbers_that_cuda_counts_by_speed_are_refused_where_gpus_differ():
     there = (*devices(1), replace(devices(2)[1], model="T4"))
-    with pytest.raises(WrongChoice, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+    with pytest.raises(GpuChoiceError, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         gpu_choices.visible({"CUDA_VISIBLE_DEVICES": "1"}, there)
     ordered = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert gpu_choices.visible(ordered, there) == (there[1],)
@@ -208,14 +208,16 @@ def test_processes_that_descend_from_no_sidecar_are_foreign():
     ):
         found = find_foreign(
             {"a": usage},
-            Ours({5}, set()),
+            OwnUse({5}, set()),
             parents=lambda pid: TREE.get(pid, 0),
             exists=lambda pid: pid in TREE,
             describe=lambda pid: f"process {pid}",
         )
         assert found == ({"a": foreign} if foreign else {}), usage
     used = {"a": Usage((), 4 * BUSY_BYTES)}
-    assert find_foreign(used, Ours((), {"a"})) == {}, "memory of a GPU that our jobs have is theirs"
+    assert find_foreign(used, OwnUse((), {"a"})) == {}, (
+        "memory of a GPU that our jobs have is theirs"
+    )
 
 
 def reasons(gpus):
@@ -235,7 +237,7 @@ def box_of(there, chosen=None):
 
 
 def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(there):
-    gpus, nobody = box_of(there[:2]), Ours((), ())
+    gpus, nobody = box_of(there[:2]), OwnUse((), ())
     gpus.judge({there[0].uuid: Usage((1,)), there[1].uuid: Usage()}, nobody)
     assert reasons(gpus)[0].startswith("process 1 of root")
     assert reasons(gpus)[1] == ""
@@ -249,9 +251,9 @@ def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(there):
 @pytest.mark.parametrize("ended", [(), (2**22 + 1,)], ids=["of no process", "of one that ended"])
 def test_memory_that_no_process_explains_counts_when_it_is_seen_twice(there, ended):
     gpus = box_of(there[:1])
-    gpus.judge({there[0].uuid: Usage(ended, 3 << 30)}, Ours((), ()))
+    gpus.judge({there[0].uuid: Usage(ended, 3 << 30)}, OwnUse((), ()))
     assert reasons(gpus) == {0: ""}
-    gpus.judge({there[0].uuid: Usage((), 3 << 30)}, Ours((), ()))
+    gpus.judge({there[0].uuid: Usage((), 3 << 30)}, OwnUse((), ()))
     assert reasons(gpus) == {0: "3,072 MiB of it are in use by others"}
 
 
@@ -275,7 +277,7 @@ def test_gpus_keep_their_state_while_our_processes_cannot_be_listed(there, caplo
     assert reasons(gpus) == {0: ""}
     assert gpus.known.is_set()
     assert caplog.text.count("Too many open files") == 1
-    gpus._take(stranger, lambda: Ours((), ()), lambda: None)
+    gpus._take(stranger, lambda: OwnUse((), ()), lambda: None)
     assert reasons(gpus)[0].startswith("process 1 of root")
 
 
@@ -285,7 +287,7 @@ def test_a_watch_that_is_cancelled_as_an_answer_comes_ends(there, monkeypatch, t
     answers: list[object] = []
 
     async def story():
-        watching = asyncio.create_task(gpus.watch(lambda: Ours((), ()), lambda: None))
+        watching = asyncio.create_task(gpus.watch(lambda: OwnUse((), ()), lambda: None))
 
         def answer_and_cancel(asked, usages):
             if not answers:

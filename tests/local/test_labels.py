@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllocal.api.labels import WrongSelector, parse
+from dllocal.api.labels import SelectorError, parse
 
 JOBS = {
     "vision": {"team": "vision", "tier": "prod"},
@@ -52,5 +52,5 @@ def test_what_is_no_selector_is_refused_with_an_example():
         "-a=b",
     )
     for text in wrong:
-        with pytest.raises(WrongSelector, match=r"; write such as team=vision,tier!=batch"):
+        with pytest.raises(SelectorError, match=r"; write such as team=vision,tier!=batch"):
             parse(text)

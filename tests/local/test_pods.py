@@ -18,13 +18,13 @@ from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.status import Booking, Status
 from dlcore.documents import jobfile
 from dlcore.model import JobId, NodeName, Placement
-from dllocal.files import bounded_looks
-from dllocal.files.bounded_looks import NoAnswer
+from dllocal.files import bounded_checks
+from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import Folders
 from dllocal.pods.booked_pods import BookedPod
 from dllocal.pods.pod_states import PodTimes
 from dllocal.pods.processes import Pods
-from dllocal.pods.watching import Watch
+from dllocal.pods.watching import PodWatch
 from dllocal.state_folder import make_folders, make_sockets
 from tests.local.stages import job_document
 
@@ -52,13 +52,13 @@ class Place:
         self.folders = Folders(folder)
         make_folders(self.folders)
         make_sockets(self.folders)
-        self.watch = Watch(self._news.set)
+        self.watch = PodWatch(self._news.set)
         self.watch.sockets(self.folders.sockets)
         self.pods = Pods(self.folders, virtual_gpus=True, watch=self.watch, times=times)
         self.entry = make_entry()
 
     def look(self) -> Pod:
-        return self.pods.look([self.entry])[KEY]
+        return self.pods.read([self.entry])[KEY]
 
     async def until(self, phase: PodPhase) -> float:
         """Look only when told to, until it is so; returns when."""
@@ -114,7 +114,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     monkeypatch.setattr(os.path, "exists", lambda path: hang(path, exists))
     monkeypatch.setattr(os.path, "isdir", lambda path: hang(path, isdir))
-    monkeypatch.setattr(bounded_looks, "WAIT_S", 0.01)
+    monkeypatch.setattr(bounded_checks, "WAIT_S", 0.01)
     yield "/away"
     answers.set()
 
@@ -128,7 +128,7 @@ def test_a_pod_whose_files_hang_is_not_started_and_keeps_no_other_waiting(tmp_pa
             in_folder = replace(entry, document=document)
             interpreted = replace(entry, job=replace(entry.job, python=f"{away}/bin/python"))
             for each in (interpreted, in_folder):
-                with pytest.raises(NoAnswer, match="its file system does not answer"):
+                with pytest.raises(NoAnswerError, match="its file system does not answer"):
                     there.pods.launch(each, BOOKING)
             assert there.look().phase is PodPhase.PENDING
             pod = BookedPod(there.folders, KEY.job, BOOKING)
@@ -215,7 +215,7 @@ def test_a_pod_whose_folder_is_gone_says_so_and_ends_with_its_job(tmp_path):
             await there.until(PodPhase.UP)
             # How often it died is remembered for as long as it is booked, and no longer.
             assert list(there.pods._states._deaths) == [(KEY, BOOKING.serial)]
-            there.pods.look([])
+            there.pods.read([])
             assert not there.pods._states._deaths
 
     live_through(story)

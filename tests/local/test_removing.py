@@ -13,7 +13,7 @@ from dllocal.folders import IN_MEMORY, Folders
 from dllocal.pods import removing
 from dllocal.pods.processes import Pods
 from dllocal.pods.removing import PREFIX, Remover
-from dllocal.pods.watching import Watch
+from dllocal.pods.watching import PodWatch
 from dllocal.state_folder import make_folders
 
 LONGEST_S = 240.0
@@ -207,7 +207,7 @@ def test_what_a_killed_controller_was_removing_goes_at_the_next_start(tmp_path):
     of_other = make(IN_MEMORY / f"{PREFIX}{other.mark()}-0123")
 
     async def start() -> None:
-        watch = Watch(lambda: None)
+        watch = PodWatch(lambda: None)
         Pods(folders, virtual_gpus=True, watch=watch)
         until = time.monotonic() + LONGEST_S
         while own.exists() or left.exists():

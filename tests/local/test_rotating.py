@@ -21,9 +21,9 @@ from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import (
     JobLogs,
     LogLimits,
-    Rotation,
+    LogRotator,
     begin,
-    turn_over,
+    rotate,
 )
 from tests.local.ups import going, replay
 
@@ -42,19 +42,19 @@ def names(path: Path) -> list[str]:
 
 def test_a_log_is_left_alone_as_long_as_it_is_not_too_long_and_while_somebody_reads_on(path):
     path.write_bytes(b"x" * 4096)
-    assert not turn_over(path, SMALL)
+    assert not rotate(path, SMALL)
     path.write_bytes(b"x" * 5000)
     with path.open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        assert not turn_over(path, SMALL)
+        assert not rotate(path, SMALL)
         assert (names(path), path.stat().st_size) == (["n0.log"], 5000)
-    assert turn_over(path, SMALL)
+    assert rotate(path, SMALL)
 
 
 def test_who_writes_goes_on_at_the_new_beginning(path):
     with path.open("ab", buffering=0) as writer:
         writer.write(b"a" * 5000 + b"\n")
-        assert turn_over(path, SMALL)
+        assert rotate(path, SMALL)
         writer.write(b"new\n")
     assert path.read_bytes() == b"new\n"
     assert older_parts(path)[-1].read_bytes() == b"a" * 5000 + b"\n"
@@ -66,14 +66,14 @@ def test_of_more_parts_than_are_kept_the_oldest_is_forgotten(path):
     for letter in (b"a", b"b", b"c", b"d"):
         with path.open("ab") as writer:
             writer.write(letter * 5000)
-        assert turn_over(path, SMALL)
+        assert rotate(path, SMALL)
     assert names(path) == ["n0.log", "n0.log.1", "n0.log.2"]
     assert [part.read_bytes()[:1] for part in older_parts(path)] == [b"c", b"d"]
 
 
 def test_where_no_parts_are_kept_it_is_just_cut(path):
     path.write_bytes(b"x" * 5000)
-    assert turn_over(path, LogLimits(largest_bytes=4096, kept_parts=0))
+    assert rotate(path, LogLimits(largest_bytes=4096, kept_parts=0))
     assert names(path) == ["n0.log"]
     assert path.stat().st_size == 0
 
@@ -83,7 +83,7 @@ def test_of_a_log_that_is_longer_than_a_disk_only_the_end_is_copied(path):
     os.truncate(path, 1 << 40)
     with path.open("ab") as writer:
         writer.write(b"the end\n")
-    assert turn_over(path, SMALL)
+    assert rotate(path, SMALL)
     (part,) = older_parts(path)
     assert part.stat().st_size == 4096 + rotating.MOST_OVER
     with part.open("rb") as reader:
@@ -118,11 +118,11 @@ def test_parts_are_ordered_by_their_numbers_and_nothing_else_is_one(path):
     assert [part.suffix for part in older_parts(path)] == [".10", ".2", ".1"]
 
 
-def rotate(logs, is_enough):
-    """Turn logs over again and again until it is enough."""
+def rotate_again(logs, is_enough):
+    """Rotate logs again and again until it is enough."""
 
     async def story() -> None:
-        task = asyncio.create_task(Rotation(QUICK, logs, times=LogTimes()).run())
+        task = asyncio.create_task(LogRotator(QUICK, logs, times=LogTimes()).run())
         async with asyncio.timeout(240):
             while not is_enough():
                 await asyncio.sleep(0.001)
@@ -148,12 +148,12 @@ def test_what_cannot_be_turned_over_or_listed_is_told_once_and_tried_again(
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         patched.setattr(os, "sendfile", fail)
-        rotate(logs, lambda: len(looks) >= 6)
+        rotate_again(logs, lambda: len(looks) >= 6)
     said = [record.getMessage() for record in caplog.records]
     assert said[1:] == [f"{path} is too long, and cannot be rotated: No space left on device"]
     assert "Too many open files" in said[0] + caplog.text
     assert names(path) == ["n0.log"]
-    rotate(logs, lambda: names(path) == ["n0.log", "n0.log.1"])
+    rotate_again(logs, lambda: names(path) == ["n0.log", "n0.log.1"])
 
 
 def test_a_copy_that_is_cancelled_leaves_nothing(path, monkeypatch):
@@ -167,7 +167,7 @@ def test_a_copy_that_is_cancelled_leaves_nothing(path, monkeypatch):
         return turns[0]
 
     async def rotate() -> None:
-        rotation = Rotation(QUICK, lambda: [path], times=LogTimes())
+        rotation = LogRotator(QUICK, lambda: [path], times=LogTimes())
         task = asyncio.create_task(rotation.run())
         assert await asyncio.to_thread(copies.wait, 240)
         task.cancel()
@@ -225,7 +225,7 @@ def test_the_length_of_a_log_is_noted_by_the_clock_of_the_server(path):
     times = LogTimes(lambda: 1000.0)
 
     async def look() -> None:
-        task = asyncio.create_task(Rotation(QUICK, lambda: [path], times=times).run())
+        task = asyncio.create_task(LogRotator(QUICK, lambda: [path], times=times).run())
         async with asyncio.timeout(240):
             while times.find(path, 1000.0) is None:
                 await asyncio.sleep(0.001)

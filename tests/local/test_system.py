@@ -34,8 +34,8 @@ from dllocal.api.access import identify, namespace_of
 from dllocal.environments import Submitter
 from dllocal.folders import Folders, StateError
 from dllocal.jobs import user_limits
-from dllocal.jobs.user_limits import MOST_GOODBYES, Doorman
-from dllocal.pods.rotating import LogLimits, turn_over
+from dllocal.jobs.user_limits import MOST_REFUSALS, ConnectionLimits
+from dllocal.pods.rotating import LogLimits, rotate
 from dllocal.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Command, run_apart
 from tests.local.ups import ROOT, find_processes, kill_all
@@ -280,17 +280,17 @@ def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
     log = folder / "node.log"
     log.symlink_to(precious)
     with pytest.raises(OSError, match="symbolic links"):
-        turn_over(log, limits)
+        rotate(log, limits)
     log.unlink()
     log.hardlink_to(precious)
     with pytest.raises(OSError, match="is not a log of its job"):
-        turn_over(log, limits)
+        rotate(log, limits)
     log.unlink()
     # The parts that are made beside it overwrite nothing either, and are the user's.
     log.write_text("y" * 10_000)
     os.chown(log, place.bob.uid, place.bob.gid)
     (folder / "node.log.unfinished").symlink_to(precious)
-    assert turn_over(log, limits)
+    assert rotate(log, limits)
     assert (folder / "node.log.1").stat().st_uid == place.bob.uid
     assert precious.read_text() == "x" * 10_000
 
@@ -509,10 +509,10 @@ def test_a_user_has_so_many_jobs():
 class Caller(asyncio.Transport):
     """A connection of one user."""
 
-    def __init__(self, doorman: Doorman, uid: int) -> None:
+    def __init__(self, limits: ConnectionLimits, uid: int) -> None:
         super().__init__({"socket": uid})
         self.written, self.is_open = b"", True
-        self._protocol = doorman()
+        self._protocol = limits()
         self._protocol.connection_made(self)
 
     def write(self, data: Any) -> None:
@@ -529,20 +529,20 @@ def test_a_user_holds_few_connections_open_by_those_that_are_refused(monkeypatch
     monkeypatch.setattr(user_limits, "read_peer", lambda uid: Peer(1, uid, uid))
 
     async def story():
-        doorman = Doorman(asyncio.Protocol, 1)
-        let_in, *refused = [Caller(doorman, 1000) for _ in range(1 + MOST_GOODBYES)]
+        limits = ConnectionLimits(asyncio.Protocol, 1)
+        let_in, *refused = [Caller(limits, 1000) for _ in range(1 + MOST_REFUSALS)]
         assert all(b"429" in each.written and each.is_open for each in refused)
-        more = Caller(doorman, 1000)
+        more = Caller(limits, 1000)
         assert (more.written, more.is_open) == (b"", False)
         assert (let_in.written, let_in.is_open) == (b"", True)
         # Those of another user, and this user's own once some are closed, have their answer.
-        assert Caller(doorman, 1001).is_open
-        assert b"429" in Caller(doorman, 1001).written
+        assert Caller(limits, 1001).is_open
+        assert b"429" in Caller(limits, 1001).written
         refused[0].close()
-        assert b"429" in Caller(doorman, 1000).written
-        assert Caller(doorman, 1000).written == b""
+        assert b"429" in Caller(limits, 1000).written
+        assert Caller(limits, 1000).written == b""
         let_in.close()
-        assert Caller(doorman, 1000).is_open
+        assert Caller(limits, 1000).is_open
 
     asyncio.run(story())
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from dllocal.pods.watching import Watch
+from dllocal.pods.watching import PodWatch
 
 LONGEST_SECONDS = 240.0
 
@@ -29,7 +29,7 @@ class Ear:
 def live_through(story) -> None:
     async def told() -> None:
         ear = Ear()
-        watch = Watch(ear.notify)
+        watch = PodWatch(ear.notify)
         try:
             await asyncio.wait_for(story(watch, ear), LONGEST_SECONDS)
         finally:
@@ -39,7 +39,7 @@ def live_through(story) -> None:
 
 
 def test_a_socket_that_appears_or_vanishes_is_told_and_no_other_file(tmp_path):
-    async def story(watch: Watch, ear: Ear) -> None:
+    async def story(watch: PodWatch, ear: Ear) -> None:
         watch.sockets(tmp_path)
         (tmp_path / "scratch").touch()
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ def test_a_socket_that_appears_or_vanishes_is_told_and_no_other_file(tmp_path):
 @pytest.mark.story
 @pytest.mark.processes
 def test_the_end_of_a_process_is_told_and_of_those_only_that_are_watched():
-    async def story(watch: Watch, ear: Ear) -> None:
+    async def story(watch: PodWatch, ear: Ear) -> None:
         with (
             subprocess.Popen(["cat"], stdin=subprocess.PIPE) as watched,
             subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
@@ -80,7 +80,7 @@ def test_the_end_of_a_process_is_told_and_of_those_only_that_are_watched():
 
 
 def test_only_the_last_time_that_was_asked_for_is_told():
-    async def story(watch: Watch, ear: Ear) -> None:
+    async def story(watch: PodWatch, ear: Ear) -> None:
         watch.after(0.0)
         watch.after(None)
         watch.after(0.01)
@@ -91,7 +91,7 @@ def test_only_the_last_time_that_was_asked_for_is_told():
 
 
 def test_a_folder_that_cannot_be_watched_is_told_once_and_does_no_harm(tmp_path, caplog):
-    async def story(watch: Watch, ear: Ear) -> None:
+    async def story(watch: PodWatch, ear: Ear) -> None:
         watch.sockets(tmp_path / "missing")
         assert "seen a little later: No such file or directory" in caplog.text
 
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_watched_is_told_once_and_does_no_harm(tmp_path,
 def test_a_closed_watch_tells_nothing_more(tmp_path):
     async def story() -> None:
         ear = Ear()
-        watch = Watch(ear.notify)
+        watch = PodWatch(ear.notify)
         watch.sockets(tmp_path)
         watch.after(0.0)
         for _ in range(2):

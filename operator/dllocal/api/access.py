@@ -20,7 +20,7 @@ from aiohttp import web
 
 from dlcontrol.sidecars.peers import read_peer
 from dlcore.model import JobId
-from dllocal.api.refusals import Refused
+from dllocal.api.refusals import RefusedError
 from dllocal.environments import Submitter, name_user
 from dllocal.jobs.registry import Registry
 
@@ -56,7 +56,7 @@ def identify(connection: Any) -> Submitter:
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             403,
             f"the groups of user {uid} cannot be read ({error.strerror}); at most 256 are possible",
         ) from error
@@ -86,7 +86,7 @@ class Access:
         # A client that has hung up leaves no connection that the kernel could be asked about.
         transport = request.transport
         if transport is None:
-            raise Refused(400, "the connection is gone")
+            raise RefusedError(400, "the connection is gone")
         return identify(transport.get_extra_info("socket"))
 
     def home(self, request: web.Request) -> str:
@@ -107,7 +107,7 @@ class Access:
                 continue
             given = metadata.setdefault("namespace", home)
             if given != home:
-                raise Refused(
+                raise RefusedError(
                     403,
                     f'metadata.namespace: "{given}" is not yours; yours is your user name, {home};'
                     " leave it out",
@@ -131,9 +131,9 @@ class Access:
             # has the same owner, because `claim` puts each job into the namespace of its submitter.
             job = JobId(request.match_info["name"])
             if not self._owns(caller, job):
-                raise Refused(403, self._refusal(job))
+                raise RefusedError(403, self._refusal(job))
         elif caller.uid != 0:
-            raise Refused(403, f"{request.method} {path} needs root; run it with sudo")
+            raise RefusedError(403, f"{request.method} {path} needs root; run it with sudo")
 
     def _owns(self, caller: Submitter, job: JobId) -> bool:
         if not self._shared or caller.uid == 0:

@@ -20,7 +20,7 @@ PATIENCE_S: Final = 5.0
 """How long a look waits for a thread. The command waits longer for its answer, and so shows the reason."""
 
 
-class AllBusy(Exception):
+class AllBusyError(Exception):
     """No thread has become free in time."""
 
 
@@ -33,7 +33,7 @@ class FileThreads:
 
     async def run(self, look: Callable[[], T]) -> T:
         """
-        Return what a look finds, or raise its error; raises :class:`AllBusy` if no thread can have it.
+        Return what a look finds, or raise its error; raises :class:`AllBusyError` if no thread can have it.
 
         A caller that is cancelled leaves the look to its thread.
         """
@@ -41,7 +41,7 @@ class FileThreads:
             async with asyncio.timeout(self._patience_s):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise AllBusy from error
+            raise AllBusyError from error
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         work = partial(self._work, loop, answer, look)
@@ -50,7 +50,7 @@ class FileThreads:
         except RuntimeError as error:
             # The system has no thread left.
             self._free.release()
-            raise AllBusy from error
+            raise AllBusyError from error
         return await answer
 
     def _work(

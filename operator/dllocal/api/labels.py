@@ -20,7 +20,7 @@ _EQUAL = re.compile(r"([^!=\s]+)\s*(!=|==|=)\s*([^=!\s]*)")
 _THERE = re.compile(r"(!?)\s*([^!=\s]+)")
 
 
-class WrongSelector(ValueError):
+class SelectorError(ValueError):
     """It is no selector: what is wrong, and what to do."""
 
 
@@ -43,13 +43,13 @@ class Selector(NamedTuple):
 
 
 def parse(text: str) -> Selector:
-    """Read a selector; an empty one selects everything. Raises :class:`WrongSelector`."""
+    """Read a selector; an empty one selects everything. Raises :class:`SelectorError`."""
     requirements = []
     position = 0
     while position < len(text):
         part = _PART.match(text, position)
         if part is None or not part[1].strip():
-            raise WrongSelector(f'"{text}" is not a selector; {REMEDY}')
+            raise SelectorError(f'"{text}" is not a selector; {REMEDY}')
         requirements.append(_requirement(part[1].strip()))
         position = part.end()
     return Selector(tuple(requirements))
@@ -70,10 +70,10 @@ def _requirement(text: str) -> Requirement:
         if found[1]:
             return Requirement(_key(found[2], text), lambda value: value is None)
         return Requirement(_key(found[2], text), lambda value: value is not None)
-    raise WrongSelector(f'"{text}" is not a part of a selector; {REMEDY}')
+    raise SelectorError(f'"{text}" is not a part of a selector; {REMEDY}')
 
 
 def _key(key: str, text: str) -> str:
     if not LABEL_KEY.matches(key):
-        raise WrongSelector(f'"{key}" in "{text}" is not the name of a label; {REMEDY}')
+        raise SelectorError(f'"{key}" in "{text}" is not the name of a label; {REMEDY}')
     return key

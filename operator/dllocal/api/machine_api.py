@@ -15,9 +15,9 @@ from dllocal.api import showing
 from dllocal.api.access import Access
 from dllocal.api.first_look import wait_for_scene
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
-from dllocal.api.refusals import Refused
+from dllocal.api.refusals import RefusedError
 from dllocal.api.submissions import read_body
-from dllocal.backstage import Backstage, Present
+from dllocal.server_parts import LatestScene, ServerParts
 from dlstore.store import StoreError
 
 LONGEST_REASON = 500
@@ -27,46 +27,46 @@ MOST_EARLIER = 100
 class MachineApi:
     """Everything that is not about one job."""
 
-    def __init__(self, backstage: Backstage, present: Present) -> None:
-        self._stage = backstage
-        self._access = Access(backstage.registry, shared=backstage.shared)
-        self._present = present
+    def __init__(self, parts: ServerParts, latest: LatestScene) -> None:
+        self._parts = parts
+        self._access = Access(parts.registry, shared=parts.shared)
+        self._latest = latest
 
     def routes(self) -> list[web.RouteDef]:
         gpu = "/v1/nodes/{node}/gpus/{gpu}/cordon"
         return [
-            web.get("/v1/about", self.tell_about),
-            web.get("/v1/config", self.tell_config),
-            web.get("/v1/events", self.tell_events),
+            web.get("/v1/about", self.about),
+            web.get("/v1/config", self.config),
+            web.get("/v1/events", self.list_events),
             web.get("/v1/nodes", self.list_nodes),
-            web.get("/v1/record", self.tell_record),
+            web.get("/v1/record", self.show_record),
             web.put(gpu, self.cordon),
             web.delete(gpu, self.uncordon),
-            web.get("/metrics", self.tell_metrics),
+            web.get("/metrics", self.metrics),
         ]
 
-    async def tell_about(self, request: web.Request) -> web.Response:
+    async def about(self, request: web.Request) -> web.Response:
         """Say which controller this is, and in which namespace the jobs of the asking user are."""
-        return web.json_response({**self._stage.about(), "home": self._access.home(request)})
+        return web.json_response({**self._parts.about(), "home": self._access.home(request)})
 
-    async def tell_config(self, _request: web.Request) -> web.Response:
+    async def config(self, _request: web.Request) -> web.Response:
         """List every setting with its origin."""
-        items = [showing.setting_document(setting) for setting in self._stage.settings()]
+        items = [showing.setting_document(setting) for setting in self._parts.settings()]
         return web.json_response({"items": items})
 
-    async def tell_metrics(self, _request: web.Request) -> web.Response:
+    async def metrics(self, _request: web.Request) -> web.Response:
         """Everything that Prometheus may know."""
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=self._stage.metrics(), headers=headers)
+        return web.Response(body=self._parts.metrics(), headers=headers)
 
-    async def tell_events(self, request: web.Request) -> web.Response:
+    async def list_events(self, request: web.Request) -> web.Response:
         """List what happened after event number ``since``, of one job or all; may wait for one."""
         since = int(read_number(request, "since", usual=0.0))
         seconds = read_seconds(request, 0.0)
-        events, job = self._stage.events, request.query.get("job")
+        events, job = self._parts.events, request.query.get("job")
         name, may_see = JobId(job) if job else None, self._access.may_see(request)
         if name is not None and not may_see(name):
-            raise Refused(
+            raise RefusedError(
                 403, f"{name} is not among your jobs; only its owner and root see its events"
             )
         until = time.monotonic() + seconds
@@ -82,33 +82,33 @@ class MachineApi:
         found = [event for event in events.since(since, name) if may_see(event.job)]
         items = [showing.event_document(event) for event in found]
         if name is not None and not since and not seconds:
-            items = [*await self._tell_earlier(name), *items]
+            items = [*await self._list_earlier(name), *items]
         return web.json_response({"items": items})
 
-    async def _tell_earlier(self, job: JobId) -> list[showing.Json]:
+    async def _list_earlier(self, job: JobId) -> list[showing.Json]:
         """List what happened to a job before this controller began."""
         try:
-            entries = await asyncio.to_thread(self._stage.history, job, MOST_EARLIER)
+            entries = await asyncio.to_thread(self._parts.history, job, MOST_EARLIER)
         except StoreError:
             return []  # The job has its newer events all the same.
-        epoch = self._stage.registry.epoch
+        epoch = self._parts.registry.epoch
         earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
         return [showing.earlier_event_document(entry) for entry in earlier]
 
-    async def tell_record(self, request: web.Request) -> web.Response:
+    async def show_record(self, request: web.Request) -> web.Response:
         """Tell what happened since a time, in seconds since the epoch, as the lines of a record."""
         since = read_number(request, "since", usual=0.0)
         try:
-            record = await asyncio.to_thread(self._stage.record, since)
+            record = await asyncio.to_thread(self._parts.record, since)
         except StoreError as error:
-            raise Refused(503, f"the record cannot be read: {error}") from error
+            raise RefusedError(503, f"the record cannot be read: {error}") from error
         # Encoded in a thread as well, because a long record would hold up the loop.
         lines = await asyncio.to_thread(lambda: [*encode(record)])
         return web.json_response({"lines": lines})
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
         """List every GPU: which job has it since when, or why no job may."""
-        scene, snapshot, _ = await wait_for_scene(self._present)
+        scene, snapshot, _ = await wait_for_scene(self._latest)
         rows = gpu_table.gpu_rows(scene, snapshot.cluster)
         return web.json_response({"items": showing.node_documents(rows)})
 
@@ -117,33 +117,35 @@ class MachineApi:
         node, gpu = await self._find(request)
         reason = (await read_body(request)).get("reason") or "cordoned by hand"
         if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
-            raise Refused(400, f"reason: is not a string of at most {LONGEST_REASON} characters")
-        self._stage.registry.cordon(node, gpu, reason)
-        self._stage.wake()
+            raise RefusedError(
+                400, f"reason: is not a string of at most {LONGEST_REASON} characters"
+            )
+        self._parts.registry.cordon(node, gpu, reason)
+        self._parts.wake()
         return web.json_response({"node": node, "gpu": gpu, "reason": reason})
 
     async def uncordon(self, request: web.Request) -> web.Response:
         """Take that back, and no longer hold against the GPU what was reported of it so far."""
         node, gpu = await self._find(request)
-        registry = self._stage.registry
+        registry = self._parts.registry
         was_cordoned = (node, gpu) in registry.cordons()
         # First, because the file may be locked: then all of this is tried again, and a GPU
         # that is forgiven already would look as if nothing had been held against it.
         registry.cordon(node, gpu, "")
-        was = self._stage.forgive(GpuRef(node, gpu)) or was_cordoned
-        self._stage.wake()
+        was = self._parts.reinstate(GpuRef(node, gpu)) or was_cordoned
+        self._parts.wake()
         return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})
 
     async def _find(self, request: web.Request) -> tuple[NodeName, int]:
         node, text = NodeName(request.match_info["node"]), request.match_info["gpu"]
-        scene, _, _ = await wait_for_scene(self._present)
+        scene, _, _ = await wait_for_scene(self._latest)
         nodes = scene.nodes
         if node not in nodes:
             known = ", ".join(nodes) or "none"
-            raise Refused(404, f"{node}: there is no such node; there are {known}")
+            raise RefusedError(404, f"{node}: there is no such node; there are {known}")
         numbers = [str(gpu.index) for gpu in nodes[node].gpus]
         if text not in numbers:
-            raise Refused(
+            raise RefusedError(
                 404, f"{node}/{text}: there is no such GPU; {node} has {', '.join(numbers)}"
             )
         return node, int(text)

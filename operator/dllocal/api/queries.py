@@ -4,7 +4,7 @@ import math
 
 from aiohttp import web
 
-from dllocal.api.refusals import Refused
+from dllocal.api.refusals import RefusedError
 
 LONGEST_WAIT_S = 60.0
 GONE_S = 1.0
@@ -23,7 +23,9 @@ def read_number(request: web.Request, name: str, *, usual: float) -> float:
     except ValueError:
         number = math.nan
     if not 0.0 <= number < 1e15:
-        raise Refused(400, f'{name}: "{text}" is not a number from 0 upwards; write such as 30')
+        raise RefusedError(
+            400, f'{name}: "{text}" is not a number from 0 upwards; write such as 30'
+        )
     return number
 
 

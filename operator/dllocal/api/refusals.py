@@ -39,7 +39,7 @@ class Complaint(NamedTuple):
     document: int = 0
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request is refused."""
 
     def __init__(self, status: int, error: str, complaints: Sequence[Complaint] = ()) -> None:
@@ -49,7 +49,7 @@ class Refused(Exception):
         self.complaints = tuple(complaints)
 
     @classmethod
-    def because_of(cls, complaints: Sequence[Complaint], status: int = 422) -> "Refused":
+    def because_of(cls, complaints: Sequence[Complaint], status: int = 422) -> "RefusedError":
         """Refuse documents for all that is wrong with them."""
         first = complaints[0].problem.line()
         more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
@@ -87,7 +87,7 @@ def _shown(value: object) -> object:
 
 
 @web.middleware
-async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every failure into an answer of the one form."""
     until = time.monotonic() + PATIENCE_S
     while True:
@@ -104,7 +104,7 @@ async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamRes
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Refused as refused:
+    except RefusedError as refused:
         return refused.answer()
     except web.HTTPNotFound:
         return refuse(404, f"there is nothing at {request.path}; see docs/command.md")

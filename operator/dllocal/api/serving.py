@@ -20,14 +20,14 @@ from aiohttp.typedefs import Middleware
 from dlcontrol.situation.ports import Fenced
 from dllocal.api.access import Access
 from dllocal.api.jobs.changing import JobsChanging
+from dllocal.api.jobs.expected_turns import ExpectedTurns
 from dllocal.api.jobs.job_documents import JobDocuments
 from dllocal.api.jobs.reading import JobsReading
-from dllocal.api.jobs.turns import Turns
 from dllocal.api.machine_api import MachineApi
-from dllocal.api.refusals import speak_plainly
-from dllocal.backstage import Backstage, Present
+from dllocal.api.refusals import answer_errors
 from dllocal.folders import StateError
-from dllocal.jobs.user_limits import Doorman
+from dllocal.jobs.user_limits import ConnectionLimits
+from dllocal.server_parts import LatestScene, ServerParts
 from dlwire.endpoints import read_endpoint
 
 LARGEST_REQUEST = 16 << 20
@@ -38,38 +38,36 @@ GOODBYE_S = 0.5
 class Server:
     """Open from :meth:`open` to :meth:`close`."""
 
-    def __init__(
-        self, backstage: Backstage, *, metrics: str = "", group: int | None = None
-    ) -> None:
+    def __init__(self, parts: ServerParts, *, metrics: str = "", group: int | None = None) -> None:
         """A server that users share is open to ``group``, or to all."""
-        self._path = backstage.folders.socket
-        self._registry = backstage.registry
+        self._path = parts.folders.socket
+        self._registry = parts.registry
         self._is_open = False
-        self._door: asyncio.Server | None = None
-        self._most_connections = backstage.user_limits.most_connections
-        present = Present(backstage)
-        machine = MachineApi(backstage, present)
-        access = Access(backstage.registry, shared=backstage.shared)
-        routes = (*_job_routes(backstage, present, access), *machine.routes())
+        self._shared_server: asyncio.Server | None = None
+        self._most_connections = parts.user_limits.most_connections
+        latest = LatestScene(parts)
+        machine = MachineApi(parts, latest)
+        access = Access(parts.registry, shared=parts.shared)
+        routes = (*_job_routes(parts, latest, access), *machine.routes())
         self._api = _runner(routes, access.guard)
         self._metrics_at = metrics
-        self._metrics = _runner((web.get("/metrics", machine.tell_metrics),))
-        self._doorkeeping = Doorkeeping(shared=backstage.shared, group=group)
+        self._metrics = _runner((web.get("/metrics", machine.metrics),))
+        self._access = SocketAccess(shared=parts.shared, group=group)
 
     async def open(self) -> None:
         """Answer from now on; raises :class:`StateError` if a door cannot be opened."""
         if self._metrics_at:
             await self._open_metrics(self._metrics_at)
         await self._api.setup()
-        door = _listen(self._path, self._doorkeeping)
+        door = _listen(self._path, self._access)
         # From here on the socket has its name, and `close` removes it also if the next step fails.
         self._is_open = True
-        if not self._doorkeeping.shared:
+        if not self._access.shared:
             await web.SockSite(self._api, door).start()
             return
         answering = cast("Callable[[], asyncio.Protocol]", self._api.server)
-        doorman = Doorman(answering, self._most_connections)
-        self._door = await asyncio.get_running_loop().create_unix_server(doorman, sock=door)
+        limits = ConnectionLimits(answering, self._most_connections)
+        self._shared_server = await asyncio.get_running_loop().create_unix_server(limits, sock=door)
 
     async def _open_metrics(self, address: str) -> None:
         """Serve the metrics, and nothing else, where Prometheus reaches them."""
@@ -88,15 +86,15 @@ class Server:
 
     async def close(self) -> None:
         """Answer no longer, and leave no socket behind."""
-        if self._door is not None:
+        if self._shared_server is not None:
             # The runner knows only doors that it has made itself.
-            self._door.close()
+            self._shared_server.close()
         await self._metrics.cleanup()
         await self._api.cleanup()
         if self._is_open:
-            self._remove_door()
+            self._remove_socket()
 
-    def _remove_door(self) -> None:
+    def _remove_socket(self) -> None:
         """Remove the socket, unless it is that of another controller that has begun meanwhile."""
         # One that is left behind is no hindrance, neither to commands nor to the next controller.
         with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
@@ -108,7 +106,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-class Doorkeeping(NamedTuple):
+class SocketAccess(NamedTuple):
     """The users that may open a socket."""
 
     shared: bool = False
@@ -125,17 +123,17 @@ class Doorkeeping(NamedTuple):
             path.chmod(0o660)
 
 
-def _job_routes(backstage: Backstage, present: Present, access: Access) -> list[web.RouteDef]:
-    waiting = Turns(present, backstage.policy)
-    documents = JobDocuments(backstage, present, access, waiting)
-    reading = JobsReading(backstage, present, access, documents=documents, waiting=waiting)
-    changing = JobsChanging(backstage, present, access, documents=documents)
+def _job_routes(parts: ServerParts, latest: LatestScene, access: Access) -> list[web.RouteDef]:
+    waiting = ExpectedTurns(latest, parts.policy)
+    documents = JobDocuments(parts, latest, access, waiting)
+    reading = JobsReading(parts, latest, access, documents=documents, waiting=waiting)
+    changing = JobsChanging(parts, latest, access, documents=documents)
     return [*reading.routes(), *changing.routes()]
 
 
 def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunner:
     application = web.Application(
-        middlewares=[speak_plainly, *guards], client_max_size=LARGEST_REQUEST
+        middlewares=[answer_errors, *guards], client_max_size=LARGEST_REQUEST
     )
     application.add_routes(routes)
     return web.AppRunner(
@@ -148,7 +146,7 @@ def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunne
     )
 
 
-def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
+def _listen(path: Path, access: SocketAccess) -> socket.socket:
     """
     Make the socket. It has its name only once it listens, and then only permitted users can open
     it.
@@ -160,7 +158,7 @@ def _listen(path: Path, doorkeeping: Doorkeeping) -> socket.socket:
     try:
         hidden.unlink(missing_ok=True)
         ours.bind(str(hidden))
-        doorkeeping.apply(hidden)
+        access.apply(hidden)
         ours.listen(128)
         # In one step, so that clients find a socket without
         # a listener or the new one, and never none.

@@ -1,5 +1,5 @@
 """
-Turns the answers of the server into JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
+ExpectedTurns the answers of the server into JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from dlcore.documents.jobschema import API_VERSION, KIND
 from dlcore.model import Phase, Placement
 from dlcore.planning import Step, Wait
 from dllocal import environments
-from dllocal.events import Happened
+from dllocal.events import JobEvent
 from dlstore.history import HistoryEntry
 from dlstore.tables import GpuRow, placement_document
 
@@ -113,7 +113,7 @@ def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
     return list(nodes.values())
 
 
-def event_document(event: Happened) -> Json:
+def event_document(event: JobEvent) -> Json:
     """Show something that happened."""
     return {
         "number": event.number,

@@ -19,8 +19,8 @@ from dlcore.model import Job
 from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
 from dllocal import environments
 from dllocal.api import showing
-from dllocal.api.file_threads import AllBusy, FileThreads
-from dllocal.api.refusals import Complaint, Refused
+from dllocal.api.file_threads import AllBusyError, FileThreads
+from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin
@@ -66,8 +66,8 @@ async def read(
     reading = partial(_read, documents, origin, trials, looks=looks)
     try:
         return await threads.run(reading)
-    except AllBusy as error:
-        raise Refused(
+    except AllBusyError as error:
+        raise RefusedError(
             503,
             "earlier submissions wait for files or containers that do not answer, and no more can be"
             " checked meanwhile; look for a file system that hangs, or submit again later",
@@ -80,7 +80,7 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
     for number, document in enumerate(documents):
         try:
             job = parse(document, number)
-        except Refused as refused:
+        except RefusedError as refused:
             result.complaints += refused.complaints
         else:
             problems = list(_iter_problems(job, looks=looks))
@@ -111,7 +111,7 @@ def parse(document: Json, number: int) -> Job:
         return jobfile.parse(document, require_template=True)
     except jobfile.JobFileError as error:
         complaints = [Complaint(problem, number) for problem in error.problems]
-        raise Refused.because_of(complaints) from error
+        raise RefusedError.because_of(complaints) from error
 
 
 def as_written(document: Mapping[str, Any]) -> Json:
@@ -130,15 +130,15 @@ async def read_documents(request: web.Request) -> list[Json]:
         return [body]
     items = body.get("items")
     if not isinstance(items, list) or not items:
-        raise Refused(400, "items: there are none; put at least one DLJob into the list")
+        raise RefusedError(400, "items: there are none; put at least one DLJob into the list")
     if len(items) > MOST_JOBS:
         too_many = (
             f"items: there are {len(items):,}, and {MOST_JOBS:,} jobs can be submitted at once"
         )
-        raise Refused(413, f"{too_many}; submit fewer at once")
+        raise RefusedError(413, f"{too_many}; submit fewer at once")
     problem = await asyncio.to_thread(too_large, items, most=MOST_VALUES)
     if problem is not None:
-        raise Refused(413, f"items: {problem.message}; submit fewer jobs at once")
+        raise RefusedError(413, f"items: {problem.message}; submit fewer jobs at once")
     return items
 
 
@@ -146,19 +146,19 @@ async def read_environment(request: web.Request) -> dict[str, str] | None:
     """Read in which environment the jobs were submitted; ``None`` if that is not said."""
     try:
         return environments.check((await read_body(request)).get("environment"))
-    except environments.WrongEnvironment as error:
-        raise Refused(400, str(error)) from error
+    except environments.EnvironmentVariablesError as error:
+        raise RefusedError(400, str(error)) from error
 
 
 async def read_body(request: web.Request) -> Json:
     """Read the mapping that a request must hold."""
     if "Content-Encoding" in request.headers:
-        raise Refused(415, "the request is compressed; send it as it is")
+        raise RefusedError(415, "the request is compressed; send it as it is")
     try:
         # aiohttp keeps the bytes, so that a handler which is called again reads the same body.
         body = await request.json()
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the request is not JSON ({error})") from error
+        raise RefusedError(400, f"the request is not JSON ({error})") from error
     if not isinstance(body, dict):
-        raise Refused(400, "the request is not a JSON object; send one")
+        raise RefusedError(400, "the request is not a JSON object; send one")
     return body

@@ -31,7 +31,7 @@ OF_THE_CLIENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
+class Mount:
     """A folder of the machine that a container sees."""
 
     source: str
@@ -49,14 +49,14 @@ class Mounted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ContainerSpec:
     """A container that is to run."""
 
     engine: str
     image: str
     user: tuple[int, int, tuple[int, ...]]
     """The user, group and further groups whose files its processes make."""
-    mounts: tuple[Mounted, ...]
+    mounts: tuple[Mount, ...]
     folder: str = "/"
     """Where its command runs."""
     variables: Mapping[str, str]

@@ -13,7 +13,7 @@ from dlcore.documents.jobfields import ENGINES
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Job
 from dllocal.containers import engines, sidecar_files
-from dllocal.containers.engines import Mounted, Wanted
+from dllocal.containers.engines import ContainerSpec, Mount
 from dllocal.environments import Origin
 
 KEEPER = "dllocal.containers.keeper"
@@ -44,24 +44,24 @@ def find_engine(job: Job, origin: Origin) -> str:
     return engines.find(name, origin.variables.get("PATH", ""))
 
 
-def wanted(
+def spec_of(
     job: Job,
     origin: Origin,
     *,
     state: Path,
-    mounts: Iterable[Mounted] = (),
+    mounts: Iterable[Mount] = (),
     folder: str = "/",
     variables: Mapping[str, str] | None = None,
     sees_gpus: bool,
-) -> Wanted:
+) -> ContainerSpec:
     """Describe the container of a job, with the SideCar in it."""
     submitter = origin.submitter
-    sidecar = Mounted(
+    sidecar = Mount(
         str(sidecar_files.ensure(state / "sidecar")), engines.SIDECAR, is_writable=False
     )
     assert job.container is not None
-    named = (Mounted(each, each) for each in job.container.folders)
-    return Wanted(
+    named = (Mount(each, each) for each in job.container.folders)
+    return ContainerSpec(
         engine=engine_of(job, origin),
         image=image_of(job),
         user=(submitter.uid, submitter.gid, submitter.groups),
@@ -73,7 +73,7 @@ def wanted(
     )
 
 
-def _without_repetitions(mounts: Sequence[Mounted]) -> list[Mounted]:
+def _without_repetitions(mounts: Sequence[Mount]) -> list[Mount]:
     """Leave out what is below another one, and so seen already."""
     targets = {Path(each.target) for each in mounts}
     kept = {
@@ -84,13 +84,15 @@ def _without_repetitions(mounts: Sequence[Mounted]) -> list[Mounted]:
     return list(kept.values())
 
 
-def kept(container: Wanted, name: str, socket: Path, command: Sequence[str]) -> list[str]:
+def keeper_command(
+    container: ContainerSpec, name: str, socket: Path, command: Sequence[str]
+) -> list[str]:
     """Return the command of the keeper that runs a SideCar in the container."""
     words = container.words(name, [engines.START, "run", *command])
     return [*_keeper("run", container.engine, name, socket), *words]
 
 
-def proven(engine: str, name: str, socket: Path, command: Sequence[str] = ()) -> list[str]:
+def proof_command(engine: str, name: str, socket: Path, command: Sequence[str] = ()) -> list[str]:
     """Return the command that proves that the container is gone, and then becomes ``command``."""
     return [*_keeper("prove", engine, name, socket), *command]
 

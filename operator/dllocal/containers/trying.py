@@ -20,7 +20,7 @@ from dlcore.documents.jobfields import ENGINES
 from dlcore.model import Job
 from dlcore.problems import Problem
 from dllocal.containers import engines, running
-from dllocal.containers.engines import Wanted
+from dllocal.containers.engines import ContainerSpec
 from dllocal.environments import Origin, Submitter
 
 TRIAL_SECONDS = 20.0
@@ -118,7 +118,7 @@ class Trials:
             yield from self._try(job, origin, until)
 
     def _try(self, job: Job, origin: Origin, until: float) -> Iterator[Problem]:
-        container = running.wanted(job, origin, state=self._state, sees_gpus=self._sees_gpus)
+        container = running.spec_of(job, origin, state=self._state, sees_gpus=self._sees_gpus)
         kind = (container.engine, container.image, container.user, container.mounts)
         # The time before the trial, so that a slow one is believed no longer
         # than a quick one. Several threads read requests: a lost entry costs
@@ -165,7 +165,7 @@ def _unseen(job: Job, folder: str) -> Iterator[Problem]:
             yield Problem(field, path, what, remedy)
 
 
-def _first_problem(container: Wanted, run: Run, *, seconds: float) -> Problem | None:
+def _first_problem(container: ContainerSpec, run: Run, *, seconds: float) -> Problem | None:
     """Try a container out, in the order in which a user would mend what is wrong."""
     client = dict(container.client)
     begun = time.monotonic()
@@ -202,7 +202,7 @@ def _is_missing(text: str) -> bool:
     return any(each in text.lower() for each in ("no such image", "image not known"))
 
 
-def _problem(container: Wanted, said: str) -> Problem:
+def _problem(container: ContainerSpec, said: str) -> Problem:
     """Pass on what an engine says, and blame the field by whose change it can be mended."""
     lines = [line for line in said.strip().splitlines() if line.strip()] or ["it says nothing"]
     words = "".join(each if each.isprintable() else "?" for each in lines[-1])[:LONGEST]

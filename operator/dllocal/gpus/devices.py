@@ -25,7 +25,7 @@ from dlcore.primitives.once_per_change import OncePerChange
 from dllocal.gpus.gpu_choices import choose, visible
 from dllocal.gpus.gpu_locks import FOLDER, GpuLock
 from dllocal.gpus.nvml import Device, Driver, Nvml
-from dllocal.gpus.occupancy import Ours, find_foreign, is_there
+from dllocal.gpus.occupancy import OwnUse, find_foreign, is_there
 from dlwire.occupancy import Usage
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class RealGpus:
             lock.close()
         self._locks.clear()
 
-    async def watch(self, ours: Callable[[], Ours], notify: Callable[[], None]) -> None:
+    async def watch(self, ours: Callable[[], OwnUse], notify: Callable[[], None]) -> None:
         """Look again and again until cancelled, and say when something is different."""
         readings = Readings(self._driver)
         try:
@@ -135,7 +135,7 @@ class RealGpus:
     def _take(
         self,
         usages: Mapping[str, Usage] | None,
-        ours: Callable[[], Ours],
+        ours: Callable[[], OwnUse],
         notify: Callable[[], None],
     ) -> None:
         before = self._told
@@ -150,7 +150,7 @@ class RealGpus:
         # Also without a reading: the first decision must not wait for a driver that hangs.
         self.known.set()
 
-    def _judge_if_possible(self, usages: Mapping[str, Usage], ours: Callable[[], Ours]) -> None:
+    def _judge_if_possible(self, usages: Mapping[str, Usage], ours: Callable[[], OwnUse]) -> None:
         try:
             # `ours()` is evaluated after the reading has come: a SideCar
             # that was started meanwhile would else count as foreign.
@@ -165,7 +165,7 @@ class RealGpus:
         else:
             self._unlisted.settle("processes")
 
-    def judge(self, usages: Mapping[str, Usage], ours: Ours) -> None:
+    def judge(self, usages: Mapping[str, Usage], ours: OwnUse) -> None:
         """Conclude from a reading which GPUs others use."""
         known = {device.uuid for device in self._devices}
         found = {u: why for u, why in find_foreign(usages, ours).items() if u in known}
@@ -270,8 +270,8 @@ def find_gpus(
     """
     Find the GPUs of this machine: those that were chosen, else those that ``environment`` shows.
 
-    The node is called by its host name if no other is given. Raises :class:`~dllocal.gpus.nvml.NoGpus`
-    and :class:`~dllocal.gpus.gpu_choices.WrongChoice`.
+    The node is called by its host name if no other is given. Raises :class:`~dllocal.gpus.nvml.NoGpusError`
+    and :class:`~dllocal.gpus.gpu_choices.GpuChoiceError`.
     """
     driver = Nvml()
     there = driver.devices()

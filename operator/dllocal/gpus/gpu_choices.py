@@ -15,7 +15,7 @@ HOW_TO = "write numbers as nvidia-smi counts them, such as 0,2-3, or UUIDs"
 MOST_NUMBER = 4096
 
 
-class WrongChoice(ValueError):
+class GpuChoiceError(ValueError):
     """The choice names no GPUs of this machine: what is wrong, and what to write."""
 
 
@@ -25,23 +25,23 @@ def is_count(text: str) -> bool:
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """Read a list of GPUs, ranges written out; raises :class:`WrongChoice`."""
+    """Read a list of GPUs, ranges written out; raises :class:`GpuChoiceError`."""
     names: list[str] = []
     # A comma at the end makes a list of one number, which alone would be a count.
     for part in text.removesuffix(",").split(","):
         names += _iter_range(part.strip(), text)
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise WrongChoice(f"{text!r} names GPU {repeated} twice; name each GPU once")
+        raise GpuChoiceError(f"{text!r} names GPU {repeated} twice; name each GPU once")
     return tuple(names)
 
 
 def choose(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Find these GPUs by number, UUID or its beginning; raises :class:`WrongChoice`."""
+    """Find these GPUs by number, UUID or its beginning; raises :class:`GpuChoiceError`."""
     chosen = [_find(name, devices) for name in names]
     repeated = next((each for each in chosen if chosen.count(each) > 1), None)
     if repeated is not None:
-        raise WrongChoice(
+        raise GpuChoiceError(
             f"GPU {repeated.index} ({repeated.uuid}) is named twice; name each GPU once"
         )
     return tuple(sorted(chosen, key=lambda device: device.index))
@@ -60,11 +60,11 @@ def visible(environment: Mapping[str, str], devices: Sequence[Device]) -> tuple[
     try:
         names = parse(text)
         chosen = choose(names, devices)
-    except WrongChoice as error:
-        raise WrongChoice(f"{VISIBLE}: {error}; or unset it, or give --gpus") from error
+    except GpuChoiceError as error:
+        raise GpuChoiceError(f"{VISIBLE}: {error}; or unset it, or give --gpus") from error
     are_alike = len({device.model for device in devices}) <= 1
     if not are_alike and environment.get(ORDER) != BUS_ORDER and any(map(is_count, names)):
-        raise WrongChoice(
+        raise GpuChoiceError(
             f"{VISIBLE}={text} counts GPUs by speed, and those here differ; set"
             f" {ORDER}={BUS_ORDER}, or name the GPUs by UUID"
         )
@@ -73,16 +73,16 @@ def visible(environment: Mapping[str, str], devices: Sequence[Device]) -> tuple[
 
 def _iter_range(part: str, text: str) -> list[str]:
     if part.startswith("MIG-"):
-        raise WrongChoice(
+        raise GpuChoiceError(
             f"{part} is a part of a GPU (MIG), which dljob up does not schedule; name whole GPUs"
         )
     if part.startswith("GPU-") or is_count(part):
         return [str(int(part)) if is_count(part) and len(part) < 6 else part]
     first, dash, last = part.partition("-")
     if not (dash and is_count(first) and is_count(last)):
-        raise WrongChoice(f"{text!r} names no GPUs; {HOW_TO}")
+        raise GpuChoiceError(f"{text!r} names no GPUs; {HOW_TO}")
     if not int(first[:6]) <= int(last[:6]) <= MOST_NUMBER:
-        raise WrongChoice(f"{part!r} is not a range of GPUs; {HOW_TO}")
+        raise GpuChoiceError(f"{part!r} is not a range of GPUs; {HOW_TO}")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
@@ -95,4 +95,4 @@ def _find(name: str, devices: Sequence[Device]) -> Device:
         return found[0]
     there = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
     what = "there is no such GPU" if not found else "several GPUs begin like that"
-    raise WrongChoice(f"{name}: {what}; the GPUs of this machine are {there}")
+    raise GpuChoiceError(f"{name}: {what}; the GPUs of this machine are {there}")

@@ -20,7 +20,7 @@ DEVICE = "/dev/nvidia{}"
 """Where a GPU is opened, by its minor number."""
 
 
-class NoGpus(Exception):
+class NoGpusError(Exception):
     """There is nothing to schedule on: what was found, and what to do."""
 
 
@@ -40,7 +40,7 @@ class Driver(Protocol):
     """The driver of the GPUs."""
 
     def devices(self) -> tuple[Device, ...]:
-        """List the GPUs that there are; raises :class:`NoGpus` if there is none."""
+        """List the GPUs that there are; raises :class:`NoGpusError` if there is none."""
 
     def read(self) -> Mapping[str, Usage]:
         """Say of each GPU, by UUID, what uses it; of one that does not answer, nothing."""
@@ -55,7 +55,7 @@ class Nvml:
 
             pynvml.nvmlInit()
         except Exception as error:
-            raise NoGpus(
+            raise NoGpusError(
                 f"NVML finds no GPU here ({error}); install the NVIDIA driver, or give"
                 " --virtual-gpus N for virtual ones"
             ) from error
@@ -64,10 +64,12 @@ class Nvml:
     def devices(self) -> tuple[Device, ...]:
         count = self._nvml.nvmlDeviceGetCount()
         if count == 0:
-            raise NoGpus("this machine has no NVIDIA GPU; say --virtual-gpus N for virtual ones")
+            raise NoGpusError(
+                "this machine has no NVIDIA GPU; say --virtual-gpus N for virtual ones"
+            )
         found = [device for device in map(self._device, range(count)) if device is not None]
         if not found:
-            raise NoGpus(
+            raise NoGpusError(
                 f"NVML counts {count} GPUs here and can use none of them; look at the driver"
                 " (nvidia-smi, dmesg), or give --virtual-gpus N for virtual ones"
             )

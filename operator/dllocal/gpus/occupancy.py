@@ -36,7 +36,7 @@ def is_there(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class OwnUse:
     """The processes and GPUs of this ``dljob up``."""
 
     processes: Collection[int]
@@ -47,7 +47,7 @@ class Ours:
 
 def find_foreign(
     usages: Mapping[str, Usage],
-    ours: Ours,
+    ours: OwnUse,
     *,
     parents: Parents = parent_of,
     exists: Callable[[int], bool] = is_there,

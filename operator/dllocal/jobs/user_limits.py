@@ -15,9 +15,9 @@ from typing import Final, cast
 from dlcontrol.sidecars.peers import read_peer
 from dllocal.environments import name_user
 
-GOODBYE_S: Final = 1.0
+REFUSAL_S: Final = 1.0
 """How long a refused connection stays open so that the client can read the answer."""
-MOST_GOODBYES: Final = 16
+MOST_REFUSALS: Final = 16
 """The most refused connections of one user that stay open at the same time. Any more are closed without an answer."""
 
 
@@ -37,7 +37,7 @@ class UserLimits:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1")
 
 
-class Doorman:
+class ConnectionLimits:
     """Lets connections in, as a factory of protocols in front of another one."""
 
     def __init__(self, inner: Callable[[], asyncio.Protocol], most: int) -> None:
@@ -48,7 +48,7 @@ class Doorman:
         """The refused connections that are still open, of each user."""
 
     def __call__(self) -> asyncio.Protocol:
-        return _Guarded(self)
+        return _CountedConnection(self)
 
     def admit(self, transport: asyncio.Transport) -> tuple[int, asyncio.Protocol | None]:
         """Say which user has connected; without a protocol if that user has enough connections."""
@@ -60,20 +60,20 @@ class Doorman:
         self._open[uid] += 1
         return uid, self._inner()
 
-    def let_go(self, uid: int) -> None:
+    def release(self, uid: int) -> None:
         _subtract(self._open, uid)
 
-    def begin_goodbye(self, uid: int) -> bool:
+    def begin_refusal(self, uid: int) -> bool:
         """Count a refused connection; tells whether it may stay open until its client has read the answer."""
-        if self._refused[uid] >= MOST_GOODBYES:
+        if self._refused[uid] >= MOST_REFUSALS:
             return False
         self._refused[uid] += 1
         return True
 
-    def end_goodbye(self, uid: int) -> None:
+    def end_refusal(self, uid: int) -> None:
         _subtract(self._refused, uid)
 
-    def refusal(self, uid: int) -> bytes:
+    def refusal_text(self, uid: int) -> bytes:
         """Write the whole answer to a user who has enough connections."""
         error = (
             f"{name_user(uid)} has {self._most} connections to this server, which is the most for one user;"
@@ -94,38 +94,38 @@ def _subtract(counter: Counter[int], uid: int) -> None:
         del counter[uid]
 
 
-class _Guarded(asyncio.Protocol):
+class _CountedConnection(asyncio.Protocol):
     """One connection: counted, and passed on to the protocol behind it."""
 
-    def __init__(self, doorman: Doorman) -> None:
-        self._doorman = doorman
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
         self._uid = 0
         self._inner: asyncio.Protocol | None = None
-        self._says_goodbye = False
+        self._is_refused = False
         """Whether it is refused, and stays open for the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         ours = cast("asyncio.Transport", transport)
-        self._uid, self._inner = self._doorman.admit(ours)
+        self._uid, self._inner = self._limits.admit(ours)
         if self._inner is not None:
             self._inner.connection_made(transport)
             return
-        self._says_goodbye = self._doorman.begin_goodbye(self._uid)
-        if self._says_goodbye:
+        self._is_refused = self._limits.begin_refusal(self._uid)
+        if self._is_refused:
             # Closing at once with unread input would reset the connection, and the client would
             # lose the answer.
-            ours.write(self._doorman.refusal(self._uid))
-            asyncio.get_running_loop().call_later(GOODBYE_S, ours.close)
+            ours.write(self._limits.refusal_text(self._uid))
+            asyncio.get_running_loop().call_later(REFUSAL_S, ours.close)
         else:
             ours.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # One that was closed without an answer was not counted, so that its end gives nothing back.
         if self._inner is not None:
-            self._doorman.let_go(self._uid)
+            self._limits.release(self._uid)
             self._inner.connection_lost(exc)
-        elif self._says_goodbye:
-            self._doorman.end_goodbye(self._uid)
+        elif self._is_refused:
+            self._limits.end_refusal(self._uid)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:

@@ -13,7 +13,7 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId
 from dllocal.containers import engines, running
-from dllocal.containers.engines import Mounted
+from dllocal.containers.engines import Mount
 from dllocal.environments import Origin
 from dllocal.folders import Folders
 from dllocal.pods.trainers import Trainer
@@ -32,7 +32,7 @@ class Launch(NamedTuple):
     environment: dict[str, str]
 
 
-class Launching:
+class LaunchCommands:
     """The command lines of all pods of a state folder."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Launching:
             return Launch(sidecar, dict(trainer.environment))
         if is_only_swept(entry):
             return self.proof(job, booking, *sidecar)
-        container = running.wanted(
+        container = running.spec_of(
             job,
             origin,
             state=self._folders.root,
@@ -70,7 +70,7 @@ class Launching:
             sees_gpus=not self._virtual,
         )
         socket = self._folders.pod_socket(key, booking.serial)
-        command = running.kept(container, running.name_of(job, socket), socket, options)
+        command = running.keeper_command(container, running.name_of(job, socket), socket, options)
         return Launch(command, container.environment())
 
     def proof(self, job: Job, booking: Booking, *command: str) -> Launch:
@@ -78,10 +78,10 @@ class Launching:
         origin = self._origin(job.id)
         socket = self._folders.pod_socket(PodKey(job.id, booking.node), booking.serial)
         engine, name = running.engine_of(job, origin), running.name_of(job, socket)
-        proof = running.proven(engine, name, socket, command)
+        proof = running.proof_command(engine, name, socket, command)
         return Launch(proof, engines.client_of(origin.variables))
 
-    def _mounts(self, key: PodKey, folder: str) -> Iterator[Mounted]:
+    def _mounts(self, key: PodKey, folder: str) -> Iterator[Mount]:
         """Yield the folders of the machine in which the SideCar or the training writes."""
         own = (
             self._folders.job(key.job),
@@ -89,7 +89,7 @@ class Launching:
             self._folders.checkpoints(key.job),
         )
         paths = [*(str(path.absolute()) for path in own if path.is_dir()), folder]
-        yield from (Mounted(path, path) for path in paths if path != "/")
+        yield from (Mount(path, path) for path in paths if path != "/")
 
     def _options(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
         own = str(self._folders.checkpoints(job.id))

@@ -16,8 +16,8 @@ from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlcore.primitives.once_per_change import OncePerChange
 from dlcore.profiles import Costs
-from dllocal.files import bounded_looks
-from dllocal.files.bounded_looks import NoAnswer
+from dllocal.files import bounded_checks
+from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import Folders
 from dllocal.pods.booked_pods import BookedPod, pods_of
 from dllocal.pods.last_words import last_words
@@ -25,7 +25,7 @@ from dllocal.pods.launching import is_only_swept
 from dllocal.pods.removing import Remover
 from dllocal.pods.sidecar_processes import SideCarProcesses
 from dllocal.pods.trainers import folder_problems
-from dllocal.pods.watching import Watch
+from dllocal.pods.watching import PodWatch
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class PodStates:
         folders: Folders,
         processes: SideCarProcesses,
         *,
-        watch: Watch,
+        watch: PodWatch,
         times: PodTimes,
         remover: Remover,
         address: Callable[[JobId, Booking], Address],
@@ -173,7 +173,7 @@ class PodStates:
     def _start_again(self, entry: Entry, pod: BookedPod) -> Pod:
         try:
             missing = _missing_folder(entry)
-        except NoAnswer as error:
+        except NoAnswerError as error:
             return _cannot_start(pod, error)
         if missing and not pod.has_ever_been_up:
             # Nothing of it has ever run, and it would be so on every try: its job has failed to start.
@@ -206,7 +206,7 @@ def _missing_folder(entry: Entry) -> str:
     """
     Say which folder is gone that its program is to run in, if one is to run.
 
-    Raises :class:`~dllocal.files.bounded_looks.NoAnswer`.
+    Raises :class:`~dllocal.files.bounded_checks.NoAnswerError`.
     """
     if is_only_swept(entry):
         return ""
@@ -216,4 +216,4 @@ def _missing_folder(entry: Entry) -> str:
 
 def _is_folder(path: str) -> bool:
     # Pods are read on the event loop, where no look may hang.
-    return bounded_looks.ask(path, os.path.isdir)
+    return bounded_checks.ask(path, os.path.isdir)

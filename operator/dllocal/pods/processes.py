@@ -31,12 +31,12 @@ from dlcore.model import Job, JobId, NodeName
 from dllocal.environments import Origin
 from dllocal.folders import IN_MEMORY, Folders
 from dllocal.pods.booked_pods import BookedPod, pods_of
-from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS, Launching
+from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS, LaunchCommands
 from dllocal.pods.pod_folders import find_sidecars
 from dllocal.pods.pod_states import AT_ONCE, PodStates, PodTimes
 from dllocal.pods.removing import Complain, Remover, to_the_log
 from dllocal.pods.sidecar_processes import Lend, SideCarProcesses
-from dllocal.pods.watching import Watch, wait_for_end
+from dllocal.pods.watching import PodWatch, wait_for_end
 
 
 class Pods:
@@ -47,7 +47,7 @@ class Pods:
         folders: Folders,
         *,
         virtual_gpus: bool,
-        watch: Watch,
+        watch: PodWatch,
         times: PodTimes = AT_ONCE,
         poll_seconds: float = POLL_SECONDS,
         release_seconds: float = RELEASE_SECONDS,
@@ -64,7 +64,7 @@ class Pods:
         # all of these were left by a controller that has ended.
         self._remover.sweep(folders.of_jobs())
         self._remover.sweep_own(IN_MEMORY)
-        launching = Launching(
+        launching = LaunchCommands(
             folders,
             virtual_gpus=virtual_gpus,
             poll_seconds=poll_seconds,
@@ -102,7 +102,7 @@ class Pods:
             for pid in _processes_of(entry.job, pod)
         }
 
-    def look(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
+    def read(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
         """Say what is, and start again what has died."""
         return self._states.read(entries)
 

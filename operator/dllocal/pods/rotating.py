@@ -71,16 +71,16 @@ def is_too_long(path: Path, limits: LogLimits) -> bool:
         return False
 
 
-def turn_over(path: Path, limits: LogLimits) -> bool:
-    """Turn a log over if it is too long; tells whether it was. Raises :class:`OSError`."""
+def rotate(path: Path, limits: LogLimits) -> bool:
+    """Rotation a log over if it is too long; tells whether it was. Raises :class:`OSError`."""
     turn = begin(path, limits)
     return turn is not None and turn.finish()
 
 
-def begin(path: Path, limits: LogLimits) -> "Turn | None":
+def begin(path: Path, limits: LogLimits) -> "Rotation | None":
     """Copy a log that is too long, which takes its time; to be finished at once afterwards."""
     source = _open_log(path)
-    turn = Turn(path, source, kept=limits.kept_parts)
+    turn = Rotation(path, source, kept=limits.kept_parts)
     try:
         # The size of the open file, because the owner of
         # the folder can put another one in its place.
@@ -99,7 +99,7 @@ def begin(path: Path, limits: LogLimits) -> "Turn | None":
     return None
 
 
-class Turn:
+class Rotation:
     """A log that is being turned over."""
 
     def __init__(self, path: Path, source: FileIO, *, kept: int) -> None:
@@ -239,7 +239,7 @@ class JobLogs:
         self._settled = settled
 
 
-class Rotation:
+class LogRotator:
     """Looks after the logs of one state folder, as long as it is run."""
 
     def __init__(
@@ -278,7 +278,7 @@ class Rotation:
         self._unlisted.settle("logs")
         return found
 
-    async def _begin(self, path: Path) -> "Turn | None":
+    async def _begin(self, path: Path) -> "Rotation | None":
         """Copy a log in a thread; nothing of the copy is left where this is cancelled."""
         thread = asyncio.to_thread(self._attempt, path, begin, path, self._limits)
         copying = asyncio.ensure_future(thread)

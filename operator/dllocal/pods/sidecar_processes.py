@@ -17,12 +17,12 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.model import Job, JobId
 from dllocal import environments
 from dllocal.environments import Origin, Submitter
-from dllocal.files import bounded_looks
+from dllocal.files import bounded_checks
 from dllocal.folders import Folders
 from dllocal.pods.booked_pods import BookedPod
-from dllocal.pods.launching import Launching, is_only_swept
+from dllocal.pods.launching import LaunchCommands, is_only_swept
 from dllocal.pods.trainers import NOTHING, Trainer, trainer_of
-from dllocal.pods.watching import Watch
+from dllocal.pods.watching import PodWatch
 
 Lend = Callable[[], AbstractContextManager[tuple[int, ...]]]
 """Opens descriptors, and closes them when they are inherited."""
@@ -34,9 +34,9 @@ class SideCarProcesses:
     def __init__(
         self,
         folders: Folders,
-        launching: Launching,
+        launching: LaunchCommands,
         *,
-        watch: Watch,
+        watch: PodWatch,
         origin: Callable[[JobId], Origin],
     ) -> None:
         self._folders = folders
@@ -70,7 +70,7 @@ class SideCarProcesses:
         """
         Start the SideCar of a pod, whose start takes at least ``seconds``.
 
-        Raises :class:`~dllocal.files.bounded_looks.NoAnswer`, before anything is started, where the files of the job do
+        Raises :class:`~dllocal.files.bounded_checks.NoAnswerError`, before anything is started, where the files of the job do
         not answer.
         """
         with self.leading():
@@ -121,7 +121,7 @@ class SideCarProcesses:
             )
 
     def watch_sockets(self, job: JobId) -> None:
-        """Watch the sockets of a job that has a folder of its own for them."""
+        """PodWatch the sockets of a job that has a folder of its own for them."""
         folder = self._folders.sockets_of(job)
         if self._folders.shared and folder.is_dir():
             self._watch.sockets(folder)
@@ -138,7 +138,7 @@ class SideCarProcesses:
         )
         if not self._folders.shared:
             # Popen returns only when its child has entered the folder, and reports itself where there is none.
-            bounded_looks.ask(trainer.folder, os.path.isdir)
+            bounded_checks.ask(trainer.folder, os.path.isdir)
         if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
             checkpoints.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints.mkdir(mode=0o700, exist_ok=True)

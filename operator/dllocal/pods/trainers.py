@@ -191,7 +191,7 @@ def _container(job: Job) -> Mapping[str, Any]:
     return found
 
 
-class TooLong(ValueError):
+class TooLongError(ValueError):
     """With its references filled in, a text is longer than Linux can give to a program."""
 
 
@@ -214,5 +214,7 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
     parts.append(text[position:])
     result = "".join(parts)
     if len(os.fsencode(result)) > LONGEST_WORD:
-        raise TooLong(f"it has more than {LONGEST_WORD:,} bytes when its $(NAME) are filled in")
+        raise TooLongError(
+            f"it has more than {LONGEST_WORD:,} bytes when its $(NAME) are filled in"
+        )
     return result

@@ -20,7 +20,7 @@ _CREATED, _DELETED, _MOVED_HERE = 0x100, 0x200, 0x80
 _LONGEST_READ = 1 << 16
 
 
-class Watch:
+class PodWatch:
     """Calls ``notify`` on the event loop that it was made on, until it is closed."""
 
     def __init__(self, notify: Callable[[], None]) -> None:

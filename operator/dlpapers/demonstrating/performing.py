@@ -14,8 +14,8 @@ from dlcontrol.scheduling import Options
 from dlcore.model import JobId, Mechanism, Node
 from dlcore.profiles import Profile
 from dllocal.gpus.devices import find_gpus
-from dllocal.gpus.nvml import NoGpus
-from dllocal.measuring import Bench, Told
+from dllocal.gpus.nvml import NoGpusError
+from dllocal.measuring import Bench, GivenGpus
 from dllocal.profiling import Course, profile_job
 from dlpapers.demonstrating.closing import Result, read_result
 from dlpapers.demonstrating.journal import Journal
@@ -49,7 +49,7 @@ def find_machine(gpus: int = GPUS) -> Machine:
     """Take the first GPUs of this machine, or virtual ones if it has too few."""
     try:
         (node,) = find_gpus().nodes()
-    except NoGpus:
+    except NoGpusError:
         node = Node.of(NODE, 0)
     if len(node.gpus) < gpus:
         return Machine(Node.of(NODE, gpus), virtual_gpus=True)
@@ -155,7 +155,7 @@ async def profile_training(
     """Measure how fast the real training is here, as the paper does offline."""
     place = hall.place("profiled")
     gpus = len(hall.machine.node.gpus)
-    setup = place.set_up(Options(policy=Told()), sample_seconds=PROFILED_S)
+    setup = place.set_up(Options(policy=GivenGpus()), sample_seconds=PROFILED_S)
     document = write_real_probe(training, place.folder, gpus=gpus)
     async with Bench(setup) as bench:
         return await profile_job(bench, document, course=Course(counts=turns_of(gpus)), watch=watch)

@@ -13,7 +13,7 @@ from pathlib import Path
 from dlcontrol.scheduling import Options
 from dlcore.model import JobId, Mechanism
 from dlcore.profiles import JobType
-from dllocal.measuring import Bench, Told
+from dllocal.measuring import Bench, GivenGpus
 from dlpapers.demonstrating.journal import Journal
 from dlpapers.demonstrating.reading import read_interruptions, read_stints
 from dlpapers.demonstrating.script import (
@@ -84,7 +84,7 @@ async def measure_reshapes(
     """Change the GPUs of a job several times."""
     label = f"measured {mechanism.value}"
     setup = place.set_up(
-        Options(policy=Told(), mechanism=mechanism),
+        Options(policy=GivenGpus(), mechanism=mechanism),
         listener=lambda key, state, at: journal.note_state(label, key, state=state, at=at),
     )
     async with Bench(setup) as bench:

@@ -51,7 +51,7 @@ def id_of(key: Key) -> str:
 
 
 def by_id(documents: Iterable[Document]) -> dict[Key, Document]:
-    """Documents by what tells them apart."""
+    """ProfileDocuments by what tells them apart."""
     return {(document["_id"],): document for document in documents}
 
 

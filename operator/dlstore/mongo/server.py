@@ -23,7 +23,7 @@ from pymongo.uri_parser import parse_uri
 
 from dlstore.addresses import PASSWORD, USERNAME, MongoAddress
 from dlstore.mongo.documents import Document
-from dlstore.store import StoreAway, StoreError, StoreUnusable
+from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 SCHEMA = 1
 """The version of what follows; a server that holds a newer one is left alone."""
@@ -127,7 +127,7 @@ class MongoServer:
     def _check_schema(self, found: Document) -> None:
         version = found["version"]
         if version > SCHEMA:
-            raise StoreUnusable(
+            raise StoreUnusableError(
                 self.address,
                 f"has schema version {version}, and this dljob knows none above {SCHEMA}",
                 "upgrade dljob, or name another database",
@@ -138,13 +138,13 @@ class MongoServer:
         why = self._at.scrub(_short(error))
         if code in _REFUSED:
             remedy = f"check user and password in the URL, or in {USERNAME} and {PASSWORD}"
-            return StoreUnusable(self.address, f"refuses these credentials ({why})", remedy)
+            return StoreUnusableError(self.address, f"refuses these credentials ({why})", remedy)
         if code == _DISK_FULL:
             return self.away(f"cannot write, because its disk is full ({why})", "make room there")
         # Where servers are looked up by name, this is also said when the look-up failed.
         misread = isinstance(error, ConfigurationError) and not self._at.is_looked_up
         if misread or not isinstance(error, PyMongoError) or isinstance(error, InvalidName):
-            return StoreUnusable(self.address, f"cannot be used ({why})", "correct its URL")
+            return StoreUnusableError(self.address, f"cannot be used ({why})", "correct its URL")
         if code is not None:
             return self.away(f"failed the request ({why})", "look at its log")
         return self.away(
@@ -152,7 +152,7 @@ class MongoServer:
         )
 
     def away(self, message: str, remedy: str) -> StoreError:
-        return StoreAway(self.address, message, remedy)
+        return StoreUnavailableError(self.address, message, remedy)
 
 
 def _short(error: Exception) -> str:

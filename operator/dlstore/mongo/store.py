@@ -44,8 +44,8 @@ from dlstore.store import (
     USUAL_BOUNDS,
     Bounds,
     Change,
-    Documents,
-    Stored,
+    ProfileDocuments,
+    StoredProfile,
     Ticket,
 )
 from dlstore.tables import GpuRow, JobRow, Key, R, differences, read_rows
@@ -86,7 +86,7 @@ class MongoStore:
         self._server = MongoServer(address, patience_seconds=patience_seconds)
         self._patience = patience_seconds
         self._clock = clock
-        self._documents = Documents(address.shown)
+        self._documents = ProfileDocuments(address.shown)
         self._shown: dict[str, _Shown] = {}
         self._counting = Lock()
         self._replacing = Lock()
@@ -104,7 +104,7 @@ class MongoStore:
 
     # --- profiles
 
-    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
+    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
         with self._server.asking() as db:
             which = {} if types is None else {"key": {"$in": [key_of(kind) for kind in types]}}
             newest = newest_of(db.profiles.find(which))
@@ -120,7 +120,7 @@ class MongoStore:
             if not document.get("forgotten")
         }
 
-    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
+    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
         # The ticket tells this change from the changes of other writers.
         ticket = ticket or Ticket(uuid4().hex, 0)
         deadline = time.monotonic() + self._patience
@@ -142,7 +142,7 @@ class MongoStore:
             "look for other writers",
         )
 
-    def _find_made(self, db: Any, kind: JobType, *, ticket: Ticket) -> Stored | None:
+    def _find_made(self, db: Any, kind: JobType, *, ticket: Ticket) -> StoredProfile | None:
         """
         Make sure that a revision counts that was added, and tidy up behind it.
 
@@ -156,12 +156,12 @@ class MongoStore:
         db.profiles.delete_many({"key": key_of(kind), "revision": {"$lt": found.revision}})
         return found
 
-    def _find(self, db: Any, kind: JobType) -> Stored:
+    def _find(self, db: Any, kind: JobType) -> StoredProfile:
         ours = {"key": key_of(kind), "revision": {"$gt": 0}}
         document = db.profiles.find_one(ours, sort=[("revision", -1)])
-        return Stored(None) if document is None else self._read(kind, document)
+        return StoredProfile(None) if document is None else self._read(kind, document)
 
-    def _add(self, db: Any, kind: JobType, *, new: Stored) -> bool:
+    def _add(self, db: Any, kind: JobType, *, new: StoredProfile) -> bool:
         """Write a revision, unless another writer has written one of that number."""
         profile = {} if new.profile is None else profilefile.render(new.profile)
         key = key_of(kind)
@@ -181,13 +181,13 @@ class MongoStore:
         self._documents.remember(kind, profile, profile=new.profile)
         return True
 
-    def _read(self, kind: JobType, document: Document) -> Stored:
+    def _read(self, kind: JobType, document: Document) -> StoredProfile:
         tickets = Ticket.read_all(document.get("tickets"))
         profile = None
         if not document.get("forgotten"):
             raw = {name: document[name] for name in document if name not in _OURS}
             profile = self._documents.read(kind, raw)
-        return Stored(profile, document["revision"], tickets)
+        return StoredProfile(profile, document["revision"], tickets)
 
     # --- what policies remember
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dlstore.notebook.pending import Dropped
-from dlstore.store import StoreError, StoreUnusable
+from dlstore.store import StoreError, StoreUnusableError
 
 LONG_SECONDS = 1.0
 """A failure that took this long was no hiccup."""
 
 
-class Notice(NamedTuple):
+class AvailabilityChange(NamedTuple):
     """Told once when the store goes, and once when it is back."""
 
     is_there: bool
@@ -40,22 +40,24 @@ class Availability:
         self.error = ""
         """Its latest error; empty while it answers."""
 
-    def fail(self, error: StoreError, in_a_row: int, seconds: float) -> Notice | None:
+    def fail(self, error: StoreError, in_a_row: int, seconds: float) -> AvailabilityChange | None:
         """Note that a try has failed after ``seconds``; return what to report about it."""
         self.failures += 1
         self.error = str(error)
-        is_hiccup = in_a_row < 2 and seconds < LONG_SECONDS and not isinstance(error, StoreUnusable)
+        is_hiccup = (
+            in_a_row < 2 and seconds < LONG_SECONDS and not isinstance(error, StoreUnusableError)
+        )
         if is_hiccup or self._away_since is not None:
             return None
         self.is_there = False
         self._away_since = self._clock()
         goes_on = "scheduling continues from memory"
         kept = f"up to {self._most_waiting:,} observations and decisions wait for it"
-        return Notice(
+        return AvailabilityChange(
             is_there=False, message=f"the store is unavailable: {error} ({goes_on}; {kept})"
         )
 
-    def succeed(self, waiting: int, dropped: Dropped) -> Notice | None:
+    def succeed(self, waiting: int, dropped: Dropped) -> AvailabilityChange | None:
         """Take note that a try has succeeded; what to tell about it."""
         since, self._away_since = self._away_since, None
         before, self._dropped_before = self._dropped_before, dropped
@@ -66,7 +68,7 @@ class Availability:
         seconds = self._clock() - since
         lost = sum(dropped) - sum(before)
         was = f"the store {self._address} is back after {seconds:.0f} s"
-        return Notice(
+        return AvailabilityChange(
             is_there=True,
             message=f"{was}; {waiting:,} writes wait for it, and {lost:,} were given up",
         )

@@ -12,7 +12,7 @@ Not guarded against threads; the notebook is.
 from collections.abc import Callable, Mapping, Sequence
 
 from dlcore.profiles import Costs, JobType, Observation, Profile, fold
-from dlstore.store import Stored, fold_all
+from dlstore.store import StoredProfile, fold_all
 
 MOST_FOLDED_AGAIN = 256
 """With more waiting than this, what others have learnt is taken in when they have been written."""
@@ -27,7 +27,7 @@ class Knowledge:
         self._defaults = defaults
         self._waiting = waiting
         self._profiles: dict[JobType, Profile] = {}
-        self._stored: dict[JobType, Stored] = {}
+        self._stored: dict[JobType, StoredProfile] = {}
         self._behind: set[JobType] = set()
         """The types of which the store has something that is not in our profile yet."""
         self._view: Mapping[JobType, Profile] | None = None
@@ -44,7 +44,7 @@ class Knowledge:
 
     def revision(self, kind: JobType) -> int:
         """Which revision of a type the store is known to have; 0 if none."""
-        return self._stored.get(kind, Stored(None)).revision
+        return self._stored.get(kind, StoredProfile(None)).revision
 
     def learn(self, kind: JobType, observation: Observation) -> bool:
         """Fold an observation in; tell whether there was something to learn."""
@@ -60,7 +60,7 @@ class Knowledge:
         if self._profiles.pop(kind, None) is not None:
             self._view = None
 
-    def confirm(self, kind: JobType, expected: Profile, stored: Stored) -> None:
+    def confirm(self, kind: JobType, expected: Profile, stored: StoredProfile) -> None:
         """The store has taken what was under way, and has this now instead of the expected."""
         self._stored[kind] = stored
         if stored.profile is None or not stored.profile.says_the_same_as(expected):
@@ -70,10 +70,10 @@ class Knowledge:
 
     def expect(self, kind: JobType, written: Sequence[Observation]) -> Profile:
         """Return the profile that the store will have unless another program has changed it."""
-        stored = self._stored.get(kind, Stored(None)).profile
+        stored = self._stored.get(kind, StoredProfile(None)).profile
         return fold_all(stored or Profile(kind), written, defaults=self._defaults)
 
-    def reload(self, kind: JobType, stored: Stored) -> None:
+    def reload(self, kind: JobType, stored: StoredProfile) -> None:
         """The store was found to have this."""
         self._stored[kind] = stored
         self._catch_up(kind)
@@ -90,7 +90,7 @@ class Knowledge:
             self._behind.add(kind)
             return
         self._behind.discard(kind)
-        stored = self._stored.get(kind, Stored(None)).profile
+        stored = self._stored.get(kind, StoredProfile(None)).profile
         base = stored or Profile(kind)
         current = fold_all(base, waiting, defaults=self._defaults)
         if stored is None and current is base:

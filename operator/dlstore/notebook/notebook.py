@@ -18,7 +18,7 @@ from uuid import uuid4
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
 from dlstore.history import HistoryEntry
-from dlstore.notebook.availability import Notice
+from dlstore.notebook.availability import AvailabilityChange
 from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import Dropped, PendingWrites
 from dlstore.notebook.store_thread import USUAL, Contents, NotebookSettings, StoreThread
@@ -81,7 +81,7 @@ class Notebook:
         self,
         store: Store,
         *,
-        tell: Callable[[Notice], None],
+        tell: Callable[[AvailabilityChange], None],
         defaults: Costs = FREE,
         settings: NotebookSettings = USUAL,
         chance: random.Random | None = None,

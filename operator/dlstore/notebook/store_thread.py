@@ -17,7 +17,7 @@ from typing import assert_never
 
 from dlcore.primitives.backoff import wait_after
 from dlcore.profiles import Costs
-from dlstore.notebook.availability import Availability, Notice
+from dlstore.notebook.availability import Availability, AvailabilityChange
 from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import (
     AddTimeline,
@@ -29,7 +29,7 @@ from dlstore.notebook.pending import (
     ShowJobs,
     Write,
 )
-from dlstore.store import Store, Stored, StoreError, fold_into
+from dlstore.store import Store, StoredProfile, StoreError, fold_into
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class StoreThread:
         store: Store,
         contents: Contents,
         *,
-        tell: Callable[[Notice], None],
+        tell: Callable[[AvailabilityChange], None],
         defaults: Costs,
         settings: NotebookSettings,
         chance: random.Random,
@@ -248,7 +248,9 @@ class StoreThread:
                 self._contents.policy_states = states
             for kind in changed:
                 # A type that was removed between the two reads counts as forgotten.
-                self._contents.knowledge.reload(kind, found.get(kind) or Stored(None, there[kind]))
+                self._contents.knowledge.reload(
+                    kind, found.get(kind) or StoredProfile(None, there[kind])
+                )
             self._contents.knowledge.forget_all_but(there)
             self._contents.is_loaded = True
 
@@ -267,7 +269,7 @@ class StoreThread:
             )
         self._announce(notice)
 
-    def _announce(self, notice: Notice | None) -> None:
+    def _announce(self, notice: AvailabilityChange | None) -> None:
         if notice is not None:
             try:
                 self._tell(notice)

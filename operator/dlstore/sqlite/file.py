@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
-from dlstore.sqlite.complaints import Complaints, name_of
-from dlstore.store import StoreUnusable
+from dlstore.sqlite.errors import SqliteErrors, name_of
+from dlstore.store import StoreUnusableError
 
 APPLICATION_ID = 0x444C4A42
 """By this a file of ours is known from the database of another program: "DLJB"."""
@@ -184,7 +184,7 @@ class SqliteFile:
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.path = path.absolute()
         self._busy_seconds = busy_seconds
-        self._complaints = Complaints(self.path, busy_seconds=busy_seconds)
+        self._errors = SqliteErrors(self.path, busy_seconds=busy_seconds)
         self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
@@ -201,8 +201,8 @@ class SqliteFile:
             except _OUR_FAULT:
                 raise
             except sqlite3.Error as error:
-                told = self._complaints.translate(error)
-                if isinstance(told, StoreUnusable):
+                told = self._errors.translate(error)
+                if isinstance(told, StoreUnusableError):
                     # A user may repair the file, which then is another one.
                     self._drop()
                 raise told from error
@@ -251,15 +251,15 @@ class SqliteFile:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return self._identify()
         except OSError as error:
-            raise self._complaints.cannot_open(error) from error
+            raise self._errors.cannot_open(error) from error
 
     def _identify(self) -> tuple[int, int]:
         found = self.path.stat()
         if stat.S_ISDIR(found.st_mode):
             remedy = f"name a file in it, such as {self.path / 'dljob.db'}"
-            raise self._complaints.unusable("is a folder", remedy)
+            raise self._errors.unusable("is a folder", remedy)
         if not stat.S_ISREG(found.st_mode):
-            raise self._complaints.unusable("is no file", "name a file")
+            raise self._errors.unusable("is no file", "name a file")
         return found.st_dev, found.st_ino
 
     def _connect(self) -> sqlite3.Connection:
@@ -284,7 +284,7 @@ class SqliteFile:
             self._migrate(db)
         damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
-            raise self._complaints.damaged(damage)
+            raise self._errors.damaged(damage)
 
     def _enter_write_ahead_mode(self, db: sqlite3.Connection) -> None:
         # Of all things this one does not wait while another process does the same.
@@ -302,12 +302,12 @@ class SqliteFile:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             if version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                raise self._complaints.unusable(
+                raise self._errors.unusable(
                     "is the database of another program", "name another file"
                 )
             return 0
         if version > len(STEPS):
-            raise self._complaints.unusable(
+            raise self._errors.unusable(
                 f"has schema version {version}, and this dljob knows none above {len(STEPS)}",
                 "upgrade dljob, or name another file",
             )

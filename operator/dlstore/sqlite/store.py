@@ -23,9 +23,9 @@ from dlstore.store import (
     USUAL_BOUNDS,
     Bounds,
     Change,
-    Documents,
-    StoreAway,
-    Stored,
+    ProfileDocuments,
+    StoredProfile,
+    StoreUnavailableError,
     Ticket,
 )
 from dlstore.tables import GpuRow, JobRow, Key, R, Record, Row, differences, read_rows, to_record
@@ -60,11 +60,11 @@ class SqliteStore:
         self._writer = SqliteFile(path, busy_seconds=busy_seconds)
         # One of their own, so that a request for the history does not wait for writes.
         self._reader = SqliteFile(path, busy_seconds=busy_seconds)
-        self._documents = Documents(self.address)
+        self._documents = ProfileDocuments(self.address)
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
         # A file that cannot be used at all is better reported now than at the first write.
-        with suppress(StoreAway):
+        with suppress(StoreUnavailableError):
             self.revisions()
 
     @property
@@ -77,7 +77,7 @@ class SqliteStore:
 
     # --- profiles
 
-    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
+    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
         with self._reader.transaction(writes=False) as db:
             if types is None:
                 rows = db.execute(f"SELECT {_STORED} FROM profiles").fetchall()
@@ -96,11 +96,11 @@ class SqliteStore:
             )
             return {JobType(*kind): revision for *kind, revision in db.execute(query)}
 
-    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
+    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
         with self._writer.transaction(writes=True) as db:
             query = f"SELECT {_STORED} FROM profiles WHERE {_PROFILE}"
             row = db.execute(query, kind).fetchone()
-            old = Stored(None) if row is None else self._read(row)[1]
+            old = StoredProfile(None) if row is None else self._read(row)[1]
             new = old.changed(change, ticket)
             if new is not old:
                 document = None if new.profile is None else _document(new.profile)
@@ -113,13 +113,13 @@ class SqliteStore:
                 )
             return new
 
-    def _read(self, row: Sequence[Any]) -> tuple[JobType, Stored]:
+    def _read(self, row: Sequence[Any]) -> tuple[JobType, StoredProfile]:
         *key, revision, tickets, document = row
         kind = JobType(*key)
         profile = None
         if document is not None:
             profile = self._documents.read(kind, document)
-        return kind, Stored(profile, revision, Ticket.read_all(tickets))
+        return kind, StoredProfile(profile, revision, Ticket.read_all(tickets))
 
     # --- what policies remember
 

@@ -10,7 +10,7 @@ from dlstore.store import (
     USUAL_BOUNDS,
     Bounds,
     Change,
-    Stored,
+    StoredProfile,
     StoreError,
     Ticket,
 )
@@ -29,7 +29,7 @@ class MemoryStore:
     def __init__(self, bounds: Bounds = USUAL_BOUNDS) -> None:
         self._bounds = bounds
         self._lock = RLock()
-        self._profiles: dict[JobType, Stored] = {}
+        self._profiles: dict[JobType, StoredProfile] = {}
         self._history: dict[str, HistoryEntry] = {}
         self._gpus: tuple[GpuRow, ...] = ()
         self._jobs: tuple[JobRow, ...] = ()
@@ -53,11 +53,11 @@ class MemoryStore:
         if error is not None:
             raise error
 
-    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, Stored]:
+    def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
         self._ask("profiles")
         with self._lock:
             wanted = self._profiles.keys() if types is None else types
-            found = {kind: self._profiles.get(kind, Stored(None)) for kind in wanted}
+            found = {kind: self._profiles.get(kind, StoredProfile(None)) for kind in wanted}
             return {kind: stored for kind, stored in found.items() if stored.profile is not None}
 
     def revisions(self) -> Mapping[JobType, int]:
@@ -66,10 +66,10 @@ class MemoryStore:
             stored = self._profiles.items()
             return {kind: each.revision for kind, each in stored if each.profile is not None}
 
-    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> Stored:
+    def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
         self._ask("change")
         with self._lock:
-            old = self._profiles.get(kind, Stored(None))
+            old = self._profiles.get(kind, StoredProfile(None))
             new = old.changed(change, ticket)
             if new is not old:
                 self._profiles[kind] = new

@@ -21,7 +21,7 @@ from dlstore.store import (
     USUAL_BOUNDS,
     Bounds,
     Store,
-    StoreAway,
+    StoreUnavailableError,
 )
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
@@ -29,7 +29,7 @@ from tests.control.store.memory import MemoryStore
 KIND = JobType("resnet50", "imagenet", 256)
 OTHER = JobType("bert", "", 32)
 SHAPE = Shape(4, 1, "V100")
-AWAY = StoreAway("memory", "does not answer", "wait")
+AWAY = StoreUnavailableError("memory", "does not answer", "wait")
 T = TypeVar("T")
 
 
@@ -47,7 +47,7 @@ def insist(do: Callable[[], T]) -> T:
     while True:
         try:
             return do()
-        except StoreAway:
+        except StoreUnavailableError:
             if time.monotonic() > end:
                 raise
 

@@ -15,7 +15,7 @@ from dlstore.addresses import (
     read_address,
     redact,
 )
-from dlstore.store import StoreUnusable
+from dlstore.store import StoreUnusableError
 
 NOBODY = Credentials()
 
@@ -78,7 +78,7 @@ def test_a_server_is_shown_without_what_is_secret(text: str, shown: str, databas
     ],
 )
 def test_what_cannot_be_an_address_is_refused_with_a_remedy(text: str, told: str):
-    with pytest.raises(StoreUnusable, match=told) as raised:
+    with pytest.raises(StoreUnusableError, match=told) as raised:
         read_address(text, NOBODY)
     line = str(raised.value)
     assert "\n" not in line
@@ -124,7 +124,7 @@ def everything_told(url: str, text: str) -> str:
     """Return all that messages show about an address, this text among it."""
     try:
         address = read_address(url, NOBODY)
-    except StoreUnusable as error:
+    except StoreUnusableError as error:
         return str(error)
     assert isinstance(address, MongoAddress)
     return f"{address.scrub(text)} {address} {address.shown}"

@@ -13,7 +13,7 @@ from dlcore.profiles import (
     Speed,
 )
 from dlsim.inputs.shipped import load_shipped
-from dlstore.importing import Imported, forget_profile, import_profiles
+from dlstore.importing import ImportResult, forget_profile, import_profiles
 from dlstore.store import fold_into
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
@@ -35,7 +35,7 @@ def test_what_was_exported_can_be_imported_elsewhere(place: Place):
     text = json.dumps(profilefile.render_all(known))
     elsewhere = MemoryStore()
     done = import_profiles(elsewhere, profilefile.parse_all(json.loads(text)))
-    assert done == Imported(added=(OTHER, KIND))
+    assert done == ImportResult(added=(OTHER, KIND))
     for kind, stored in elsewhere.profiles().items():
         original = store.profiles()[kind].profile
         assert stored.profile is not None
@@ -46,14 +46,14 @@ def test_what_was_exported_can_be_imported_elsewhere(place: Place):
 def test_an_import_fills_gaps_and_leaves_what_was_measured():
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(5.0)])
-    assert import_profiles(store, [OFFLINE]) == Imported(changed=(KIND,))
+    assert import_profiles(store, [OFFLINE]) == ImportResult(changed=(KIND,))
     profile = store.profiles()[KIND].profile
     assert profile is not None
     assert profile.speeds[SHAPE].recent == (5.0,)
     assert profile.speeds[Shape(8, 1, "V100")] == Speed(180.0)
     assert profile.accuracy == OFFLINE.accuracy
     assert profile.costs == OFFLINE.costs
-    assert import_profiles(store, [OFFLINE]) == Imported(kept=(KIND,))
+    assert import_profiles(store, [OFFLINE]) == ImportResult(kept=(KIND,))
 
 
 def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
@@ -69,11 +69,11 @@ def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
 def test_an_import_may_take_the_place_of_what_was_known():
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(5.0)])
-    assert import_profiles(store, [OFFLINE], instead=True) == Imported(changed=(KIND,))
+    assert import_profiles(store, [OFFLINE], instead=True) == ImportResult(changed=(KIND,))
     profile = store.profiles()[KIND].profile
     assert profile is not None
     assert profile.says_the_same_as(OFFLINE)
-    assert import_profiles(store, [OFFLINE], instead=True) == Imported(kept=(KIND,))
+    assert import_profiles(store, [OFFLINE], instead=True) == ImportResult(kept=(KIND,))
 
 
 def test_an_import_keeps_the_bounds():
@@ -90,7 +90,7 @@ def test_an_import_keeps_the_bounds():
 def test_the_shipped_profiles_can_be_taken_in(make_place: Callable[[str], Place]):
     shipped = load_shipped()
     store = make_place("sqlite").open()
-    assert import_profiles(store, shipped.values()) == Imported(added=tuple(shipped))
+    assert import_profiles(store, shipped.values()) == ImportResult(added=tuple(shipped))
     for job_type, stored in store.profiles().items():
         assert stored.profile is not None
         assert stored.profile.says_the_same_as(shipped[job_type])

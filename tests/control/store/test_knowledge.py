@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from dlcore.profiles import JobType, Observation, Profile
 from dlstore.notebook.knowledge import MOST_FOLDED_AGAIN, Knowledge
-from dlstore.store import FREE, Stored, fold_all
+from dlstore.store import FREE, StoredProfile, fold_all
 from tests.control.store.places import KIND, OTHER, SHAPE, observations, speed_seen
 
-NOTHING = Stored(None)
+NOTHING = StoredProfile(None)
 
 
 class Desk:
@@ -17,7 +17,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.waiting: dict[JobType, list[Observation]] = {}
-        self.stored: dict[JobType, Stored] = {}
+        self.stored: dict[JobType, StoredProfile] = {}
         self.knowledge = Knowledge(FREE, lambda kind: tuple(self.waiting.get(kind, ())))
 
     def observe(self, *seen: Observation, kind: JobType = KIND) -> None:
@@ -37,7 +37,7 @@ class Desk:
         """Let another writer change the store."""
         old = self.stored.get(kind, NOTHING)
         profile = fold_all(old.profile or Profile(kind), seen, defaults=FREE)
-        self.stored[kind] = Stored(profile, old.revision + 1)
+        self.stored[kind] = StoredProfile(profile, old.revision + 1)
 
     def speeds(self, kind: JobType = KIND) -> Sequence[float]:
         return self.knowledge.profiles()[kind].speeds[SHAPE].recent

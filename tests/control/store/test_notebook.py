@@ -17,7 +17,7 @@ import pytest
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile
 from dlstore.notebook import availability
-from dlstore.notebook.availability import Notice
+from dlstore.notebook.availability import AvailabilityChange
 from dlstore.notebook.notebook import Notebook
 from dlstore.notebook.pending import Dropped
 from dlstore.notebook.store_thread import NotebookSettings
@@ -27,7 +27,7 @@ from dlstore.store import (
     MOST_TICKETS,
     Store,
     StoreError,
-    StoreUnusable,
+    StoreUnusableError,
     Ticket,
     fold_into,
 )
@@ -49,20 +49,20 @@ LIMIT_SECONDS = 60.0
 QUICK = NotebookSettings(
     first_retry_seconds=0.01, longest_retry_seconds=0.05, refresh_seconds=0.02, most_waiting=50
 )
-UNUSABLE = StoreUnusable("memory", "is damaged", "mend it")
+UNUSABLE = StoreUnusableError("memory", "is damaged", "mend it")
 
 
 class Desk:
     """A notebook, and everything that it has told."""
 
     def __init__(self, store: Store, settings: NotebookSettings = QUICK, **rest) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[AvailabilityChange] = []
         self.told = threading.Condition()
         self.notebook = Notebook(
             store, tell=self._hear, settings=settings, chance=random.Random(0), **rest
         )
 
-    def _hear(self, notice: Notice) -> None:
+    def _hear(self, notice: AvailabilityChange) -> None:
         with self.told:
             self.notices.append(notice)
             self.told.notify_all()
@@ -301,7 +301,7 @@ def test_a_listener_that_fails_stops_nothing(caplog):
     store = MemoryStore()
     store.failing = lambda _: UNUSABLE
 
-    def fail(_: Notice) -> None:
+    def fail(_: AvailabilityChange) -> None:
         raise RuntimeError("no listener")
 
     notebook = Notebook(store, tell=fail, settings=QUICK)

@@ -16,7 +16,7 @@ from dlstore.history import HistoryEntry
 from dlstore.store import (
     MOST_TICKETS,
     Bounds,
-    Stored,
+    StoredProfile,
     Ticket,
     fold_into,
 )
@@ -36,7 +36,7 @@ from tests.control.store.places import (
 each_anew = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def knows(stored: Stored, profile: Profile) -> bool:
+def knows(stored: StoredProfile, profile: Profile) -> bool:
     return stored.profile is not None and stored.profile.says_the_same_as(profile)
 
 

@@ -28,9 +28,9 @@ from dlstore.mongo.store import TRUST_SECONDS, MongoStore
 from dlstore.opening import open_store
 from dlstore.store import (
     Bounds,
-    StoreAway,
     StoreError,
-    StoreUnusable,
+    StoreUnavailableError,
+    StoreUnusableError,
     fold_into,
 )
 from dlstore.tables import GpuRow
@@ -180,7 +180,7 @@ def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
     with database(mongo.address) as db:
         db.schema.insert_one({"_id": "schema", "version": 9})
         told = f"has schema version 9, and this dljob knows none above {SCHEMA}; upgrade dljob"
-        with pytest.raises(StoreUnusable, match=told):
+        with pytest.raises(StoreUnusableError, match=told):
             mongo.open().revisions()
         assert db.list_collection_names() == ["schema"]
 
@@ -208,7 +208,7 @@ def test_a_server_that_is_not_there_is_away():
         address = mongo_address(f"mongodb://{place}/db")
         with closing(MongoStore(address, patience_seconds=0.5)) as store:
             told = rf"^mongodb://{place}/db: does not answer \(.*\); check that it runs"
-            with pytest.raises(StoreAway, match=told):
+            with pytest.raises(StoreUnavailableError, match=told):
                 store.revisions()
 
 
@@ -257,7 +257,7 @@ def test_the_history_of_a_job_stays_bounded_after_an_answer_was_lost(
     entries = [make_entry("a", float(number), id=f"{number:02}") for number in range(11)]
     store.record(entries[:1])
     history.loses_answer = True
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailableError):
         store.record(entries[1:10])
     assert len(history.documents) == 10
     store.record(entries[10:])
@@ -282,7 +282,7 @@ def test_who_is_refused_is_told_without_the_password(shared_server: MongoServer,
         opened = open_store(url, environment=environment, patience_seconds=PATIENCE_SECONDS)
         with closing(opened) as store:
             # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
-            with pytest.raises(StoreUnusable, match="refuses these credentials") as raised:
+            with pytest.raises(StoreUnusableError, match="refuses these credentials") as raised:
                 store.revisions()
             told = [str(raised.value), repr(raised.value), store.address, repr(store), caplog.text]
         assert raised.value.__cause__ is None
@@ -321,7 +321,7 @@ def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path:
     ],
 )
 def test_a_url_that_cannot_work_is_refused_at_once(url: str, told: str):
-    with pytest.raises(StoreUnusable, match=told) as raised:
+    with pytest.raises(StoreUnusableError, match=told) as raised:
         open_store(url, environment={})
     assert str(raised.value).endswith("; correct its URL")
 

@@ -17,9 +17,9 @@ from dlstore.sqlite import file as sqlite_file
 from dlstore.sqlite.file import APPLICATION_ID, STEPS
 from dlstore.sqlite.store import SqliteStore
 from dlstore.store import (
-    StoreAway,
     StoreError,
-    StoreUnusable,
+    StoreUnavailableError,
+    StoreUnusableError,
     fold_into,
 )
 from dlstore.tables import GpuRow, JobRow
@@ -145,7 +145,7 @@ def test_a_newer_version_is_refused_by_name(path: Path):
         rf"store\.db: has schema version 7, and this dljob knows none above {len(STEPS)};"
         " upgrade dljob, or name another file"
     )
-    with pytest.raises(StoreUnusable, match=wanted), opened(path):
+    with pytest.raises(StoreUnusableError, match=wanted), opened(path):
         pass
     assert query(path, "PRAGMA user_version") == [(7,)]
 
@@ -153,7 +153,10 @@ def test_a_newer_version_is_refused_by_name(path: Path):
 def test_the_database_of_another_program_is_left_alone(path: Path):
     query(path, "CREATE TABLE bookmarks (url TEXT)")
     before = path.read_bytes()
-    with pytest.raises(StoreUnusable, match="is the database of another program"), opened(path):
+    with (
+        pytest.raises(StoreUnusableError, match="is the database of another program"),
+        opened(path),
+    ):
         pass
     assert path.read_bytes() == before
     path.unlink()
@@ -178,7 +181,9 @@ def test_a_locked_file_is_away_until_it_is_not(path: Path):
     with opened(path, busy_seconds=0.1) as store:
         with (
             locked(path),
-            pytest.raises(StoreAway, match=r"is locked by another process .* \(fuser .*\)"),
+            pytest.raises(
+                StoreUnavailableError, match=r"is locked by another process .* \(fuser .*\)"
+            ),
         ):
             fold_into(store, KIND, observations=[speed_seen()])
         fold_into(store, KIND, observations=[speed_seen()])
@@ -189,7 +194,7 @@ def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         with opened(path, busy_seconds=0.1) as store:
-            with pytest.raises(StoreAway, match="is locked"):
+            with pytest.raises(StoreUnavailableError, match="is locked"):
                 store.revisions()
             db.execute("ROLLBACK")
             assert store.revisions() == {}
@@ -201,7 +206,7 @@ def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
 def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
     path.write_bytes(content)
     with (
-        pytest.raises(StoreUnusable, match=r"store\.db: is damaged.*; restore a copy"),
+        pytest.raises(StoreUnusableError, match=r"store\.db: is damaged.*; restore a copy"),
         opened(path),
     ):
         pass
@@ -218,7 +223,7 @@ def test_damage_inside_is_found_when_it_is_opened(path: Path):
     with opened(path) as store:
         store.record([make_entry("job", float(at)) for at in range(200)])
     damage(path)
-    with pytest.raises(StoreUnusable, match="is damaged"), opened(path):
+    with pytest.raises(StoreUnusableError, match="is damaged"), opened(path):
         pass
 
 
@@ -259,7 +264,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str, told: str):
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "store.db")
-    with pytest.raises(StoreUnusable, match=told), opened(tmp_path / name):
+    with pytest.raises(StoreUnusableError, match=told), opened(tmp_path / name):
         pass
 
 
@@ -314,7 +319,7 @@ def test_who_may_not_write_is_told_so(passable: Path):
     answers = told_another_user(*paths)
     for path, answer in zip(paths, answers, strict=True):
         path.parent.chmod(0o700)
-        assert answer.startswith(f"StoreUnusable {path}: cannot be used (")
+        assert answer.startswith(f"StoreUnusableError {path}: cannot be used (")
         assert answer.endswith("let the user that runs dljob write it and its folder")
 
 
@@ -327,7 +332,9 @@ def test_a_full_disk_is_told_and_gets_over_with(path: Path):
         with store._writer.transaction(writes=False) as db:
             [(pages,)] = db.execute("PRAGMA page_count")
             db.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(StoreAway, match=r"because its disk is full; make room there"):
+        with pytest.raises(
+            StoreUnavailableError, match=r"because its disk is full; make room there"
+        ):
             store.record([make_entry("job", float(at), sentence="x" * 900) for at in range(1, 100)])
         assert len(store.history()) == 1
         with store._writer.transaction(writes=False) as db:

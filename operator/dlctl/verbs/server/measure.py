@@ -32,9 +32,9 @@ from dlctl.inputs.ending import run_to_the_end
 from dlctl.output.messages import say
 from dllocal.gpus import devices
 from dllocal.gpus.devices import RealGpus, Supply
-from dllocal.gpus.gpu_choices import WrongChoice
-from dllocal.gpus.nvml import NoGpus
-from dllocal.measuring import Bench, Stuck, Told
+from dllocal.gpus.gpu_choices import GpuChoiceError
+from dllocal.gpus.nvml import NoGpusError
+from dllocal.measuring import Bench, GivenGpus, StuckError
 from dllocal.pods import trainers
 from dllocal.profiling import Course, profile_in_mini_epochs, profile_job
 from dllocal.setup import Setup
@@ -74,7 +74,7 @@ def measure(
             nodes=supply.nodes,
             real_gpus=supply.real,
             virtual_gpus=cluster is not None,
-            options=Options(policy=Told(), mechanism=mechanism),
+            options=Options(policy=GivenGpus(), mechanism=mechanism),
             sample_seconds=seconds,
             poll_seconds=min(1.0, seconds / 4),
         )
@@ -82,7 +82,7 @@ def measure(
         length_s = MINI_EPOCH_SHARES * seconds if in_mini_epochs else None
         try:
             return run_to_the_end(_measure(setup, document, course=course, mini_epoch_s=length_s))
-        except Stuck as error:
+        except StuckError as error:
             raise click.ClickException(f"{error}; its logs are gone; run the job alone") from error
 
 
@@ -172,8 +172,8 @@ def find_gpus(cluster: tuple[Machines, ...] | None, needed: int) -> Supply:
 def _find_real() -> RealGpus:
     try:
         return devices.find_gpus(environment=os.environ)
-    except NoGpus as error:
+    except NoGpusError as error:
         message = "NVML finds no GPU here; give --cluster 1x4 for four virtual ones"
         raise click.ClickException(message) from error
-    except WrongChoice as error:
+    except GpuChoiceError as error:
         raise click.ClickException(str(error)) from error

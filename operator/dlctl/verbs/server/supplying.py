@@ -10,8 +10,8 @@ from dlctl.output.messages import say
 from dllocal.folders import Folders, StateError
 from dllocal.gpus import devices, gpu_choices
 from dllocal.gpus.devices import Supply
-from dllocal.gpus.gpu_choices import WrongChoice, is_count
-from dllocal.gpus.nvml import NoGpus, Nvml
+from dllocal.gpus.gpu_choices import GpuChoiceError, is_count
+from dllocal.gpus.nvml import NoGpusError, Nvml
 from dllocal.state_folder import make_folders
 from dlsim.clusters import Machines, build_packed
 
@@ -51,7 +51,7 @@ def _read_old_count(text: str) -> tuple[Machines, ...]:
     virtual: tuple[Machines, ...] = arguments.read_gpus(text)
     try:
         there = len(Nvml().devices())
-    except NoGpus:
+    except NoGpusError:
         say(
             f"note: --gpus {text} starts {text} virtual GPUs; write --virtual-gpus {text} for"
             " that. --gpus names GPUs of this machine, such as 0,2-3"
@@ -68,9 +68,9 @@ def _find_real(name: str, gpus: str | None) -> Supply:
     try:
         chosen = None if gpus is None else gpu_choices.parse(gpus)
         real = devices.find_gpus(name, chosen=chosen, environment=os.environ)
-    except NoGpus as error:
+    except NoGpusError as error:
         raise click.ClickException(str(error)) from error
-    except WrongChoice as error:
+    except GpuChoiceError as error:
         option = "" if gpus is None else "--gpus: "
         raise click.UsageError(f"{option}{error}") from error
     return Supply(real.nodes, real)

@@ -21,7 +21,7 @@ from dlctl.inputs.ending import run_to_the_end
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
 from dlctl.output.streams import raw
-from dllocal.measuring import Stuck
+from dllocal.measuring import StuckError
 from dlpapers.demonstrating import (
     closing,
     performing,
@@ -175,7 +175,7 @@ async def _perform(options: Options, folder: Path) -> Outcome:
     hall = Hall(folder, machine, Journal(path))
     try:
         return await _play(options, hall)
-    except (Failed, Stuck) as error:
+    except (Failed, StuckError) as error:
         logs = f"the event log is {path}, that of the controllers {options.out / LOG}"
         raise click.ClickException(f"{error}; {logs}") from error
     finally:

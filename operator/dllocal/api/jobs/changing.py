@@ -23,7 +23,7 @@ from dllocal.api.first_look import wait_for_scene
 from dllocal.api.jobs.intake import Intake
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.queries import is_asked
-from dllocal.api.refusals import Complaint, Refused
+from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.api.submissions import (
     as_written,
@@ -31,11 +31,11 @@ from dllocal.api.submissions import (
     read_body,
     read_environment,
 )
-from dllocal.backstage import Backstage, Present
 from dllocal.environments import Origin
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.pods import trainers
+from dllocal.server_parts import LatestScene, ServerParts
 
 
 class JobsChanging:
@@ -43,19 +43,19 @@ class JobsChanging:
 
     def __init__(
         self,
-        backstage: Backstage,
-        present: Present,
+        parts: ServerParts,
+        latest: LatestScene,
         access: Access,
         *,
         documents: JobDocuments,
     ) -> None:
-        self._stage = backstage
-        self._registry = backstage.registry
+        self._parts = parts
+        self._registry = parts.registry
         self._access = access
-        self._present = present
-        self._clock = backstage.clock
+        self._latest = latest
+        self._clock = parts.clock
         self._documents = documents
-        self._intake = Intake(backstage, access)
+        self._intake = Intake(parts, access)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -81,7 +81,7 @@ class JobsChanging:
         # Nothing is awaited from here on, so that no other request comes in between.
         documents = [each.document for each in taken_in]
         entries = self._registry.submit_all(documents, self._clock(), origin=origin)
-        self._stage.wake()
+        self._parts.wake()
         items = [self._documents.document(entry) for entry in entries]
         answer = {**showing.list_document(self._documents.version(), items), "notices": notices}
         return web.json_response(answer, status=201)
@@ -104,21 +104,21 @@ class JobsChanging:
             recorded = self._registry.origin(entry.job.id).variables
             problems += trainers.starting_problems(job, recorded)
         if problems:
-            raise Refused.because_of([Complaint(problem) for problem in problems])
+            raise RefusedError.because_of([Complaint(problem) for problem in problems])
         known = document["metadata"].get("generation", entry.spec_generation)
         if known != entry.spec_generation:
-            raise Refused(
+            raise RefusedError(
                 409,
                 f"{entry.job.id} was changed by another command meanwhile; read it and try again",
             )
         if entry.cancelled:
-            raise Refused(
+            raise RefusedError(
                 409, f"{entry.job.id} is being cancelled; submit it again when it is gone"
             )
         if "dryRun" in request.query:
             return web.json_response(self._documents.document(entry))
         changed = self._registry.change(entry, as_written(document))
-        self._stage.wake()
+        self._parts.wake()
         return web.json_response(self._documents.document(changed))
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -130,14 +130,14 @@ class JobsChanging:
         """
         # Without an await to the end: the loop could forget the job before it is shown below.
         entry = find_entry(self._registry, request)
-        folders = self._stage.folders
+        folders = self._parts.folders
         saved_nothing = _saved_nothing(folders, entry)
         is_done = entry.status.phase is Phase.COMPLETED and not saved_nothing
         keeps = is_asked(request, "keepCheckpoints") or (
             is_done and not is_asked(request, "removeCheckpoints")
         )
         self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
-        self._stage.wake()
+        self._parts.wake()
         fate = {} if saved_nothing else _fate_of_checkpoints(self._registry, folders, entry.job)
         document = {
             **self._documents.document(find_entry(self._registry, request)),
@@ -148,15 +148,15 @@ class JobsChanging:
     async def plan(self, request: web.Request) -> web.Response:
         """Say what would be decided now if these jobs were submitted, and at whose expense."""
         taken_in = await self._intake.check(request)
-        scene, before, _ = await wait_for_scene(self._present)
+        scene, before, _ = await wait_for_scene(self._latest)
         # Snapshots are values of one instant: the loop makes
         # others, and goes on while threads play these.
-        after = self._stage.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
+        after = self._parts.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(
-            previewing.preview, before, after, policy=self._stage.policy
+            previewing.preview, before, after, policy=self._parts.policy
         )
-        coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._stage.policy)
+        coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._parts.policy)
         notices = await self._intake.notices(taken_in, request)
         may_see = self._access.may_see(request)
         items = [

@@ -17,15 +17,15 @@ from dlcore.model import Job, JobId
 from dlcore.problems import Problem
 from dllocal.api import submissions
 from dllocal.api.access import Access
-from dllocal.api.file_threads import AllBusy, FileThreads
+from dllocal.api.file_threads import AllBusyError, FileThreads
 from dllocal.api.jobs import leftovers
-from dllocal.api.refusals import Complaint, Refused
+from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.api.submissions import Submission, read_documents, read_environment
-from dllocal.backstage import Backstage
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
 from dllocal.pods import trainers
+from dllocal.server_parts import ServerParts
 
 FILES_S = 2.0
 """The time limit for the file system that checkpoints are on."""
@@ -34,11 +34,11 @@ FILES_S = 2.0
 class Intake:
     """Checks the jobs that are submitted to one server."""
 
-    def __init__(self, backstage: Backstage, access: Access) -> None:
-        self._stage = backstage
-        self._registry = backstage.registry
+    def __init__(self, parts: ServerParts, access: Access) -> None:
+        self._parts = parts
+        self._registry = parts.registry
         self._access = access
-        self._trials = Trials(backstage.folders.root, sees_gpus=not backstage.virtual_gpus)
+        self._trials = Trials(parts.folders.root, sees_gpus=not parts.virtual_gpus)
         self._threads = FileThreads()
 
     async def check(self, request: web.Request) -> list[Submission]:
@@ -50,7 +50,7 @@ class Intake:
             documents,
             origin,
             self._trials,
-            looks=not self._stage.shared,
+            looks=not self._parts.shared,
             threads=self._threads,
         )
         # The list of jobs belongs to the event loop, so that names are compared here and not in the thread.
@@ -62,20 +62,20 @@ class Intake:
             ]
             names.add(each.job.id)
         if complaints:
-            raise Refused.because_of(sorted(complaints, key=lambda each: each.document))
+            raise RefusedError.because_of(sorted(complaints, key=lambda each: each.document))
         return [each for _, each in read.good]
 
     def insist_on_few(self, submitter: Submitter, more: int) -> None:
         """Refuse a user of a shared server more jobs than one may have there."""
-        if not self._stage.shared or submitter.uid == 0:
+        if not self._parts.shared or submitter.uid == 0:
             return
-        most = self._stage.user_limits.most_jobs
+        most = self._parts.user_limits.most_jobs
         there = sum(
             not entry.status.is_final and self._registry.origin(job).submitter.uid == submitter.uid
             for job, entry in self._registry.entries.items()
         )
         if there + more > most:
-            raise Refused(
+            raise RefusedError(
                 429,
                 f"{submitter.user} has {there} jobs that have not ended, and {most} is the most for one"
                 " user here; cancel some, or submit these when others have ended",
@@ -109,11 +109,11 @@ class Intake:
 
     async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
         """Say what former runs have left where these jobs save themselves."""
-        if self._stage.shared:
+        if self._parts.shared:
             # Root must not look into a folder for a user who may not.
             jobs = [job for job in jobs if has_own_folder(job)]
         folders = [
-            self._stage.folders.checkpoints(job.id)
+            self._parts.folders.checkpoints(job.id)
             if has_own_folder(job)
             else Path(job.checkpoint.path)
             for job in jobs
@@ -122,7 +122,7 @@ class Intake:
             # A file system that does not answer must not keep the other requests waiting.
             async with asyncio.timeout(FILES_S):
                 found = await self._threads.run(lambda: [*map(leftovers.newest_in, folders)])
-        except (TimeoutError, AllBusy):
+        except (TimeoutError, AllBusyError):
             return []
         return [
             f"{job.id} finds {newest} in {folder}, left by a former run, and continues from it if"
@@ -139,7 +139,7 @@ class Intake:
             for problem in self._taken(each.job.id, set())
         ]
         if taken:
-            raise Refused.because_of(taken)
+            raise RefusedError.because_of(taken)
 
     def _taken(self, name: JobId, others: set[JobId]) -> list[Problem]:
         path = "metadata.name"

@@ -11,20 +11,20 @@ from dlcore.model import JobId
 from dllocal import environments
 from dllocal.api import labels, showing
 from dllocal.api.access import Access
-from dllocal.api.jobs import turns
-from dllocal.api.refusals import Refused
+from dllocal.api.jobs import expected_turns
+from dllocal.api.refusals import RefusedError
 from dllocal.api.showing import Json
-from dllocal.backstage import Backstage, Present
 from dllocal.environments import FindHome
-from dllocal.files.bounded_looks import NoAnswer
+from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.jobs.registry import Registry
+from dllocal.server_parts import LatestScene, ServerParts
 
 
 def find_entry(registry: Registry, request: web.Request) -> Entry:
     name = JobId(request.match_info["name"])
     entry = registry.entries.get(name)
     if entry is None:
-        raise Refused(404, f"{name}: there is no such job; dljob get lists the jobs")
+        raise RefusedError(404, f"{name}: there is no such job; dljob get lists the jobs")
     return entry
 
 
@@ -32,7 +32,7 @@ def _find_home_in_time(folder: Path) -> environments.Variables:
     """Leave out the environment in a folder that does not answer: a job is shown without it."""
     try:
         return environments.find_home(folder)
-    except NoAnswer:
+    except NoAnswerError:
         return {}
 
 
@@ -44,12 +44,16 @@ class JobDocuments:
     """Makes the document of a job from its entry and from what is known now."""
 
     def __init__(
-        self, backstage: Backstage, present: Present, access: Access, waiting: turns.Turns
+        self,
+        parts: ServerParts,
+        latest: LatestScene,
+        access: Access,
+        waiting: expected_turns.ExpectedTurns,
     ) -> None:
-        self._registry = backstage.registry
-        self._clock = backstage.clock
-        self._is_shared = backstage.shared
-        self._present = present
+        self._registry = parts.registry
+        self._clock = parts.clock
+        self._is_shared = parts.shared
+        self._latest = latest
         self._access = access
         self._turns = waiting
 
@@ -71,9 +75,9 @@ class JobDocuments:
         self, entry: Entry, *, is_whole: bool = True, find: FindHome = _find_home_in_time
     ) -> Json:
         job = entry.job.id
-        seen = self._present.see()
+        seen = self._latest.see()
         document = showing.job_document(
-            self._present.renewed(entry),
+            self._latest.renewed(entry),
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             now=self._clock(),
             outlook=seen[2] if seen is not None else None,

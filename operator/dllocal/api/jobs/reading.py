@@ -13,15 +13,15 @@ from dllocal.api import (
     showing,
 )
 from dllocal.api.access import Access
+from dllocal.api.jobs.expected_turns import ExpectedTurns
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.jobs.surroundings import list_surroundings
-from dllocal.api.jobs.turns import Turns
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
-from dllocal.api.refusals import Refused
+from dllocal.api.refusals import RefusedError
 from dllocal.api.showing import Json
-from dllocal.backstage import Backstage, Present
-from dllocal.files.bounded_looks import NoAnswer
+from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import older_parts
+from dllocal.server_parts import LatestScene, ServerParts
 
 EVER_S = 1e12
 """Longer ago than anything was written."""
@@ -35,17 +35,17 @@ class JobsReading:
 
     def __init__(
         self,
-        backstage: Backstage,
-        present: Present,
+        parts: ServerParts,
+        latest: LatestScene,
         access: Access,
         *,
         documents: JobDocuments,
-        waiting: Turns,
+        waiting: ExpectedTurns,
     ) -> None:
-        self._stage = backstage
-        self._registry = backstage.registry
+        self._parts = parts
+        self._registry = parts.registry
         self._access = access
-        self._present = present
+        self._latest = latest
         self._documents = documents
         self._turns = waiting
 
@@ -54,17 +54,17 @@ class JobsReading:
             web.get("/v1/jobs", self.list_jobs),
             web.get("/v1/jobs/{name}", self.show),
             web.get("/v1/jobs/{name}/why", self.explain),
-            web.get("/v1/jobs/{name}/history", self.tell_history),
-            web.get("/v1/jobs/{name}/logs", self.name_logs),
-            web.get("/v1/jobs/{name}/surroundings", self.tell_surroundings),
+            web.get("/v1/jobs/{name}/history", self.list_history),
+            web.get("/v1/jobs/{name}/logs", self.list_logs),
+            web.get("/v1/jobs/{name}/surroundings", self.show_surroundings),
         ]
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         """List all jobs; with ``watch=VERSION`` wait for what is newer, and list that."""
         try:
             selector = labels.parse(request.query.get("selector", ""))
-        except labels.WrongSelector as error:
-            raise Refused(400, str(error)) from error
+        except labels.SelectorError as error:
+            raise RefusedError(400, str(error)) from error
         if "watch" in request.query:
             return await self._watch(request, selector)
         await self._turns.renew()
@@ -97,7 +97,7 @@ class JobsReading:
                 return
             # Progress alone is not written each time, so it causes no change to wait for.
             await changes.wait(version, min(LOOK_S, left))
-            self._present.look()
+            self._latest.note_progress()
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one job."""
@@ -111,7 +111,7 @@ class JobsReading:
         await self._turns.renew(queueing.LONGEST_S)
         entry = find_entry(self._registry, request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
-        seen = self._present.see()
+        seen = self._latest.see()
         assumptions: tuple[str, ...] = ()
         # The scene is that of the last cycle, and may not know a job that the list has already.
         if seen is not None and entry.job.id in seen[0].entries:
@@ -124,24 +124,24 @@ class JobsReading:
         }
         return web.json_response({"name": entry.job.id, **answer})
 
-    async def tell_history(self, request: web.Request) -> web.Response:
+    async def list_history(self, request: web.Request) -> web.Response:
         """List what was decided about a job and what happened to it, oldest first."""
         job = JobId(request.match_info["name"])
         limit = min(MOST_HISTORY, int(read_number(request, "limit", usual=100.0)))
         # The store may be a server that is slow; other requests go on meanwhile.
-        entries = await asyncio.to_thread(self._stage.history, job, max(1, limit))
+        entries = await asyncio.to_thread(self._parts.history, job, max(1, limit))
         if not entries:
             find_entry(self._registry, request)
         items = [showing.history_document(entry) for entry in reversed(entries)]
         return web.json_response({"items": items})
 
-    async def name_logs(self, request: web.Request) -> web.Response:
+    async def list_logs(self, request: web.Request) -> web.Response:
         """Say in which files the output of a job is; with ``since=SECONDS`` also where that begins."""
         entry = find_entry(self._registry, request)
         # Parts and beginnings are read without an await, because a log that is turned over
         # in between would shift all parts by one. The cut happens on this event loop.
-        logs = self._stage.folders.training_logs(entry.job.id)
-        at = self._stage.log_times.clock() - read_number(request, "since", usual=EVER_S)
+        logs = self._parts.folders.training_logs(entry.job.id)
+        at = self._parts.log_times.clock() - read_number(request, "since", usual=EVER_S)
         items = [
             {
                 "node": node,
@@ -154,24 +154,24 @@ class JobsReading:
         return web.json_response({"items": items, "ended": entry.status.is_final})
 
     def _begin_of(self, path: Path, at: float) -> Json:
-        begin = self._stage.log_times.find(path, at)
+        begin = self._parts.log_times.find(path, at)
         return {} if begin is None else {"begin": begin._asdict()}
 
-    async def tell_surroundings(self, request: web.Request) -> web.Response:
+    async def show_surroundings(self, request: web.Request) -> web.Response:
         """Say in what surroundings the processes of a job run on each of its nodes."""
         entry = find_entry(self._registry, request)
-        placement, seen = entry.status.placement, self._present.see()
+        placement, seen = entry.status.placement, self._latest.see()
         if entry.problem:
-            raise Refused(409, f"{entry.job.id}: {entry.problem}")
+            raise RefusedError(409, f"{entry.job.id}: {entry.problem}")
         if placement is None or seen is None:
             phase = entry.status.phase.value
-            raise Refused(
+            raise RefusedError(
                 409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
             )
         try:
-            items = list_surroundings(self._stage, entry, placement, nodes=seen[0].nodes)
-        except NoAnswer as error:
-            raise Refused(
+            items = list_surroundings(self._parts, entry, placement, nodes=seen[0].nodes)
+        except NoAnswerError as error:
+            raise RefusedError(
                 503, f"{error}; look for a file system that hangs, or try again later"
             ) from error
         return web.json_response({"items": items})

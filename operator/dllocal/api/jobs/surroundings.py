@@ -6,19 +6,19 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.model import Node, NodeName, Placement
 from dllocal import environments
 from dllocal.api.showing import Json
-from dllocal.backstage import Backstage
 from dllocal.containers import engines, running
 from dllocal.environments import Submitter
 from dllocal.pods import trainers
+from dllocal.server_parts import ServerParts
 
 
 def list_surroundings(
-    stage: Backstage, entry: Entry, placement: Placement, *, nodes: Mapping[NodeName, Node]
+    stage: ServerParts, entry: Entry, placement: Placement, *, nodes: Mapping[NodeName, Node]
 ) -> list[Json]:
     """
     Return an item for each node of the placement that is still there.
 
-    Raises :class:`~dllocal.files.bounded_looks.NoAnswer` where the files of the job do not answer.
+    Raises :class:`~dllocal.files.bounded_checks.NoAnswerError` where the files of the job do not answer.
     """
     origin = stage.registry.origin(entry.job.id)
     trainer = trainers.trainer_of(
@@ -43,7 +43,7 @@ def list_surroundings(
     ]
 
 
-def _container_of(stage: Backstage, entry: Entry, node: str) -> Json:
+def _container_of(stage: ServerParts, entry: Entry, node: str) -> Json:
     """Say which container of a node the processes of a job run in, where they run in one."""
     if entry.job.container is None:
         return {}

@@ -15,7 +15,7 @@ from dlcontrol.deciding.queueing import Turn, foresee_in_time, turn_document
 from dlcontrol.situation.status_documents import Json
 from dlcore.contract import Policy
 from dlcore.model import JobId, Snapshot
-from dllocal.backstage import Present
+from dllocal.server_parts import LatestScene
 
 RENEW_S: Final = 3.0
 """The age at which the known turns are renewed."""
@@ -23,11 +23,11 @@ PATIENCE_S: Final = 0.5
 """The longest that a list of jobs waits for the turns."""
 
 
-class Turns:
+class ExpectedTurns:
     """The turns of all jobs that wait."""
 
-    def __init__(self, present: Present, policy: Policy) -> None:
-        self._present = present
+    def __init__(self, latest: LatestScene, policy: Policy) -> None:
+        self._latest = latest
         self._policy = policy
         self._known: Mapping[JobId, Turn] = {}
         self._seen: Snapshot | None = None
@@ -39,7 +39,7 @@ class Turns:
         if self._task is None:
             # No await from the look at `_task` to its creation,
             # so that callers at the same time share one.
-            seen = self._present.see()
+            seen = self._latest.see()
             if seen is None or seen[1] is self._seen or time.monotonic() - self._at < RENEW_S:
                 return
             self._task = asyncio.create_task(self._learn(seen[1]))

@@ -20,11 +20,11 @@ MOST: Final = 64
 Look = Callable[[str], bool]
 
 
-class NoAnswer(OSError):
+class NoAnswerError(OSError):
     """The file system of a path does not answer in time; a later try may succeed."""
 
 
-class BoundedLooks:
+class BoundedChecks:
     """Those of one event loop."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class BoundedLooks:
         """The looks whose answer no caller has got: they hang, or came back after their caller had given up."""
 
     def ask(self, path: str, look: Look) -> bool:
-        """Return what a look at a path finds; raises :class:`NoAnswer` if that takes too long."""
+        """Return what a look at a path finds; raises :class:`NoAnswerError` if that takes too long."""
         key = (path, look)
         asked = self._asked.get(key)
         if asked is None:
@@ -41,16 +41,16 @@ class BoundedLooks:
             # Only the first caller waits. A look that hangs would hold up the event loop at each question.
             asked.wait(seconds)
         if not asked.is_done.is_set():
-            raise NoAnswer(f"{path}: its file system does not answer")
+            raise NoAnswerError(f"{path}: its file system does not answer")
         # The next caller looks again, because files come and go.
         del self._asked[key]
         return asked.found
 
     def _find_limit(self) -> float:
-        """Return how long one more look may take; raises :class:`NoAnswer` if too many hang already."""
+        """Return how long one more look may take; raises :class:`NoAnswerError` if too many hang already."""
         hanging = {key: each for key, each in self._asked.items() if not each.is_done.is_set()}
         if len(hanging) >= MOST:
-            raise NoAnswer(f"{MOST} looks at files hang already")
+            raise NoAnswerError(f"{MOST} looks at files hang already")
         if len(self._asked) > MOST:
             # Answers that no caller came back for.
             self._asked = hanging
@@ -68,7 +68,7 @@ class _Asked:
         try:
             thread.start()
         except RuntimeError as error:
-            raise NoAnswer(f"{path}: no thread is left that could look there") from error
+            raise NoAnswerError(f"{path}: no thread is left that could look there") from error
 
     def wait(self, seconds: float) -> None:
         # In steps, so that a pause of the whole machine, in which the thread did nothing either,
@@ -82,4 +82,4 @@ class _Asked:
         self.is_done.set()
 
 
-ask = BoundedLooks().ask
+ask = BoundedChecks().ask

@@ -23,7 +23,7 @@ from dlstore.history import HistoryEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backstage:
+class ServerParts:
     """
     The parts that are asked, and the one way to make the controller look.
 
@@ -44,7 +44,7 @@ class Backstage:
     """The worth of a GPU to each job by the last decision."""
     wake: Callable[[], None]
     """A user has changed something."""
-    forgive: Callable[[GpuRef], bool]
+    reinstate: Callable[[GpuRef], bool]
     """A user says that a GPU is well again; tells whether it was known as broken."""
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
     """The latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
@@ -68,29 +68,29 @@ PROGRESS = ("iteration", "iterated_at", "iterations_total", "speed", "metric", "
 """The fields that the loop updates in every cycle, but writes only now and then."""
 
 
-class Present:
+class LatestScene:
     """The scene that the loop saw last, with what follows from it, made once for all who ask."""
 
-    def __init__(self, backstage: Backstage) -> None:
-        self._backstage = backstage
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
         self._seen: Scene | None = None
         self._made: tuple[Scene, Snapshot, Outlook] | None = None
 
     def see(self) -> tuple[Scene, Snapshot, Outlook] | None:
         """Show it; ``None`` before the first look of the loop."""
-        scene = self._backstage.scene()
+        scene = self._parts.scene()
         if scene is None:
             return None
         if self._made is None or self._made[0] is not scene:
-            snapshot = self._backstage.snapshot(scene)
-            stage = self._backstage
-            outlook = Outlook(scene, snapshot, policy=stage.policy, worths=stage.worths())
+            snapshot = self._parts.snapshot(scene)
+            parts = self._parts
+            outlook = Outlook(scene, snapshot, policy=parts.policy, worths=parts.worths())
             self._made = scene, snapshot, outlook
         return self._made
 
     def renewed(self, entry: Entry) -> Entry:
         """Show a job of the list with how far it is by now."""
-        scene = self._backstage.scene()
+        scene = self._parts.scene()
         there = scene.entries.get(entry.job.id) if scene is not None else None
         if there is None or there.status.generation != entry.status.generation:
             return entry
@@ -99,15 +99,15 @@ class Present:
         progress = {name: getattr(there.status, name) for name in PROGRESS}
         return replace(entry, status=replace(entry.status, **progress))
 
-    def look(self) -> None:
+    def note_progress(self) -> None:
         """Let those know who watch if jobs have come on since the last look."""
-        scene, former = self._backstage.scene(), self._seen
+        scene, former = self._parts.scene(), self._seen
         if scene is None or scene is former:
             return
         self._seen = scene
         if former is None:
             return
-        registry = self._backstage.registry
+        registry = self._parts.registry
         moved = [
             job
             for job in registry.entries

@@ -4,10 +4,10 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from dlstore.store import StoreAway, StoreError, StoreUnusable
+from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 
-class Complaints:
+class SqliteErrors:
     """Words errors of SQLite and of the system about one file."""
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
@@ -46,10 +46,10 @@ class Complaints:
         )
 
     def _away(self, message: str, remedy: str) -> StoreError:
-        return StoreAway(str(self.path), message, remedy)
+        return StoreUnavailableError(str(self.path), message, remedy)
 
     def unusable(self, message: str, remedy: str) -> StoreError:
-        return StoreUnusable(str(self.path), message, remedy)
+        return StoreUnusableError(str(self.path), message, remedy)
 
 
 def name_of(error: sqlite3.Error) -> str:
