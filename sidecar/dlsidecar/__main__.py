@@ -20,14 +20,14 @@ AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 def main() -> int:
     """Run the command line, and return the exit status."""
-    return tell_what_is_missing(keep)
+    return run_if_complete(keep)
 
 
 def keep() -> int:
     from dlsidecar.processes import keeper  # noqa: PLC0415 - it may be missing what it needs
 
     is_to_run = sys.argv[1:2] == ["run"]
-    return keeper.keep(lambda: tell_what_is_missing(live)) if is_to_run else live()
+    return keeper.keep(lambda: run_if_complete(live)) if is_to_run else live()
 
 
 def live() -> int:
@@ -47,7 +47,7 @@ def live() -> int:
     return living.run_command()
 
 
-def tell_what_is_missing(run: Callable[[], int]) -> int:
+def run_if_complete(run: Callable[[], int]) -> int:
     """Run, unless the interpreter of this image has been left without a part that is needed."""
     try:
         return run()

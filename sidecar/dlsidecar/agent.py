@@ -125,13 +125,13 @@ class Agent:
         self.changed()
 
     def _tell(self, before: Machine, reaction: Reaction) -> None:
-        if reaction.word is None:
+        if reaction.trigger is None:
             return
         after = reaction.machine
         ways = f"{before.phase.value} -> {after.phase.value}"
         target = after.target
         why = f" ({target.reason})" if target is not None and target.reason else ""
-        log.info("%s: %s; %s%s", reaction.word.value, ways, after.term, why)
+        log.info("%s: %s; %s%s", reaction.trigger.value, ways, after.term, why)
         for problem in set(after.problems) - set(before.problems):
             log.warning("%s: %s; %s", problem.name, problem.message, problem.remedy)
 

@@ -17,13 +17,13 @@ from dlsidecar.contract import Changed, Report
 from dlsidecar.diagnosing import stacks
 from dlsidecar.diagnosing.tracebacks import LastWords, Tracebacks
 from dlsidecar.linux import kernel, spawning
-from dlsidecar.linux.family import MARK, Household
+from dlsidecar.linux.family import MARK, ProcessTree
 from dlsidecar.observing.expressions import Matcher
 from dlsidecar.observing.facts import Observer
 from dlsidecar.observing.gpus import nvml as gpus
-from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus.gpu_thread import GpuThread, Reading
 from dlsidecar.observing.matching import CONFIRMED, UNMATCHED
-from dlsidecar.observing.outputs import Pump
+from dlsidecar.observing.outputs import OutputForwarder
 from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.observing.tailing import Tail
 from dlsidecar.processes.supervising import Processes
@@ -31,7 +31,7 @@ from dlsidecar.serving.admitting import Admission
 from dlsidecar.settings import Confirmation, Settings, Split, Training
 from dlsidecar.warm import offering
 from dlsidecar.warm.budgets import Budget, read_free_bytes
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 
 LAST_WORDS_SECONDS = 5.0
@@ -46,7 +46,7 @@ class LogCannotOpen(Exception):
     """There is no place for the output of the training."""
 
 
-class Crew:
+class Assembly:
     """Everything below the agent; it is the agent's :class:`~dlsidecar.contract.Facts`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Crew:
         environment: Mapping[str, str],
         mark: str,
         passed: Sequence[int] = (),
-        gauges: Gauges | None = None,
+        gpu_thread: GpuThread | None = None,
     ) -> None:
         """
         Take over the children of this process: from here on, SIGCHLD is ours.
@@ -75,9 +75,9 @@ class Crew:
         }
         kernel.become_subreaper()
         self._loop = asyncio.get_running_loop()
-        self._gauges = gauges or Gauges()
+        self._gpu_thread = gpu_thread or GpuThread()
         self._reaper = spawning.Reaper()
-        self._observer = Observer(settings, changed=changed, gauges=self._gauges)
+        self._observer = Observer(settings, changed=changed, gpu_thread=self._gpu_thread)
         complain = self._observer.reported.complain
         self._matcher = Matcher(
             reaper=self._reaper,
@@ -89,7 +89,7 @@ class Crew:
             else "",
         )
         self._tracebacks = Tracebacks()
-        self._pumps: list[Pump] = []
+        self._forwarders: list[OutputForwarder] = []
         self._tails: list[Tail] = []
         self._outputs = Outputs(
             self._open_outputs(training.log_file),
@@ -99,8 +99,8 @@ class Crew:
         )
         if training.progress_file:
             self._follow_progress(training.progress_file)
-        self._nursery = self._build_nursery(training, environment, passed=passed)
-        self._nursery.on_change = changed
+        self._spare_pool = self._build_spare_pool(training, environment, passed=passed)
+        self._spare_pool.on_change = changed
         self.supervisor = self._build_supervisor(settings, report, environment, mark)
         self.supervisor.pass_on(passed)
         self._observer.warmth = self.warmth
@@ -110,10 +110,10 @@ class Crew:
         self._most_spares = training.most_spares
         self._asking: asyncio.TimerHandle | None = None
 
-    def _build_nursery(
+    def _build_spare_pool(
         self, training: Training, environment: Mapping[str, str], *, passed: Sequence[int]
-    ) -> Nursery:
-        nursery = Nursery(
+    ) -> SparePool:
+        spare_pool = SparePool(
             command=training.command,
             preload=training.preload,
             environment=environment,
@@ -124,10 +124,10 @@ class Crew:
             on_relief=self._observer.reported.solve,
         )
         reserved = training.saving.memory_bytes
-        nursery.budget = Budget(
+        spare_pool.budget = Budget(
             training.spare_memory_bytes, functools.partial(read_free_bytes, reserved)
         )
-        return nursery
+        return spare_pool
 
     def _build_supervisor(
         self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str
@@ -138,10 +138,10 @@ class Crew:
             environment=environment,
             outputs=self._outputs,
             reaper=self._reaper,
-            household=Household(mark=mark, spared=self._spared),
-            nursery=self._nursery,
+            process_tree=ProcessTree(mark=mark, spared=self._spared),
+            spare_pool=self._spare_pool,
             admission=Admission(
-                self._gauges, settings.training.gpu_ids, show=self._observer.see_gpus
+                self._gpu_thread, settings.training.gpu_ids, show=self._observer.see_gpus
             ),
         )
         supervisor.on_begin = self._begin_start
@@ -167,27 +167,27 @@ class Crew:
             tail.begin()
         self._observer.begin()
         # The first answer of a driver may take seconds, and one spare is needed in any case.
-        self._nursery.expect(1, is_known=self._split is not Split.PER_GPU)
+        self._spare_pool.expect(1, is_known=self._split is not Split.PER_GPU)
         if self._split is Split.PER_GPU:
-            self._gauges.ask(self._want_spares)
+            self._gpu_thread.ask(self._want_spares)
 
     def _want_spares(self, reading: Reading) -> None:
         # One process per visible GPU is the most, and in a container all GPUs of the machine are visible.
         visible = len(reading or ()) or gpus.count_named(self._environment) or 1
         most = min(visible, self._most_spares or visible)
-        self._nursery.expect(most, is_known=reading is not None)
+        self._spare_pool.expect(most, is_known=reading is not None)
         if reading is None:
             self._asking = self._loop.call_later(ASK_AGAIN_SECONDS, self._ask_again)
 
     def _ask_again(self) -> None:
-        self._gauges.ask(self._want_spares)
+        self._gpu_thread.ask(self._want_spares)
 
     async def finish_output(self) -> None:
         """Give a slow reader of our output some time to take the last words of the training."""
-        # The pumps are listed at each turn, because one whose processes have all ended closes
+        # The forwarders are listed at each turn, because one whose processes have all ended closes
         # itself and leaves the list.
         left = LAST_WORDS_SECONDS
-        while left > 0 and not all(pump.is_empty for pump in self._all_pumps()):
+        while left > 0 and not all(forwarder.is_empty for forwarder in self._all_forwarders()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
 
@@ -198,16 +198,16 @@ class Crew:
             self._asking.cancel()
         self.supervisor.close()
         self._observer.close()
-        self._gauges.close()
+        self._gpu_thread.close()
         self._matcher.stop()
-        self._nursery.close()
+        self._spare_pool.close()
         for tail in self._tails:
             tail.close()
-        # The pumps of the ranks before the common ones, which pass on what these still hold.
+        # The forwarders of the ranks before the common ones, which pass on what these still hold.
         self._outputs.close()
-        if self._pumps:
-            for pump in self._pumps:
-                pump.close()
+        if self._forwarders:
+            for forwarder in self._forwarders:
+                forwarder.close()
         else:
             os.close(self._outputs.common[0])
         self._reaper.reap()
@@ -234,10 +234,10 @@ class Crew:
 
     def warmth(self) -> Warmth:
         return Warmth(
-            wanted=self._nursery.awaited,
-            ready=self._nursery.ready,
-            memory_bytes=self._nursery.memory_bytes(),
-            limit_bytes=self._nursery.limit_bytes,
+            wanted=self._spare_pool.awaited,
+            ready=self._spare_pool.ready,
+            memory_bytes=self._spare_pool.memory_bytes(),
+            limit_bytes=self._spare_pool.limit_bytes,
         )
 
     # --- between the parts ------------------------------------------------------------------
@@ -247,8 +247,8 @@ class Crew:
         complain = self._observer.reported.complain
         if not log_file:
             solve = self._observer.reported.solve
-            self._pumps = [
-                Pump(
+            self._forwarders = [
+                OutputForwarder(
                     sink,
                     copy=functools.partial(self._hear_output, stream=stream),
                     on_problem=complain,
@@ -256,7 +256,7 @@ class Crew:
                 )
                 for stream, sink in enumerate((1, 2))
             ]
-            return self._pumps[0].inlet, self._pumps[1].inlet
+            return self._forwarders[0].inlet, self._forwarders[1].inlet
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             output = os.open(log_file, flags, 0o644)
@@ -279,10 +279,10 @@ class Crew:
 
     def _hear_failure(self) -> None:
         """Read what the process said before it failed; those that follow it speak after that."""
-        for pump in self._all_pumps():
-            pump.read_now()
+        for forwarder in self._all_forwarders():
+            forwarder.read_now()
         for tail in self._tails:
-            tail.look()
+            tail.read_now()
         self._tracebacks.fail(self._loop.time())
 
     def _tell_released_in_use(self, why: str) -> None:
@@ -313,24 +313,28 @@ class Crew:
 
     def _read_output(self) -> bool:
         """Read on without a rest; return whether nothing is left of what the processes that have ended said."""
-        pumps = self._all_pumps()
-        for pump in pumps:
-            pump.look()
+        forwarders = self._all_forwarders()
+        for forwarder in forwarders:
+            forwarder.wake()
         # A read before an end may lack the last lines of that process.
         # A list, because all() would stop at the first tail that is behind.
         are_shown = [tail.catch_up(self.supervisor.ended) for tail in self._tails]
-        return all(are_shown) and self._matcher.is_idle and all(pump.is_empty for pump in pumps)
+        return (
+            all(are_shown)
+            and self._matcher.is_idle
+            and all(forwarder.is_empty for forwarder in forwarders)
+        )
 
-    def _all_pumps(self) -> tuple[Pump, ...]:
-        """Return the pumps of the ranks before those that they write to."""
-        return (*self._outputs.pumps, *self._pumps)
+    def _all_forwarders(self) -> tuple[OutputForwarder, ...]:
+        """Return the forwarders of the ranks before those that they write to."""
+        return (*self._outputs.forwarders, *self._forwarders)
 
     def _begin_start(self) -> None:
         # The last output of the start before must not count as the first output of this one.
-        for pump in self._all_pumps():
-            pump.read_now()
+        for forwarder in self._all_forwarders():
+            forwarder.read_now()
         for tail in self._tails:
-            tail.look()
+            tail.read_now()
         self._tracebacks.begin()
         self._observer.begin_start()
         self._matcher.begin()
@@ -341,7 +345,7 @@ class Crew:
 
     def _spared(self) -> list[int]:
         helper = self._matcher.pid
-        return [*self._nursery.pids(), *([] if helper is None else [helper])]
+        return [*self._spare_pool.pids(), *([] if helper is None else [helper])]
 
     def _reap(self) -> None:
         self._reaper.reap()

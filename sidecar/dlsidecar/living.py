@@ -16,11 +16,11 @@ import uuid
 
 from dlsidecar import EXIT_UNAVAILABLE, options
 from dlsidecar.agent import Agent, limits_of
-from dlsidecar.assembling import Crew, LogCannotOpen
+from dlsidecar.assembling import Assembly, LogCannotOpen
 from dlsidecar.behaviour.events import Interrupted
 from dlsidecar.behaviour.state import STUCK
 from dlsidecar.linux import kernel
-from dlsidecar.observing.own_log import Ration
+from dlsidecar.observing.own_log import LogLimit
 from dlsidecar.processes import keeper, leftovers
 from dlsidecar.serving.listening import Servers
 from dlsidecar.settings import Settings
@@ -52,7 +52,7 @@ def run_command() -> int:
         stream=sys.stderr, level=logging.INFO, format="dljob-sidecar %(levelname)s %(message)s"
     )
     for handler in logging.getLogger().handlers:
-        handler.addFilter(Ration())
+        handler.addFilter(LogLimit())
     # Tornado tells each malformed request; we do so ourselves, and in one line.
     logging.getLogger("tornado").setLevel(logging.ERROR)
     try:
@@ -68,34 +68,34 @@ async def live(settings: Settings) -> int:
     agent = Agent(incarnation=uuid.uuid4().hex, limits=limits_of(settings.training))
     servers = Servers(agent, settings.serving)
     try:
-        crew = _gather(settings, agent, servers=servers)
+        assembly = _gather(settings, agent, servers=servers)
     except CannotBegin as reason:
         log.error("%s", reason)  # noqa: TRY400 - the reason is all there is to say
         await servers.close()
         return EXIT_UNAVAILABLE
-    _hear_signals(agent, crew)
-    crew.begin()
+    _hear_signals(agent, assembly)
+    assembly.begin()
     log.info("ready; this start of the container is %s", agent.incarnation)
     # Modules that have just been compiled leave megabytes behind.
     kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
     renewing.cancel()
-    # The doors before the crew, because their last answers are made of its facts.
+    # The doors before the assembly, because their last answers are made of its facts.
     await servers.close()
-    await crew.finish_output()
-    crew.close()
+    await assembly.finish_output()
+    assembly.close()
     return status
 
 
-def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Crew:
+def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Assembly:
     """Take the locks, end the processes of earlier starts, and only then make the parts."""
     # The name distinguishes this SideCar from all others that may see the same processes.
     socket = settings.serving.socket and os.path.abspath(settings.serving.socket)  # noqa: PTH100
     name = socket or settings.serving.job_uid
     passed = _be_alone(name, socket, servers=servers)
     try:
-        crew = Crew(
+        assembly = Assembly(
             settings,
             report=agent.happen,
             changed=agent.changed,
@@ -106,8 +106,8 @@ def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Crew:
     except LogCannotOpen as error:
         raise CannotBegin(f"LogCannotOpen: {error}; see --log-file") from error
     # The doors are open already, but no request is served before live() awaits.
-    agent.begin(crew.supervisor, crew)
-    return crew
+    agent.begin(assembly.supervisor, assembly)
+    return assembly
 
 
 def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
@@ -126,12 +126,12 @@ def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
     return passed
 
 
-def _hear_signals(agent: Agent, crew: Crew) -> None:
+def _hear_signals(agent: Agent, assembly: Assembly) -> None:
     loop = asyncio.get_running_loop()
     for signum in ENDING:
         loop.add_signal_handler(signum, agent.happen, Interrupted())
     for signum in PASSED_ON:
-        loop.add_signal_handler(signum, crew.supervisor.forward, signum)
+        loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
     # Last: the signals that came since the start are pending, and are delivered in this call.
     keeper.unblock_signals()
 

@@ -95,7 +95,7 @@ class Container:
         reaction = react(self.machine, Told(target))
         if reaction.refused is None:
             saves = isinstance(target, Run) or target.checkpoint
-            if reaction.word is not None:
+            if reaction.trigger is not None:
                 self._world.obeys(self, target, saves=saves)
             self.happen(Told(target))
         return reaction.refused

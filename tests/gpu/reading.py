@@ -17,13 +17,13 @@ READINGS = 20
 
 
 def main() -> None:
-    gauge = gpus.open_gauge()
-    if gauge.missing:
-        sys.exit(gauge.missing)
+    reader = gpus.open_gpu_reader()
+    if reader.missing:
+        sys.exit(reader.missing)
     began = time.perf_counter()
-    readings = [gauge.read() for _ in range(READINGS)]
+    readings = [reader.read() for _ in range(READINGS)]
     seconds = (time.perf_counter() - began) / READINGS
-    gauge.close()
+    reader.close()
     json.dump({"gpus": [asdict(gpu) for gpu in readings[-1]], "seconds": seconds}, sys.stdout)
 
 

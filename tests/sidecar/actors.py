@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from dlsidecar.behaviour.table import Word
+from dlsidecar.behaviour.table import Trigger
 from dlwire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
 from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, wait_until
@@ -103,8 +103,8 @@ class Actors(Container):
 
     # --- what is heard ----------------------------------------------------------------------
 
-    def wait_heard(self, phase: Phase, word: Word) -> None:
-        pair = (phase, word.value)
+    def wait_heard(self, phase: Phase, trigger: Trigger) -> None:
+        pair = (phase, trigger.value)
         wait_until(lambda: pair in read_pairs(self.sidecar.told()), what=f"{pair}")
 
     def say_what_changes_nothing(self, phase: Phase) -> State:

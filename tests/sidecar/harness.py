@@ -18,14 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dlsidecar.assembling import Crew
+from dlsidecar.assembling import Assembly
 from dlsidecar.behaviour.events import Gone
-from dlsidecar.observing.gpus.gpu_thread import Gauges
-from dlsidecar.observing.gpus.nvml import NoGauge
+from dlsidecar.observing.gpus.gpu_thread import GpuThread
+from dlsidecar.observing.gpus.nvml import NoGpuReader
 from dlsidecar.observing.tailing import FollowedFile
 from dlsidecar.processes import keeper, supervising
 from dlsidecar.settings import Complete, Confirmation, Framework, Saving, Settings, Split, Training
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Peer, Run
 
 LIMIT_SECONDS = 240.0
@@ -78,13 +78,13 @@ class Harness:
         self.channel = channel
         self.done = asyncio.Event()
         self.is_interrupted = False
-        self.crew = Crew(
+        self.assembly = Assembly(
             settings,
             report=self.report,
             changed=lambda: self.write("Changed"),
             environment=dict(os.environ),
             mark=mark,
-            gauges=Gauges(lambda: NoGauge("not in this test")),
+            gpu_thread=GpuThread(lambda: NoGpuReader("not in this test")),
         )
 
     def write(self, name: str, **what: Any) -> None:
@@ -99,11 +99,11 @@ class Harness:
     def interrupt(self) -> None:
         """Stop everything on SIGTERM, as the machine would decide."""
         self.is_interrupted = True
-        self.crew.supervisor.kill()
+        self.assembly.supervisor.kill()
 
     def take(self, message: dict[str, Any]) -> None:
         call = message["call"]
-        supervisor = self.crew.supervisor
+        supervisor = self.assembly.supervisor
         if call == "start":
             rank = message.get("rank", 0)
             run = build_run(message["gpus"], message["processes"], message["port"], rank)
@@ -119,16 +119,16 @@ class Harness:
 
     def facts(self) -> dict[str, Any]:
         names = ("progress", "warmth")
-        single = {name: dataclasses.asdict(getattr(self.crew, name)()) for name in names}
+        single = {name: dataclasses.asdict(getattr(self.assembly, name)()) for name in names}
         several = {
-            name: [dataclasses.asdict(one) for one in getattr(self.crew, name)()]
+            name: [dataclasses.asdict(one) for one in getattr(self.assembly, name)()]
             for name in ("processes", "problems", "gpus")
         }
         return {**single, **several, "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir())}
 
     async def run(self, source: int) -> None:
         loop = asyncio.get_running_loop()
-        self.crew.begin()
+        self.assembly.begin()
         unread = b""
 
         def read() -> None:
@@ -147,7 +147,7 @@ class Harness:
         self.write("Ready", pid=os.getpid())
         await self.done.wait()
         loop.remove_reader(source)
-        self.crew.close()
+        self.assembly.close()
         await asyncio.sleep(0)
         self.write("Left")
 
@@ -155,7 +155,7 @@ class Harness:
 def main() -> int:
     document, mark, channel, keep = sys.argv[1:]
     # Neither a spare nor the helper that reads lines is given up where the machine stands still for a while.
-    Nursery.answer_seconds = supervising.LAST_LINES_SECONDS = LIMIT_SECONDS
+    SparePool.answer_seconds = supervising.LAST_LINES_SECONDS = LIMIT_SECONDS
 
     def work() -> int:
         async def body() -> None:

@@ -10,9 +10,9 @@ import sys
 
 from dlsidecar import assembling
 from dlsidecar.__main__ import main
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 
-Nursery.answer_seconds = 600.0
+SparePool.answer_seconds = 600.0
 assembling.LAST_WORDS_SECONDS = 60.0
 
 if __name__ == "__main__":

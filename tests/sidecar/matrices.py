@@ -15,7 +15,7 @@ from itertools import product
 from dlsidecar.behaviour.events import Event, Told
 from dlsidecar.behaviour.machine import Machine, Reaction
 from dlsidecar.behaviour.state import QUIET
-from dlsidecar.behaviour.table import Word
+from dlsidecar.behaviour.table import Trigger
 from dlwire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]
@@ -31,7 +31,7 @@ def name_refusal(refused: Refused) -> str:
 
 
 NAMES = (
-    *(word.value for word in Word),
+    *(trigger.value for trigger in Trigger),
     REPEATED,
     STAMPED,
     *(name_refusal(refused) for refused in REFUSALS),
@@ -41,8 +41,8 @@ PAIRS = frozenset(product(Phase, NAMES))
 
 def name_heard(event: Event, before: Machine, reaction: Reaction) -> str | None:
     """Name what a machine heard, from how it reacted; None if it was nothing to it."""
-    if reaction.word is not None:
-        return reaction.word.value
+    if reaction.trigger is not None:
+        return reaction.trigger.value
     if reaction.refused is not None:
         return name_refusal(reaction.refused)
     if not isinstance(event, Told):
@@ -53,23 +53,23 @@ def name_heard(event: Event, before: Machine, reaction: Reaction) -> str | None:
 # --- what cannot come ---------------------------------------------------------------------
 
 _LIVELY = frozenset(Phase) - QUIET
-_CHANGES = {Word.CHANGE, Word.CHANGE_UNSAVED}
-_STARTS = {Word.STARTED, Word.START_FAILED}
-_ENDS = {Word.RANK_ENDED, Word.RANK_FAILED, Word.ALL_ENDED}
-_SAVINGS = {Word.SAVED, Word.NOT_SAVED, Word.SAVING_TIMED_OUT}
-_DELAYS = {Word.GRACE_OVER, Word.STILL_THERE}
+_CHANGES = {Trigger.CHANGE, Trigger.CHANGE_UNSAVED}
+_STARTS = {Trigger.STARTED, Trigger.START_FAILED}
+_ENDS = {Trigger.RANK_ENDED, Trigger.RANK_FAILED, Trigger.ALL_ENDED}
+_SAVINGS = {Trigger.SAVED, Trigger.NOT_SAVED, Trigger.SAVING_TIMED_OUT}
+_DELAYS = {Trigger.GRACE_OVER, Trigger.STILL_THERE}
 _PROOFS = {
-    Word.GONE_TO_RUN,
-    Word.GONE_TO_STOP,
-    Word.GONE_TO_LEAVE,
-    Word.GONE_WELL,
-    Word.GONE_WELL_TO_LEAVE,
-    Word.GONE_BADLY,
+    Trigger.GONE_TO_RUN,
+    Trigger.GONE_TO_STOP,
+    Trigger.GONE_TO_LEAVE,
+    Trigger.GONE_WELL,
+    Trigger.GONE_WELL_TO_LEAVE,
+    Trigger.GONE_BADLY,
 }
 
 
-def _pairs(phases: Iterable[Phase], words: Iterable[Word]) -> frozenset[Pair]:
-    return frozenset((phase, word.value) for phase, word in product(phases, words))
+def _pairs(phases: Iterable[Phase], words: Iterable[Trigger]) -> frozenset[Pair]:
+    return frozenset((phase, trigger.value) for phase, trigger in product(phases, words))
 
 
 IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
@@ -77,11 +77,11 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
         QUIET, _CHANGES | _STARTS | _ENDS | _SAVINGS | _DELAYS | _PROOFS
     ),
     "something lives: each new declaration is a change, and the processes have to end first": _pairs(
-        _LIVELY, {Word.RUN, Word.STOP, Word.LEAVE}
+        _LIVELY, {Trigger.RUN, Trigger.STOP, Trigger.LEAVE}
     ),
     "no process was asked to save itself": _pairs({Phase.STARTING}, _SAVINGS),
     "only a training that runs as declared tries its checkpoint": _pairs(
-        frozenset(Phase) - {Phase.RUNNING}, {Word.TRY}
+        frozenset(Phase) - {Phase.RUNNING}, {Trigger.TRY}
     ),
     "no process was ordered to end": _pairs(_LIVELY - {Phase.STOPPING}, _DELAYS),
     "the proof comes after the last end, and that leads to Stopping": _pairs(
@@ -89,10 +89,10 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
     ),
     "the start is over": _pairs({Phase.RUNNING, Phase.CHECKPOINTING}, _STARTS),
     "the report that all have started comes before the end of the last one": _pairs(
-        {Phase.STARTING}, {Word.ALL_ENDED}
+        {Phase.STARTING}, {Trigger.ALL_ENDED}
     ),
     "the timer of the checkpoint gave way to that of the grace": _pairs(
-        {Phase.STOPPING}, {Word.SAVING_TIMED_OUT}
+        {Phase.STOPPING}, {Trigger.SAVING_TIMED_OUT}
     ),
     "nothing was declared before": frozenset(
         (Phase.READY, name)
@@ -120,7 +120,7 @@ _REFUSED = re.compile(r"WARNING refused .* while (\w+): (\w+)")
 
 def read_pairs(log: str) -> list[Pair]:
     """Return what a SideCar told in its log that it heard."""
-    told = [(Phase(phase), word) for word, phase in _TOLD.findall(log)]
+    told = [(Phase(phase), trigger) for trigger, phase in _TOLD.findall(log)]
     refused = [
         (Phase(phase), name_refusal(Refused(reason))) for phase, reason in _REFUSED.findall(log)
     ]

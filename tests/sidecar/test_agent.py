@@ -86,7 +86,7 @@ async def test_what_breaks_below_is_tried_again_and_told():
 class LateAdmission:
     """Answers as GPUs do that a thread has read: when the agent has long carried out the start."""
 
-    gauges = None
+    gpu_thread = None
 
     def ask(self, _run, hear, _is_wanted):
         asyncio.get_running_loop().call_soon(hear, Admitted())
@@ -108,8 +108,8 @@ def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
             environment={},
             outputs=nothing,
             reaper=nothing,
-            household=nothing,
-            nursery=nothing,
+            process_tree=nothing,
+            spare_pool=nothing,
             admission=admission,
         )
         processes.on_begin = lack_descriptors

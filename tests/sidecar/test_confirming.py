@@ -19,7 +19,7 @@ from dlsidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, W
 from dlsidecar.checkpoints.requests import Request
 from dlsidecar.linux.recipients import Recipients
 from dlsidecar.linux.spawning import Ended, Reaper
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 from dlsidecar.processes.saving import CheckpointRequests
 from dlsidecar.processes.supervising import Processes
 from dlsidecar.settings import Complete, Confirmation, Saving
@@ -34,14 +34,14 @@ class Asking:
     def __init__(self, folder: Path, ask: Callable[[], int], *, doubt_seconds: float) -> None:
         self.confirmed: list[str] = []
         self._heard = asyncio.Event()
-        self._scout = Scout("test")
+        self._file_thread = FileThread("test")
         self.looks: asyncio.Queue[None] = asyncio.Queue()
         """Has an entry for each look that was judged."""
         self._files = FileWatch(
             Saving(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
             Watch(
                 members=self._list_members,
-                scout=self._scout,
+                file_thread=self._file_thread,
                 on_confirmed=lambda unit, files: self.confirmed.append(unit),
             ),
             ready=ask,
@@ -113,8 +113,8 @@ class Clock:
         return self.now
 
 
-class LateScout:
-    """A scout that looks when it is sent, and comes back when the test says so."""
+class LateFileThread:
+    """A file thread that looks when it is sent, and comes back when the test says so."""
 
     is_lost = False
 
@@ -161,28 +161,28 @@ def test_files_that_change_after_a_stall_do_not_rest(tmp_path, monkeypatch, rest
     async def main() -> None:
         clock = Clock()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.read)
-        scout: Any = LateScout(clock)
-        watch = Watch(members=list, scout=scout, on_confirmed=hear)
+        file_thread: Any = LateFileThread(clock)
+        watch = Watch(members=list, file_thread=file_thread, on_confirmed=hear)
         files = FileWatch(saving, watch, ready=await_next_stamp, confirmed=lambda: None)
         files.begin()
-        scout.come_back()
+        file_thread.come_back()
         file.write_text("one part")
-        await scout.wait_sent()
-        scout.come_back()
+        await file_thread.wait_sent()
+        file_thread.come_back()
         if rest_seconds < LONGEST_DELAY_SECONDS:
-            await scout.wait_sent()
+            await file_thread.wait_sent()
             # The look that is out has seen one part only.
             file.write_text("one part and another one")
             clock.now += 2 * rest_seconds
-            scout.come_back()
+            file_thread.come_back()
         else:
             clock.now += 2 * rest_seconds
-            await scout.wait_sent()
-            scout.come_back()
+            await file_thread.wait_sent()
+            file_thread.come_back()
             file.write_text("one part and another one")
         while not confirmed:
-            await scout.wait_sent()
-            scout.come_back()
+            await file_thread.wait_sent()
+            file_thread.come_back()
         files.cancel()
 
     live_through(main())
@@ -226,12 +226,12 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
             environment={},
             outputs=(1, 2),
             reaper=Reaper(),
-            watch=Watch(list, scout := Scout("test")),
+            watch=Watch(list, file_thread := FileThread("test")),
             is_output_read=lambda: True,
             tell=end.set_result,
         )
         told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
-        scout.close()
+        file_thread.close()
         for server in servers:
             server.close()
 
@@ -239,7 +239,7 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
     assert told == [""]
 
 
-class SlowScout:
+class SlowFileThread:
     """One who comes back when the test says so."""
 
     def __init__(self):
@@ -268,7 +268,7 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
     told: list[str] = []
 
     async def story() -> None:
-        scout: Any = SlowScout()
+        file_thread: Any = SlowFileThread()
         ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
         saving = Saving(
             signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
@@ -279,15 +279,15 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
             environment={},
             outputs=(1, 2),
             reaper=Reaper(),
-            watch=Watch(list, scout),
+            watch=Watch(list, file_thread),
             is_output_read=lambda: True,
             tell=told.append,
         )
         ranks[0].ended = Ended(0, None)
         request.hear_end()
         assert request.is_settling == (count == 1)
-        while scout.out:
-            scout.come_back()
+        while file_thread.out:
+            file_thread.come_back()
         await asyncio.sleep(0)
         request.cancel()
 
@@ -313,12 +313,12 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
     copies: list[Any] = []
 
     async def story() -> None:
-        scout: Any = SlowScout()
+        file_thread: Any = SlowFileThread()
         rank = SimpleNamespace(pid=1, local_rank=0, ended=None)
-        watch = Watch(list, scout, secure=lambda _unit, _files, hear: copies.append(hear))
+        watch = Watch(list, file_thread, secure=lambda _unit, _files, hear: copies.append(hear))
         store: Any = SimpleNamespace(saving=saving, make_watch=lambda _: watch)
         environment = SimpleNamespace(given={}, of=lambda _: {})
-        starter: Any = SimpleNamespace(attempt=1, trainers=[rank], environment=environment)
+        starter: Any = SimpleNamespace(attempt=1, rank_processes=[rank], environment=environment)
         outputs: Any = SimpleNamespace(common=(1, 2))
         asked = CheckpointRequests(
             store,
@@ -329,12 +329,12 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
             list_members=list,
         )
         asked.ask(is_trial=False, is_output_read=lambda: True)
-        scout.come_back()
+        file_thread.come_back()
         (tmp_path / "latest").write_text("saved")
         rank.ended = Ended(0, None)
         asked.hear_end()
         while not copies:
-            scout.come_back()
+            file_thread.come_back()
         processes: Any = object.__new__(Processes)
         processes._requests, processes._starter = asked, starter
         processes._proof = SimpleNamespace(kill=lambda: None)

@@ -174,14 +174,14 @@ def test_what_is_above_the_base_line_of_a_gpu_is_used():
 
 def test_memory_above_the_base_line_is_not_released_and_an_error_proves_no_release():
     library = Library()
-    gauge = gpus.Nvml(library)
-    base = measure(gauge.read(), ["0", "1"])
-    assert not base.find_unreleased(gauge.read())
+    reader = gpus.Nvml(library)
+    base = measure(reader.read(), ["0", "1"])
+    assert not base.find_unreleased(reader.read())
     library.lost.add(1)
-    assert list(base.find_unreleased(gauge.read())) == ["GPU-1"]
+    assert list(base.find_unreleased(reader.read())) == ["GPU-1"]
     assert list(base.find_unreleased([])) == ["GPU-0", "GPU-1"]
     # A release is not awaited of a GPU that was never reported.
-    assert measure(gauge.read(), ["0", "1"]).bases == {"GPU-0": Base(1 << 20, {})}
+    assert measure(reader.read(), ["0", "1"]).bases == {"GPU-0": Base(1 << 20, {})}
 
 
 STRANGER, NEWCOMER, SUSPECT = 100, 200, 300
@@ -233,10 +233,10 @@ def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_no
     library = Library()
     device = tmp_path / "nvidia7001"
     device.touch()
-    gauge = gpus.Nvml(library)
-    assert [one.lost_because for one in gauge.read()] == ["", ""]
+    reader = gpus.Nvml(library)
+    assert [one.lost_because for one in reader.read()] == ["", ""]
     device.unlink()
-    first, second = gauge.read()
+    first, second = reader.read()
     assert first.lost_because == ""
     assert second.lost_because == f"{device} cannot be opened: No such file or directory"
     assert gpus.find_lost([first, second], ["0", "GPU-1"]) == [
@@ -244,7 +244,7 @@ def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_no
     ]
     assert gpus.find_lost([first, second], ["0"]) == []
     device.touch()
-    assert [one.lost_because for one in gauge.read()] == ["", ""]
+    assert [one.lost_because for one in reader.read()] == ["", ""]
 
 
 def test_ids_that_the_machine_does_not_have_are_found():

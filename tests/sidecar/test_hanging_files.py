@@ -12,7 +12,7 @@ import pytest
 from dlsidecar.checkpoints import checkpoint_files
 from dlsidecar.checkpoints.checkpoint_files import take_snapshot
 from dlsidecar.checkpoints.recognizing.signs import is_noise
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 from dlwire.messages import Phase, Saving
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
@@ -96,40 +96,42 @@ def test_a_path_with_too_much_in_it_is_named(begin, token, tmp_path):
     sidecar.wait_for(lambda s: "CheckpointPathTooLarge" in names(s))
 
 
-# --- the scout ----------------------------------------------------------------------------
+# --- the file thread ----------------------------------------------------------------------------
 
 
 @lived
-async def test_a_scout_that_hangs_holds_up_nobody_for_long():
-    scout = Scout("test")
-    scout.patience_seconds = 0.2
+async def test_a_file_thread_that_hangs_holds_up_nobody_for_long():
+    file_thread = FileThread("test")
+    file_thread.patience_seconds = 0.2
     gate, heard = threading.Event(), asyncio.get_running_loop().create_future()
-    assert scout.send(partial(gate.wait, LIMIT_SECONDS), lambda _, took: heard.set_result(took))
+    assert file_thread.send(
+        partial(gate.wait, LIMIT_SECONDS), lambda _, took: heard.set_result(took)
+    )
     # Once it is waited for, and then no more.
-    assert not any(scout.run(lambda: None, limit_seconds=0.3) for _ in range(1000))
-    is_lost = [scout.is_lost]
-    assert not scout.send(lambda: None, lambda *_: None)
+    assert not any(file_thread.run(lambda: None, limit_seconds=0.3) for _ in range(1000))
+    is_lost = [file_thread.is_lost]
+    assert not file_thread.send(lambda: None, lambda *_: None)
     gate.set()
-    assert await heard > scout.patience_seconds
-    while not scout.run(lambda: None, limit_seconds=LIMIT_SECONDS):
+    assert await heard > file_thread.patience_seconds
+    while not file_thread.run(lambda: None, limit_seconds=LIMIT_SECONDS):
         await asyncio.sleep(0.01)
-    assert [*is_lost, scout.is_lost] == [True, False]
-    scout.close()
+    assert [*is_lost, file_thread.is_lost] == [True, False]
+    file_thread.close()
 
 
 def test_a_look_that_fails_is_the_end_of_nothing(caplog):
     async def story():
-        scout = Scout("test")
+        file_thread = FileThread("test")
 
         def fail():
             raise ValueError("as no look should")
 
-        assert scout.send(fail, lambda *_: None)
+        assert file_thread.send(fail, lambda *_: None)
         found = asyncio.get_running_loop().create_future()
-        while not scout.send(lambda: 7, lambda what, _: found.set_result(what)):
+        while not file_thread.send(lambda: 7, lambda what, _: found.set_result(what)):
             await asyncio.sleep(0.01)
         assert await asyncio.wait_for(found, LIMIT_SECONDS) == 7
-        scout.close()
+        file_thread.close()
 
     live_through(story())
     assert "as no look should" in caplog.text

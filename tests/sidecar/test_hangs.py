@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dlsidecar.diagnosing import hanging, stacks
-from dlsidecar.diagnosing.stacks import Sight
+from dlsidecar.diagnosing.stacks import ProcessSample
 from dlsidecar.observing.pauses import Pauses
 from tests.sidecar.clients import live_through
 
@@ -42,7 +42,7 @@ def test_before_enough_was_seen_the_limit_is_what_the_user_says():
 
 
 def sight(state="S", waits_for="", ticks=0, threads=1):
-    return Sight(state, waits_for, threads, ticks)
+    return ProcessSample(state, waits_for, threads, ticks)
 
 
 def test_it_is_told_what_a_rank_does():
@@ -54,7 +54,7 @@ def test_it_is_told_what_a_rank_does():
         (sight("T"), "is stopped by a signal, 1 thread"),
         (None, "is gone"),
     ):
-        assert stacks.tell(sight(), after, 1.0) == said
+        assert stacks.describe(sight(), after, 1.0) == said
     told = [(0, "computes"), (1, "computes"), (2, "waits"), (3, "computes")]
     # The odd ones come first.
     assert stacks.group(told) == "rank 2 waits; each of ranks 0, 1, 3 computes"
@@ -73,7 +73,7 @@ def test_a_training_that_hangs_again_after_steps_that_no_look_saw_is_told_where_
             solve=told.append,
         )
         for iteration in (7, 7, 39):
-            hang.look(9.0, 5.0, f"iteration {iteration}")
+            hang.update(9.0, 5.0, f"iteration {iteration}")
             await asyncio.sleep(0.01)
         hang.end()
 
@@ -135,8 +135,8 @@ def test_a_training_that_hangs_is_told_with_its_stack(drive, token, script, prel
 def test_only_who_handles_the_signal_is_asked(token):
     handler = signal.signal(stacks.SIGNAL, lambda *_: None)
     try:
-        assert stacks.ask(os.getpid())
+        assert stacks.request(os.getpid())
     finally:
         signal.signal(stacks.SIGNAL, handler)
-    assert not stacks.ask(os.getpid())
-    assert not stacks.ask(1 << 30)
+    assert not stacks.request(os.getpid())
+    assert not stacks.request(1 << 30)

@@ -29,7 +29,7 @@ from dlsidecar.behaviour.events import (
 )
 from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlsidecar.behaviour.state import QUIET
-from dlsidecar.behaviour.table import TABLE, Verb, Word
+from dlsidecar.behaviour.table import TABLE, Trigger, Verb
 from dlwire.messages import Phase, Problem, Refused, Saving
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
@@ -176,7 +176,7 @@ def test_a_stop_can_be_hurried_in_its_own_generation():
     told, hurried = stop(2), stop(2, checkpoint=False)
     assert done(*BEGUN, Told(told), Told(hurried)) == [Terminate, ArmTimer]
     machine = after(*BEGUN, Told(told), Told(hurried))
-    # The first word may come late, or be said by a leader who knew of no other.
+    # The first trigger may come late, or be said by a leader who knew of no other.
     assert react(machine, Told(told)) == (machine, (), None, None)
     stamped = react(machine, Told(stop(2, epoch=2)))
     assert (stamped.machine.target, stamped.machine.phase) == (stop(2, epoch=2), Phase.STOPPING)
@@ -293,16 +293,16 @@ def test_a_container_that_was_told_to_leave_is_not_started_again():
 
 def test_nothing_is_started_but_where_nothing_lives_or_with_the_proof():
     for phase, rows in TABLE.items():
-        for word, row in rows.items():
+        for trigger, row in rows.items():
             if Verb.START in row.verbs:
-                assert phase in QUIET or word is Word.GONE_TO_RUN
+                assert phase in QUIET or trigger is Trigger.GONE_TO_RUN
 
 
 def test_a_quiet_phase_is_entered_by_the_proof_alone():
     for phase, rows in TABLE.items():
-        for word, row in rows.items():
+        for trigger, row in rows.items():
             if phase not in QUIET and row.phase in QUIET:
-                assert word.name.startswith("GONE_")
+                assert trigger.name.startswith("GONE_")
 
 
 # --- an end during a change ---------------------------------------------------------------

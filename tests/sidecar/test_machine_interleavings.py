@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.behaviour.table import TABLE, Word
+from dlsidecar.behaviour.table import TABLE, Trigger
 from dlwire.messages import Phase
 from tests.sidecar.matrices import IMPOSSIBLE, PAIRS, POSSIBLE, Pair
 from tests.sidecar.worlds import ALWAYS, ONCE_DECLARED, Move, World, explore
@@ -94,8 +94,8 @@ def test_what_cannot_come_has_one_reason():
 
 
 def test_the_table_names_what_can_come_and_one_thing_more():
-    named = {(phase, word.value) for phase, rows in TABLE.items() for word in rows}
-    words = {word.value for word in Word}
+    named = {(phase, trigger.value) for phase, rows in TABLE.items() for trigger in rows}
+    words = {trigger.value for trigger in Trigger}
     assert {pair for pair in POSSIBLE if pair[1] in words} <= named
     # Should a supervisor ever tell of the last end first, the SideCar would else wait for ever.
-    assert named - POSSIBLE == {(Phase.STARTING, Word.ALL_ENDED.value)}
+    assert named - POSSIBLE == {(Phase.STARTING, Trigger.ALL_ENDED.value)}

@@ -12,9 +12,9 @@ import pytest
 from dlsidecar.checkpoints import checkpoint_files
 from dlsidecar.checkpoints.checkpoint_files import Mark, Snapshot, take_snapshot
 from dlsidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _replace, copy
-from dlsidecar.checkpoints.memory.cache import Memory
+from dlsidecar.checkpoints.memory.cache import MemoryCache
 from dlsidecar.checkpoints.memory.writing_out import Writer
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 from dlsidecar.settings import MARKER, Complete, Saving
 from tests.sidecar.clients import live_through
 
@@ -36,7 +36,7 @@ class Place:
             memory_bytes=1 << 30,
             memory_path=str(self.here),
         )
-        self.memory = Memory(self.saving, lambda: -1)
+        self.memory = MemoryCache(self.saving, lambda: -1)
 
     def prepare(self):
         return self.memory.prepare(is_alone=True, wanted=lambda: True)
@@ -172,21 +172,21 @@ def test_a_look_before_a_start_that_comes_too_late_changes_nothing(place):
 # --- the answer to a request, and the end of the processes --------------------------------
 
 
-async def answer_at_the_end(place, *, is_clerk_out):
+async def answer_at_the_end(place, *, is_thread_busy):
     """Let all processes end while the answer to a request is on its way to the disk; return what is heard."""
-    clerk, gate = Scout("ledger"), threading.Event()
-    writer = Writer(place.memory, clerk, patience_seconds=LIMIT_S)
+    ledger_thread, gate = FileThread("ledger"), threading.Event()
+    writer = Writer(place.memory, ledger_thread, patience_seconds=LIMIT_S)
     problems = []
     writer.on_problem = lambda name, message: problems.append((name, message))
     heard = asyncio.get_running_loop().create_future()
     try:
         prepared = asyncio.get_running_loop().create_future()
-        clerk.send(place.prepare, lambda found, _: prepared.set_result(found))
+        ledger_thread.send(place.prepare, lambda found, _: prepared.set_result(found))
         assert (await prepared).is_in_memory
         place.save(place.here, "step-1", size=BYTES)
         writer.begin(lambda: ())
-        if is_clerk_out:
-            assert clerk.send(partial(gate.wait, LIMIT_S), lambda *_: None)
+        if is_thread_busy:
+            assert ledger_thread.send(partial(gate.wait, LIMIT_S), lambda *_: None)
         writer.secure("step-1", place.files_of("step-1"), heard.set_result)
         assert writer.is_writing_the_rest()
         gate.set()
@@ -197,14 +197,14 @@ async def answer_at_the_end(place, *, is_clerk_out):
     finally:
         gate.set()
         writer.stop()
-        clerk.close()
+        ledger_thread.close()
     return fault, problems
 
 
-@pytest.mark.parametrize("is_clerk_out", [False, True])
+@pytest.mark.parametrize("is_thread_busy", [False, True])
 def test_the_answer_to_a_request_comes_to_the_disk_once_where_the_processes_end_meanwhile(
-    place, is_clerk_out
+    place, is_thread_busy
 ):
-    fault, problems = live_through(answer_at_the_end(place, is_clerk_out=is_clerk_out))
+    fault, problems = live_through(answer_at_the_end(place, is_thread_busy=is_thread_busy))
     assert (fault, problems) == ("", [])
     assert (place.disk / "step-1" / "model.bin").stat().st_size == BYTES

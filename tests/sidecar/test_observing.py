@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from dlsidecar.observing.facts import Observer
-from dlsidecar.observing.gpus.gpu_thread import Gauges
+from dlsidecar.observing.gpus.gpu_thread import GpuThread
 from dlsidecar.settings import Settings, Training
 from dlwire.messages import Post
 from tests.sidecar.clients import live_through
@@ -18,14 +18,14 @@ def observed(story: Story) -> Callable[[], None]:
 
     async def live() -> None:
         told: list[int] = []
-        gauges = Gauges()
+        gpu_thread = GpuThread()
         settings = Settings(Training(command=("true",)))
-        observer = Observer(settings, changed=lambda: told.append(1), gauges=gauges)
+        observer = Observer(settings, changed=lambda: told.append(1), gpu_thread=gpu_thread)
         try:
             await story(observer, told)
         finally:
             observer.close()
-            gauges.close()
+            gpu_thread.close()
 
     return lambda: live_through(live())
 
@@ -50,9 +50,9 @@ async def test_that_no_line_matches_is_told_while_it_runs_and_is_over_with_the_f
     observer.unmatched_seconds = -1.0
     observer.begin_start()
     observer.take_unmatched("Epoch 1 done", is_late=False)
-    observer.look()
+    observer.poll()
     observer.take_unmatched("Epoch 2 done", is_late=False)
-    observer.look()
+    observer.poll()
     (problem,) = observer.problems()
     assert problem.name == "ProgressNotMatched"
     assert "'Epoch 2 done'" in problem.message

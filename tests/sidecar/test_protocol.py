@@ -20,7 +20,7 @@ from dlsidecar.serving.serving import (
     health_app,
     inner_app,
 )
-from dlsidecar.serving.trust import Door
+from dlsidecar.serving.trust import Listener
 from dlsidecar.settings import Serving
 from dlwire import codec
 from dlwire.messages import MESSAGES, Refused
@@ -34,19 +34,19 @@ OPENAPI = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text(encoding="ut
 
 
 def served() -> Iterator[tuple[str, str, str]]:
-    """Yield the door, the path and the method of everything that the server answers."""
+    """Yield the listener, the path and the method of everything that the server answers."""
     agent, settings = Container().agent, Serving()
     apps = {
-        "control": controller_app(agent, settings, door=Door()),
+        "control": controller_app(agent, settings, listener=Listener()),
         "inner": inner_app(agent, settings),
         "health": health_app(agent, settings),
     }
-    for door, app in apps.items():
+    for listener, app in apps.items():
         for rule in app.wildcard_router.rules:
             assert isinstance(rule.matcher, PathMatches)
             assert issubclass(rule.target, serving.Handler)
             path = rule.matcher.regex.pattern.rstrip("$")
-            yield from ((door, path, method.lower()) for method in rule.target.methods())
+            yield from ((listener, path, method.lower()) for method in rule.target.methods())
 
 
 def described() -> Iterator[tuple[str, str, str]]:
@@ -58,8 +58,8 @@ def described() -> Iterator[tuple[str, str, str]]:
 @lived
 async def test_every_path_and_method_is_described_and_no_other():
     assert sorted(served()) == sorted(described())
-    for door, path, _ in described():
-        assert path.startswith(f"/{codec.VERSION}/") == (door != "health")
+    for listener, path, _ in described():
+        assert path.startswith(f"/{codec.VERSION}/") == (listener != "health")
 
 
 def test_every_message_is_described_as_it_is(monkeypatch):

@@ -49,7 +49,7 @@ def collect(sink: int, *, ranks: int, count: int, length: int) -> None:
             output.let_go()
             reaper.watch(pid, ended.append)
         async with asyncio.timeout(LIMIT_SECONDS):
-            while len(ended) < ranks or outputs.pumps:
+            while len(ended) < ranks or outputs.forwarders:
                 reaper.reap()
                 await asyncio.sleep(0.01)
         outputs.close()
@@ -112,7 +112,7 @@ def test_states_of_a_progress_bar_are_lines(tmp_path):
             os.write(inlet, b"10%\r20%\r\n\nlast")
             os.close(inlet)
             async with asyncio.timeout(LIMIT_SECONDS):
-                while outputs.pumps:
+                while outputs.forwarders:
                     await asyncio.sleep(0.01)
 
     live_through(write())

@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.behaviour.table import Word
+from dlsidecar.behaviour.table import Trigger
 from dlwire.messages import Phase, Refused
 from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
 from tests.sidecar.containers import Manner, run_of, stop_of, watched
@@ -59,7 +59,7 @@ def it_ends_in_every_way(stage: Stage) -> None:
         container.run_and_wait(2)
         container.say_what_changes_nothing(Phase.RUNNING)
         container.order(0, "exit 0")
-        container.wait_heard(Phase.RUNNING, Word.RANK_ENDED)
+        container.wait_heard(Phase.RUNNING, Trigger.RANK_ENDED)
         container.order(1, "exit 0")
         container.wait_for_phase(Phase.EXITED)
         container.say_what_changes_nothing(Phase.EXITED)
@@ -102,20 +102,20 @@ def it_is_asked_to_save_itself(stage: Stage) -> None:
         container.say_what_changes_nothing(Phase.CHECKPOINTING)
         container.run()
         container.order(2, "exit 0")
-        container.wait_heard(Phase.CHECKPOINTING, Word.RANK_ENDED)
+        container.wait_heard(Phase.CHECKPOINTING, Trigger.RANK_ENDED)
         container.order(0, "say saved")
-        container.wait_heard(Phase.CHECKPOINTING, Word.SAVED)
+        container.wait_heard(Phase.CHECKPOINTING, Trigger.SAVED)
         container.ask_to_save(2)
         container.order(1, "exit 3")
-        container.wait_heard(Phase.CHECKPOINTING, Word.RANK_FAILED)
+        container.wait_heard(Phase.CHECKPOINTING, Trigger.RANK_FAILED)
         container.ask_to_save(1)
         container.order(0, "exit 0")
-        container.wait_heard(Phase.CHECKPOINTING, Word.ALL_ENDED)
+        container.wait_heard(Phase.CHECKPOINTING, Trigger.ALL_ENDED)
         # That there will be no checkpoint is noticed after the end.
-        container.wait_heard(Phase.STOPPING, Word.NOT_SAVED)
+        container.wait_heard(Phase.STOPPING, Trigger.NOT_SAVED)
         container.ask_to_save(1)
         container.stop(checkpoint=False)
-        container.wait_heard(Phase.CHECKPOINTING, Word.CHANGE_UNSAVED)
+        container.wait_heard(Phase.CHECKPOINTING, Trigger.CHANGE_UNSAVED)
 
 
 def it_is_asked_and_leaves(stage: Stage) -> None:
@@ -126,14 +126,14 @@ def it_is_asked_and_leaves(stage: Stage) -> None:
         assert container.declare(run_of(container.newer())) == 409
         container.order(0, "say saved")
         container.sidecar.wait_ended()
-        container.wait_heard(Phase.STOPPING, Word.GONE_TO_LEAVE)
+        container.wait_heard(Phase.STOPPING, Trigger.GONE_TO_LEAVE)
 
 
 def its_end_is_its_checkpoint(stage: Stage) -> None:
     with stage.container(Manner(("leave",), SAVING_BY_ITS_END)) as container:
         container.run_and_wait()
         container.run()
-        container.wait_heard(Phase.STOPPING, Word.SAVED)
+        container.wait_heard(Phase.STOPPING, Trigger.SAVED)
 
 
 def it_tries_its_checkpoint_and_goes_on(stage: Stage) -> None:
@@ -142,21 +142,21 @@ def it_tries_its_checkpoint_and_goes_on(stage: Stage) -> None:
         container.try_checkpoint()
         container.wait_told(f"asked {generation}.0")
         container.order(0, "say saved")
-        container.wait_heard(Phase.RUNNING, Word.SAVED)
+        container.wait_heard(Phase.RUNNING, Trigger.SAVED)
         assert container.sidecar.state().phase is Phase.RUNNING
 
 
 def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
-    for manner, options, word in (
-        (("hang",), SAVING_SOON, Word.SAVING_TIMED_OUT),
-        ((), SAVING, Word.NOT_SAVED),
+    for manner, options, trigger in (
+        (("hang",), SAVING_SOON, Trigger.SAVING_TIMED_OUT),
+        ((), SAVING, Trigger.NOT_SAVED),
     ):
         with stage.container(Manner(manner, options)) as container:
             container.run_and_wait()
             container.try_checkpoint()
-            container.wait_heard(Phase.RUNNING, word)
+            container.wait_heard(Phase.RUNNING, trigger)
             container.run()
-            container.wait_heard(Phase.CHECKPOINTING, word)
+            container.wait_heard(Phase.CHECKPOINTING, trigger)
 
 
 # --- while it is stopped ------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def it_does_not_hear_sigterm(stage: Stage) -> None:
         container.stop(checkpoint=False)
         container.run()
         container.order(2, "exit 0")
-        container.wait_heard(Phase.STOPPING, Word.RANK_ENDED)
+        container.wait_heard(Phase.STOPPING, Trigger.RANK_ENDED)
         container.order(1, "exit 3")
-        container.wait_heard(Phase.STOPPING, Word.RANK_FAILED)
+        container.wait_heard(Phase.STOPPING, Trigger.RANK_FAILED)
         container.order(0, "exit 0")
-        container.wait_heard(Phase.STOPPING, Word.ALL_ENDED)
+        container.wait_heard(Phase.STOPPING, Trigger.ALL_ENDED)
         container.wait_told(f"ready {container.term.generation}.0")
         container.sidecar.process.send_signal(signal.SIGTERM)
         # It has no handler for the signal that asks for a checkpoint.
@@ -191,13 +191,13 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
         # The kernel reports the end of a process to its tracer first: until then the process stays.
         why_not = trace(training)
         if why_not:
-            stage.excused[Phase.STOPPING, Word.STILL_THERE.value] = (
+            stage.excused[Phase.STOPPING, Trigger.STILL_THERE.value] = (
                 f"no process may trace: {why_not}"
             )
             return
         container.stop()
-        container.wait_heard(Phase.STOPPING, Word.GRACE_OVER)
-        container.wait_heard(Phase.STOPPING, Word.STILL_THERE)
+        container.wait_heard(Phase.STOPPING, Trigger.GRACE_OVER)
+        container.wait_heard(Phase.STOPPING, Trigger.STILL_THERE)
         state = container.sidecar.state()
         assert not state.released
         assert [problem.name for problem in state.problems] == ["ProcessesDoNotEnd"]
@@ -237,7 +237,7 @@ def a_start_is_taken_back(container: Actors) -> bool:
         container.say_what_changes_nothing(Phase.STARTING)
         container.stop(checkpoint=False)
         container.settle()
-    return has_heard(container, Phase.STARTING, Word.CHANGE_UNSAVED)
+    return has_heard(container, Phase.STARTING, Trigger.CHANGE_UNSAVED)
 
 
 def a_rank_ends_before_all_run(container: Actors) -> bool:
@@ -245,10 +245,10 @@ def a_rank_ends_before_all_run(container: Actors) -> bool:
         container.run(2)
         container.wait_told(f"ready {container.term.generation}.0")
         container.order(0, "exit 0")
-        container.wait_heard(Phase.STARTING, Word.RANK_ENDED)
+        container.wait_heard(Phase.STARTING, Trigger.RANK_ENDED)
         container.run(2)
         container.settle()
-    return has_heard(container, Phase.STARTING, Word.CHANGE)
+    return has_heard(container, Phase.STARTING, Trigger.CHANGE)
 
 
 def a_rank_fails_before_all_run(container: Actors) -> bool:
@@ -257,23 +257,23 @@ def a_rank_fails_before_all_run(container: Actors) -> bool:
         container.wait_told(f"ready {container.term.generation}.0")
         container.order(0, "exit 3")
         container.wait_for_phase(Phase.FAILED)
-    return has_heard(container, Phase.STARTING, Word.RANK_FAILED)
+    return has_heard(container, Phase.STARTING, Trigger.RANK_FAILED)
 
 
 # --- in one step ----------------------------------------------------------------------------------
 
 
 def a_start_is_overtaken(stage: Stage) -> None:
-    for manner, word in ((Manner(), Word.STARTED), (Manner(None), Word.START_FAILED)):
+    for manner, trigger in ((Manner(), Trigger.STARTED), (Manner(None), Trigger.START_FAILED)):
         with stage.container(manner) as container:
-            until_done(partial(overtake_a_start, container, word))
+            until_done(partial(overtake_a_start, container, trigger))
 
 
-def overtake_a_start(container: Actors, word: Word) -> bool:
+def overtake_a_start(container: Actors, trigger: Trigger) -> bool:
     # Which of them the SideCar looks at first is left to the kernel.
     container.declare_at_once(run_of(container.newer()), stop_of(container.newer(2)))
     container.settle()
-    return has_heard(container, Phase.STOPPING, word)
+    return has_heard(container, Phase.STOPPING, trigger)
 
 
 def something_is_declared_to_one_that_has_left(stage: Stage) -> None:
@@ -302,8 +302,8 @@ def declare_to_one_that_left(stage: Stage, manner: Manner, phase: Phase) -> bool
 # --- all of them ----------------------------------------------------------------------------------
 
 
-def has_heard(container: Actors, phase: Phase, word: Word) -> bool:
-    return (phase, word.value) in read_pairs(container.sidecar.told())
+def has_heard(container: Actors, phase: Phase, trigger: Trigger) -> bool:
+    return (phase, trigger.value) in read_pairs(container.sidecar.told())
 
 
 def until_done(attempt: Callable[[], bool]) -> None:

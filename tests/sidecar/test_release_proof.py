@@ -10,13 +10,13 @@ from typing import Any
 from dlsidecar.behaviour.events import Gone
 from dlsidecar.linux.spawning import Reaper
 from dlsidecar.processes import starting
-from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.processes.release_proof import ReleaseProof
 from tests.sidecar.clients import live_through
 
 
 class Nothing:
-    """A household without members and a reaper that collects no child."""
+    """A process_tree without members and a reaper that collects no child."""
 
     collected = 0
 
@@ -53,7 +53,7 @@ def make_proof(memory, told):
     nothing: Any = Nothing()
     return ReleaseProof(
         reaper=nothing,
-        household=nothing,
+        process_tree=nothing,
         memory=memory,
         tell=told.append,
         ranks_live=lambda: False,
@@ -112,14 +112,14 @@ def test_a_spare_that_has_ended_unreplaced_is_not_killed_by_number_0(monkeypatch
         nothing,
         outputs=nothing,
         reaper=nothing,
-        nursery=nothing,
+        spare_pool=nothing,
         tell=nothing,
         on_end=nothing,
         look_soon=nothing,
     )
     starter.begin(1)
     rank: Any = Rank
-    trainer = Trainer(rank)
+    trainer = RankProcess(rank)
     starter._hear_warm(trainer, 1, fault="its answers ended")
     assert sent == []
     trainer.pid = 4711

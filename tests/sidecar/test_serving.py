@@ -259,9 +259,9 @@ async def test_each_path_is_at_its_own_door_only(tmp_path):
             "inner": ["/v1/target", "/v1/state", "/healthz", "/metrics"],
             "health": ["/v1/target", "/v1/state", "/v1/progress"],
         }
-        for door, paths in elsewhere.items():
+        for listener, paths in elsewhere.items():
             for path in paths:
-                answer = await getattr(container, door).get(path)
+                answer = await getattr(container, listener).get(path)
                 assert (answer.status, refusal(answer).error) == (404, Refused.NOT_FOUND)
 
 

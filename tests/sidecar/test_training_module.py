@@ -70,7 +70,7 @@ def ask_often(folder, processes):
 
 @pytest.fixture
 def board():
-    made = offering.Board()
+    made = offering.RankAgreement()
     made.renew()
     yield made.variables
     made.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlsidecar.serving.listening import Servers
-from dlsidecar.serving.trust import NamedDoor, job_name
+from dlsidecar.serving.trust import CertificateListener, job_name
 from dlsidecar.settings import Serving
 from dlwire import codec
 from dlwire.messages import Phase, Refusal, Refused
@@ -174,15 +174,15 @@ async def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(pe
 def test_a_request_whose_connection_ends_before_it_is_looked_at_is_no_error_of_the_sidecar(
     people, caplog, monkeypatch
 ):
-    answered, ends = NamedDoor.why_not, []
+    answered, ends = CertificateListener.why_not, []
 
-    def end_first(door, request, *, may_declare):
+    def end_first(listener, request, *, may_declare):
         # As when the peer resets the connection right behind the last byte of its request.
         request.connection.stream.close()
         ends.append(request.uri)
-        return answered(door, request, may_declare=may_declare)
+        return answered(listener, request, may_declare=may_declare)
 
-    monkeypatch.setattr(NamedDoor, "why_not", end_first)
+    monkeypatch.setattr(CertificateListener, "why_not", end_first)
 
     async def story():
         async with networked(people.sidecar) as container:

@@ -15,7 +15,7 @@ import pytest
 from dlsidecar.linux.spawning import Reaper
 from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.warm.budgets import Budget
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 from tests.sidecar.clients import lived
 from tests.sidecar.drivers import find_children, wait_until
 from tests.sidecar.sidecars import TRAINER
@@ -139,8 +139,8 @@ def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive
     driver.stop_all(3)
 
 
-def make_nursery(on_problem):
-    return Nursery(
+def make_spare_pool(on_problem):
+    return SparePool(
         command=[sys.executable, "train.py"],
         preload=["colorsys"],
         environment=os.environ,
@@ -168,7 +168,7 @@ class Room(Budget):
 @lived
 async def test_spares_make_room_for_the_memory_that_the_training_takes():
     told = []
-    spares = make_nursery(lambda name, _: told.append(name))
+    spares = make_spare_pool(lambda name, _: told.append(name))
     spares.budget = room = Room(3)
     spares.review_seconds = 0.01
 
@@ -231,7 +231,7 @@ def test_a_killed_spare_is_replaced(drive, token):
 async def test_the_next_spare_waits_until_the_start_had_its_time():
     """All users wait for a start; imports at the same time would make it slower."""
     ready = asyncio.Event()
-    spares = make_nursery(lambda name, text: pytest.fail(f"{name}: {text}"))
+    spares = make_spare_pool(lambda name, text: pytest.fail(f"{name}: {text}"))
     spares.refill_seconds = 3600.0
     spares.on_change = ready.set
     spares.want(1)

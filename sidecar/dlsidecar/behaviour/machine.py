@@ -75,7 +75,7 @@ from dlsidecar.behaviour.state import (
     Limits,
     Machine,
 )
-from dlsidecar.behaviour.table import TABLE, Verb, Word, draw
+from dlsidecar.behaviour.table import TABLE, Trigger, Verb, draw
 from dlwire.messages import (
     LONGEST_MESSAGE,
     Phase,
@@ -88,7 +88,7 @@ from dlwire.messages import (
     Trial,
 )
 
-__all__ = ["TABLE", "Limits", "Machine", "Reaction", "Verb", "Word", "draw", "react"]
+__all__ = ["TABLE", "Limits", "Machine", "Reaction", "Trigger", "Verb", "draw", "react"]
 
 # --- the table ----------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Reaction(NamedTuple):
     actions: tuple[Action, ...] = ()
     refused: Refused | None = None
     """Why a declaration was not accepted."""
-    word: Word | None = None
+    trigger: Trigger | None = None
     """The meaning of the event; None if it had none, because it was refused, repeated or late."""
 
 
@@ -113,7 +113,7 @@ def react(machine: Machine, event: Event) -> Reaction:
         return _told(machine, event.target)
     if isinstance(event, Interrupted):
         machine = replace(machine, is_interrupted=True)
-        return _step(machine, _word_for_change(machine))
+        return _step(machine, _trigger_for_change(machine))
     if event.attempt != machine.attempt:
         return Reaction(machine)
     return _NEWS[type(event)](machine, event)
@@ -135,7 +135,7 @@ def _told(machine: Machine, target: Target) -> Reaction:
     if not machine.may_start:
         # The training may have been done: the author of this run has not seen its end.
         return Reaction(machine)
-    reaction = _step(machine, _word_for_change(machine))
+    reaction = _step(machine, _trigger_for_change(machine))
     coming = target.processes if isinstance(target, Run) else target.coming
     if machine.released or not coming or machine.is_leaving:
         return reaction
@@ -147,7 +147,7 @@ def _start_again(machine: Machine) -> Reaction:
     """Start the run that waits after a good end, once its author says that it knows of the end."""
     waits = machine.phase is Phase.EXITED and machine.target != machine.run
     if waits and machine.may_start and isinstance(machine.target, Run) and not machine.is_leaving:
-        return _step(machine, Word.RUN)
+        return _step(machine, Trigger.RUN)
     return Reaction(machine)
 
 
@@ -155,37 +155,37 @@ def _try(reaction: Reaction) -> Reaction:
     """Have the training save itself and go on as well, where that is declared and not done."""
     if not reaction.machine.has_trial_to_make:
         return reaction
-    tried = _step(reaction.machine, Word.TRY)
-    actions, word = (*reaction.actions, *tried.actions), reaction.word or tried.word
-    return Reaction(tried.machine, actions, word=word)
+    tried = _step(reaction.machine, Trigger.TRY)
+    actions, trigger = (*reaction.actions, *tried.actions), reaction.trigger or tried.trigger
+    return Reaction(tried.machine, actions, trigger=trigger)
 
 
-def _word_for_change(machine: Machine) -> Word:
+def _trigger_for_change(machine: Machine) -> Trigger:
     """Name the news that the machine shall be something else than it is."""
     target = machine.target
     if not machine.released:
         wants_saving = not isinstance(target, Stop) or target.checkpoint
-        return Word.CHANGE if wants_saving and machine.limits.saves else Word.CHANGE_UNSAVED
+        return Trigger.CHANGE if wants_saving and machine.limits.saves else Trigger.CHANGE_UNSAVED
     if machine.is_leaving:
-        return Word.LEAVE
-    return Word.RUN if isinstance(target, Run) else Word.STOP
+        return Trigger.LEAVE
+    return Trigger.RUN if isinstance(target, Run) else Trigger.STOP
 
 
-def _word_for_gone(machine: Machine) -> Word:
+def _trigger_for_gone(machine: Machine) -> Trigger:
     if machine.has_ended_well:
-        return Word.GONE_WELL_TO_LEAVE if machine.is_leaving else Word.GONE_WELL
+        return Trigger.GONE_WELL_TO_LEAVE if machine.is_leaving else Trigger.GONE_WELL
     if machine.is_leaving:
-        return Word.GONE_TO_LEAVE
+        return Trigger.GONE_TO_LEAVE
     if isinstance(machine.target, Stop):
-        return Word.GONE_TO_STOP
+        return Trigger.GONE_TO_STOP
     if machine.target != machine.run:
-        return Word.GONE_TO_RUN
-    return Word.GONE_WELL if machine.failure is None else Word.GONE_BADLY
+        return Trigger.GONE_TO_RUN
+    return Trigger.GONE_WELL if machine.failure is None else Trigger.GONE_BADLY
 
 
-def _step(machine: Machine, word: Word) -> Reaction:
-    """Look the word up, and turn the verbs of its row into actions."""
-    row = TABLE[machine.phase].get(word)
+def _step(machine: Machine, trigger: Trigger) -> Reaction:
+    """Look the trigger up, and turn the verbs of its row into actions."""
+    row = TABLE[machine.phase].get(trigger)
     if row is None:
         return Reaction(machine)
     machine = replace(machine, phase=row.phase)
@@ -193,7 +193,7 @@ def _step(machine: Machine, word: Word) -> Reaction:
     for verb in row.verbs:
         machine, more = _VERBS[verb](machine)
         actions += more
-    return Reaction(machine, actions, word=word)
+    return Reaction(machine, actions, trigger=trigger)
 
 
 # --- what the verbs do --------------------------------------------------------------------
@@ -259,20 +259,20 @@ _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] =
 }
 
 # --- what the news says -------------------------------------------------------------------
-# Each function notes what is new, and names it in a word for the table.
+# Each function notes what is new, and names it in a trigger for the table.
 
 
 def _started(machine: Machine, _: Started) -> Reaction:
     if machine.phase is Phase.STARTING:
         # Until here it told how the work of the former attempt was saved.
         machine = replace(machine, saving=Saving.NONE)
-    return _try(_step(machine, Word.STARTED))
+    return _try(_step(machine, Trigger.STARTED))
 
 
 def _start_failed(machine: Machine, event: StartFailed) -> Reaction:
     if machine.phase is Phase.STARTING:
         machine = replace(machine, failure=event.problem)
-    return _step(machine, Word.START_FAILED)
+    return _step(machine, Trigger.START_FAILED)
 
 
 def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
@@ -292,8 +292,8 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
         # A process that ends in Stopping was terminated, or follows a failure.
         is_finished = machine.phase in _UNTOUCHED and all(end.is_well for end in machine.ended)
         machine = replace(machine, is_finished=is_finished)
-        return _step(machine, Word.ALL_ENDED)
-    return _step(machine, Word.RANK_ENDED if event.is_well else Word.RANK_FAILED)
+        return _step(machine, Trigger.ALL_ENDED)
+    return _step(machine, Trigger.RANK_ENDED if event.is_well else Trigger.RANK_FAILED)
 
 
 _UNTOUCHED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.CHECKPOINTING})
@@ -315,14 +315,14 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     # A checkpoint that is confirmed while the grace runs is one nevertheless.
     if not machine.released and machine.saving is not Saving.NONE:
         machine = replace(machine, saving=Saving.CONFIRMED, saving_problem=None)
-    return _try(_step(_end_trial(machine, Saving.CONFIRMED), Word.SAVED))
+    return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
 
 
 def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=event.problem)
     why = event.problem.message
-    return _try(_step(_end_trial(machine, Saving.FAILED, why), Word.NOT_SAVED))
+    return _try(_step(_end_trial(machine, Saving.FAILED, why), Trigger.NOT_SAVED))
 
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
@@ -332,7 +332,7 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
         machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
     machine = _end_trial(machine, Saving.TIMED_OUT, why)
-    return _try(_step(machine, Word.SAVING_TIMED_OUT))
+    return _try(_step(machine, Trigger.SAVING_TIMED_OUT))
 
 
 def _end_trial(machine: Machine, saving: Saving, why: str = "") -> Machine:
@@ -345,13 +345,13 @@ def _end_trial(machine: Machine, saving: Saving, why: str = "") -> Machine:
 
 
 def _grace_over(machine: Machine, _: GraceOver) -> Reaction:
-    return _step(machine, Word.GRACE_OVER)
+    return _step(machine, Trigger.GRACE_OVER)
 
 
 def _still_there(machine: Machine, _: StillThere) -> Reaction:
     if machine.phase is Phase.STOPPING:
         machine = replace(machine, is_stuck=True)
-    return _step(machine, Word.STILL_THERE)
+    return _step(machine, Trigger.STILL_THERE)
 
 
 def _lingering(machine: Machine, event: Lingering) -> Reaction:
@@ -367,7 +367,7 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
     if machine.trial.ended:
         machine = _end_trial(machine, Saving.FAILED, UNCONFIRMED.message)
-    return _step(machine, _word_for_gone(machine))
+    return _step(machine, _trigger_for_gone(machine))
 
 
 _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {

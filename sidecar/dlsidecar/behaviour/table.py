@@ -1,4 +1,4 @@
-"""The table of the SideCar's behaviour: what follows in which phase from which word."""
+"""The table of the SideCar's behaviour: what follows in which phase from which trigger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlwire.messages import (
 )
 
 
-class Word(Enum):
+class Trigger(Enum):
     """Everything that can happen, told apart as far as it makes a difference."""
 
     RUN = "a command to run"
@@ -65,72 +65,72 @@ _END = Row(Phase.STOPPING, (Verb.END,))
 _KILL = Row(Phase.STOPPING, (Verb.KILL,))
 
 
-def _quiet(phase: Phase) -> Mapping[Word, Row]:
+def _quiet(phase: Phase) -> Mapping[Trigger, Row]:
     """Make the rows of a phase in which nothing lives; how it went last is not forgotten."""
     stopped = Phase.STOPPED if phase is Phase.READY else phase
     return {
-        Word.RUN: _START,
-        Word.STOP: Row(stopped),
-        Word.LEAVE: Row(stopped, (Verb.LEAVE,)),
+        Trigger.RUN: _START,
+        Trigger.STOP: Row(stopped),
+        Trigger.LEAVE: Row(stopped, (Verb.LEAVE,)),
     }
 
 
-TABLE: Mapping[Phase, Mapping[Word, Row]] = MappingProxyType(
+TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
     {
         Phase.READY: _quiet(Phase.READY),
         Phase.STARTING: {
-            Word.STARTED: Row(Phase.RUNNING),
-            Word.START_FAILED: _END,
-            Word.RANK_ENDED: Row(Phase.STARTING),
-            Word.RANK_FAILED: _END,
+            Trigger.STARTED: Row(Phase.RUNNING),
+            Trigger.START_FAILED: _END,
+            Trigger.RANK_ENDED: Row(Phase.STARTING),
+            Trigger.RANK_FAILED: _END,
             # No supervisor tells of the last end before the start; should one do so, what was left
             # behind has to go, too, before anything can be proven.
-            Word.ALL_ENDED: _END,
+            Trigger.ALL_ENDED: _END,
             # There is nothing yet that would be worth a checkpoint.
-            Word.CHANGE: _END,
-            Word.CHANGE_UNSAVED: _END,
+            Trigger.CHANGE: _END,
+            Trigger.CHANGE_UNSAVED: _END,
         },
         Phase.RUNNING: {
-            Word.RANK_ENDED: Row(Phase.RUNNING),
+            Trigger.RANK_ENDED: Row(Phase.RUNNING),
             # The others would wait for it for ever, and a checkpoint may need it.
-            Word.RANK_FAILED: _END,
-            Word.ALL_ENDED: _END,
-            Word.TRY: Row(Phase.RUNNING, (Verb.TRY,)),
-            Word.SAVED: Row(Phase.RUNNING),
-            Word.NOT_SAVED: Row(Phase.RUNNING),
-            Word.SAVING_TIMED_OUT: Row(Phase.RUNNING, (Verb.GIVE_UP,)),
-            Word.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
-            Word.CHANGE_UNSAVED: _END,
+            Trigger.RANK_FAILED: _END,
+            Trigger.ALL_ENDED: _END,
+            Trigger.TRY: Row(Phase.RUNNING, (Verb.TRY,)),
+            Trigger.SAVED: Row(Phase.RUNNING),
+            Trigger.NOT_SAVED: Row(Phase.RUNNING),
+            Trigger.SAVING_TIMED_OUT: Row(Phase.RUNNING, (Verb.GIVE_UP,)),
+            Trigger.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
+            Trigger.CHANGE_UNSAVED: _END,
         },
         Phase.CHECKPOINTING: {
-            Word.RANK_ENDED: Row(Phase.CHECKPOINTING),
-            Word.RANK_FAILED: _END,
-            Word.ALL_ENDED: _END,
-            Word.SAVED: _END,
-            Word.NOT_SAVED: _END,
-            Word.SAVING_TIMED_OUT: _END,
+            Trigger.RANK_ENDED: Row(Phase.CHECKPOINTING),
+            Trigger.RANK_FAILED: _END,
+            Trigger.ALL_ENDED: _END,
+            Trigger.SAVED: _END,
+            Trigger.NOT_SAVED: _END,
+            Trigger.SAVING_TIMED_OUT: _END,
             # The checkpoint is needed for the newer one just as well.
-            Word.CHANGE: Row(Phase.CHECKPOINTING),
-            Word.CHANGE_UNSAVED: _END,
+            Trigger.CHANGE: Row(Phase.CHECKPOINTING),
+            Trigger.CHANGE_UNSAVED: _END,
         },
         Phase.STOPPING: {
-            Word.STARTED: Row(Phase.STOPPING),
-            Word.START_FAILED: Row(Phase.STOPPING),
-            Word.RANK_ENDED: Row(Phase.STOPPING),
-            Word.RANK_FAILED: Row(Phase.STOPPING),
-            Word.ALL_ENDED: Row(Phase.STOPPING),
-            Word.SAVED: Row(Phase.STOPPING),
-            Word.NOT_SAVED: Row(Phase.STOPPING),
-            Word.CHANGE: Row(Phase.STOPPING),
-            Word.CHANGE_UNSAVED: Row(Phase.STOPPING),
-            Word.GRACE_OVER: _KILL,
-            Word.STILL_THERE: _KILL,
-            Word.GONE_TO_RUN: _START,
-            Word.GONE_TO_STOP: Row(Phase.STOPPED),
-            Word.GONE_TO_LEAVE: Row(Phase.STOPPED, (Verb.LEAVE,)),
-            Word.GONE_WELL: Row(Phase.EXITED),
-            Word.GONE_WELL_TO_LEAVE: Row(Phase.EXITED, (Verb.LEAVE,)),
-            Word.GONE_BADLY: Row(Phase.FAILED),
+            Trigger.STARTED: Row(Phase.STOPPING),
+            Trigger.START_FAILED: Row(Phase.STOPPING),
+            Trigger.RANK_ENDED: Row(Phase.STOPPING),
+            Trigger.RANK_FAILED: Row(Phase.STOPPING),
+            Trigger.ALL_ENDED: Row(Phase.STOPPING),
+            Trigger.SAVED: Row(Phase.STOPPING),
+            Trigger.NOT_SAVED: Row(Phase.STOPPING),
+            Trigger.CHANGE: Row(Phase.STOPPING),
+            Trigger.CHANGE_UNSAVED: Row(Phase.STOPPING),
+            Trigger.GRACE_OVER: _KILL,
+            Trigger.STILL_THERE: _KILL,
+            Trigger.GONE_TO_RUN: _START,
+            Trigger.GONE_TO_STOP: Row(Phase.STOPPED),
+            Trigger.GONE_TO_LEAVE: Row(Phase.STOPPED, (Verb.LEAVE,)),
+            Trigger.GONE_WELL: Row(Phase.EXITED),
+            Trigger.GONE_WELL_TO_LEAVE: Row(Phase.EXITED, (Verb.LEAVE,)),
+            Trigger.GONE_BADLY: Row(Phase.FAILED),
         },
         Phase.STOPPED: _quiet(Phase.STOPPED),
         Phase.EXITED: _quiet(Phase.EXITED),
@@ -145,9 +145,9 @@ def draw() -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {Phase.READY.value}"]
     for phase, rows in TABLE.items():
         arrows: dict[Row, list[str]] = {}
-        for word, row in rows.items():
+        for trigger, row in rows.items():
             if row.phase is not phase or row.verbs:
-                arrows.setdefault(row, []).append(word.value)
+                arrows.setdefault(row, []).append(trigger.value)
         for row, words in arrows.items():
             done = "".join(f" / {verb.value}" for verb in row.verbs)
             lines.append(f"    {phase.value} --> {row.phase.value}: {', '.join(words)}{done}")

@@ -1,7 +1,7 @@
 """
 Seeing from its files that a checkpoint is complete.
 
-:mod:`dlsidecar.checkpoints.inspecting` looks, from a scout's thread, since the files may lie on a server that
+:mod:`dlsidecar.checkpoints.inspecting` looks, from a file thread, since the files may lie on a server that
 does not answer. Here is decided what follows from a look: a checkpoint is complete when nothing is
 lacking in it, no process of the job has a file of it open for writing, and either a sign of its
 framework says so or nothing has changed for long enough. How long that is follows from what the
@@ -26,7 +26,7 @@ from dlsidecar.checkpoints.recognizing.shapes import (
     shape_of,
 )
 from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise
-from dlsidecar.observing.file_threads import Scout, rest_after
+from dlsidecar.observing.file_threads import FileThread, rest_after
 from dlsidecar.settings import Saving
 
 TOO_LARGE = "CheckpointPathTooLarge"
@@ -47,7 +47,7 @@ class Watch:
 
     members: Callable[[], Iterable[int]]
     """The processes of the job."""
-    scout: Scout | None = None
+    file_thread: FileThread | None = None
     """None where no file confirms."""
     world: int = 1
     """How many processes the whole job has."""
@@ -125,7 +125,7 @@ class FileWatch:
         # The existing files have to be known before the training is asked to save itself.
         self._look()
 
-    def look_a_last_time(self, hear: Callable[[str], None], *, ended_well: bool) -> None:
+    def inspect_finally(self, hear: Callable[[str], None], *, ended_well: bool) -> None:
         """Report what is missing now that all processes have ended, because no file will change again."""
         self._end, self._ended_well = hear, ended_well
         if not self.is_securing:
@@ -148,18 +148,18 @@ class FileWatch:
         """Have a look taken; while the last one is out, try again."""
         if self.is_securing:
             return
-        scout = self._watch.scout
-        assert scout is not None
+        file_thread = self._watch.file_thread
+        assert file_thread is not None
         is_last = self._end is not None
-        # The inspector changes in the scout's thread alone, and one look
+        # The inspector changes in the file thread alone, and one look
         # is out at a time: no lock.
         look = self._choose_look(is_last=is_last)
-        if not scout.send(look, partial(self._see, is_last=is_last)) and scout.is_lost:
-            seconds = scout.patience_seconds
+        if not file_thread.send(look, partial(self._see, is_last=is_last)) and file_thread.is_lost:
+            seconds = file_thread.patience_seconds
             self._watch.on_problem(
                 SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
             )
-        # Also where the scout was not sent, and for a look that raises and brings nothing back:
+        # Also where the file thread was not sent, and for a look that raises and brings nothing back:
         # only this timer tries again.
         self._rest(0.0)
 
@@ -167,10 +167,10 @@ class FileWatch:
         inspector, asked_ns = self._inspector, self._asked_ns
         waited = self._loop.time() - self._begun if self._begun is not None else 0.0
         if is_last or waited > self.doubt_seconds:
-            return inspector.look_trusting_no_clock
+            return inspector.inspect_without_clock
         if asked_ns is not None:
-            return partial(inspector.look_after_request, asked_ns)
-        return inspector.look
+            return partial(inspector.inspect_after_request, asked_ns)
+        return inspector.inspect
 
     def _rest(self, took_seconds: float) -> None:
         if self._timer is not None:

@@ -1,7 +1,7 @@
 """
 Copying a checkpoint, which gets its name when the copy is whole.
 
-Used between the memory and the disk (:mod:`dlsidecar.checkpoints.memory.cache`), from a scout's thread. A copy is made under a
+Used between the memory and the disk (:mod:`dlsidecar.checkpoints.memory.cache`), from a file thread. A copy is made under a
 name that no framework and no sign takes for a checkpoint, synced, and renamed. It has the times of the
 original, because their order says which checkpoint is the latest, and which of its files was written last.
 """

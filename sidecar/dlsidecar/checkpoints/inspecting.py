@@ -1,7 +1,7 @@
 """
 Looking at the checkpoints of a job for one request: which are new, and what each of them lacks.
 
-Everything here reads files and so runs in a scout's thread. :mod:`dlsidecar.checkpoints.confirming` answers the
+Everything here reads files and so runs in a file thread. :mod:`dlsidecar.checkpoints.confirming` answers the
 questions for the kernel and the clock: which processes write there, and for how long nothing has changed.
 """
 
@@ -83,7 +83,7 @@ class Inspector:
         self._tails: dict[str, bytes] = {}
         self._findings: dict[tuple[str, Mark], Finding] = {}
 
-    def look(self) -> Look:
+    def inspect(self) -> Look:
         """Take a look; the first is what the later ones are held against."""
         now = take_snapshot(self._saving.path)
         if self._before is None:
@@ -92,7 +92,7 @@ class Inspector:
             return Look(now, before=resolve(self._saving, (), now.files).group(now.files))
         return self._compare(now, self._before)
 
-    def look_after_request(self, asked_ns: int) -> Look:
+    def inspect_after_request(self, asked_ns: int) -> Look:
         """
         Take the first look after the request, and count as old what was written before it.
 
@@ -106,10 +106,10 @@ class Inspector:
         self._before = replace(self._first, files={**self._first.files, **early})
         return self._compare(now, self._before)
 
-    def look_trusting_no_clock(self) -> Look:
+    def inspect_without_clock(self) -> Look:
         """Compare with the first look alone: the server of the files may have a clock that is late."""
         self._before = self._first
-        return self.look()
+        return self.inspect()
 
     def _compare(self, now: Snapshot, before: Snapshot) -> Look:
         news = {

@@ -188,13 +188,13 @@ class Request:
         killed = self._find_killed()
         if self._files is not None:
             is_well = all(end is not None and end.code == 0 for end in ends)
-            self._look_a_last_time(self._files, killed or "", is_well=is_well)
+            self._inspect_finally(self._files, killed or "", is_well=is_well)
             return
         if killed is not None:
             self._fail(killed)
         elif self._saving.confirm is Confirmation.LOG:
             self.is_settling = True
-            self._settle(self._loop.time() + self.settling_seconds)
+            self._await_output(self._loop.time() + self.settling_seconds)
         elif not self._saving.command:
             self._finish("")
 
@@ -206,7 +206,7 @@ class Request:
             return None
         return f"a process that was asked for a checkpoint ended by {killed}"
 
-    def _settle(self, limit: float) -> None:
+    def _await_output(self, limit: float) -> None:
         """Wait until all that was said has been read; a line that confirms ends this at once."""
         # Asked again and again, because neither the matcher nor a slow file
         # says when it has caught up.
@@ -215,14 +215,14 @@ class Request:
         elif self._loop.time() > limit:
             self._fail(UNREAD.format(self.settling_seconds))
         else:
-            self._timer = self._loop.call_later(self.period_seconds / 10, self._settle, limit)
+            self._timer = self._loop.call_later(self.period_seconds / 10, self._await_output, limit)
 
-    def _look_a_last_time(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
+    def _inspect_finally(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
         """Look at the files once more: all processes have ended, so no file will change again."""
         if self.is_settling:
             return
         self.is_settling = True
-        self._limit_last_look(files)
+        self._limit_final_inspection(files)
 
         def hear(lack: str) -> None:
             if lack:
@@ -230,13 +230,13 @@ class Request:
             else:
                 self._finish("")
 
-        files.look_a_last_time(hear, ended_well=is_well)
+        files.inspect_finally(hear, ended_well=is_well)
 
-    def _limit_last_look(self, files: FileWatch) -> None:
+    def _limit_final_inspection(self, files: FileWatch) -> None:
         def end() -> None:
             # A copy from memory to the disk has a limit of its own. Where it fails, another look follows.
             if files.is_securing:
-                self._limit_last_look(files)
+                self._limit_final_inspection(files)
             else:
                 self._fail(UNCONFIRMED)
 

@@ -1,8 +1,8 @@
 """
 The checkpoints of a job over its starts: looked at before each, and remembered after each.
 
-:mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the files, from a scout's thread.
-A file system that does not answer holds up a start for a few seconds and no longer. With checkpoints in memory the clerk
+:mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the files, from a file thread.
+A file system that does not answer holds up a start for a few seconds and no longer. With checkpoints in memory the ledger_thread
 also copies them (:mod:`dlsidecar.checkpoints.memory.writing_out`), and a start waits for the latest one as long as a request would.
 """
 
@@ -16,7 +16,7 @@ from typing import Callable
 from dlsidecar.checkpoints.checkpoint_files import Mark
 from dlsidecar.checkpoints.confirming import SILENT, Watch
 from dlsidecar.checkpoints.ledger import Ledger, write_ledger
-from dlsidecar.checkpoints.memory.cache import Memory, Prepared
+from dlsidecar.checkpoints.memory.cache import MemoryCache, Prepared
 from dlsidecar.checkpoints.memory.writing_out import Writer
 from dlsidecar.checkpoints.vetting import (
     NOT_TRUSTED,
@@ -27,7 +27,7 @@ from dlsidecar.checkpoints.vetting import (
     vet,
 )
 from dlsidecar.checkpoints.visiting import Visit
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 from dlsidecar.settings import Confirmation, Saving
 from dlwire.messages import Run
 
@@ -43,10 +43,12 @@ class CheckpointStore:
     def __init__(self, saving: Saving, read_free: Callable[[], int] = lambda: -1) -> None:
         """``read_free`` returns how much memory is free for checkpoints; -1 where that is not known."""
         self._saving = saving
-        self._scout = Scout("checkpoint") if saving.confirm is Confirmation.FILE else None
+        self._file_thread = (
+            FileThread("checkpoint") if saving.confirm is Confirmation.FILE else None
+        )
         # One thread, so that notes after a stop are written before the next start reads them.
-        self._clerk = Scout("ledger") if saving.path else None
-        self._memory = Memory(saving, read_free) if saving.memory_path else None
+        self._ledger_thread = FileThread("ledger") if saving.path else None
+        self._memory = MemoryCache(saving, read_free) if saving.memory_path else None
         self._writer = self._make_writer()
         self._is_in_memory = False
         self._verdict = Verdict()
@@ -57,9 +59,11 @@ class CheckpointStore:
         self.on_relief: Callable[[str], None] = lambda _name: None
 
     def _make_writer(self) -> Writer | None:
-        if self._memory is None or self._clerk is None:
+        if self._memory is None or self._ledger_thread is None:
             return None
-        return Writer(self._memory, self._clerk, patience_seconds=self._saving.timeout_seconds)
+        return Writer(
+            self._memory, self._ledger_thread, patience_seconds=self._saving.timeout_seconds
+        )
 
     @property
     def saving(self) -> Saving:
@@ -88,19 +92,19 @@ class CheckpointStore:
             self._writer.stop()
         if self._visit is not None:
             self._visit.cancel()
-        if self._clerk is None:
+        if self._ledger_thread is None:
             hear()
         else:
-            self._visit = Visit(self._clerk, self._prepare, partial(self._hear, hear))
+            self._visit = Visit(self._ledger_thread, self._prepare, partial(self._hear, hear))
             self._visit.begin(self._patience_seconds)
 
     @property
     def _patience_seconds(self) -> float:
-        patience = Scout.patience_seconds
+        patience = FileThread.patience_seconds
         return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
 
     def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
-        """Look at the checkpoints, by the clerk."""
+        """Look at the checkpoints, by the ledger_thread."""
         if self._memory is None or not self._leads:
             return Prepared(vet(self._saving, leads=self._leads, wanted=wanted))
         return self._memory.prepare(is_alone=self._is_alone, wanted=wanted)
@@ -133,7 +137,7 @@ class CheckpointStore:
     def make_watch(self, members: Callable[[], Iterable[int]]) -> Watch:
         return Watch(
             members=members,
-            scout=self._scout,
+            file_thread=self._file_thread,
             world=self._world,
             known=self._verdict.ledger.shape,
             confirmed=self._verdict.ledger.pending,
@@ -167,8 +171,8 @@ class CheckpointStore:
     def _note(self, ledger: Ledger) -> None:
         # Also a trial confirms, after which the next request comes without a start and so without a look at the file.
         self._verdict = replace(self._verdict, ledger=ledger)
-        if self._leads and self._clerk is not None:
-            self._clerk.post(partial(write_ledger, self._saving, ledger))
+        if self._leads and self._ledger_thread is not None:
+            self._ledger_thread.post(partial(write_ledger, self._saving, ledger))
 
     def close(self) -> None:
         if self._visit is not None:
@@ -177,6 +181,6 @@ class CheckpointStore:
             self._writer.stop()
         if self._memory is not None:
             self._memory.close()
-        for scout in (self._scout, self._clerk):
-            if scout is not None:
-                scout.close()
+        for file_thread in (self._file_thread, self._ledger_thread):
+            if file_thread is not None:
+                file_thread.close()

@@ -1,5 +1,5 @@
 """
-One look of the clerk that a start waits for, and for no longer than it may.
+One look of the ledger_thread that a start waits for, and for no longer than it may.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 from typing import Callable
 
 from dlsidecar.checkpoints.memory.cache import Prepared
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 
 RETRY_SECONDS = 0.01
 
@@ -18,12 +18,12 @@ class Visit:
 
     def __init__(
         self,
-        clerk: Scout,
+        ledger_thread: FileThread,
         look: Callable[[Callable[[], bool]], Prepared],
         hear: Callable[[Prepared | None], None],
     ) -> None:
         """``look`` is given whether it is still wanted: a late one must not touch the files of the training."""
-        self._clerk = clerk
+        self._ledger_thread = ledger_thread
         self._look = look
         self._hear = hear
         self._loop = asyncio.get_running_loop()
@@ -40,11 +40,11 @@ class Visit:
             self._timer.cancel()
 
     def _send(self, limit: float) -> None:
-        """Send the clerk; while he is out for an earlier start, try again."""
+        """Send the ledger_thread; while he is out for an earlier start, try again."""
         left = max(limit - self._loop.time(), 0.0)
-        # The clerk asks in its thread whether the look is still wanted; the event loop changes
+        # The ledger_thread asks in its thread whether the look is still wanted; the event loop changes
         # that once, from yes to no.
-        is_sent = self._clerk.send(
+        is_sent = self._ledger_thread.send(
             lambda: self._look(lambda: not self._is_over), lambda found, _: self._end(found)
         )
         if is_sent or not left:
@@ -56,7 +56,7 @@ class Visit:
 
     def _end(self, found: Prepared | None) -> None:
         if not self._is_over:
-            # Over before `hear`, which starts the training: a clerk that is still
+            # Over before `hear`, which starts the training: a ledger_thread that is still
             # out is not wanted any more.
             self.cancel()
             self._hear(found)

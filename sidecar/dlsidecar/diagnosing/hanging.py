@@ -36,7 +36,7 @@ class Hang:
         self._told = ""
         """How far the training was at the report."""
 
-    def look(self, idle_seconds: float, limit: float, what: str) -> None:
+    def update(self, idle_seconds: float, limit: float, what: str) -> None:
         """Tell, where the limit is passed; ``what`` says how far the training is."""
         if not 0 < limit <= idle_seconds:
             self.end()
@@ -46,21 +46,24 @@ class Hang:
             # Noted at once, because the observer may look again before the report is made.
             self._told = what
             living = [one for one in self._processes() if one.pid and one.is_running]
-            before = {one.pid: stacks.see(one.pid) for one in living}
+            before = {one.pid: stacks.sample(one.pid) for one in living}
             # None of them is collected yet, since that happens on this loop, so that its number is
             # still its own when it gets the signal.
-            asked = sum(stacks.ask(one.pid) for one in living)
+            asked = sum(stacks.request(one.pid) for one in living)
             message = f"nothing has moved for {idle_seconds:.0f} s ({what})"
 
-            def tell() -> None:
+            def report() -> None:
                 said = (
-                    (one.rank, stacks.tell(before[one.pid], stacks.see(one.pid), BETWEEN_SECONDS))
+                    (
+                        one.rank,
+                        stacks.describe(before[one.pid], stacks.sample(one.pid), BETWEEN_SECONDS),
+                    )
                     for one in living
                 )
                 where = f"; {asked} of {len(living)} ranks wrote their stacks into the log"
                 self._complain("TrainingHangs", f"{message}: {stacks.group(said)}{where}")
 
-            self._timer = self._loop.call_later(BETWEEN_SECONDS, tell)
+            self._timer = self._loop.call_later(BETWEEN_SECONDS, report)
 
     def end(self) -> None:
         """It moves, or nothing runs any more."""

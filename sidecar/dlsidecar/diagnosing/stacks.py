@@ -30,7 +30,7 @@ LONGEST = 1200
 
 
 @dataclass(frozen=True)
-class Sight:
+class ProcessSample:
     """The kernel's view of a process at one moment."""
 
     state: str
@@ -41,12 +41,12 @@ class Sight:
     """How much all its threads have computed so far."""
 
 
-def see(pid: int) -> Sight | None:
+def sample(pid: int) -> ProcessSample | None:
     """Return what is to be seen of a process, or None if it is gone."""
     try:
         text = read_file(f"{PROC}/{pid}/stat")
         fields = text[text.rindex(b")") + 2 :].split()
-        return Sight(
+        return ProcessSample(
             state=fields[0].decode("ascii"),
             waits_for=_read_wait(pid),
             threads=int(fields[17]),
@@ -64,7 +64,7 @@ def _read_wait(pid: int) -> str:
     return "" if name == "0" else name
 
 
-def ask(pid: int) -> bool:
+def request(pid: int) -> bool:
     """Have a process print its stacks if it agreed to; return whether it did."""
     try:
         status = read_file(f"{PROC}/{pid}/status").decode("ascii", "replace")
@@ -75,7 +75,7 @@ def ask(pid: int) -> bool:
     return bool(is_handled) and send(pid, SIGNAL)
 
 
-def tell(before: Sight | None, after: Sight | None, seconds: float) -> str:
+def describe(before: ProcessSample | None, after: ProcessSample | None, seconds: float) -> str:
     """Say in a few words what a process did in between."""
     if before is None or after is None:
         return "is gone"

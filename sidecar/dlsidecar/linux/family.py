@@ -134,7 +134,7 @@ def read_environment(pid: int) -> list[bytes]:
         return []
 
 
-class Household:
+class ProcessTree:
     """
     All processes of the job, as seen from the SideCar that started them.
 

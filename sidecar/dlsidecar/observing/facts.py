@@ -18,7 +18,7 @@ from dlsidecar.contract import Changed
 from dlsidecar.diagnosing.hanging import Hang
 from dlsidecar.observing import progress
 from dlsidecar.observing.gpus import nvml as gpus
-from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus.gpu_thread import GpuThread, Reading
 from dlsidecar.observing.problems import Problems
 from dlsidecar.observing.shortages import ShortageWatch
 from dlsidecar.settings import Settings
@@ -72,11 +72,11 @@ class Observer:
     unmatched_seconds = 30.0
     """The time without a matching line after which the expression for the progress may be wrong."""
 
-    def __init__(self, settings: Settings, *, changed: Changed, gauges: Gauges) -> None:
+    def __init__(self, settings: Settings, *, changed: Changed, gpu_thread: GpuThread) -> None:
         training = settings.training
         self._settings = settings
         self._changed = changed
-        self._gauges = gauges
+        self._gpu_thread = gpu_thread
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
         self._meter = progress.Meter(stall_seconds=training.stall_seconds)
@@ -136,7 +136,7 @@ class Observer:
         self._hang.end()
         self.reported.solve("TrainingStalled")
         # It may be why the training ended.
-        self._shortages.look()
+        self._shortages.update()
 
     def take_groups(self, groups: dict[str, str], *, is_late: bool = False) -> None:
         """Take what the regular expression found in a line; a late one is of the start before."""
@@ -166,10 +166,10 @@ class Observer:
     def begin(self) -> None:
         # Armed before the look, so that a look that raises does not end the series.
         self._timer = self._loop.call_later(self._settings.poll_seconds, self.begin)
-        self.look()
-        self._gauges.ask(self.see_gpus)
+        self.poll()
+        self._gpu_thread.ask(self.see_gpus)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look at everything that does not come by itself."""
         now = self.progress()
         if now.stalled:
@@ -182,16 +182,16 @@ class Observer:
             self.reported.solve("TrainingStalled")
         if self._unmatched and now.idle_seconds > self.unmatched_seconds:
             self._complain_of_unmatched()
-        self._look_for_hang(now)
+        self._update_hang(now)
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
         self._tell("spares", self.warmth().ready)
-        self._shortages.look()
+        self._shortages.update()
 
-    def _look_for_hang(self, now: Progress) -> None:
+    def _update_hang(self, now: Progress) -> None:
         pauses = self._meter.pauses
         what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
         limit = pauses.limit(self._settings.training.stall_seconds)
-        self._hang.look(now.idle_seconds, limit, what)
+        self._hang.update(now.idle_seconds, limit, what)
 
     def _tell(self, what: str, news: object) -> None:
         """Say that there is something new, if there is."""
@@ -202,15 +202,17 @@ class Observer:
     def see_gpus(self, reading: Reading) -> None:
         """Take what NVML has told, also where another part has asked."""
         if reading is None:
-            seconds = self._gauges.patience_seconds
+            seconds = self._gpu_thread.patience_seconds
             self.reported.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
             return
         self.reported.solve("GPUsDoNotAnswer")
-        self._gpus = self._gauges.bases.mark_strangers(reading, self.held())
+        self._gpus = self._gpu_thread.bases.mark_strangers(reading, self.held())
         strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))
-        _report_gpus(self.reported, reading, self._gauges, expected=self._settings.expected_gpus)
+        _report_gpus(
+            self.reported, reading, self._gpu_thread, expected=self._settings.expected_gpus
+        )
 
     def close(self) -> None:
         if self._timer is not None:
@@ -219,7 +221,7 @@ class Observer:
 
 
 def _report_gpus(
-    problems: Problems, reading: Sequence[Gpu], gauges: Gauges, *, expected: bool
+    problems: Problems, reading: Sequence[Gpu], gpu_thread: GpuThread, *, expected: bool
 ) -> None:
     """Report GPUs that have vanished, and that none is visible where one is expected."""
     lost = gpus.find_lost(reading, [str(one.index) for one in reading])
@@ -229,8 +231,8 @@ def _report_gpus(
         problems.solve("GPUsVanished")
     if not expected:
         return
-    if reading or (gauges.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
+    if reading or (gpu_thread.missing and any(Path("/dev").glob("nvidia[0-9]*"))):
         problems.solve("GPUsNotVisible")
     else:
-        why = gauges.missing or "NVML counts none"
+        why = gpu_thread.missing or "NVML counts none"
         problems.complain("GPUsNotVisible", f"no GPU is to be seen in this container: {why}")

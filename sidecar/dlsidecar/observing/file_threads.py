@@ -1,10 +1,10 @@
 """
-Looking at files from a thread of its own, because a file system may never answer.
+Threads that read files, because a file system may never answer.
 
 A file server that does not respond blocks every program that reads from it, for minutes or for
-ever. So a thread, the scout, does the reading, and the caller gets the result when it is ready. A
-scout that hangs is left alone (it ends with the process), and gets no further work. Each place has
-a scout of its own, so that no place waits for another.
+ever. So a thread does the reading, and the caller gets the result when it is ready. A thread that
+hangs gets no further work, and ends with the process. Each path has a thread of its own, so that no
+path waits for another.
 """
 
 from __future__ import annotations
@@ -22,107 +22,106 @@ REST_FACTOR = 4.0
 LONGEST_REST_SECONDS = 5.0
 
 T = TypeVar("T")
-Errand = Optional[Callable[[], None]]
+Task = Optional[Callable[[], None]]
 """None ends the thread."""
 
 
-class Scout:
-    """One who looks, and can do one thing at a time."""
+class FileThread:
+    """A thread that runs one task at a time."""
 
     patience_seconds = 5.0
-    """A scout that has been away for this time counts as lost."""
+    """A task that has run for this time counts as lost."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._errands: SimpleQueue[Errand] = SimpleQueue()
-        self._out_since: float | None = None
+        self._tasks: SimpleQueue[Task] = SimpleQueue()
+        self._busy_since: float | None = None
         self._is_overdue = False
-        """Whether it was waited for in vain, and is not back yet."""
-        self._thread = threading.Thread(target=self._work, name=f"scout-{name}", daemon=True)
+        """True from a :meth:`run` that timed out until the thread answers again."""
+        self._thread = threading.Thread(target=self._work, name=f"file-{name}", daemon=True)
         self._thread.start()
 
     # --- on the loop ------------------------------------------------------------------------
 
     def send(self, look: Callable[[], T], hear: Callable[[T, float], None]) -> bool:
         """
-        Have it look, and call back with what it found and how long that took.
+        Run ``look`` on the thread, and call ``hear`` with its result and the seconds that it took.
 
-        Returns whether it could be sent: it could not while it is still out.
+        Returns False while the thread is busy, and then does nothing.
         """
-        if self._out_since is not None:
+        if self._busy_since is not None:
             return False
-        began = self._out_since = self._loop.time()
+        began = self._busy_since = self._loop.time()
 
-        def come_back(found: T) -> None:
-            # Back first, because `hear` may send it out again at once.
-            self._return()
+        def finish(found: T) -> None:
+            # First, because `hear` may send the next task at once.
+            self._become_idle()
             hear(found, self._loop.time() - began)
 
-        self._errands.put(lambda: self._call(come_back, look()))
+        self._tasks.put(lambda: self._call(finish, look()))
         return True
 
-    def post(self, errand: Callable[[], object]) -> None:
-        """Have it do something as soon as it can, and wait for nothing."""
+    def post(self, task: Callable[[], object]) -> None:
+        """Queue a task, without a result and without waiting."""
 
         def do() -> None:
-            errand()
+            task()
 
-        # It does not count as out: what is sent or run next waits in the queue behind this.
-        self._errands.put(do)
+        # The thread does not count as busy: the next task waits in the queue.
+        self._tasks.put(do)
 
-    def run(self, errand: Callable[[], None], *, limit_seconds: float) -> bool:
+    def run(self, task: Callable[[], None], *, limit_seconds: float) -> bool:
         """
-        Let it do something, and wait for it at most ``limit_seconds``; returns whether it was done.
+        Run a task after all queued ones, and wait at most ``limit_seconds``; return whether it is done.
 
-        Its earlier work is done by then as well. The caller does not wait again for a scout that
-        hangs until it is back.
+        After a timeout further calls return False at once, until the thread answers again.
         """
         if self._is_overdue:
             return False
         done = threading.Event()
 
         def do() -> None:
-            errand()
+            task()
             done.set()
 
-        self._errands.put(do)
+        self._tasks.put(do)
         if done.wait(limit_seconds):
             return True
-        # From here on it counts as away, even though it was not sent to bring anything back.
+        # The thread counts as busy from here on, although nothing was sent.
         self._is_overdue = True
-        self._out_since = self._out_since or self._loop.time()
-        # Behind the errand that hangs, and so done when that is over.
-        self._errands.put(self._say_back)
+        self._busy_since = self._busy_since or self._loop.time()
+        # Queued behind the task that hangs.
+        self._tasks.put(self._report_idle)
         return False
 
-    def _return(self, _: None = None) -> None:
-        self._out_since = None
+    def _become_idle(self, _: None = None) -> None:
+        self._busy_since = None
         self._is_overdue = False
 
     @property
     def is_lost(self) -> bool:
-        if self._out_since is None:
+        if self._busy_since is None:
             return False
-        return self._loop.time() - self._out_since >= self.patience_seconds
+        return self._loop.time() - self._busy_since >= self.patience_seconds
 
     def close(self) -> None:
-        """Send it nowhere any more."""
-        self._errands.put(None)
+        """End the thread after its queued tasks."""
+        self._tasks.put(None)
 
     # --- on the thread ----------------------------------------------------------------------
 
     def _work(self) -> None:
-        errand = self._errands.get()
-        while errand is not None:
+        task = self._tasks.get()
+        while task is not None:
             try:
-                errand()
+                task()
             except Exception:  # the caller must not wait for ever
                 log.exception("reading a file failed")
-                self._say_back()
-            errand = self._errands.get()
+                self._report_idle()
+            task = self._tasks.get()
 
-    def _say_back(self) -> None:
-        self._call(self._return, None)
+    def _report_idle(self) -> None:
+        self._call(self._become_idle, None)
 
     def _call(self, hear: Callable[[T], None], found: T) -> None:
         # A loop that was closed in between no longer takes the result.
@@ -131,5 +130,5 @@ class Scout:
 
 
 def rest_after(took_seconds: float, *, at_least: float) -> float:
-    """Say how long to rest after a look: in proportion to what it took, so as to be no burden."""
+    """Return the pause after a read that took so long, in proportion to it, so that polling is no burden."""
     return max(at_least, min(took_seconds * REST_FACTOR, LONGEST_REST_SECONDS))

@@ -99,13 +99,13 @@ def match_lines(
     return list(found.values())
 
 
-class Doubt:
+class UnmatchedLines:
     """Remembers whether the expression for the progress has matched at all in the life of this helper."""
 
     def __init__(self, expression: Pattern[str] | None) -> None:
         self._has_matched = expression is None
 
-    def tell(self, lines: list[bytes], found: list[dict[str, str]]) -> list[dict[str, str]]:
+    def find(self, lines: list[bytes], found: list[dict[str, str]]) -> list[dict[str, str]]:
         """Return the last line that says something, as long as no line has matched."""
         self._has_matched = self._has_matched or any(CONFIRMED not in each for each in found)
         written = [line for line in lines if line.strip()]
@@ -136,11 +136,11 @@ def main(progress: str, confirm: str) -> None:
         answer(str(error))
         return
     streams = [Lines() for _ in range(STREAMS)]
-    doubt = Doubt(expressions[0])
+    unmatched = UnmatchedLines(expressions[0])
     for stream, block in read_blocks(open(0, "rb")):  # noqa: SIM115 - it ends with the process
         lines = [strip_rank(line) for line in streams[stream].take(block)]
         found = match_lines(expressions[0], expressions[1], lines=lines)
-        answer([*found, *doubt.tell(lines, found)])
+        answer([*found, *unmatched.find(lines, found)])
 
 
 if __name__ == "__main__":

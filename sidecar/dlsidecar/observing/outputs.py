@@ -1,7 +1,7 @@
 """
 The output of the training: passed on unchanged, and copied to the reader of its progress.
 
-Two ways. In a container a :class:`Pump` moves bytes from a pipe to our own output. It reads no more
+Two ways. In a container a :class:`OutputForwarder` moves bytes from a pipe to our own output. It reads no more
 than it can pass on: when no program reads our output, the training blocks in its `write`, just as
 it would without us. On one machine the training writes straight into a file, and a
 :class:`~dlsidecar.observing.tailing.Tail` follows it; there the training never waits for a reader.
@@ -28,7 +28,7 @@ PIPE_CAPACITY = 1 << 20
 F_SETPIPE_SZ = 1031
 
 
-class Pump:
+class OutputForwarder:
     """
     Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``.
 
@@ -75,7 +75,7 @@ class Pump:
         self._loop.remove_reader(self._source)
         self._timer = self._loop.call_later(self.rest_seconds, self._listen)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Rest no longer."""
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +88,7 @@ class Pump:
         for _ in range(PIPE_CAPACITY // BLOCK):
             if self.is_empty or self._pending:
                 return
-            self.look()
+            self.wake()
             self._read()
 
     def _read(self) -> None:

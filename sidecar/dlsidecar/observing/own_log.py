@@ -20,7 +20,7 @@ LONGEST_LINE = 4096
 """The longest message, in characters; of a longer one the end is left out."""
 
 
-class Ration(logging.Filter):
+class LogLimit(logging.Filter):
     """Lets a line through as long as there are not too many."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,7 @@
 """
 The output of each process where several share a node, so that a line says which rank wrote it.
 
-Each process has a pipe of its own. A :class:`RankPump` moves its whole lines to the common output, each
+Each process has a pipe of its own. A :class:`RankOutputForwarder` moves its whole lines to the common output, each
 after ``rank 3 | ``. Only whole lines are moved, and into a pipe never more than the kernel writes in one piece,
 so that lines of two ranks are never mixed. A process that is alone in its job writes lines as they are.
 
@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable
 
-from dlsidecar.observing.outputs import BLOCK, Pump
+from dlsidecar.observing.outputs import BLOCK, OutputForwarder
 
 LONGEST_LINE = 4000
 AT_ONCE = 4096
@@ -23,7 +23,7 @@ AT_ONCE = 4096
 LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 
 
-class RankPump(Pump):
+class RankOutputForwarder(OutputForwarder):
     """Moves the lines of one process to the common output. It closes itself when no process writes any more."""
 
     def __init__(
@@ -32,7 +32,7 @@ class RankPump(Pump):
         *,
         on_problem: Callable[[str, str], None],
         on_relief: Callable[[str], None],
-        on_end: Callable[[RankPump], None],
+        on_end: Callable[[RankOutputForwarder], None],
     ) -> None:
         self._has_ended = False
         super().__init__(sink, copy=_show_nobody, on_problem=on_problem, on_relief=on_relief)
@@ -123,20 +123,22 @@ class RankPump(Pump):
 class ProcessOutput:
     """The output and the error output of one process."""
 
-    def __init__(self, descriptors: tuple[int, int], pumps: tuple[RankPump, ...] = ()) -> None:
+    def __init__(
+        self, descriptors: tuple[int, int], forwarders: tuple[RankOutputForwarder, ...] = ()
+    ) -> None:
         self.descriptors = descriptors
-        self._pumps = pumps
+        self._forwarders = forwarders
 
     def sign(self, rank: int | None) -> None:
         """Begin each line with this rank; not at all with ``None``, where the process is alone."""
-        for pump in self._pumps:
+        for forwarder in self._forwarders:
             if rank is not None:
-                pump.sign(rank)
+                forwarder.sign(rank)
 
     def let_go(self) -> None:
         """Keep nothing open that the process has inherited."""
-        for pump in self._pumps:
-            pump.let_go()
+        for forwarder in self._forwarders:
+            forwarder.let_go()
 
 
 class Outputs:
@@ -154,30 +156,32 @@ class Outputs:
         self._by_rank = by_rank
         self._on_problem = on_problem
         self._on_relief = on_relief
-        self.pumps: list[RankPump] = []
+        self.forwarders: list[RankOutputForwarder] = []
         """Those whose processes may still write."""
 
     def open(self, *, is_alone: bool = False) -> ProcessOutput:
         """Make the output of a process that is about to start."""
         if is_alone or not self._by_rank:
             return ProcessOutput(self.common)
-        pumps = {sink: self._make_pump(sink) for sink in dict.fromkeys(self.common)}
-        self.pumps += pumps.values()
+        forwarders = {sink: self._make_forwarder(sink) for sink in dict.fromkeys(self.common)}
+        self.forwarders += forwarders.values()
         out, err = self.common
-        return ProcessOutput((pumps[out].inlet, pumps[err].inlet), tuple(pumps.values()))
+        return ProcessOutput(
+            (forwarders[out].inlet, forwarders[err].inlet), tuple(forwarders.values())
+        )
 
-    def _make_pump(self, sink: int) -> RankPump:
-        return RankPump(
+    def _make_forwarder(self, sink: int) -> RankOutputForwarder:
+        return RankOutputForwarder(
             sink,
             on_problem=self._on_problem,
             on_relief=self._on_relief,
-            on_end=self.pumps.remove,
+            on_end=self.forwarders.remove,
         )
 
     def close(self) -> None:
-        for pump in self.pumps:
-            pump.close()
-        self.pumps.clear()
+        for forwarder in self.forwarders:
+            forwarder.close()
+        self.forwarders.clear()
 
 
 def _iter_pieces(line: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from dlsidecar.linux.family import read_file
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.observing.file_threads import FileThread
 from dlsidecar.observing.problems import Problems
 
 CGROUPS = "/sys/fs/cgroup"
@@ -121,17 +121,17 @@ class ShortageWatch:
         self._log_file = log_file
         self._pids = PidLimit()
         self._memory = MemoryLimit()
-        self._scout = Scout("disk") if log_file else None
+        self._file_thread = FileThread("disk") if log_file else None
         self._short: set[str] = set()
         """The shortages that the last look has found."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         self._see_shortage("TooManyProcesses", self._pids.find_shortage())
         if killed := self._memory.find_shortage():
             # Of that start it stays true.
             self._problems.complain("OutOfMemory", killed)
-        if self._scout is not None:
-            self._scout.send(partial(find_full_disk, self._log_file), self._see_disk)
+        if self._file_thread is not None:
+            self._file_thread.send(partial(find_full_disk, self._log_file), self._see_disk)
 
     def _see_disk(self, message: str, _: float) -> None:
         self._see_shortage("DiskFull", message)
@@ -145,5 +145,5 @@ class ShortageWatch:
             self._problems.solve(name)
 
     def close(self) -> None:
-        if self._scout is not None:
-            self._scout.close()
+        if self._file_thread is not None:
+            self._file_thread.close()

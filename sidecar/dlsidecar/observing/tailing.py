@@ -2,7 +2,7 @@
 Follows a file that another program writes: the log on one machine, and a file of progress.
 
 The file may lie on a network, where each read can take long or never end, so a
-:class:`~dlsidecar.observing.file_threads.Scout` reads it. It queues its findings in the order of
+:class:`~dlsidecar.observing.file_threads.FileThread` reads it. It queues its findings in the order of
 the file; the event loop takes them from the queue.
 """
 
@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Callable, Union
 
-from dlsidecar.observing.file_threads import Scout, rest_after
+from dlsidecar.observing.file_threads import FileThread, rest_after
 
 BLOCK = 65536
 BLOCKS_AT_ONCE = 4
@@ -50,17 +50,17 @@ class FollowedFile:
         self._file = -1
         self._identity: tuple[int, int] = (0, 0)
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read on, but only so far that the loop is not kept from its other work."""
-        self._look()
+        self._read_on()
 
-    def look_to_end(self) -> None:
+    def read_to_end(self) -> None:
         """Read on to the end, or as far as a file that still grows is worth it."""
         for _ in range(1 + self._farthest // (BLOCK * BLOCKS_AT_ONCE)):
-            if not self._look():
+            if not self._read_on():
                 return
 
-    def _look(self) -> bool:
+    def _read_on(self) -> bool:
         """Read on; return whether there is more."""
         try:
             return self._follow()
@@ -153,22 +153,24 @@ class Tail:
         self._on_relief = on_relief
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._scout = Scout("tail")
+        self._file_thread = FileThread("tail")
         self._file = FollowedFile(path, farthest=self.farthest)
         self._moment: object = None
         self._caught = threading.Event()
         """Set when the look that belongs to this moment is over."""
         self._told = ""
-        self._silent = SILENT.format(self._scout.patience_seconds)
+        self._silent = SILENT.format(self._file_thread.patience_seconds)
         # Lines that exist already are of an earlier life and say nothing about the speed of this one.
-        self._scout.run(lambda: self._file.open(at_end=True), limit_seconds=self.first_look_seconds)
+        self._file_thread.run(
+            lambda: self._file.open(at_end=True), limit_seconds=self.first_look_seconds
+        )
 
     def begin(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(self.period_seconds, self._tick)
 
     def _tick(self) -> None:
-        if not self._scout.send(self._file.look, self._hear) and self._scout.is_lost:
+        if not self._file_thread.send(self._file.read, self._hear) and self._file_thread.is_lost:
             self._tell(self._silent)
         self._rest(0.0)
 
@@ -187,9 +189,9 @@ class Tail:
         seconds = rest_after(took_seconds, at_least=self.period_seconds)
         self._timer = self._loop.call_later(seconds, self._tick)
 
-    def look(self) -> None:
+    def read_now(self) -> None:
         """Show at once what has been appended since the last look, if the file lets us."""
-        self._scout.run(self._file.look, limit_seconds=self.hasty_look_seconds)
+        self._file_thread.run(self._file.read, limit_seconds=self.hasty_look_seconds)
         self._take()
 
     def catch_up(self, moment: object) -> bool:
@@ -204,11 +206,11 @@ class Tail:
             # A look for an earlier moment may still be out, and sets the event of that moment.
             self._caught = caught = threading.Event()
 
-            def look() -> None:
-                self._file.look_to_end()
+            def read_to_end() -> None:
+                self._file.read_to_end()
                 caught.set()
 
-            self._scout.post(look)
+            self._file_thread.post(read_to_end)
             caught.wait(self.hasty_look_seconds)
         # Asked before the blocks are taken: what is found after that counts for the next call.
         is_over = self._caught.is_set()
@@ -246,5 +248,5 @@ class Tail:
             self._timer.cancel()
             self._timer = None
         # It may be in there: it closes behind itself when it is back.
-        self._scout.run(self._file.close, limit_seconds=self.hasty_look_seconds)
-        self._scout.close()
+        self._file_thread.run(self._file.close, limit_seconds=self.hasty_look_seconds)
+        self._file_thread.close()

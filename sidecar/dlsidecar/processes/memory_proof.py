@@ -6,7 +6,7 @@ import asyncio
 from typing import Callable, Protocol
 
 from dlsidecar.behaviour.events import Event, Lingering
-from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus.gpu_thread import GpuThread, Reading
 from dlsidecar.processes.releasing import Release
 from dlsidecar.remedies import make_problem
 
@@ -21,9 +21,9 @@ class MemoryProof:
     """Asks the GPUs until they confirm, or until a limit is over that may be set on a shared machine."""
 
     def __init__(
-        self, gauges: Gauges, *, release_seconds: float, tell: Callable[[Event], None]
+        self, gpu_thread: GpuThread, *, release_seconds: float, tell: Callable[[Event], None]
     ) -> None:
-        self._gauges = gauges
+        self._gpu_thread = gpu_thread
         self._release_seconds = release_seconds
         self._tell = tell
         self._loop = asyncio.get_running_loop()
@@ -55,7 +55,7 @@ class MemoryProof:
             if attempt == self._attempt:
                 hear(is_confirmed=self._confirms(reading))
 
-        self._gauges.ask(read)
+        self._gpu_thread.ask(read)
 
     def _confirms(self, reading: Reading) -> bool:
         # A GPU that does not answer proves nothing.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.processes import ranks, rendezvous
-from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.settings import Framework, Training
 from dlsidecar.warm import offering
 from dlwire.messages import Run
@@ -26,7 +26,7 @@ class RankEnvironment:
         self._store = store
         self._defaults: dict[str, str] = {}
         """The variables that the environment of the training may overrule."""
-        self._rendezvous, self._board = rendezvous.Rendezvous(), offering.Board()
+        self._rendezvous, self._agreement = rendezvous.Rendezvous(), offering.RankAgreement()
 
     def open(self, run: Run) -> None:
         """
@@ -40,7 +40,7 @@ class RankEnvironment:
             self._defaults = {rendezvous.INTERFACE: interface} if interface else {}
             if run.node_rank == 0:
                 self._rendezvous.open(run)
-        self._board.renew()
+        self._agreement.renew()
 
     def end_start(self) -> None:
         """Close what only processes of this start need."""
@@ -48,10 +48,10 @@ class RankEnvironment:
 
     def close(self) -> None:
         self._rendezvous.close()
-        self._board.close()
+        self._agreement.close()
 
-    def of(self, trainer: Trainer) -> dict[str, str]:
+    def of(self, rank_process: RankProcess) -> dict[str, str]:
         """Return the environment of one rank; its own variables overrule all others."""
         resume = {RESUME: self._store.resume} if self._store.resume else {}
         given = {**self._defaults, **resume, **self.given, **self._store.variables}
-        return {**given, **self._board.variables, **trainer.environment}
+        return {**given, **self._agreement.variables, **rank_process.environment}

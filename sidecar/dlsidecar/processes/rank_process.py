@@ -9,7 +9,7 @@ from dlsidecar.processes import ranks
 from dlwire.messages import Process
 
 
-class Trainer:
+class RankProcess:
     """One training process of the latest start."""
 
     def __init__(self, rank: ranks.Rank, *, is_alone: bool = False) -> None:

@@ -14,7 +14,7 @@ import signal
 from typing import Callable
 
 from dlsidecar.behaviour.events import Event, Gone
-from dlsidecar.linux.family import Household
+from dlsidecar.linux.family import ProcessTree
 from dlsidecar.linux.spawning import Reaper
 from dlsidecar.processes.memory_proof import MemoryProof
 
@@ -31,7 +31,7 @@ class ReleaseProof:
         self,
         *,
         reaper: Reaper,
-        household: Household,
+        process_tree: ProcessTree,
         memory: MemoryProof,
         tell: Callable[[Event], None],
         ranks_live: Callable[[], bool],
@@ -42,7 +42,7 @@ class ReleaseProof:
         ``is_settling`` tells whether a checkpoint is still being confirmed, and ``is_output_pending``
         whether anything is still to be read or written that no process does.
         """
-        self._reaper, self._household = reaper, household
+        self._reaper, self._process_tree = reaper, process_tree
         self.memory = memory
         self._tell = tell
         self._ranks_live = ranks_live
@@ -125,11 +125,11 @@ class ReleaseProof:
             self._say_gone()
 
     def _is_any_left(self) -> bool:
-        left = self._kill_all() if self._is_killing else bool(self._household.members())
+        left = self._kill_all() if self._is_killing else bool(self._process_tree.members())
         return left or self._ranks_live()
 
     def _kill_all(self) -> bool:
-        if not self._household.kill():
+        if not self._process_tree.kill():
             return False
         self._kills += 1
         if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:

@@ -52,7 +52,7 @@ class CheckpointRequests:
             else:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
-        ranks, environment = self._starter.trainers, self._starter.environment
+        ranks, environment = self._starter.rank_processes, self._starter.environment
         request = self._request = requests.Request(
             self._store.saving,
             ranks,

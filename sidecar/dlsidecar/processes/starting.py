@@ -18,10 +18,10 @@ from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.processes import ranks, rendezvous
 from dlsidecar.processes.rank_environment import RankEnvironment
-from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.remedies import make_problem
 from dlsidecar.settings import Training
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Problem, Run
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ class RankStarter:
         *,
         outputs: Outputs,
         reaper: Reaper,
-        nursery: Nursery,
+        spare_pool: SparePool,
         tell: Callable[[Event], None],
-        on_end: Callable[[Trainer, Ended], None],
+        on_end: Callable[[RankProcess, Ended], None],
         look_soon: Callable[[], None],
     ) -> None:
         """``on_end`` hears of each rank that ends after it became the user's program; ``look_soon`` of all other ends."""
@@ -47,12 +47,12 @@ class RankStarter:
         self.environment = environment
         self._outputs = outputs
         self._reaper = reaper
-        self._nursery = nursery
+        self._spare_pool = spare_pool
         self._tell = tell
         self._on_end = on_end
         self._look_soon = look_soon
         self.attempt = 0
-        self.trainers: list[Trainer] = []
+        self.rank_processes: list[RankProcess] = []
         self._has_reported = False
         """Whether this start has been reported, as complete or as failed."""
         self.is_terminating = False
@@ -63,12 +63,12 @@ class RankStarter:
     def begin(self, attempt: int) -> None:
         """Forget the ranks of the former attempt."""
         self.attempt = attempt
-        self.trainers = []
+        self.rank_processes = []
         self._has_reported = False
         self.is_terminating = False
 
-    def living(self) -> list[Trainer]:
-        return [one for one in self.trainers if one.pid and not one.ended]
+    def living(self) -> list[RankProcess]:
+        return [one for one in self.rank_processes if one.pid and not one.ended]
 
     def start(self, run: Run, names: Mapping[str, str]) -> bool:
         """Start all ranks of a run that belong here; ``names`` are the names of its GPUs."""
@@ -79,11 +79,11 @@ class RankStarter:
             return False
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework, names=names):
-            trainer = Trainer(rank, is_alone=run.world_size == 1)
-            self.trainers.append(trainer)
-            if not self._start_one(trainer):
+            rank_process = RankProcess(rank, is_alone=run.world_size == 1)
+            self.rank_processes.append(rank_process)
+            if not self._start_one(rank_process):
                 return False
-        self._nursery.want(run.processes)
+        self._spare_pool.want(run.processes)
         self._see_started()
         return True
 
@@ -93,32 +93,34 @@ class RankStarter:
         self._tell(StartFailed(self.attempt, problem))
         self._look_soon()
 
-    def _start_one(self, trainer: Trainer) -> bool:
+    def _start_one(self, rank_process: RankProcess) -> bool:
         """Start a process warm where that is possible, else cold; return whether it could be."""
         attempt = self.attempt
 
         def hear(fault: str) -> None:
-            self._hear_warm(trainer, attempt, fault=fault)
+            self._hear_warm(rank_process, attempt, fault=fault)
 
-        pid = self._nursery.take(self.environment.of(trainer), hear, rank=trainer.signature)
+        pid = self._spare_pool.take(
+            self.environment.of(rank_process), hear, rank=rank_process.signature
+        )
         if pid is None:
-            return self._start_cold(trainer)
-        trainer.pid, trainer.warm = pid, True
-        self._watch(trainer, pid)
+            return self._start_cold(rank_process)
+        rank_process.pid, rank_process.warm = pid, True
+        self._watch(rank_process, pid)
         return True
 
-    def _start_cold(self, trainer: Trainer) -> bool:
+    def _start_cold(self, rank_process: RankProcess) -> bool:
         try:
-            output = self._outputs.open(is_alone=trainer.signature is None)
+            output = self._outputs.open(is_alone=rank_process.signature is None)
         except OSError as error:
             self.fail(make_problem("CannotStart", f"no pipe for its output: {error.strerror}"))
             return False
-        output.sign(trainer.signature)
+        output.sign(rank_process.signature)
         out, err = output.descriptors
         try:
             pid = start(
                 self._training.command,
-                env=self.environment.of(trainer),
+                env=self.environment.of(rank_process),
                 stdout=out,
                 stderr=err,
                 pass_fds=self.passed,
@@ -128,50 +130,55 @@ class RankStarter:
             return False
         finally:
             output.let_go()
-        trainer.pid, trainer.warm, trainer.is_running = pid, False, True
-        self._watch(trainer, pid)
+        rank_process.pid, rank_process.warm, rank_process.is_running = pid, False, True
+        self._watch(rank_process, pid)
         return True
 
-    def _watch(self, trainer: Trainer, pid: int) -> None:
+    def _watch(self, rank_process: RankProcess, pid: int) -> None:
         attempt = self.attempt
-        self._reaper.watch(pid, lambda ended: self._hear_end(trainer, attempt, pid, ended))
+        self._reaper.watch(pid, lambda ended: self._hear_end(rank_process, attempt, pid, ended))
 
-    def _hear_warm(self, trainer: Trainer, attempt: int, *, fault: str) -> None:
+    def _hear_warm(self, rank_process: RankProcess, attempt: int, *, fault: str) -> None:
         """A spare became the training process, or did not: then a cold one takes its place."""
         # Without a process of its own, because the spare has ended and was not replaced, there is
         # nothing to kill: number 0 is the process group of the SideCar itself.
-        if attempt != self.attempt or trainer.is_running or trainer.ended or not trainer.pid:
+        if (
+            attempt != self.attempt
+            or rank_process.is_running
+            or rank_process.ended
+            or not rank_process.pid
+        ):
             return
         if fault:
-            log.warning("rank %d starts cold: its spare interpreter: %s", trainer.rank, fault)
+            log.warning("rank %d starts cold: its spare interpreter: %s", rank_process.rank, fault)
             # The cold one is started at its end, so that there are never two.
-            send(trainer.pid, signal.SIGKILL)
+            send(rank_process.pid, signal.SIGKILL)
             return
-        trainer.is_running = True
+        rank_process.is_running = True
         self._see_started()
 
-    def _hear_end(self, trainer: Trainer, attempt: int, pid: int, ended: Ended) -> None:
+    def _hear_end(self, rank_process: RankProcess, attempt: int, pid: int, ended: Ended) -> None:
         # A process of an earlier attempt, or a spare that a cold start has replaced, ends late.
-        if attempt != self.attempt or trainer.pid != pid:
+        if attempt != self.attempt or rank_process.pid != pid:
             return
         # Its answer may still be in the pipe.
-        self._nursery.settle(pid)
-        if trainer.is_running:
-            trainer.ended = ended
-            self._on_end(trainer, ended)
+        self._spare_pool.read_answer(pid)
+        if rank_process.is_running:
+            rank_process.ended = ended
+            self._on_end(rank_process, ended)
             return
-        trainer.pid = 0
-        self._replace(trainer)
+        rank_process.pid = 0
+        self._replace(rank_process)
         self._look_soon()
 
-    def _replace(self, trainer: Trainer) -> None:
+    def _replace(self, rank_process: RankProcess) -> None:
         """A spare ended before it became anything."""
-        trainer.warm = False
-        if not self.is_terminating and self._start_cold(trainer):
+        rank_process.warm = False
+        if not self.is_terminating and self._start_cold(rank_process):
             self._see_started()
 
     def _see_started(self) -> None:
-        ready = all(one.is_running for one in self.trainers)
+        ready = all(one.is_running for one in self.rank_processes)
         if ready and not self._has_reported and not self.is_terminating:
             self._has_reported = True
             self._tell(Started(self.attempt))

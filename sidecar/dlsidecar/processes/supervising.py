@@ -20,13 +20,13 @@ from typing import Callable
 from dlsidecar.behaviour.events import Event, RankEnded
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.contract import Report
-from dlsidecar.linux.family import Household
+from dlsidecar.linux.family import ProcessTree
 from dlsidecar.linux.kernel import send
 from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.processes.memory_proof import MemoryProof
 from dlsidecar.processes.rank_environment import RankEnvironment
-from dlsidecar.processes.rank_process import Trainer
+from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.processes.release_proof import ReleaseProof
 from dlsidecar.processes.saving import CheckpointRequests
 from dlsidecar.processes.starting import RankStarter
@@ -34,7 +34,7 @@ from dlsidecar.remedies import make_problem
 from dlsidecar.serving.admitting import Admission, Answer
 from dlsidecar.settings import Training
 from dlsidecar.warm.budgets import read_free_bytes
-from dlsidecar.warm.warming import Nursery
+from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Problem, Process, Run
 
 log = logging.getLogger(__name__)
@@ -56,23 +56,23 @@ class Processes:
         environment: Mapping[str, str],
         outputs: Outputs,
         reaper: Reaper,
-        household: Household,
-        nursery: Nursery,
+        process_tree: ProcessTree,
+        spare_pool: SparePool,
         admission: Admission,
     ) -> None:
         self._report = report
         self._store = CheckpointStore(training.saving, read_free_bytes)
-        self._household, self._nursery, self._admission = household, nursery, admission
+        self._process_tree, self._spare_pool, self._admission = process_tree, spare_pool, admission
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0
         self._read_until: float | None = None
         """Until when unread output keeps a start from being over; None where it ended otherwise."""
         self._memory = MemoryProof(
-            admission.gauges, release_seconds=training.release_seconds, tell=self._tell
+            admission.gpu_thread, release_seconds=training.release_seconds, tell=self._tell
         )
         self._proof = ReleaseProof(
             reaper=reaper,
-            household=household,
+            process_tree=process_tree,
             memory=self._memory,
             tell=self._tell,
             ranks_live=lambda: bool(self._starter.living()),
@@ -87,7 +87,7 @@ class Processes:
             self._environment,
             outputs=outputs,
             reaper=reaper,
-            nursery=nursery,
+            spare_pool=spare_pool,
             tell=self._tell,
             on_end=self._hear_end,
             look_soon=self._proof.look_soon,
@@ -121,7 +121,7 @@ class Processes:
 
     def describe(self) -> tuple[Process, ...]:
         # One that could not be started has no process id.
-        return tuple(one.describe() for one in self._starter.trainers if one.pid)
+        return tuple(one.describe() for one in self._starter.rank_processes if one.pid)
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -177,13 +177,15 @@ class Processes:
     @property
     def ended(self) -> tuple[int, int]:
         """The attempt, and how many of its processes have ended."""
-        return self._starter.attempt, sum(one.ended is not None for one in self._starter.trainers)
+        return self._starter.attempt, sum(
+            one.ended is not None for one in self._starter.rank_processes
+        )
 
     def prepare(self, processes: int) -> None:
-        self._nursery.prepare(processes)
+        self._spare_pool.prepare(processes)
 
     def _list_members(self) -> list[int]:
-        return [one.pid for one in self._household.members()]
+        return [one.pid for one in self._process_tree.members()]
 
     def _tell(self, event: Event) -> None:
         # The order stays: the memory proof and the release proof report through here as well, so
@@ -192,12 +194,12 @@ class Processes:
 
     # --- hearing ----------------------------------------------------------------------------
 
-    def _hear_end(self, trainer: Trainer, ended: Ended) -> None:
+    def _hear_end(self, rank_process: RankProcess, ended: Ended) -> None:
         if self._ends_by_itself:
             self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
         attempt = self._starter.attempt
-        self._tell(RankEnded(attempt, trainer.rank, ended.code, ended.signal, time.time()))
+        self._tell(RankEnded(attempt, rank_process.rank, ended.code, ended.signal, time.time()))
         self._requests.hear_end()
         if not self._starter.living():
             if self._starter.is_terminating:
@@ -219,7 +221,7 @@ class Processes:
         is_own = self._ends_by_itself and ended.code != 0
         if is_own:
             self.on_failure()
-        is_first = sum(one.ended is not None for one in self._starter.trainers) == 1
+        is_first = sum(one.ended is not None for one in self._starter.rank_processes) == 1
         is_early = self._loop.time() - self._started_at < EARLY_SECONDS
         if is_first and is_own and is_early and not self.has_stepped():
             self._store.note_failure()
@@ -258,7 +260,7 @@ class Processes:
         self._proof.look_soon()
 
     def _terminate_rest(self) -> None:
-        for one in self._household.members():
+        for one in self._process_tree.members():
             send(one.pid, signal.SIGTERM)
 
     def kill(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Union
 
 from dlsidecar.observing.gpus import nvml as gpus
-from dlsidecar.observing.gpus.gpu_thread import Gauges, Reading
+from dlsidecar.observing.gpus.gpu_thread import GpuThread, Reading
 from dlsidecar.observing.gpus.naming import name_gpus
 from dlsidecar.processes.releasing import Release, measure
 from dlsidecar.remedies import make_problem
@@ -43,10 +43,14 @@ class Admission:
     """The time for which a GPU may look used before the start is refused."""
 
     def __init__(
-        self, gauges: Gauges, gpu_ids: GpuIds, *, show: Callable[[Reading], None] = lambda _: None
+        self,
+        gpu_thread: GpuThread,
+        gpu_ids: GpuIds,
+        *,
+        show: Callable[[Reading], None] = lambda _: None,
     ) -> None:
         """``show`` gets each reading, so that what refuses a start is seen in the state as well."""
-        self.gauges = gauges
+        self.gpu_thread = gpu_thread
         self._gpu_ids = gpu_ids
         self._show = show
         self._loop = asyncio.get_running_loop()
@@ -57,9 +61,9 @@ class Admission:
 
         # Nothing here keeps a handle to cancel: a look for an attempt that is over finds that out
         # by `is_wanted`, and ends the series.
-        def look() -> None:
+        def query_gpus() -> None:
             if is_wanted():
-                self.gauges.ask(take)
+                self.gpu_thread.ask(take)
 
         def take(reading: Reading) -> None:
             if not is_wanted():
@@ -67,17 +71,17 @@ class Admission:
             if reading is not None:
                 self._show(reading)
             # The base lines have learnt from this very reading before it was passed on.
-            used = self.gauges.bases.find_used(reading or [], run.gpus)
+            used = self.gpu_thread.bases.find_used(reading or [], run.gpus)
             if used and self._loop.time() < until:
-                self._loop.call_later(AGAIN_SECONDS, look)
+                self._loop.call_later(AGAIN_SECONDS, query_gpus)
             else:
                 hear(self._judge(run, reading or [], used=used))
 
         # Known once the thread has looked for NVML; a question before that gets an empty reading.
-        if self.gauges.missing:
+        if self.gpu_thread.missing:
             hear(self._judge(run, [], used={}))
         else:
-            look()
+            query_gpus()
 
     def _judge(self, run: Run, present: list[Gpu], *, used: Mapping[str, str]) -> Answer:
         unknown = gpus.find_unknown(present, run.gpus) if present else []
@@ -88,7 +92,7 @@ class Admission:
             return make_problem("GPUsVanished", "; ".join(lost))
         naming = name_gpus(present, run.gpus, wanted=self._gpu_ids)
         if naming.unresolved:
-            why = self.gauges.missing or "NVML does not answer"
+            why = self.gpu_thread.missing or "NVML does not answer"
             message = f"GPU {', '.join(naming.unresolved)} cannot be named by {self._gpu_ids.value}"
             return make_problem("GPUsNotResolved", f"{message}: {why}")
         if used:

@@ -39,7 +39,7 @@ class Servers:
         self._agent = agent
         self._settings = settings
         self._certificates: trust.Certificates | None = None
-        self._doors: list[trust.Door] = []
+        self._listeners: list[trust.Listener] = []
         self._network: LimitedServer | None = None
         self._servers: list[LimitedServer] = []
         self._paths: list[Path] = []
@@ -55,7 +55,7 @@ class Servers:
         if settings.tls_folder:
             self._open_network()
         if settings.socket:
-            self._serve_control(trust.Door(), [self._unix_socket(settings.socket)])
+            self._serve_control(trust.Listener(), [self._unix_socket(settings.socket)])
         if settings.inner_socket:
             app = serving.inner_app(self._agent, settings)
             self._serve(app, [self._unix_socket(settings.inner_socket)])
@@ -68,22 +68,24 @@ class Servers:
         settings = self._settings
         self._certificates = trust.Certificates(Path(settings.tls_folder))
         context = self._certificates.load()
-        door = trust.NamedDoor(controller_name=settings.controller_name, job_uid=settings.job_uid)
+        listener = trust.CertificateListener(
+            controller_name=settings.controller_name, job_uid=settings.job_uid
+        )
         sockets = bind_sockets(settings.port, settings.address or None)
         self.port = port_of(sockets)
-        self._network = self._serve_control(door, sockets, context=context)
+        self._network = self._serve_control(listener, sockets, context=context)
 
     def _serve_control(
         self,
-        door: trust.Door,
+        listener: trust.Listener,
         sockets: list[socket.socket],
         *,
         context: ssl.SSLContext | None = None,
     ) -> LimitedServer:
-        app = serving.controller_app(self._agent, self._settings, door=door)
+        app = serving.controller_app(self._agent, self._settings, listener=listener)
         server = self._serve(app, sockets, context)
-        door.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
-        self._doors.append(door)
+        listener.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
+        self._listeners.append(listener)
         return server
 
     def _serve(
@@ -147,7 +149,9 @@ class Servers:
     @property
     def waiting(self) -> int:
         """How many requests wait for a change."""
-        return sum(len(door.waiting) + len(door.waiting_guests) for door in self._doors)
+        return sum(
+            len(listener.waiting) + len(listener.waiting_guests) for listener in self._listeners
+        )
 
     async def close(self) -> None:
         """
@@ -158,8 +162,8 @@ class Servers:
         """
         for server in self._servers:
             server.stop()
-        for door in self._doors:
-            door.close()
+        for listener in self._listeners:
+            listener.close()
         # Turns of the loop are counted and not the clock: after a pause of the machine the
         # followers still get theirs.
         left = LAST_WORDS_SECONDS
@@ -176,7 +180,7 @@ class Servers:
         self._locks.clear()
 
     def _owes_last_state(self) -> bool:
-        return any(door.owes(self._agent.version) for door in self._doors)
+        return any(listener.owes(self._agent.version) for listener in self._listeners)
 
 
 def lock(path: str) -> int:

@@ -108,10 +108,10 @@ class Refusing(Exception):
 class Handler(RequestHandler):
     """The common part of all requests: their limits, and how they are refused."""
 
-    def initialize(self, agent: Agent, serving: Serving, *, door: trust.Door) -> None:
+    def initialize(self, agent: Agent, serving: Serving, *, listener: trust.Listener) -> None:
         self.agent = agent
         self.serving = serving
-        self.door = door
+        self.listener = listener
         self.is_guest = False
         """Whether it comes from one that may only read."""
         self._received = bytearray()
@@ -119,13 +119,13 @@ class Handler(RequestHandler):
 
     def prepare(self) -> None:
         may_declare = self.request.method not in {"GET", "HEAD"}
-        reason = self.door.why_not(self.request, may_declare=may_declare)
+        reason = self.listener.why_not(self.request, may_declare=may_declare)
         if reason:
             raise Refusing(Refused.NOT_AUTHORIZED, reason, remedy=trust.REMEDY)
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection)
-        self.is_guest = bool(self.door.why_not(self.request, may_declare=True))
-        self.door.on_welcome(connection.stream, self.is_guest)
+        self.is_guest = bool(self.listener.why_not(self.request, may_declare=True))
+        self.listener.on_welcome(connection.stream, self.is_guest)
         self._limit_body()
 
     def _limit_body(self) -> None:
@@ -256,14 +256,14 @@ class StateHandler(Handler):
         is_known = (after, incarnation) == (self.agent.version, self.agent.incarnation)
         wait = min(self._seconds("wait"), self.serving.longest_wait_seconds)
         patience = self._seconds("progress")
-        is_awaited = not self.door.is_closing and not self._has_hung_up()
+        is_awaited = not self.listener.is_closing and not self._has_hung_up()
         if is_known and wait > 0 and is_awaited:
             await self._wait(wait, patience)
-        if self.door.is_closing:
+        if self.listener.is_closing:
             # Further requests over this connection would only delay our end.
             self.set_header("Connection", "close")
         if wait > 0 and not self._has_hung_up():
-            self.door.tell(self._stream(), self.agent.version)
+            self.listener.note_answer(self._stream(), self.agent.version)
         self.send(self.agent.state())
 
     def _stream(self) -> Any:
@@ -277,7 +277,7 @@ class StateHandler(Handler):
 
     async def _wait(self, seconds: float, patience: float) -> None:
         # Clients that may only read do not take from the limit of those that may declare.
-        waiting = self.door.waiting_guests if self.is_guest else self.door.waiting
+        waiting = self.listener.waiting_guests if self.is_guest else self.listener.waiting
         if len(waiting) >= self.serving.most_waiting:
             raise Refusing(Refused.TOO_MANY, f"{len(waiting)} requests wait already")
         self.change = asyncio.ensure_future(self._wait_for_news(self.agent.state(), patience))
@@ -364,29 +364,29 @@ class NotFoundHandler(Handler):
         raise Refusing(Refused.NOT_FOUND, "there is no such path at this address")
 
 
-# --- what is behind each door ---------------------------------------------------------------
+# --- what is behind each listener ---------------------------------------------------------------
 
 
-def controller_app(agent: Agent, serving: Serving, *, door: trust.Door) -> Application:
+def controller_app(agent: Agent, serving: Serving, *, listener: trust.Listener) -> Application:
     paths = {r"/v1/target": TargetHandler, r"/v1/state": StateHandler}
-    return _application(paths, agent, serving=serving, door=door)
+    return _application(paths, agent, serving=serving, listener=listener)
 
 
 def inner_app(agent: Agent, serving: Serving) -> Application:
     return _application(
-        {r"/v1/progress": ProgressHandler}, agent, serving=serving, door=trust.Door()
+        {r"/v1/progress": ProgressHandler}, agent, serving=serving, listener=trust.Listener()
     )
 
 
 def health_app(agent: Agent, serving: Serving) -> Application:
     paths = {r"/healthz": HealthHandler, r"/metrics": MetricsHandler}
-    return _application(paths, agent, serving=serving, door=trust.Door())
+    return _application(paths, agent, serving=serving, listener=trust.Listener())
 
 
 def _application(
-    paths: Mapping[str, type[Handler]], agent: Agent, *, serving: Serving, door: trust.Door
+    paths: Mapping[str, type[Handler]], agent: Agent, *, serving: Serving, listener: trust.Listener
 ) -> Application:
-    given = {"agent": agent, "serving": serving, "door": door}
+    given = {"agent": agent, "serving": serving, "listener": listener}
     return Application(
         [(path, handler, given) for path, handler in paths.items()],
         default_handler_class=NotFoundHandler,

@@ -44,8 +44,8 @@ def job_name(job_uid: str) -> str:
     return job_uid.lower() + JOB_SUFFIX
 
 
-class Door:
-    """A door behind which the way in is proof enough, as it is with a Unix socket."""
+class Listener:
+    """A listener behind which the way in is proof enough, as it is with a Unix socket."""
 
     def __init__(self) -> None:
         self.waiting: set[asyncio.Future[None]] = set()
@@ -59,9 +59,9 @@ class Door:
         self._told: dict[IOStream, tuple[int, float]] = {}
         """The latest version that each follower got over its connection, and when."""
 
-    def tell(self, stream: IOStream, version: int) -> None:
+    def note_answer(self, stream: IOStream, version: int) -> None:
         """Note that a follower gets this version now."""
-        # The end of a connection is not reported to a door, so closed streams are dropped here.
+        # The end of a connection is not reported to a listener, so closed streams are dropped here.
         self._told = {one: told for one, told in self._told.items() if not one.closed()}
         self._told[stream] = (version, time.monotonic())
 
@@ -85,7 +85,7 @@ class Door:
         return ""
 
 
-class NamedDoor(Door):
+class CertificateListener(Listener):
     """A listener that checks the name in the certificate of each client."""
 
     def __init__(self, *, controller_name: str, job_uid: str) -> None:

@@ -34,7 +34,7 @@ def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
     return {**given, **environment, "PYTHONPATH": path}
 
 
-class Board:
+class RankAgreement:
     """
     A few bytes of memory that the ranks of one start share, by whose help they save at the same step.
 

@@ -37,11 +37,11 @@ from dlsidecar.warm.scripts import take_apart
 Problem = Callable[[str, str], None]
 
 
-class Nursery:
+class SparePool:
     """
     The spares of one job.
 
-    :meth:`take` hands one out. It is then a training process like any other: the nursery knows
+    :meth:`take` hands one out. It is then a training process like any other: the spare_pool knows
     nothing of it any more.
     """
 
@@ -92,7 +92,7 @@ class Nursery:
         """The number of spares that the expected start needs; 0 if none is expected."""
         self.budget = Budget()
         self.wanted = 0
-        """How many the nursery keeps at this moment, as far as memory allows."""
+        """How many the spare_pool keeps at this moment, as far as memory allows."""
         self.on_change: Callable[[], None] = lambda: None
         if preload and self._script is None:
             on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
@@ -112,7 +112,7 @@ class Nursery:
         How many will be ready soon if nothing fails, with those that are; a start that waits for them is warm.
 
         Those that cannot be made are not among them. While it is open how many processes there can be, there is
-        one more, because a nursery that awaited none would look like one that needs none.
+        one more, because a spare_pool that awaited none would look like one that needs none.
         """
         is_filling = self._timer is not None
         soon = self.wanted if is_filling else min(self.wanted, len(self._spares))
@@ -132,14 +132,14 @@ class Nursery:
         """Keep a spare for each of the most processes that there can be, where memory allows it."""
         self._most = most
         self._is_most_known = is_known
-        self._settle()
+        self._update_wanted()
         if self._timer is None:
             self._fill()
 
     def prepare(self, count: int) -> None:
         """Make the spares for a start of ``count`` processes, without waiting any longer."""
         self._coming = count
-        self._settle()
+        self._update_wanted()
         if self._timer is not None:
             self._timer.cancel()
         self._fill()
@@ -147,19 +147,19 @@ class Nursery:
     def want(self, count: int) -> None:
         """Keep at least a spare for each of the processes that run now."""
         self._steady, self._coming = count, 0
-        self._settle()
+        self._update_wanted()
         self._discard_surplus()
         # Those that were just handed out are not replaced before their start had its time.
         if self._timer is None:
             self._fill()
 
-    def _settle(self) -> None:
+    def _update_wanted(self) -> None:
         """Say how many there are to be, as memory is now."""
         asked = max(self._needed, self._most) if self._script else 0
         self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
         self._tell_limit(why)
         if asked and self._review is None:
-            self._review = self._loop.call_later(self.review_seconds, self._look_at_memory)
+            self._review = self._loop.call_later(self.review_seconds, self._review_memory)
 
     @property
     def _needed(self) -> int:
@@ -173,9 +173,9 @@ class Nursery:
         elif not why:
             self._on_relief("SparesLimited")
 
-    def _look_at_memory(self) -> None:
+    def _review_memory(self) -> None:
         """Give up the spares whose memory the training needs; the next start makes them again."""
-        self._review = self._loop.call_later(self.review_seconds, self._look_at_memory)
+        self._review = self._loop.call_later(self.review_seconds, self._review_memory)
         allowed, why = self.budget.allow(self.wanted, ready=self.ready)
         if allowed < self.wanted:
             self.wanted = allowed
@@ -268,7 +268,7 @@ class Nursery:
 
     def _shed(self) -> None:
         """Give up what turns out to be too large, now that it is known how much one takes."""
-        self._settle()
+        self._update_wanted()
         self._discard_surplus()
 
     def _discard_surplus(self) -> None:
@@ -383,7 +383,7 @@ class Nursery:
         if spare.on_running:
             spare.on_running(reason)
 
-    def settle(self, pid: int) -> None:
+    def read_answer(self, pid: int) -> None:
         """Hear what a spare that was handed out has answered before it ended."""
         if pid in self._sent:
             self._read(self._sent[pid])

@@ -6,7 +6,7 @@ complete in memory is written out, older ones leave the memory when a newer one 
 the memory is made to hold what the disk holds: the latest whole checkpoint, and the files that belong to none. A SideCar begins
 with an empty memory, because the checkpoints that another one left there may be torn.
 
-All of it reads and writes files, and so is done in a scout's thread, by one thread at a time.
+All of it reads and writes files, and so is done in a file thread, by one thread at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Written:
     """That the memory is too small for the checkpoints of this training, in words."""
 
 
-class Memory:
+class MemoryCache:
     """The memory of one job in one container."""
 
     def __init__(self, saving: Saving, read_free: Callable[[], int]) -> None:

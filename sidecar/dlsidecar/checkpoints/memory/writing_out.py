@@ -1,7 +1,7 @@
 """
 When checkpoints in memory are written out: each complete one at once, and the rest before GPUs are released.
 
-:mod:`dlsidecar.checkpoints.memory.cache` does it, in the thread of the clerk, which also looks at the disk before each start. A
+:mod:`dlsidecar.checkpoints.memory.cache` does it, in the thread of the ledger_thread, which also looks at the disk before each start. A
 checkpoint that a change waits for goes before others: the copy of an older one is given up.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from dlsidecar.checkpoints.checkpoint_files import Mark
-from dlsidecar.checkpoints.memory.cache import Memory, Written
-from dlsidecar.observing.file_threads import Scout
+from dlsidecar.checkpoints.memory.cache import MemoryCache, Written
+from dlsidecar.observing.file_threads import FileThread
 
 NOT_WRITTEN_OUT = "CheckpointNotWrittenOut"
 TOO_SMALL = "CheckpointMemoryTooSmall"
@@ -25,21 +25,21 @@ RETRY_SECONDS = 0.005
 
 
 class Writer:
-    """Sends the clerk to the memory of one job."""
+    """Sends the ledger_thread to the memory of one job."""
 
-    def __init__(self, memory: Memory, clerk: Scout, *, patience_seconds: float) -> None:
+    def __init__(
+        self, memory: MemoryCache, ledger_thread: FileThread, *, patience_seconds: float
+    ) -> None:
         """``patience_seconds`` is how long the release of the GPUs waits for what is left in memory."""
         self._memory = memory
-        self._clerk = clerk
+        self._ledger_thread = ledger_thread
         self._patience_seconds = patience_seconds
         self._loop = asyncio.get_running_loop()
         self._members: Callable[[], Iterable[int]] = lambda: ()
         self._timer: asyncio.TimerHandle | None = None
         """When it is looked again whether the training has saved itself unasked."""
-        self._errands: deque[tuple[Callable[[], Written], Callable[[Written, float], None]]] = (
-            deque()
-        )
-        """They wait until the clerk is back, each with the function that hears of its result."""
+        self._tasks: deque[tuple[Callable[[], Written], Callable[[Written, float], None]]] = deque()
+        """They wait until the ledger_thread is back, each with the function that hears of its result."""
         self._retry: asyncio.TimerHandle | None = None
         self._securing = 0
         """The serial of a request whose checkpoint is on its way to the disk; 0 for none."""
@@ -63,14 +63,14 @@ class Writer:
         # The copy that is out asks for the serial right before it takes its name, and gives up.
         self._serial += 1
         self._is_done, self._securing = True, 0
-        self._errands.clear()
+        self._tasks.clear()
         self._stop_timer()
 
     def secure(self, unit: str, files: Mapping[str, Mark], hear: Callable[[str], None]) -> None:
         """Write out the answer to a request, and say why that could not be; the empty string if it was."""
         if not self._has_begun_rest:
-            # The clerk may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
-            # the processes the clerk brings this very checkpoint to the disk.
+            # The ledger_thread may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
+            # the processes the ledger_thread brings this very checkpoint to the disk.
             self._serial += 1
         serial = self._securing = self._serial
 
@@ -107,16 +107,16 @@ class Writer:
 
     def _finish(self, written: Written, _: float) -> None:
         self._tell(written)
-        # This is never of a former start: the next one writes to memory only after the clerk has
-        # made its visit, and the clerk does one thing at a time.
+        # This is never of a former start: the next one writes to memory only after the ledger_thread has
+        # made its visit, and the ledger_thread does one thing at a time.
         self._is_done = True
 
     def _is_latest(self, serial: int) -> bool:
-        # The clerk asks this in its thread, block by block; only the event
+        # The ledger_thread asks this in its thread, block by block; only the event
         # loop changes the number.
         return serial == self._serial
 
-    # --- sending the clerk ------------------------------------------------------------------
+    # --- sending the ledger_thread ------------------------------------------------------------------
 
     def _look_after(self, seconds: float) -> None:
         self._stop_timer()
@@ -133,22 +133,22 @@ class Writer:
                 self._look_after(max(LOOK_SECONDS, took_seconds))
 
         goes_on = partial(self._is_latest, serial)
-        if not self._clerk.send(partial(self._memory.write_out_newest, pids, goes_on), see):
+        if not self._ledger_thread.send(partial(self._memory.write_out_newest, pids, goes_on), see):
             self._look_after(LOOK_SECONDS)
 
-    def _send(self, errand: Callable[[], Written], hear: Callable[[Written, float], None]) -> None:
-        """Send the clerk as soon as it is back from what it was sent for before."""
+    def _send(self, task: Callable[[], Written], hear: Callable[[Written, float], None]) -> None:
+        """Send the ledger_thread as soon as it is back from what it was sent for before."""
         self._stop_timer()
-        self._errands.append((errand, hear))
+        self._tasks.append((task, hear))
         if self._retry is None:
             self._send_next()
 
     def _send_next(self) -> None:
         self._retry = None
-        if self._errands and self._clerk.send(*self._errands[0]):
-            # Only when it was sent, so that the order is kept while the clerk is out.
-            self._errands.popleft()
-        if self._errands:
+        if self._tasks and self._ledger_thread.send(*self._tasks[0]):
+            # Only when it was sent, so that the order is kept while the ledger_thread is out.
+            self._tasks.popleft()
+        if self._tasks:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._send_next)
 
     def _stop_timer(self) -> None:

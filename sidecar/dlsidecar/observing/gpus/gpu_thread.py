@@ -32,7 +32,7 @@ READ = "read"
 END = "end"
 
 
-class Inquiry:
+class GpuQuery:
     """One question, until it is answered or given up."""
 
     def __init__(self, hear: Callable[[Reading], None]) -> None:
@@ -49,17 +49,19 @@ class Inquiry:
             hear(reading)
 
 
-class Gauges:
+class GpuThread:
     """Reads the GPUs without blocking the event loop."""
 
     patience_seconds = 5.0
 
-    def __init__(self, open_gauge: Callable[[], gpus.Gauge] = gpus.open_gauge) -> None:
-        """``open_gauge`` is called on the thread, since it may hang as well."""
-        self._open_gauge = open_gauge
+    def __init__(
+        self, open_gpu_reader: Callable[[], gpus.GpuReader] = gpus.open_gpu_reader
+    ) -> None:
+        """``open_gpu_reader`` is called on the thread, since it may hang as well."""
+        self._open_gpu_reader = open_gpu_reader
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[str] = SimpleQueue()
-        self._asked: deque[Inquiry] = deque()
+        self._asked: deque[GpuQuery] = deque()
         """In the order in which the thread will answer."""
         self._is_stuck = False
         self._is_closed = False
@@ -68,7 +70,7 @@ class Gauges:
         reading."""
         self.missing = ""
         """Why there is nothing to read; known by the time of the first answer."""
-        self._thread = threading.Thread(target=self._work, name="gauges", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="gpu_thread", daemon=True)
         self._thread.start()
 
     # --- on the loop ------------------------------------------------------------------------
@@ -82,16 +84,16 @@ class Gauges:
         if self._is_stuck:
             self._loop.call_soon(hear, None)
             return
-        inquiry = Inquiry(hear)
-        inquiry.timer = self._loop.call_later(self.patience_seconds, self._give_up, inquiry)
-        self._asked.append(inquiry)
+        query = GpuQuery(hear)
+        query.timer = self._loop.call_later(self.patience_seconds, self._give_up, query)
+        self._asked.append(query)
         self._orders.put(READ)
 
-    def _give_up(self, inquiry: Inquiry) -> None:
+    def _give_up(self, query: GpuQuery) -> None:
         # Requests fail at once from now on, until the answer comes after all.
         self._is_stuck = True
         # It stays in the queue: the thread still answers it, and each answer takes the first.
-        inquiry.answer(None)
+        query.answer(None)
 
     def _take(self, reading: Reading) -> None:
         self._is_stuck = False
@@ -117,20 +119,20 @@ class Gauges:
 
     def _work(self) -> None:
         try:
-            gauge = self._open_gauge()
-            if not gauge.missing:
-                self._read_until_closed(gauge)
-            reason = gauge.missing
+            reader = self._open_gpu_reader()
+            if not reader.missing:
+                self._read_until_closed(reader)
+            reason = reader.missing
         except Exception as error:  # a driver may raise anything, and the questions wait
             log.exception("the GPUs cannot be read")
             reason = f"NVML failed: {error}"
         if reason:
             self._tell(self._miss, reason)
 
-    def _read_until_closed(self, gauge: gpus.Gauge) -> None:
+    def _read_until_closed(self, reader: gpus.GpuReader) -> None:
         while self._orders.get() == READ:
-            self._tell(self._take, read(gauge))
-        gauge.close()
+            self._tell(self._take, read(reader))
+        reader.close()
 
     def _tell(self, take: Callable[[T], None], what: T) -> None:
         # A loop that was closed in between no longer takes the result.
@@ -138,10 +140,10 @@ class Gauges:
             self._loop.call_soon_threadsafe(take, what)
 
 
-def read(gauge: gpus.Gauge) -> Reading:
+def read(reader: gpus.GpuReader) -> Reading:
     """Read, or say that there was no answer; the next one may be one."""
     try:
-        return gauge.read()
+        return reader.read()
     except Exception:
         # A driver may raise anything, and what was not read proves nothing.
         log.exception("the GPUs could not be read")

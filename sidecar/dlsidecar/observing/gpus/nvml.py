@@ -41,7 +41,7 @@ MOST_XIDS = 64
 LONGEST_REASON = 200
 
 
-class Gauge(Protocol):
+class GpuReader(Protocol):
     """Where the numbers come from."""
 
     missing: str
@@ -52,7 +52,7 @@ class Gauge(Protocol):
     def close(self) -> None: ...
 
 
-class NoGauge:
+class NoGpuReader:
     """A machine without NVML."""
 
     def __init__(self, missing: str) -> None:
@@ -211,21 +211,21 @@ def to_text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-def open_gauge() -> Gauge:
+def open_gpu_reader() -> GpuReader:
     """Return NVML, or say why there is none. It never raises."""
     # Asked first, because the bindings are as large as half of the SideCar.
     try:
         ctypes.CDLL(DRIVER)
     except OSError:
-        return NoGauge(f"there is no {DRIVER}, which comes with the driver of NVIDIA's GPUs")
+        return NoGpuReader(f"there is no {DRIVER}, which comes with the driver of NVIDIA's GPUs")
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
-        return NoGauge("nvidia-ml-py is not installed")
+        return NoGpuReader("nvidia-ml-py is not installed")
     try:
         return Nvml(library)
     except (library.NVMLError, OSError, AttributeError) as error:
-        return NoGauge(f"NVML cannot be used: {error}")
+        return NoGpuReader(f"NVML cannot be used: {error}")
 
 
 # --- questions about what was read ----------------------------------------------------------
