@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.reporting.previewing import joined, preview
+from dlcontrol.deciding.futures import joined
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore import policies
+from dlcore.foreseeing import preview
 from dlcore.model import NodeName
 from dlcore.planning import Reshape, Start, Wait
 from tests.builders import (

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from dlcontrol.deciding.queueing import MOST_DECISIONS, foresee
 from dlcore import policies
+from dlcore.foreseeing import MOST_DECISIONS, foresee
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
 from dlsim.engine.settings import Setting

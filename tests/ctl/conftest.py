@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.deciding import queueing
+from dlcontrol.deciding import futures
 from dllocal.api.jobs.expected_turns import ExpectedTurns
 from tests.ctl.playing import Played
 from tests.ctl.running import FIVE, Command
@@ -40,7 +40,7 @@ def played(dljob, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DLJOB_STATE", raising=False)
     # Else a machine that stalls leaves it unknown when a job that waits starts.
-    monkeypatch.setattr(queueing, "LONGEST_S", 240.0)
+    monkeypatch.setattr(futures, "LONGEST_S", 240.0)
     monkeypatch.setattr(ExpectedTurns.renew, "__defaults__", (240.0,))
     with staged(root, n1=4) as up:
         yield Played(dljob, up, tmp_path)

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.deciding.queueing import Turn
-from dlcontrol.reporting.previewing import Effect
 from dlcontrol.reporting.reasons import Outlook
+from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
 from dllocal.api import first_look, queries, refusals, showing

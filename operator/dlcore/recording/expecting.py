@@ -1,7 +1,7 @@
 """
-The expectation behind a decision: how fast a job trains with the GPUs that it gets, and how long it takes yet.
+The expectation behind a decision: a job's predicted speed and remaining time with the GPUs that it gets.
 
-Asked for each step of a plan, live and in the simulator, from the snapshot that the plan was made from.
+The control loop and the simulator record it for each step of a plan, from the snapshot of that plan.
 """
 
 import math
@@ -27,15 +27,13 @@ def expect(snapshot: Snapshot, steps: Sequence[Step]) -> Mapping[JobId, Expected
 def _expect(
     predictor: Predictor, now: float, state: JobState, step: Start | Reshape | Move
 ) -> Expected:
+    remaining = remaining_with(predictor, state, step=step, now=now)
     if isinstance(step, Start):
         shape = step.placement.shape
-        remaining = predictor.completion(state, shape, now)
         costs = predictor.costs_of(state.job)
         pause = costs.pod_start(shape.gpus) + costs.process_start(shape.gpus)
     else:
         shape = step.new.shape
-        moves = not set(step.new.nodes) <= set(step.old.nodes)
-        remaining = predictor.remaining_after(state, shape, now, moves=moves)
         pause = predictor.change_cost(state.job, shape)
     estimate = predictor.estimate(state.job, shape)
     is_known = state.iterations_total > 0.0 and math.isfinite(remaining)
@@ -45,6 +43,16 @@ def _expect(
         remaining_seconds=max(0.0, remaining) if is_known else None,
         pause_seconds=_finite(pause),
     )
+
+
+def remaining_with(
+    predictor: Predictor, state: JobState, *, step: Start | Reshape | Move, now: float
+) -> float:
+    """Return the seconds until a job ends with the GPUs of a step."""
+    if isinstance(step, Start):
+        return predictor.completion(state, step.placement.shape, now)
+    moves = not set(step.new.nodes) <= set(step.old.nodes)
+    return predictor.remaining_after(state, step.new.shape, now, moves=moves)
 
 
 def _finite(number: float) -> float:

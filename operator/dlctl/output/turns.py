@@ -1,7 +1,7 @@
 """
 When a job that waits is expected to start, and how many start before it, as the verbs tell it.
 
-The server of ``dljob up`` plays its scheduler on for it (:mod:`dlcontrol.deciding.queueing`), and so does the operator of
+The server of ``dljob up`` plays its scheduler on for it (:mod:`dlcore.foreseeing`), and so does the operator of
 a cluster, which writes it into the status of the job.
 """
 

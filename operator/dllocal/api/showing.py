@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dlcontrol.deciding.queueing import Turn, turn_document
+from dlcontrol.deciding.futures import turn_document
 from dlcontrol.judging.progress import counted
 from dlcontrol.reporting.events import event_name
-from dlcontrol.reporting.previewing import Effect
 from dlcontrol.reporting.reasons import Outlook
 from dlcontrol.settings import Setting
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status_documents import write_status, write_time
 from dlcore.documents.jobschema import API_VERSION, KIND
+from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Phase, Placement
 from dlcore.planning import Step, Wait
 from dllocal import environments

@@ -1,7 +1,7 @@
 """
 When the jobs that wait are expected to start, written into their status for people to see.
 
-:mod:`dlcontrol.deciding.queueing` plays the scheduler on, which takes seconds where thousands wait. So it is done in a
+:mod:`dlcore.foreseeing` plays the scheduler on, which takes seconds where thousands wait. So it is done in a
 thread, and after that nothing for twenty times as long. A write is worth it when the place in the queue or the
 expected start has changed by a tenth, and of all that is due the head of the queue comes first: a job that ends
 moves all jobs behind it, and must not cost a write for each of them. The first turn of a job and the end of its
@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from dlcontrol.deciding.queueing import Turn, foresee_in_time, turn_document
+from dlcontrol.deciding.futures import foresee_in_time, turn_document
 from dlcontrol.loop import Controller
 from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status_documents import Json, read_time
 from dlcore.contract import Policy
+from dlcore.foreseeing import Turn
 from dlcore.model import JobId, Snapshot
 from dlcore.primitives.once_per_change import OncePerChange
 from dloperator.cluster import Cluster

@@ -11,9 +11,9 @@ from pathlib import Path
 from aiohttp import web
 
 from dlcontrol.acting.sidecar_options import has_own_folder
-from dlcontrol.deciding import queueing
-from dlcontrol.reporting import previewing
+from dlcontrol.deciding import futures
 from dlcontrol.situation.ports import Entry
+from dlcore import foreseeing
 from dlcore.documents import jobfile
 from dlcore.model import Job, Phase
 from dllocal import environments
@@ -151,12 +151,12 @@ class JobsChanging:
         scene, before, _ = await wait_for_scene(self._latest)
         # Snapshots are values of one instant: the loop makes
         # others, and goes on while threads play these.
-        after = self._parts.snapshot(previewing.joined(scene, [each.job for each in taken_in]))
+        after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
         # Another thread, because with thousands of jobs it takes long enough to be felt.
         effects = await asyncio.to_thread(
-            previewing.preview, before, after, policy=self._parts.policy
+            foreseeing.preview, before, after, policy=self._parts.policy
         )
-        coming = await asyncio.to_thread(queueing.foresee_in_time, after, self._parts.policy)
+        coming = await asyncio.to_thread(futures.foresee_in_time, after, self._parts.policy)
         notices = await self._intake.notices(taken_in, request)
         may_see = self._access.may_see(request)
         items = [

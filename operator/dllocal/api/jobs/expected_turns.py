@@ -1,7 +1,7 @@
 """
 When the jobs of this machine that wait are expected to start, known to the server and renewed now and then.
 
-:mod:`dlcontrol.deciding.queueing` plays the scheduler on, which with many jobs takes longer than an answer may. So it is
+:mod:`dlcore.foreseeing` plays the scheduler on, which with many jobs takes longer than an answer may. So it is
 done in a thread, once for all who ask, and who lists jobs gets what was known last if it is not done soon.
 """
 
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from dlcontrol.deciding.queueing import Turn, foresee_in_time, turn_document
+from dlcontrol.deciding.futures import foresee_in_time, turn_document
 from dlcontrol.situation.status_documents import Json
 from dlcore.contract import Policy
+from dlcore.foreseeing import Turn
 from dlcore.model import JobId, Snapshot
 from dllocal.server_parts import LatestScene
 

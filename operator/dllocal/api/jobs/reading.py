@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dlcontrol.deciding import queueing
+from dlcontrol.deciding import futures
 from dlcore.model import JobId
 from dllocal.api import (
     labels,
@@ -108,7 +108,7 @@ class JobsReading:
 
     async def explain(self, request: web.Request) -> web.Response:
         """Say what a job does now and why, with the numbers of this moment."""
-        await self._turns.renew(queueing.LONGEST_S)
+        await self._turns.renew(futures.LONGEST_S)
         entry = find_entry(self._registry, request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
         seen = self._latest.see()

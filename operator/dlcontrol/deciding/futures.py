@@ -1,0 +1,39 @@
+"""The scene with further jobs, and the expected starts of its jobs as documents, for the API of a platform."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Status
+from dlcontrol.situation.status_documents import Json, write_time
+from dlcore.contract import Policy
+from dlcore.foreseeing import Turn, foresee
+from dlcore.model import Job, JobId, Snapshot
+
+LONGEST_S: Final = 2.0
+"""The time limit of :func:`foresee_in_time`."""
+
+
+def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
+    """Foresee turns for :data:`LONGEST_S` at most; the starts of later jobs stay unknown."""
+    until = time.monotonic() + LONGEST_S
+    return foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
+
+
+def turn_document(turn: Turn, now: float) -> Json:
+    if turn.starts_in is None:
+        return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
+    return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}
+
+
+def joined(scene: Scene, jobs: Sequence[Job]) -> Scene:
+    """Return the scene as if these jobs had just been submitted."""
+    order = 1 + max((entry.order for entry in scene.entries.values()), default=-1)
+    newcomers = {
+        job.id: Entry(job, order + place, Status(submitted_at=scene.now))
+        for place, job in enumerate(jobs)
+    }
+    return replace(scene, entries={**scene.entries, **newcomers})

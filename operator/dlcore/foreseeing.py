@@ -1,0 +1,289 @@
+"""
+The scheduler played ahead: when waiting jobs start, and which jobs a new one would affect.
+
+:func:`foresee` repeats the decision of the loop. Running jobs train as predicted until the first of them is done, the
+next decision follows, and so on until every waiting job has started or the policy can say no more. The answer rests on the
+same policy, placement and predictions as the decision itself and assumes that no further job comes and none fails.
+A length that a policy only supposes counts as unknown. ``dljob why``, ``get`` and ``top`` show it.
+
+:func:`preview` makes one decision twice, with and without some jobs, and returns the differences: ``submit --dry-run``.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from dlcore import cycle
+from dlcore.contract import Policy
+from dlcore.explaining import sentences as explaining
+from dlcore.model import JobId, JobState, Placement, Snapshot
+from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
+from dlcore.predicting.predictor import Estimate, Predictor
+from dlcore.problems import listed
+from dlcore.recording.expecting import remaining_with
+
+MOST_DECISIONS: Final = 200
+"""No start beyond this number of decisions is predicted."""
+MOST_NAMED: Final = 3
+SOON_S: Final = 1e-3
+
+
+class Turn(NamedTuple):
+    """The place of a waiting job in the queue."""
+
+    ahead: int
+    """The number of waiting jobs that start before it."""
+    starts_in: float | None
+    """Seconds until its expected start; ``None`` if unknown."""
+    unknown_because: str = ""
+
+
+def foresee(
+    snapshot: Snapshot, policy: Policy, *, is_late: Callable[[], bool] = lambda: False
+) -> dict[JobId, Turn]:
+    """Return the turn of each waiting job; :data:`MOST_DECISIONS` or ``is_late`` ends the search."""
+    waiting = {state.id: state for state in snapshot.pending if not state.job.suspend}
+    play = _Play(snapshot, policy, set(waiting))
+    decisions = 0
+    while play.missing and decisions < MOST_DECISIONS and not is_late() and play.go_on():
+        decisions += 1
+    turns = {
+        job: Turn(place, begun - snapshot.now)
+        for place, (job, begun) in enumerate(play.starts.items())
+    }
+    rest = sorted(play.missing, key=lambda job: (-waiting[job].job.priority, waiting[job].order))
+    because = play.why_no_further()
+    for place, job in enumerate(rest, start=len(turns)):
+        turns[job] = Turn(place, None, because)
+    return turns
+
+
+@dataclass
+class _Play:
+    snapshot: Snapshot
+    policy: Policy
+    missing: set[JobId]
+    """The jobs that waited at the beginning and have not started."""
+
+    def __post_init__(self) -> None:
+        self.starts: dict[JobId, float] = {}
+        self._is_stuck = False
+
+    def go_on(self) -> bool:
+        """Decide, and advance to the next decision; false if there is none."""
+        plan = cycle.schedule(self.snapshot, self.policy)
+        self._take(plan)
+        then = self._find_next(plan)
+        if then is None or not self.missing:
+            self._is_stuck = then is None
+            return False
+        self._go_to(then)
+        return True
+
+    def why_no_further(self) -> str:
+        endless = [s.id for s in self.snapshot.running if math.isinf(s.iterations_total)]
+        if endless:
+            others = len(endless) - MOST_NAMED
+            named = [*endless[:MOST_NAMED], *([f"{others} others"] if others > 0 else [])]
+            return f"how long {listed(named, 'and')} train{'s' if len(endless) == 1 else ''} is not known"
+        if self._is_stuck:
+            return "it does not start when the jobs that run now have ended"
+        return "it is too many decisions ahead"
+
+    def _take(self, plan: Plan) -> None:
+        snapshot, now = self.snapshot, self.snapshot.now
+        predictor = Predictor.of(snapshot)
+        states = _states(snapshot)
+        for step in plan.steps:
+            state = states[step.job]
+            if isinstance(step, Wait):
+                states[step.job] = replace(state, waiting=step.cause)
+                continue
+            gang = 0 if isinstance(step, Stop) else step.gang
+            states[step.job] = _placed(
+                state, _outcome(step), predictor=predictor, now=now, gang=gang
+            )
+            if isinstance(step, Start) and step.job in self.missing:
+                self.missing.discard(step.job)
+                self.starts[step.job] = now
+        self.snapshot = _with_states(snapshot, states.values(), policy_state=plan.policy_state)
+
+    def _find_next(self, plan: Plan) -> float | None:
+        now = self.snapshot.now
+        if plan.is_partial:
+            return now + SOON_S
+        ends = [now + left for left in self._remaining().values() if math.isfinite(left)]
+        if plan.wake_at is not None and plan.wake_at > now and (ends or self.missing):
+            ends.append(plan.wake_at)
+        # Without the minimum a job that ends at once would stop the clock.
+        return max(min(ends), now + SOON_S) if ends else None
+
+    def _remaining(self) -> Mapping[JobId, float]:
+        predictor, now = Predictor.of(self.snapshot), self.snapshot.now
+        return {
+            state.id: predictor.remaining(state, now)
+            if math.isfinite(state.iterations_total)
+            else math.inf
+            for state in self.snapshot.running
+        }
+
+    def _go_to(self, then: float) -> None:
+        snapshot, remaining = self.snapshot, self._remaining()
+        passed = then - snapshot.now
+        running = [
+            _advanced(state, remaining[state.id], passed=passed, now=then)
+            for state in snapshot.running
+            if remaining[state.id] > passed + 1e-9
+        ]
+        self.snapshot = replace(
+            _with_states(
+                snapshot, (*running, *snapshot.pending), policy_state=snapshot.policy_state
+            ),
+            now=then,
+        )
+
+
+def _placed(
+    state: JobState, placement: Placement | None, *, predictor: Predictor, now: float, gang: int = 0
+) -> JobState:
+    done = state.iterations_at(now)
+    speed = 0.0
+    if placement is not None:
+        seconds = predictor.training_time(state, placement.shape, now)
+        left = state.iterations_total - done
+        if 0.0 < seconds < math.inf and left < math.inf:
+            speed = left / seconds
+    return replace(
+        state,
+        placement=placement,
+        gang=gang,
+        iterations_done=done,
+        observed_at=now,
+        # An adjusting job has the speed of its profile; this speed counts from the next decision on.
+        speed=0.0 if placement is None else speed,
+        adjusting=placement is not None,
+        started_at=state.started_at if state.started_at is not None else now,
+        waiting=None,
+    )
+
+
+def _advanced(state: JobState, remaining: float, *, passed: float, now: float) -> JobState:
+    if not math.isfinite(remaining):
+        return replace(
+            state, iterations_done=state.iterations_at(now), observed_at=now, adjusting=False
+        )
+    then = now - passed
+    left = state.iterations_total - state.iterations_at(then)
+    done = state.iterations_total - left * (remaining - passed) / remaining
+    return replace(state, iterations_done=done, observed_at=now, adjusting=False)
+
+
+def _with_states(
+    snapshot: Snapshot, states: Iterable[JobState], *, policy_state: object
+) -> Snapshot:
+    ordered = sorted(states, key=lambda state: state.order)
+    return replace(
+        snapshot,
+        running=tuple(state for state in ordered if state.placement is not None),
+        pending=tuple(state for state in ordered if state.placement is None),
+        policy_state=policy_state,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The effect of new jobs on one job."""
+
+    job: JobId
+    step: Step | None
+    """``None`` if the new jobs only take away a step that the job would have had."""
+    sentence: str
+    is_new: bool
+    seconds_before: float | None = None
+    """Seconds until the job ends without the new jobs; ``None`` if unknown."""
+    seconds_after: float | None = None
+    speed: Estimate | None = None
+    """The predicted speed of a job that would start."""
+
+    @property
+    def old(self) -> Placement | None:
+        return self.step.old if isinstance(self.step, Reshape | Move | Stop) else None
+
+    @property
+    def new(self) -> Placement | None:
+        return None if self.step is None or isinstance(self.step, Wait) else _outcome(self.step)
+
+
+def preview(before: Snapshot, after: Snapshot, policy: Policy) -> tuple[Effect, ...]:
+    """Compare the decisions for two snapshots, of which ``after`` has more jobs than ``before``."""
+    new = set(_states(after)) - set(_states(before))
+    without = cycle.schedule(before, policy)
+    with_them = cycle.schedule(after, policy)
+    return tuple(_iter_effects(new, (before, without), after=(after, with_them)))
+
+
+def _iter_effects(
+    new: set[JobId], before: tuple[Snapshot, Plan], *, after: tuple[Snapshot, Plan]
+) -> Iterator[Effect]:
+    old_steps = {step.job: step for step in before[1].steps}
+    new_steps = {step.job: step for step in after[1].steps}
+    sentences = explaining.sentences_for(after[0], after[1].steps, after[1].worths)
+    former = explaining.sentences_for(before[0], before[1].steps, before[1].worths)
+    states = _states(after[0])
+    predictor = Predictor.of(after[0])
+    jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]
+    for job in sorted(jobs, key=lambda job: job not in new):
+        old, step = old_steps.get(job), new_steps.get(job)
+        if _is_same(old, step):
+            continue
+        state = states.get(job)
+        yield Effect(
+            job=job,
+            step=step,
+            sentence=sentences.get(job) or f"stays as it is; without them: {former[job]}",
+            is_new=job in new,
+            seconds_before=_ends(predictor, state, step=old, now=after[0].now),
+            seconds_after=_ends(predictor, state, step=step, now=after[0].now),
+            speed=_speed(predictor, state, step),
+        )
+
+
+def _is_same(old: Step | None, new: Step | None) -> bool:
+    """Return true if the job has the same number of GPUs on the same nodes after both steps."""
+    if isinstance(old, Wait) or isinstance(new, Wait) or old is None or new is None:
+        return old == new
+    before, after = _outcome(old), _outcome(new)
+    if before is None or after is None:
+        return before is after
+    return before.shape == after.shape and before.nodes == after.nodes
+
+
+def _outcome(step: Start | Reshape | Move | Stop) -> Placement | None:
+    if isinstance(step, Start):
+        return step.placement
+    return step.new if isinstance(step, Reshape | Move) else None
+
+
+def _states(snapshot: Snapshot) -> dict[JobId, JobState]:
+    return {state.id: state for state in (*snapshot.running, *snapshot.pending)}
+
+
+def _ends(
+    predictor: Predictor, state: JobState | None, *, step: Step | None, now: float
+) -> float | None:
+    """Return the seconds until the job ends if the step is taken."""
+    if state is None or state.iterations_total == float("inf") or isinstance(step, Wait | Stop):
+        return None
+    seconds = (
+        predictor.remaining(state, now)
+        if step is None
+        else remaining_with(predictor, state, step=step, now=now)
+    )
+    return None if seconds == float("inf") else seconds
+
+
+def _speed(predictor: Predictor, state: JobState | None, step: Step | None) -> Estimate | None:
+    if state is None or not isinstance(step, Start):
+        return None
+    return predictor.estimate(state.job, step.placement.shape)
