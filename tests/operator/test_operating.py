@@ -7,6 +7,7 @@ import pytest
 
 from dlkube import names
 from tests.operator.stages import PATIENCE_S, Stage, staged
+from tests.operator.walking import find_unnamed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -58,10 +59,13 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
 
 @pytest.mark.story
 def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage: Stage):
-    stage.start_operator(settings={"policy": "adaptive"})
+    walk = stage.folder / "walk"
+    program = (sys.executable, "-m", "tests.operator.walking", str(walk))
+    stage.start_operator(program=program, settings={"policy": "adaptive"})
     stage.submit("old", iterations=10**6)
     stage.wait(lambda: stage.status("old").get("allocation", {}).get("gpus") == 4)
     stage.wait_for_phase("old", "Running")
+    assert find_unnamed(walk) == set(), "files that docs/walks.md does not name"
     pids = stage.kubelets.pids()
     stage.submit("new", iterations=100)
     status = stage.wait_for_phase("new", "Completed")
