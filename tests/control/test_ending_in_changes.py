@@ -4,7 +4,7 @@ A job that is done while its user wants something else of it is not begun again,
 Stories of a large one are in :mod:`tests.control.test_stories`. The witness refuses a second beginning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,7 @@ from tests.control.played import Temper, World
 from tests.control.training import Trainings
 
 JOB = JobId("job")
+WHATS = ["suspend", "options", "rival"]
 ONE_NODE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
 
@@ -28,10 +29,17 @@ def end_while(
     *,
     leaves_s: float = 2.0,
     nodes: Mapping[str, int] = ONE_NODE,
+    dies_at: int | None = None,
+    absent_s: float = 0.01,
 ) -> Phase:
-    """Change the job during its evaluation; ``leaves_s``: how soon the pod of a SideCar that leaves has ended."""
+    """
+    Change the job during its evaluation.
+
+    ``leaves_s``: how soon the pod of a SideCar that leaves has ended. ``dies_at``: at which of its calls after the
+    change the controller is killed; another one begins ``absent_s`` later.
+    """
     world = World(f"ends/{seed}", nodes, Temper(leave_seconds=(leaves_s, leaves_s)))
-    world.forgives_leaving = False
+    world.forgives_leaving = absent_s > leaves_s
     government = Government(world, policies.make("max-min"), mechanism)
     try:
         training = Training(iterations=40, batch_size=64)
@@ -42,7 +50,7 @@ def end_while(
             checkpoint=Checkpoint(shared=True),
         )
         world.submit(job, evaluates_seconds=3.0)
-        government.begin()
+        reign = government.begin()
         Trainings(world).begin()
         course = world.courses[JOB]
         world.run(300.0, until=lambda: course.iteration >= course.total)
@@ -56,6 +64,9 @@ def end_while(
             )
         else:
             world.submit(replace(job, id=JobId("rival"), priority=1))
+        if dies_at is not None:
+            reign.leash.kill_at = reign.leash.calls + dies_at
+            government.when_over(reign, absent_s, lambda: _succeed(government))
         government.wake()
         world.run(300.0, until=lambda: world.entries[JOB].status.is_final)
         assert world.witness.ends >= 1
@@ -64,13 +75,17 @@ def end_while(
         government.close()
 
 
+def _succeed(government: Government) -> None:
+    government.begin()
+
+
 def _resume(government: Government) -> None:
     government.world.change(JOB, suspend=False)
     government.wake()
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", ["suspend", "options", "rival"])
+@pytest.mark.parametrize("what", WHATS)
 def test_a_job_that_ends_while_it_is_changed_is_completed(what, mechanism):
     for seed in range(3):
         assert end_while(what, mechanism, seed) is Phase.COMPLETED
@@ -81,8 +96,34 @@ def test_a_job_whose_pod_is_gone_before_its_end_was_judged_is_completed():
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", ["suspend", "options", "rival"])
+@pytest.mark.parametrize("what", WHATS)
 def test_a_job_whose_containers_leave_one_after_the_other_is_completed(what, mechanism):
     for seed in range(10):
         ended = end_while(what, mechanism, seed, leaves_s=0.3, nodes=TWO_NODES)
         assert ended is Phase.COMPLETED, seed
+
+
+CALLS = 60
+"""At least as many as a controller makes from the change until the job is completed."""
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("what", WHATS)
+def test_a_controller_that_is_killed_in_between_does_not_hide_the_end(what, mechanism):
+    die_in_between(what, mechanism, range(1, CALLS, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("what", WHATS)
+def test_a_controller_that_is_killed_at_any_call_does_not_hide_the_end(what, mechanism):
+    die_in_between(what, mechanism, range(1, CALLS))
+
+
+def die_in_between(what: str, mechanism: Mechanism, calls: Iterable[int]) -> None:
+    for call in calls:
+        for absent_s in (0.01, 9.0):
+            ended = end_while(
+                what, mechanism, call, nodes=TWO_NODES, dies_at=call, absent_s=absent_s
+            )
+            assert ended is Phase.COMPLETED, (call, absent_s)
