@@ -50,6 +50,8 @@ MOST_COMMANDS = 12
 """For one decision about one job: on each of up to three nodes a pod is asked for, stamped and told to
 run, and later to end."""
 
+MOST_CHANGES = 20
+"""A job that no policy lets end would otherwise bring rivals for ever."""
 NEAR_STEPS = (0, 0, 0, 4, 10)
 """How many iterations before its last one a training is disturbed."""
 
@@ -212,14 +214,17 @@ class Story:
     def _watch_end(self, job: JobId) -> None:
         """Change the job about when it takes its last step, several times in the kind part as well."""
         world = self.world
+        changes = 0
 
         def look() -> None:
+            nonlocal changes
             course, entry = world.courses[job], world.entries.get(job)
-            if entry is None or entry.status.is_final or self.is_over:
+            if entry is None or entry.status.is_final or self.is_over or changes >= MOST_CHANGES:
                 return
             if course.iteration < course.total - world.chance.choice(NEAR_STEPS):
                 world.after(0.5, look)
                 return
+            changes += 1
             self._change_at_its_end(job)
             world.after(10.0, look)
 
