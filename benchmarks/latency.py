@@ -24,11 +24,11 @@ from _measuring import describe_machine, print_result, summarize
 from _progress import count, run
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
+from dlclient.local.socket_client import SocketClient
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import PodKey
 from dlcore import policies
 from dlcore.model import JobId, Node, Phase
-from dlctl.backends.local.socket_client import SocketClient
 from dlctl.inputs.ending import run_to_the_end
 from dllocal.running import Running
 from dllocal.setup import Setup

@@ -30,11 +30,11 @@ from _predictors import compare
 from _progress import run
 from _replaying import Document, make_document
 
+from dlclient.local.socket_client import SocketClient
 from dlcontrol.scheduling import Options
 from dlcore import policies
 from dlcore.model import JobId, Node
 from dlcore.profiles import JobType, Profile, Speed
-from dlctl.backends.local.socket_client import SocketClient
 from dlctl.inputs.ending import run_to_the_end
 from dllocal.running import Running
 from dllocal.setup import Setup

@@ -25,8 +25,8 @@ from dlapi.refusals import (
 from dlapi.studies import Comparison, Policy, bound, compare, simulate
 from dlapi.timelines import Timeline
 from dlapi.values import Event, Explanation, Notice, Plan
+from dlclient.jobviews import JobView
 from dlcore.contract import Decision, Share, View
-from dlctl.output.jobviews import JobView
 from dlsim.bounding.bounds import Bound
 from dlsim.scenarios import Scenario
 from dlsim.simulating import Outcome

@@ -18,9 +18,9 @@ from dlapi.lines import Line
 from dlapi.refusals import NotFound
 from dlapi.timelines import Timeline
 from dlapi.values import Event, Explanation, Plan
-from dlctl.backends.backend import Backend
-from dlctl.output.jobviews import JobView
-from dlctl.verbs.watching.wait import FINISHED, LOOK_S
+from dlclient.backend import Backend
+from dlclient.goals import FINISHED, LOOK_S
+from dlclient.jobviews import JobView
 
 T = TypeVar("T")
 

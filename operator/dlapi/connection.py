@@ -18,12 +18,11 @@ from dlapi.jobs import Gpus, Job, demand_of, problems_of, raise_all
 from dlapi.refusals import NeverHolds, NotFound, Problem, TimedOut, WrongUse, refusing
 from dlapi.timelines import Timeline
 from dlapi.values import Event, Explanation, Notice, Plan
-from dlctl.backends.backend import Backend, Json, Keeping, LogQuery, never
-from dlctl.backends.choosing import Place, choose
-from dlctl.inputs.changing import change_job
-from dlctl.output.jobviews import JobView
-from dlctl.verbs.jobs.steer import suspend_job
-from dlctl.verbs.watching.wait import DELETED, FINISHED, LOOK_S, Goal, Verdict, read_goal
+from dlclient.backend import Backend, Json, Keeping, LogQuery, never
+from dlclient.changing import change_job, suspend_job
+from dlclient.goals import DELETED, FINISHED, LOOK_S, Goal, Verdict, read_goal
+from dlclient.jobviews import JobView
+from dlclient.places import Place, choose
 
 FATES = {None: Keeping.USUAL, True: Keeping.KEEP, False: Keeping.REMOVE}
 

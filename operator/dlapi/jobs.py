@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from dlapi.refusals import Problem, WrongInput, WrongJob, of_document, refusing
+from dlclient import sources
+from dlclient.demands import Demand, read_counts
+from dlclient.drafting import Draft, build
 from dlcore.documents import jobfile
 from dlcore.documents.jobnames import full_name
-from dlctl.inputs import sources
-from dlctl.inputs.demands import Demand, read_counts
-from dlctl.inputs.drafting import Draft, build
 
 Gpus = int | str | Sequence[int]
 """``4``, or one of ``[1, 2, 4]``, or a range: ``"1-4"``."""

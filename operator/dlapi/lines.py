@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, TypeVar
 
 from dlapi.connection import Connection, Logs, Named
-from dlctl.backends.backend import Backend
+from dlclient.backend import Backend
 
 T = TypeVar("T")
 

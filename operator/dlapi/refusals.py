@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import click
 
+from dlclient import extras
+from dlclient.backend import Away, BackendError, Complaint, NotThere
+from dlclient.backend import Conflict as Overtaken
 from dlcore import checking, problems
-from dlctl import extras
-from dlctl.backends.backend import Away, BackendError, Complaint, NotThere
-from dlctl.backends.backend import Conflict as Overtaken
 from dlsim.errors import BadInput
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dlapi.refusals import Problem, WrongUse
+from dlclient.exporting import files
+from dlclient.exporting.files import Format
 from dlcore.recording.record import Record
-from dlctl.exporting import files
-from dlctl.exporting.files import Format
 from dlsim.simulating import Outcome
 
 HEIGHT = 560

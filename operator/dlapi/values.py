@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dlctl.verbs.jobs.submit import show_plan
+from dlclient.turns import show_plan
 
 
 class Notice(UserWarning):

@@ -17,14 +17,15 @@ from typing import NoReturn
 
 import click
 
+from dlclient.backend import BackendError
+from dlclient.sources import WrongJobs
 from dlcore.problems import WrongDocument
-from dlctl.backends.backend import BackendError
 from dlctl.output.messages import INTERRUPTED, say, tell_lines
 from dlctl.output.streams import guard_output
 from dlctl.verb_list import VERBS, LazyGroup
 from dlsim.errors import BadInput
 
-Told = click.ClickException | BadInput | WrongDocument | BackendError
+Told = click.ClickException | BadInput | WrongDocument | WrongJobs | BackendError
 """Errors whose cause the user can remove."""
 
 
@@ -58,7 +59,7 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
         # Not before the end, because only now the reader has all of the output.
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (click.ClickException, BadInput, WrongDocument, BackendError) as error:
+    except (click.ClickException, BadInput, WrongDocument, WrongJobs, BackendError) as error:
         return _refuse(error, prog)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -83,11 +84,11 @@ def _reason_of(error: Exception) -> Exception | None:
     """Return what a user can do something about; ``None``: the error is a mistake of ours."""
     # Neither at the top, because most verbs are done before the brain would be loaded.
     if isinstance(error, ModuleNotFoundError):
-        from dlctl.extras import find_missing  # noqa: PLC0415
+        from dlclient.extras import find_missing  # noqa: PLC0415
 
         return find_missing(error)
+    from dlclient.extras import MissingExtra  # noqa: PLC0415
     from dlcore.checking import BrokenLaw  # noqa: PLC0415
-    from dlctl.extras import MissingExtra  # noqa: PLC0415
 
     return error if isinstance(error, BrokenLaw | MissingExtra) else None
 
@@ -106,5 +107,6 @@ def _refuse(error: Told, prog: str) -> int:
         verb = context.command_path if context is not None else prog
         say(f"{verb}: {' '.join(error.format_message().split())}")
         return error.exit_code
-    tell_lines(error.lines() if isinstance(error, WrongDocument) else [str(error)], prog)
+    lines = error.lines() if isinstance(error, WrongDocument) else [str(error)]
+    tell_lines(error.lines if isinstance(error, WrongJobs) else lines, prog)
     return 1

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from dlctl.backends.backend import BackendError
-from dlctl.backends.cluster.connecting import connect
+from dlclient.backend import BackendError
+from dlclient.cluster.connecting import connect
 from dlkube.access import Access
 from dlkube.client import ApiServer
 from dlkube.programs.program import log_to_stderr, run_until_told

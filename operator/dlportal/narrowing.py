@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from dlclient.cluster.reading.gpus import HIDDEN, UNKNOWN
 from dlcore.documents.jobnames import full_name
 from dlcore.model import GpuRef, NodeName
 from dlcore.recording.record import Gpu, Line, Record
 from dlcore.recording.sums import list_spans
-from dlctl.backends.cluster.reading.gpus import HIDDEN, UNKNOWN
 from dlportal.rights import Rights
 
 Json = dict[str, Any]

@@ -11,17 +11,17 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from dlclient.backend import BackendError
+from dlclient.cluster.backend import ClusterBackend
+from dlclient.cluster.connecting import Connection
+from dlclient.cluster.reading.recorded import LACKS, UNTOLD
 from dlcontrol.recording.composing import Kept, compose, make_memory, read_entries
 from dlcore.documents.jobnames import full_name
 from dlcore.placement.limits import namespace_of
 from dlcore.profiles import Profile
 from dlcore.recording.record import Gpu, Header, Record
 from dlcore.recording.record import Source as Origin
-from dlctl.backends.backend import BackendError
-from dlctl.backends.cluster.backend import ClusterBackend
-from dlctl.backends.cluster.connecting import Connection
-from dlctl.backends.cluster.reading.recorded import LACKS, UNTOLD
-from dlctl.backends.page_source import make_harmless, telling
+from dlctl.output.page_source import make_harmless, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import list_known, open_profiles
 from dlportal.narrowing import narrow_jobs, narrow_nodes, narrow_record

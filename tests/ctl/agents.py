@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import contextmanager
 
-from dlctl.backends.choosing import Chosen
+from dlclient.places import Chosen
 from dlctl.verbs.agents.offering import PlacedTools
 from dllocal.folders import Folders
 

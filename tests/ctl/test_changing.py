@@ -7,11 +7,11 @@ from shlex import quote
 import pytest
 import yaml
 
+from dlclient.demands import Demand
+from dlclient.jobviews import PHASES
+from dlclient.local.local_backend import LocalBackend
 from dlcore.model import CauseCode, JobId, Phase
-from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.inputs.demands import Demand
 from dlctl.inputs.spans import read_span
-from dlctl.output.jobviews import PHASES
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlctl.backends.backend import LogLine
+from dlclient.backend import LogLine
 from dlctl.output.forms import to_json, to_yaml
 from dlctl.output.streams import harmless_document, harmless_output
 from dlctl.verbs.watching.logs import Printer

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from dlclient.backend import JobList
+from dlclient.local import local_backend
+from dlclient.local.local_backend import LocalBackend
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.documents.jobnames import full_name
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
-from dlctl.backends.backend import JobList
-from dlctl.backends.local import local_backend
-from dlctl.backends.local.local_backend import LocalBackend
 from dlstore.history import HistoryEntry
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 from tests.ctl.terminals import Terminal

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlclient.backend import Away, NotThere
+from dlclient.jobviews import JobView
+from dlclient.local import following
 from dlcore.model import CauseCode, JobId, Phase
-from dlctl.backends.backend import Away, NotThere
-from dlctl.backends.local import following
-from dlctl.output.jobviews import JobView
 from dlctl.verbs.watching.logs import find_node
 from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import LogLimits, rotate

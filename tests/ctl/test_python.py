@@ -19,7 +19,7 @@ import pytest
 import dlapi
 from dlapi.connection import Connection, Logs
 from dlapi.lines import _Question
-from dlctl.backends.backend import LogLine
+from dlclient.backend import LogLine
 from dllocal.folders import Folders
 from dlsim.clusters import Machines
 from tests.ctl.pages import ROOT
@@ -377,7 +377,7 @@ def test_a_followed_log_holds_up_no_question_no_time_out_and_no_close(played):
 UNANSWERED = """
 import asyncio, sys
 import dljob
-from dlctl.backends.local import socket_client
+from dlclient.local import socket_client
 
 async def main():
     async with dljob.connect_async(sys.argv[1]) as there:

@@ -7,9 +7,9 @@ import sys
 import pytest
 import yaml
 
+from dlclient.drafting import USUAL_PROGRESS, name_of
 from dlcore.documents import jobfile
 from dlcore.model import CauseCode, JobId, Phase
-from dlctl.inputs.drafting import USUAL_PROGRESS, name_of
 from tests.ctl.running import Live
 from tests.ctl.terminals import Terminal
 from tests.local.ups import going

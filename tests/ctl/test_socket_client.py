@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dlctl.backends.local import socket_client
+from dlclient.local import socket_client
 from dlctl.verbs.server import down
 from dllocal.api import serving
 from dllocal.folders import Folders

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlclient.jobviews import JobView
 from dlcore.model import CauseCode
 from dlctl.output.frames import Frame, Sight, Window
 from dlctl.output.gpu_map import Signs
-from dlctl.output.jobviews import JobView
 from tests.ctl.terminals import Terminal
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}

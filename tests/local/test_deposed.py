@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from dlctl.backends.backend import BackendError
-from dlctl.backends.local.socket_client import SocketClient
+from dlclient.backend import BackendError
+from dlclient.local.socket_client import SocketClient
 from dllocal.folders import Folders, StateError
 from dllocal.state_folder import lock_folder, make_folders, make_sockets
 from tests.local.ups import going, replay

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.backends.backend import Away
-from dlctl.backends.local.local_backend import LocalBackend
+from dlclient.backend import Away
+from dlclient.local.local_backend import LocalBackend
 from dlctl.inputs import units
 from dlctl.verbs.server.down import find_process
 from dllocal.folders import Folders

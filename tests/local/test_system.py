@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
+from dlclient.backend import Away, BackendError
+from dlclient.local.local_backend import LocalBackend
+from dlclient.local.socket_client import SocketClient
 from dlcontrol.sidecars.dialing import DialSettings, Line, Unreachable
 from dlcontrol.sidecars.peers import Peer
 from dlcontrol.situation.ports import Address
-from dlctl.backends.backend import Away, BackendError
-from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.backends.local.socket_client import SocketClient
 from dlctl.inputs import units
 from dlctl.verbs.server.installation import find_writer
 from dllocal.api.access import identify, namespace_of
@@ -572,7 +572,7 @@ def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
         # The kernel reports the server's user ID; the test changes only our own.
         uid = os.getuid()
         monkeypatch.setattr("os.getuid", lambda: uid + 1)
-        monkeypatch.setattr("dlctl.backends.local.socket_client.ROOT", uid + 2)
+        monkeypatch.setattr("dlclient.local.socket_client.ROOT", uid + 2)
         with pytest.raises(BackendError, match=f"user {uid} answers at .*; nothing was sent"):
             SocketClient(path).ask("GET", ("about",))
         thread.join(LONGEST_S)

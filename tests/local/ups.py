@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from dlctl.backends.backend import Away
-from dlctl.backends.local.local_backend import LocalBackend
+from dlclient.backend import Away
+from dlclient.local.local_backend import LocalBackend
 from dllocal.folders import Folders
 from tests import endings
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart

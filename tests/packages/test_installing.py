@@ -160,7 +160,7 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
 def test_the_command_needs_one_package_more_in_front_of_a_cluster():
     missing = HEAVY - {"kubernetes"}
     done = subprocess.run(
-        [sys.executable, "-c", BLOCK, "dlctl.backends.cluster", *missing],
+        [sys.executable, "-c", BLOCK, "dlclient.cluster", *missing],
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,

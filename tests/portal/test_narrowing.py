@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dlclient.cluster.reading.gpus import HIDDEN, UNKNOWN, find_holdings, list_gpus
 from dlcore.model import NodeName, Placement
 from dlcore.recording.record import (
     Decided,
@@ -18,7 +19,6 @@ from dlcore.recording.record import (
 )
 from dlcore.recording.sums import sum_gpu_seconds
 from dlcore.recording.usage import read_timelines, sum_usage
-from dlctl.backends.cluster.reading.gpus import HIDDEN, UNKNOWN, find_holdings, list_gpus
 from dloperator.nodes.nodes import Pool
 from dlportal.narrowing import PARTLY, narrow_jobs, narrow_nodes, narrow_record
 from dlportal.rights import Rights

@@ -16,6 +16,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dlapi": ("test-processes",),
     "operator/dlcontrol": (*MACHINE, *CLUSTER, "bench"),
     "operator/dlcore": ("test-slow", "test-long", "bench"),
+    "operator/dlclient": ("test-slow", "test-processes", "test-control-plane"),
     "operator/dlctl": ("test-slow", "test-processes", "test-control-plane"),
     "operator/dlgangs": ("test-control-plane",),
     "operator/dlkube": (*CLUSTER, "bench"),

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from dlctl.backends.backend import BackendError, Json
-from dlctl.backends.choosing import opened, place_of
+from dlclient.backend import BackendError, Json
+from dlclient.places import opened
+from dlctl.inputs.options import place_of
 
 
 def complete_files(

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from dlctl.backends.backend import Backend
-from dlctl.backends.choosing import name_argument
-from dlctl.output.jobviews import JobView
+from dlclient.backend import Backend
+from dlclient.jobviews import JobView
+from dlctl.inputs.options import name_argument
 from dlctl.output.messages import say
 
 MOST_NAMED = 10

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from dlclient.backend import Json
+from dlclient.jobviews import JobView, progress_of
+from dlclient.turns import show_turn
 from dlcontrol.reporting import formatting
-from dlctl.backends.backend import Json
 from dlctl.output import texts
 from dlctl.output.gpu_map import Signs, draw_map, wrap
-from dlctl.output.jobviews import JobView, progress_of
-from dlctl.output.turns import show_turn
 
 BAR = 12
 LEAST_REASON = 16

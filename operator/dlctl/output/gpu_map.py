@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from dlctl.backends.backend import Json
-from dlctl.output.jobviews import JobView
+from dlclient.backend import Json
+from dlclient.jobviews import JobView
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")

@@ -17,13 +17,12 @@ MOST_LINES = 20
 """The number of problems of documents that are printed; the rest is only counted."""
 
 
-def tell_lines(lines: Sequence[str], program: str | None = None) -> None:
-    """Tell all that is wrong with something, as much of it as a person reads."""
-    name = program or click.get_current_context().find_root().info_name
+def tell_lines(lines: Sequence[str], program: str) -> None:
+    """Print problems, as many as a person reads."""
     for line in lines[:MOST_LINES]:
-        say(f"{name}: {line}")
+        say(f"{program}: {line}")
     if len(lines) > MOST_LINES:
-        say(f"{name}: and {len(lines) - MOST_LINES} more problems; fix these first")
+        say(f"{program}: and {len(lines) - MOST_LINES} more problems; fix these first")
 
 
 def complain(line: str) -> None:

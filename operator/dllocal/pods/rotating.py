@@ -6,7 +6,7 @@ controller copies a log into its latest part, ``NAME.log.1``, and then truncates
 continues at its new beginning. Lines that it writes in the microseconds between the last read and
 the truncation are lost; that can happen once in each part. A program that writes faster than its log is copied loses
 more: what it writes beyond 16 MiB during the copy, and beyond 4 MiB from there to the truncation. A program that follows a log sees the
-new part, and reads on in it first (:mod:`dlctl.backends.local.following`); the lock that it takes
+new part, and reads on in it first (:mod:`dlclient.local.following`); the lock that it takes
 while it looks puts a turn off.
 """
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from dlctl.backends.cluster.asking import Asker
-from dlctl.backends.cluster.connecting import connect
+from dlclient.cluster.asking import Asker
+from dlclient.cluster.connecting import connect
 from dlctl.output.messages import INTERRUPTED
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document

@@ -16,21 +16,21 @@ from typing import Any, cast
 import click
 import pytest
 
-from dlcontrol.reporting.events import event_name
-from dlctl.backends import choosing
-from dlctl.backends.backend import (
+from dlclient import places
+from dlclient.backend import (
     Away,
     BackendError,
     LogQuery,
     NotThere,
 )
-from dlctl.backends.choosing import Place, choose, decide
-from dlctl.backends.cluster import podlogs, remote, submitting, watching
-from dlctl.backends.cluster.backend import ClusterBackend
-from dlctl.backends.cluster.reading import gpus, past, wording
-from dlctl.backends.cluster.reading.operators import Operator
-from dlctl.backends.cluster.refusals import complaints, explain
-from dlctl.backends.local.local_backend import LocalBackend
+from dlclient.cluster import podlogs, remote, submitting, watching
+from dlclient.cluster.backend import ClusterBackend
+from dlclient.cluster.reading import gpus, past, wording
+from dlclient.cluster.reading.operators import Operator
+from dlclient.cluster.refusals import complaints, explain
+from dlclient.local.local_backend import LocalBackend
+from dlclient.places import Place, choose, decide
+from dlcontrol.reporting.events import event_name
 from dlkube.client import (
     Listing,
     NotFound,
@@ -166,7 +166,7 @@ def test_what_was_named_counts_more_than_what_is_found(kubeconfig, tmp_path, mon
 
 
 def test_a_dljob_up_that_answers_counts_more_than_a_kubeconfig(kubeconfig, root, monkeypatch):
-    monkeypatch.setattr(choosing, "default_root", lambda _: root)
+    monkeypatch.setattr(places, "default_root", lambda _: root)
     assert is_cluster(chosen())
     path = Folders(root).socket
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,11 @@
 
 from typing import Final
 
+from dlclient.backend import Json
+from dlclient.changing import cancel_job, change_job, suspend_job
+from dlclient.demands import Demand, read_counts
 from dlcore.documents.jobnames import full_name
-from dlctl.backends.backend import Json
-from dlctl.inputs.changing import change_job
-from dlctl.inputs.demands import Demand, read_counts
 from dlctl.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
-from dlctl.verbs.jobs.steer import cancel_job, suspend_job
 
 
 def _submit_job(asked: Asked) -> Json:

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import click
 
-from dlctl.backends.choosing import Place, decide, with_place
+from dlclient.places import Place, decide
+from dlctl.inputs.options import with_place
 from dlctl.output.streams import divert_libraries
 from dlctl.verbs.agents.offering import PlacedTools
 from dlctl.verbs.agents.protocol import Server

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from dlclient.backend import BackendError, Json
+from dlclient.places import Chosen
 from dlcore.problems import WrongDocument
-from dlctl.backends.backend import BackendError, Json
-from dlctl.backends.choosing import Chosen
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.agents.calls import Halt
 from dlctl.verbs.agents.changing import CHANGING

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dlctl.backends.backend import Json
+from dlclient.backend import Json
 from dlctl.verbs.agents.calls import Halt, Halted
 from dlctl.verbs.agents.protocol import ToolRefused
 from dlctl.verbs.agents.tools import JOB, Asked, text, whole

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from dlctl.backends.backend import Json, LogQuery
-from dlctl.output.jobviews import PHASES, JobView
-from dlctl.output.turns import describe_turn
+from dlclient.backend import Json, LogQuery
+from dlclient.jobviews import PHASES, JobView
+from dlclient.turns import describe_turn, show_plan
 from dlctl.verbs.agents import playing
 from dlctl.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
-from dlctl.verbs.jobs.submit import show_plan
 
 MOST_LINES: Final = 1000
 USUAL_LINES: Final = 100

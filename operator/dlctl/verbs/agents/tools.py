@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dlclient.backend import Backend, Json
 from dlcore.documents import jobforms
-from dlctl.backends.backend import Backend, Json
 from dlctl.verbs.agents.calls import Halt
 from dlctl.verbs.agents.protocol import ToolRefused
 from dllocal.folders import Folders

@@ -13,31 +13,30 @@ from typing import Any, NamedTuple
 
 import click
 
-from dlcore.documents.jobnames import full_name
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Backend,
     BackendError,
     Complaint,
     Json,
     NotThere,
 )
-from dlctl.backends.choosing import output_option, with_backend
-from dlctl.inputs.changing import (
+from dlclient.changing import (
     change_job,
     describe_changes,
     insist_on_living,
     retry_overtaken,
 )
-from dlctl.inputs.completing import complete_files
-from dlctl.inputs.sources import (
+from dlclient.jobviews import JobView
+from dlclient.sources import (
     Source,
     WrongJobs,
     check,
     iter_sources,
     refuse,
-    tell,
 )
-from dlctl.output.jobviews import JobView
+from dlcore.documents.jobnames import full_name
+from dlctl.inputs.completing import complete_files
+from dlctl.inputs.options import output_option, with_backend
 from dlctl.output.messages import say
 
 
@@ -77,24 +76,20 @@ def merge(there: Json, wanted: Mapping[str, Any]) -> Json:
 )
 @output_option("name")
 @with_backend
-def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> int:
+def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> None:
     """
     Submit the jobs of files that are not there yet, and change those that are to what the files say.
 
     The numbers of GPUs, the priority, being suspended, the limits and the labels may change at any
     time. A change of anything else is refused by field, and then nothing is done.
     """
-    try:
-        wishes = _look(backend, [source for name in files for source in iter_sources(name)])
-        _try_all(backend, wishes)
-        if not dry_run:
-            _create(backend, [wish for wish in wishes if wish.there is None])
-        for wish in wishes:
-            told = _apply(backend, wish, dry_run=dry_run)
-            click.echo(f"dljob.dljob.io/{wish.name}" if output == "name" else f"{wish.name} {told}")
-    except WrongJobs as wrong:
-        return tell(wrong)
-    return 0
+    wishes = _look(backend, [source for name in files for source in iter_sources(name)])
+    _try_all(backend, wishes)
+    if not dry_run:
+        _create(backend, [wish for wish in wishes if wish.there is None])
+    for wish in wishes:
+        told = _apply(backend, wish, dry_run=dry_run)
+        click.echo(f"dljob.dljob.io/{wish.name}" if output == "name" else f"{wish.name} {told}")
 
 
 def _look(backend: Backend, sources: Sequence[Source]) -> list[Wish]:

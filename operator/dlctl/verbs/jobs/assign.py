@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from dlctl.backends.backend import Backend, Json
-from dlctl.backends.choosing import with_backend
-from dlctl.inputs.changing import change_job, describe_changes
-from dlctl.inputs.demands import Demand, gpu_options
+from dlclient.backend import Backend, Json
+from dlclient.changing import change_job, describe_changes
+from dlclient.demands import Demand
+from dlctl.inputs.options import gpu_options, with_backend
 from dlctl.inputs.selecting import Selection, with_selection
 from dlctl.verbs.jobs.steer import for_each
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import click
 
+from dlclient.backend import Backend, BackendError, Json
+from dlclient.changing import describe_changes, insist_on_living, retry_overtaken
+from dlclient.jobviews import JobView
+from dlclient.sources import Source, WrongJobs, check
 from dlcore.documents.jobnames import full_name
-from dlctl.backends.backend import Backend, BackendError, Json
-from dlctl.backends.choosing import name_argument, with_backend
-from dlctl.inputs.changing import describe_changes, insist_on_living, retry_overtaken
-from dlctl.inputs.sources import Source, WrongJobs, check
+from dlctl.inputs.options import name_argument, with_backend
 from dlctl.output.forms import to_yaml
-from dlctl.output.jobviews import JobView
 from dlctl.output.messages import complain, say
 
 OURS = "#| "

@@ -4,8 +4,8 @@
 
 import click
 
-from dlctl.backends.backend import Backend
-from dlctl.backends.choosing import name_argument, with_backend
+from dlclient.backend import Backend
+from dlctl.inputs.options import name_argument, with_backend
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlctl.backends.backend import Json
-from dlctl.inputs.completing import complete_files
-from dlctl.inputs.sources import (
+from dlclient.backend import Json
+from dlclient.sources import (
     WrongJobs,
     check,
     is_job,
     iter_sources,
 )
+from dlctl.inputs.completing import complete_files
 from dlctl.output.forms import to_yaml
 from dlctl.output.messages import complain
 

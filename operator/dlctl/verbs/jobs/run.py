@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from dlcore.documents.jobnames import full_name
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Away,
     Backend,
     BackendError,
@@ -21,22 +20,21 @@ from dlctl.backends.backend import (
     LogQuery,
     NotThere,
 )
-from dlctl.backends.choosing import output_option, with_backend
-from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.inputs.demands import Demand, gpu_options
-from dlctl.inputs.drafting import Draft, build, name_of
-from dlctl.inputs.sources import (
+from dlclient.changing import cancel_job
+from dlclient.demands import Demand
+from dlclient.drafting import Draft, build, name_of
+from dlclient.jobviews import JobView
+from dlclient.local.local_backend import LocalBackend
+from dlclient.sources import (
     Source,
-    WrongJobs,
     check,
     refuse,
-    tell,
 )
+from dlcore.documents.jobnames import full_name
+from dlctl.inputs.options import gpu_options, output_option, with_backend
 from dlctl.inputs.spans import read_span_option
 from dlctl.output.forms import to_json, to_yaml
-from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
-from dlctl.verbs.jobs.steer import cancel_job
 from dlctl.verbs.jobs.submit import preview
 from dlctl.verbs.watching.logs import Printer
 
@@ -185,12 +183,9 @@ def command(
     draft = Draft(demand=Demand(counts, least, most), **said)
     if isinstance(backend, LocalBackend):
         draft = draft.placed(Path.cwd())
-    try:
-        if dry_run:
-            return _show(backend, draft, output)
-        created = _submit(backend, draft)
-    except WrongJobs as wrong:
-        return tell(wrong)
+    if dry_run:
+        return _show(backend, draft, output)
+    created = _submit(backend, draft)
     name = full_name(created, backend.home)
     if detach or output:
         click.echo(_written(created, output, name), nl=False)

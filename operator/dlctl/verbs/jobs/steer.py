@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Away,
     Backend,
     BackendError,
-    Json,
     Keeping,
     NotThere,
 )
-from dlctl.backends.choosing import with_backend
-from dlctl.inputs.changing import Change, change_job
+from dlclient.changing import cancel_job, suspend_job
+from dlclient.jobviews import CANCELLING
+from dlctl.inputs.options import with_backend
 from dlctl.inputs.selecting import Selection, with_selection
-from dlctl.output.jobviews import CANCELLING, JobView
 from dlctl.output.messages import complain
 
 LOOK_S = 0.3
@@ -121,26 +120,6 @@ def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
     if not suspend_job(backend, name, suspended=suspended).is_change:
         return "is suspended already" if suspended else "is not suspended"
     return "suspended" if suspended else "resumed"
-
-
-def suspend_job(backend: Backend, name: str, *, suspended: bool) -> Change:
-    """Suspend or resume a job that is not so already."""
-
-    def alter(document: Json) -> Json:
-        if JobView.of(document).is_suspended is suspended:
-            return document
-        return {**document, "spec": {**document["spec"], "suspend": suspended}}
-
-    return change_job(backend, name, alter=alter)
-
-
-def cancel_job(backend: Backend, name: str, *, keeping: Keeping = Keeping.USUAL) -> str:
-    """Cancel a job; return what to tell of it, and of its checkpoints where the place knows of any."""
-    fate = backend.delete_job(name, checkpoints=keeping).get("checkpoints")
-    if not fate:
-        return "cancelled"
-    what = f"are kept in {fate['path']}" if fate["kept"] else "are removed"
-    return f"cancelled; its checkpoints {what}"
 
 
 def _wait_until_gone(backend: Backend, names: Iterable[str]) -> None:

@@ -2,25 +2,22 @@
 ``dljob submit``: job files are checked here and there, and taken in all or none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
-from dlcore.documents.jobnames import full_name
-from dlctl.backends.backend import Backend, BackendError, Json
-from dlctl.backends.choosing import output_option, with_backend
-from dlctl.inputs.completing import complete_files
-from dlctl.inputs.sources import (
-    WrongJobs,
+from dlclient.backend import Backend, BackendError, Json
+from dlclient.sources import (
     check,
     iter_sources,
     refuse,
-    tell,
 )
-from dlctl.output import texts
+from dlclient.turns import show_plan
+from dlcore.documents.jobnames import full_name
+from dlctl.inputs.completing import complete_files
+from dlctl.inputs.options import output_option, with_backend
 from dlctl.output.forms import to_json, to_yaml
 from dlctl.output.messages import say
-from dlctl.output.turns import describe_queue
 
 
 @click.command("submit")
@@ -32,7 +29,7 @@ from dlctl.output.turns import describe_queue
 )
 @output_option("json", "yaml", "name")
 @with_backend
-def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> int:
+def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> None:
     """
     Submit the jobs of YAML files, of the files in folders, or of standard input (-).
 
@@ -40,21 +37,14 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
     is wrong none is submitted.
     """
     sources = [source for name in files for source in iter_sources(name)]
+    documents = check(sources)
     try:
-        documents = check(sources)
-        try:
-            if dry_run:
-                preview(backend, documents, output)
-            else:
-                _submit(backend, documents, output)
-        except BackendError as error:
-            refuse(error, sources)
-    except WrongJobs as wrong:
-        return tell(wrong)
-    return 0
-
-
-# --- doing --------------------------------------------------------------------------------
+        if dry_run:
+            preview(backend, documents, output)
+        else:
+            _submit(backend, documents, output)
+    except BackendError as error:
+        refuse(error, sources)
 
 
 def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
@@ -84,37 +74,3 @@ def preview(backend: Backend, documents: Sequence[Json], output: str | None) -> 
         click.echo("".join(f"{effect['job']}\n" for effect in plan.effects), nl=False)
     else:
         click.echo(show_plan(plan.effects, tells_others=plan.tells_others), nl=False)
-
-
-def show_plan(effects: Sequence[Json], *, tells_others: bool = True) -> str:
-    """Write what would become of the new jobs, and what of the others."""
-    own = [effect for effect in effects if effect["submitted"]]
-    others = [effect for effect in effects if not effect["submitted"]]
-    lines = [_sentence(effect) for effect in own]
-    if others:
-        lines += ["", "Effects on other jobs:", *(f"  {_sentence(effect)}" for effect in others)]
-    elif tells_others:
-        lines.append("No other job changes.")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _sentence(effect: Json) -> str:
-    told = f"{effect['job']} {effect['message']}"
-    return "; ".join((told, *_iter_expectations(effect)))
-
-
-def _iter_expectations(effect: Json) -> Iterator[str]:
-    if effect["submitted"] and "queue" in effect:
-        yield describe_queue(effect["queue"])
-    speed, before, after = (
-        effect.get(name) for name in ("iterationsPerSecond", "secondsBefore", "secondsAfter")
-    )
-    if speed:
-        yield f"about {texts.speed(speed)} ({100 * effect['confidence']:.0f} % sure)"
-    if after is None:
-        if before is not None:
-            yield f"without that it would be done in about {texts.duration(before)}"
-    elif before is None or effect["submitted"]:
-        yield f"done in about {texts.duration(after)}"
-    elif texts.duration(before) != texts.duration(after):
-        yield f"done in about {texts.duration(after)} instead of {texts.duration(before)}"

@@ -4,8 +4,8 @@
 
 import click
 
-from dlctl.backends.backend import Backend, Json
-from dlctl.backends.choosing import output_option, with_backend
+from dlclient.backend import Backend, Json
+from dlctl.inputs.options import output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json, to_yaml
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import click
 
+from dlclient.backend import BackendError
+from dlclient.jobviews import JobView
+from dlclient.local.socket_client import SocketClient, shorten
+from dlclient.places import find_folders
 from dlcontrol.sidecars.peers import read_peer
-from dlctl.backends.backend import BackendError
-from dlctl.backends.choosing import STATE_HELP, find_folders
-from dlctl.backends.local.socket_client import SocketClient, shorten
-from dlctl.output.jobviews import JobView
+from dlctl.inputs.options import STATE_HELP
 from dlctl.output.messages import say
 
 TIMEOUT_S = 60.0

@@ -4,12 +4,12 @@
 
 import click
 
-from dlctl.backends.backend import Backend, Json, NotThere
-from dlctl.backends.choosing import output_option, with_backend
+from dlclient.backend import Backend, Json, NotThere
+from dlclient.jobviews import read_time
 from dlctl.inputs.completing import complete_gpus, complete_gpus_and_nodes
+from dlctl.inputs.options import output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json
-from dlctl.output.jobviews import read_time
 
 HEADER = ("GPU", "STATE", "JOB", "SINCE", "TYPE")
 WIDE = ("UUID", "WORKER")

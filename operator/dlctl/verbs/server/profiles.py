@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
+from dlclient.backend import BackendError, NotThere
+from dlclient.local.local_backend import LocalBackend
 from dlcore.documents import profilefile
 from dlcore.model import Mechanism
 from dlcore.profiles import Profile
-from dlctl.backends.backend import BackendError, NotThere
-from dlctl.backends.choosing import STATE_HELP, output_option
-from dlctl.backends.local.local_backend import LocalBackend
 from dlctl.inputs import arguments
+from dlctl.inputs.options import STATE_HELP, output_option
 from dlctl.output import texts
 from dlctl.output.forms import to_json, to_yaml
 from dlctl.output.messages import say

@@ -26,9 +26,9 @@ from dlcontrol.situation.ports import Behind, Fenced
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import Mechanism
-from dlctl.backends.choosing import STATE_HELP
 from dlctl.inputs import arguments, units
 from dlctl.inputs.completing import complete_policies
+from dlctl.inputs.options import STATE_HELP
 from dlctl.output.messages import say
 from dlctl.verbs.server import detaching, web
 from dlctl.verbs.server.installation import insist_on_root

@@ -16,11 +16,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from dlclient.backend import Json
+from dlclient.local.local_backend import LocalBackend
 from dlcontrol.recording.composing import Kept, compose, make_memory, read_entries
 from dlcore.recording.record import Header, Record, Source
-from dlctl.backends.backend import Json
-from dlctl.backends.local.local_backend import LocalBackend
-from dlctl.backends.page_source import make_harmless, telling
+from dlctl.output.page_source import make_harmless, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import find_store, open_profiles
 from dllocal.folders import Folders

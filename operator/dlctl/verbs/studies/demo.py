@@ -15,8 +15,8 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
+from dlclient.extras import check_can_draw
 from dlcore.model import Mechanism
-from dlctl.extras import check_can_draw
 from dlctl.inputs.ending import run_to_the_end
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say

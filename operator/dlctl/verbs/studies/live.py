@@ -27,6 +27,8 @@ from typing import Any, Protocol
 
 import click
 
+from dlclient.backend import BackendError, JobList, Json
+from dlclient.local.local_backend import LocalBackend
 from dlcontrol.situation import status_documents
 from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
@@ -46,8 +48,6 @@ from dlcore.model import (
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl.backends.backend import BackendError, JobList, Json
-from dlctl.backends.local.local_backend import LocalBackend
 from dlctl.verbs.server.profiles import list_known, open_profiles
 from dlsim.beliefs import Beliefs, believe
 from dlsim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
@@ -83,7 +83,7 @@ ALLOWED = frozenset(
 
 
 class Living(Protocol):
-    """The answers of a live system: a :class:`~dlctl.backends.backend.Backend`, or those of one look."""
+    """The answers of a live system: a :class:`~dlclient.backend.Backend`, or those of one look."""
 
     @property
     def home(self) -> str:
@@ -129,7 +129,7 @@ class _Found:
 
 def look(living: Living, known: Known, *, seed: int, now: float | None = None) -> Present:
     """
-    Look at a live system; raises :class:`~dlctl.backends.backend.BackendError` if it does not answer.
+    Look at a live system; raises :class:`~dlclient.backend.BackendError` if it does not answer.
 
     ``now`` is the time of what it answers, if that is not asked for at this moment.
     """

@@ -8,7 +8,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from dlctl.extras import check_can_draw
+from dlclient.extras import check_can_draw
 from dlctl.output import printing
 from dlctl.output.bars import progress_bar
 from dlctl.output.forms import to_json

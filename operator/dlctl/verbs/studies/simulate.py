@@ -14,12 +14,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from dlclient.extras import check_can_draw
+from dlclient.places import Place, opened
 from dlcore import policies
 from dlcore.model import JobId
-from dlctl.backends.choosing import Place, opened, with_place
-from dlctl.extras import check_can_draw
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
+from dlctl.inputs.options import with_place
 from dlctl.output import printing
 from dlctl.output.bars import progress_bar
 from dlctl.output.messages import INTERRUPTED, say
@@ -359,7 +360,7 @@ def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -
 def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write all that happened, to one file for each policy."""
     # Not at the top, because most simulations are not recorded.
-    from dlctl.exporting.files import write_file  # noqa: PLC0415
+    from dlclient.exporting.files import write_file  # noqa: PLC0415
 
     for outcome in outcomes:
         assert outcome.happenings is not None

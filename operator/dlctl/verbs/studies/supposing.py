@@ -19,14 +19,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from dlclient.backend import BackendError, JobList, Json
+from dlclient.local.local_backend import LocalBackend
 from dlcore import policies
 from dlcore.documents import profilefile
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.rules.jobrules import options_of
 from dlcore.problems import WrongDocument
 from dlcore.recording.sums import list_spans
-from dlctl.backends.backend import BackendError, JobList, Json
-from dlctl.backends.local.local_backend import LocalBackend
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.studies import foretelling, live
 from dllocal.folders import Folders

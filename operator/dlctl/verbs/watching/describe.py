@@ -7,9 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dlcore.documents.launchers import processes_of
-from dlcore.problems import listed
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Away,
     Backend,
     BackendError,
@@ -17,10 +15,12 @@ from dlctl.backends.backend import (
     LogLine,
     LogQuery,
 )
-from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlclient.jobviews import JobView, in_ranges, progress_of, read_time
+from dlcore.documents.launchers import processes_of
+from dlcore.problems import listed
+from dlctl.inputs.options import name_argument, output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json
-from dlctl.output.jobviews import JobView, in_ranges, progress_of, read_time
 from dlctl.output.messages import say
 from dlctl.output.texts import NOTHING
 from dlctl.verbs.watching.get import eta_of

@@ -8,20 +8,20 @@ from contextlib import suppress
 
 import click
 
-from dlcore.documents.jobnames import full_name
-from dlcore.problems import listed
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Backend,
     JobList,
     Json,
     NotThere,
 )
-from dlctl.backends.choosing import name_argument, output_option, with_wide_backend
+from dlclient.jobviews import CANCELLING, PHASES, JobView, progress_of
+from dlclient.turns import show_turn
+from dlcore.documents.jobnames import full_name
+from dlcore.problems import listed
+from dlctl.inputs.options import name_argument, output_option, with_wide_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json, to_json_line, to_yaml
-from dlctl.output.jobviews import CANCELLING, PHASES, JobView, progress_of
 from dlctl.output.messages import complain, say
-from dlctl.output.turns import show_turn
 
 HEADER = (
     "NAME",

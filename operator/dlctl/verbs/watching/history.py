@@ -4,11 +4,11 @@
 
 import click
 
-from dlctl.backends.backend import Backend, Json
-from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlclient.backend import Backend, Json
+from dlclient.jobviews import Slice, read_time
+from dlctl.inputs.options import name_argument, output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json
-from dlctl.output.jobviews import Slice, read_time
 from dlctl.output.messages import say
 
 HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from dlcore.documents.launchers import PER_GPU, processes_of
-from dlctl.backends.backend import (
+from dlclient.backend import (
     Backend,
     Conflict,
     LogLine,
     LogQuery,
     NotThere,
 )
-from dlctl.backends.choosing import name_argument, with_backend
+from dlclient.jobviews import JobView
+from dlcore.documents.launchers import PER_GPU, processes_of
+from dlctl.inputs.options import name_argument, with_backend
 from dlctl.inputs.spans import read_span_option
-from dlctl.output.jobviews import JobView
 from dlctl.output.messages import say
 from dlctl.output.streams import harmless_output
 

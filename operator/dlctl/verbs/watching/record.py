@@ -2,16 +2,18 @@
 ``dljob record``: all that happened, as JSON lines, a trace for Perfetto or a page for a browser. docs/record.md tells more.
 """
 
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
 
 import click
 
+from dlclient.exporting.files import Format, render, write_file
+from dlclient.places import Place, opened
 from dlcontrol.recording.composing import Kept, compose
 from dlcore.recording.record import Header, Record, Source
-from dlctl.backends.choosing import Place, opened, with_place
-from dlctl.exporting.files import Format, write_file, write_out
+from dlctl.inputs.options import with_place
 from dlctl.inputs.spans import read_span
 from dlctl.output.messages import say
 from dlctl.verbs.server.profiles import open_profiles
@@ -89,7 +91,17 @@ def command(
         write_file(path, record, form=Format(form) if form else None)
         say(f"Wrote what happened ({len(record.lines):,} lines) to {path}.")
     else:
-        write_out(record, Format(form or output))
+        _write_out(record, Format(form or output))
+
+
+def _write_out(record: Record, form: Format) -> None:
+    """Write a record to the standard output."""
+    if form is Format.PERFETTO and sys.stdout.isatty():
+        raise click.UsageError(
+            "a trace is not text for a terminal; name a file (-o FILE.pftrace), or redirect the"
+            " output"
+        )
+    sys.stdout.buffer.write(render(record, form))
 
 
 def _ask(place: Place, since: float) -> Record:

@@ -16,11 +16,11 @@ import click
 from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
-from dlctl.backends.backend import Away, Backend, BackendError
-from dlctl.backends.choosing import output_option, with_wide_backend
+from dlclient.backend import Away, Backend, BackendError
+from dlclient.jobviews import JobView
+from dlctl.inputs.options import output_option, with_wide_backend
 from dlctl.output.frames import Frame, Sight, Window
 from dlctl.output.gpu_map import Signs
-from dlctl.output.jobviews import JobView
 from dlctl.output.streams import harmless_document, raw
 
 ENDLESS = 10_000

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from dlctl.backends.backend import Backend
-from dlctl.backends.choosing import name_argument, output_option, with_backend
+from dlclient.backend import Backend
+from dlclient.jobviews import JobView
+from dlclient.turns import describe_turn
+from dlctl.inputs.options import name_argument, output_option, with_backend
 from dlctl.output import texts
 from dlctl.output.forms import to_json
-from dlctl.output.jobviews import JobView
-from dlctl.output.turns import describe_turn
 
 INSET = "  "
 

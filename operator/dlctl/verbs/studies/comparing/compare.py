@@ -15,8 +15,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from dlclient.extras import check_can_draw
 from dlcore import policies
-from dlctl.extras import check_can_draw
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
 from dlctl.output import printing

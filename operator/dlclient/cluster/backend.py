@@ -1,0 +1,393 @@
+"""
+A Kubernetes cluster, as the verbs ask it: everything through its API server, with the user's rights.
+
+There is no other server: all facts for people are in objects that Kubernetes' own rights guard.
+The operator decides, and writes its decisions with their reasons into the status of a job and into Events.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlclient.backend import (
+    BackendError,
+    Conflict,
+    Created,
+    JobList,
+    Json,
+    Keeping,
+    LogLine,
+    LogQuery,
+    NotThere,
+    Plan,
+    warn,
+)
+from dlclient.cluster import podlogs, submitting
+from dlclient.cluster.asking import Asker, list_in
+from dlclient.cluster.connecting import Connection
+from dlclient.cluster.cordoning import Said, change_gpu
+from dlclient.cluster.reading import past
+from dlclient.cluster.reading.operators import Operator
+from dlclient.cluster.reading.wording import (
+    assumptions,
+    describe_waiting,
+    outages,
+    sentence,
+)
+from dlclient.cluster.refusals import FORBIDDEN
+from dlclient.cluster.watching import Watcher
+from dlclient.jobviews import JobView
+from dlcore.documents.jobnames import full_name
+from dlcore.documents.launchers import notice_of
+from dlkube.client import ApiServer, Rejected
+from dlkube.resources import DLJOBS, EVENTS, NODES
+
+if TYPE_CHECKING:
+    from dlcore.recording.record import Record
+
+T = TypeVar("T")
+
+
+class ClusterBackend:
+    """Asks one API server, mostly about one namespace."""
+
+    look_seconds = 5.0
+    removes_checkpoints = False
+
+    def __init__(
+        self,
+        connection: Connection,
+        everywhere: bool = False,  # noqa: FBT001, FBT002 - as the option has it
+        *,
+        namespaces: Sequence[str] = (),
+        notice: Callable[[str], None] = warn,
+    ) -> None:
+        """``everywhere``: about all namespaces, or about these ``namespaces``, where they are named."""
+        self._asker = Asker(connection.access)
+        self._connection = connection
+        self._everywhere = everywhere
+        self._listed = "" if everywhere else connection.namespace
+        self._among = namespaces
+        self._places = namespaces or (self._listed,)
+        self._notice = notice
+        self._noticed: set[str] = set()
+        self._operator = Operator(self._asker)
+
+    @property
+    def home(self) -> str:
+        return self._listed
+
+    def open_another(self) -> "ClusterBackend":
+        return ClusterBackend(self._connection, self._everywhere, notice=self._notice)
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def about(self) -> Json:
+        return self._operator.about()
+
+    # --- jobs
+
+    def list_jobs(self, selector: str = "") -> JobList:
+        listing = self._asker.ask(lambda api: list_in(api, DLJOBS, self._places, labels=selector))
+        return JobList([_shown(item) for item in listing.items], listing.version)
+
+    def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
+        def watch(api: ApiServer) -> Any:
+            watcher = Watcher(api, self._listed, labels=selector)
+            return watcher.watch(version)
+
+        for news in self._asker.iterate(watch):
+            items = [_shown(item) for item in news.items]
+            removed = tuple(full_name(each, self.home) for each in news.removed)
+            yield JobList(items, news.version, removed, news.is_complete)
+
+    def get_job(self, name: str) -> Json:
+        namespace, own = self._locate(name)
+        return _shown(self._asker.ask(lambda api: api.get(DLJOBS, own, namespace)))
+
+    def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
+        prepared = submitting.prepare(documents, self._connection)
+        with self._asker.translating():
+            made = self._asker.ask_plainly(
+                lambda api: submitting.create(api, prepared, dry_run=dry_run)
+            )
+        return Created([_shown(item) for item in made], _notices(documents))
+
+    def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
+        namespace = document["metadata"]["namespace"]
+        return _shown(
+            self._asker.ask(
+                lambda api: api.replace(DLJOBS, document, namespace, dry_run=dry_run, strict=True)
+            )
+        )
+
+    def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:  # noqa: ARG002 - volumes outlive jobs
+        document = self.get_job(name)
+        metadata = document["metadata"]
+        self._asker.ask(
+            lambda api: api.delete(
+                DLJOBS, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+            )
+        )
+        return document
+
+    def preview(self, documents: Sequence[Json]) -> Plan:
+        created = self.create_jobs(documents, dry_run=True)
+        effects = [
+            {
+                "job": full_name(item, self.home),
+                "submitted": True,
+                "step": "unknown",
+                "message": "is accepted by the API server",
+            }
+            for item in created.items
+        ]
+        notice = (
+            "only the operator of the cluster decides, after the job is submitted; then dljob why"
+            " NAME shows the decision"
+        )
+        jobs, _ = self._find_holders()
+        waiting = describe_waiting(jobs, time.time())
+        return Plan(effects, [*created.notices, notice, waiting], tells_others=False)
+
+    def explain(self, name: str, *, with_outages: bool = True) -> Json:
+        """``with_outages``: also tell why GPUs of all nodes are out of service, where the job waits for that reason."""
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        remarks = assumptions(job)
+        if with_outages:
+            remarks += outages(job, self._operator.known_gpus)
+        told = {"message": sentence(job, time.time()), "assumptions": remarks}
+        return {"name": called, **told, "job": job}
+
+    # --- what happened
+
+    def list_history(self, name: str, limit: int) -> list[Json]:
+        job = self.get_job(name)
+        called = full_name(job, self.home)
+        try:
+            events = self._events_of(job)
+        except BackendError as error:
+            self._tell_once(f"{error}; other events of {called} are left out")
+            events = []
+        return past.list_history(job.get("status") or {}, events, job=called)[-limit:]
+
+    def list_events(self, name: str = "", since: int = 0) -> list[Json]:
+        if name:
+            return self._events_of(self.get_job(name))
+        selector = "involvedObject.kind=DLJob"
+        listing = self._asker.ask(lambda api: api.list(EVENTS, self._listed, fields=selector))
+        return past.list_events(listing.items, "")[since:]
+
+    def _events_of(self, job: Json) -> list[Json]:
+        metadata = job["metadata"]
+        selector = f"involvedObject.uid={metadata['uid']}"
+        listing = self._asker.ask(
+            lambda api: api.list(EVENTS, metadata["namespace"], fields=selector)
+        )
+        return past.list_events(listing.items, full_name(job, self.home))
+
+    def read_record(self, since: float) -> "Record":
+        from dlclient.cluster.reading import recorded  # noqa: PLC0415 - no other verb needs it
+        from dlcore.recording.record import Header, Source  # noqa: PLC0415 - as below
+
+        jobs = self.list_jobs().items
+        selector = "involvedObject.kind=DLJob"
+        listing = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(
+                lambda api: list_in(api, EVENTS, self._places, fields=selector)
+            ),
+            "the Events are left out",
+        )
+        header = Header(
+            source=Source.CLUSTER,
+            since=since,
+            until=time.time(),
+            policy=str(self.about().get("policy", "")),
+            title=self._listed or ", ".join(self._among) or "all namespaces",
+        )
+        events = recorded.events_by_job(jobs, listing.items if listing is not None else ())
+        return recorded.compose(jobs, events, nodes=self.list_nodes(), header=header)
+
+    # --- GPUs
+
+    def list_nodes(self) -> list[Json]:
+        from dlclient.cluster.reading import gpus  # noqa: PLC0415 - takes longer to load than to get jobs
+
+        jobs, sees_all_jobs = self._find_holders()
+        holdings = gpus.find_holdings(jobs, self.home)
+        nodes = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(NODES)),
+            "only GPUs of jobs that you may see are shown",
+        )
+        if nodes is None:
+            return gpus.list_held(holdings)
+        pool = self._operator.pool()
+        told = self._operator.known_gpus()
+        return gpus.list_gpus(
+            nodes.items, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs
+        )
+
+    def _find_holders(self) -> tuple[list[Json], bool]:
+        """List all jobs that may be seen, and tell whether those are all there are."""
+        everywhere = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: list_in(api, DLJOBS, self._among or ("",))),
+            f"only jobs in namespace {self._connection.namespace} are shown",
+        )
+        if everywhere is not None:
+            return everywhere.items, True
+        home = self._connection.namespace
+        return self._asker.ask(lambda api: api.list(DLJOBS, home)).items, False
+
+    def cordon(self, node: str, gpu: int, reason: str) -> Json:
+        from dloperator.nodes.nodes import CORDONS  # noqa: PLC0415 - as above
+
+        number = str(gpu)
+        change_gpu(
+            self._asker,
+            self._operator,
+            node,
+            gpu=gpu,
+            change=lambda said: {CORDONS: said(CORDONS) | {number: reason}},
+        )
+        return {"node": node, "gpu": gpu, "reason": reason}
+
+    def uncordon(self, node: str, gpu: int) -> Json:
+        """Take a cordon back, and say of a fault that is known that it is mended."""
+        from dloperator.nodes.nodes import CORDONS, PARDONS  # noqa: PLC0415 - as above
+
+        number, told = str(gpu), self._operator.known_gpus().get(node, {})
+        fault = told.get("faults", {}).get(number, "")
+        was_cordoned = False
+
+        def change(said: Said) -> Mapping[str, Mapping[str, str]]:
+            nonlocal was_cordoned
+            cordons = said(CORDONS)
+            was_cordoned = number in cordons
+            changed = {CORDONS: {key: why for key, why in cordons.items() if key != number}}
+            # Another word than ever before, so that what is found after it counts again.
+            word = datetime.now(UTC).isoformat(timespec="microseconds")
+            return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
+
+        change_gpu(self._asker, self._operator, node, gpu=gpu, change=change)
+        other = told.get("out", {}).get(number)
+        if other and not fault and not was_cordoned:
+            self._tell_once(
+                f"{node}/{gpu} stays out of service, as the operator reported last: {other}"
+            )
+        return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
+
+    def list_settings(self) -> list[Json]:
+        return self._operator.settings()
+
+    # --- where it trains
+
+    def list_log_nodes(self, name: str) -> list[str]:
+        job = self._log_of(name)
+        pods = self._asker.ask(lambda api: podlogs.list_pods(api, job))
+        view = JobView.of(self.get_job(name), self.home)
+        nodes = {podlogs.node_of(pod) for pod in pods} | {part.node for part in view.slices}
+        return sorted(nodes - {""})
+
+    def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        job = self._log_of(name)
+        nodes = self.list_log_nodes(name)
+        if query.node and query.node not in nodes:
+            known = ", ".join(nodes) or "none yet"
+            raise NotThere(f"{name} has no log of {query.node}; nodes with one: {known}")
+        if query.follow:
+            return self._asker.iterate(
+                lambda api: podlogs.Follower(api, job, query, notice=self._tell_once).follow()
+            )
+        return self._asker.iterate(lambda api: podlogs.read(api, job, query))
+
+    def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
+        from dlclient.cluster import remote  # noqa: PLC0415 - no other verb needs it
+
+        job = self.get_job(name)
+        view = JobView.of(job, self.home)
+        if not view.slices:
+            raise Conflict(f"{name} has no GPUs now ({view.phase}); try again when it is Running")
+        chosen = [part for part in view.slices if node in ("", part.node)]
+        if not chosen:
+            nodes = ", ".join(part.node for part in view.slices)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
+        place = remote.Place(job["metadata"]["namespace"], _pod_on(job, chosen[0].node))
+        numbers = ",".join(map(str, chosen[0].gpus))
+        seen = [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            f"CUDA_VISIBLE_DEVICES={numbers}",
+            f"NVIDIA_VISIBLE_DEVICES={numbers}",
+        ]
+        return self._asker.ask(
+            lambda api: remote.execute(api, place, command=["env", *seen, *command])
+        )
+
+    # --- what they share
+
+    def _locate(self, name: str) -> tuple[str, str]:
+        """Say in which namespace a job is meant, and its name there."""
+        named, slash, own = name.rpartition("/")
+        namespace = named if slash else self._connection.namespace
+        if not (submitting.is_path_part(namespace) and submitting.is_path_part(own)):
+            # Nothing, "." and ".." in a path would be a question for other objects, such as all jobs.
+            raise NotThere(f"{name}: there is no such job; dljob get lists the jobs")
+        return namespace, own
+
+    def _log_of(self, name: str) -> podlogs.Job:
+        metadata = self.get_job(name)["metadata"]
+        return podlogs.Job(metadata["namespace"], metadata["name"])
+
+    def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
+        """Read something that not every user may see, or report what the refusal means."""
+        with self._asker.translating():
+            try:
+                return look()
+            except Rejected as error:
+                if error.status != FORBIDDEN:
+                    raise
+                self._tell_once(f"{self._asker.explain(error)}; {then}")
+                return None
+
+    def _tell_once(self, notice: str) -> None:
+        if notice not in self._noticed:
+            self._noticed.add(notice)
+            self._notice(f"note: {notice}")
+
+
+def _shown(document: Json) -> Json:
+    """Leave out the managed fields, which users do not need."""
+    document["metadata"].pop("managedFields", None)
+    return document
+
+
+def _notices(documents: Sequence[Json]) -> list[str]:
+    """Say what has another effect than it seems; each thing once."""
+    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
+    from dlcore.documents import jobfile  # noqa: PLC0415
+
+    specs = [each.get("spec") or {} for each in documents]
+    notices = [notice_of(spec) for spec in specs]
+    for document in documents:
+        # The API server has already refused documents that are unreadable here, with the reason.
+        with suppress(jobfile.JobFileError):
+            notices.append(saving.notice_for(jobfile.parse(document)))
+    if any("environment" in spec for spec in specs):
+        notices.append("spec.environment has no effect on a cluster: the image is the environment")
+    return [each for each in dict.fromkeys(notices) if each]
+
+
+def _pod_on(job: Json, node: str) -> str:
+    """Name the pod of a job on a node, as the operator does."""
+    from dloperator.podspecs.building import trainer_name  # noqa: PLC0415 - takes long to load
+
+    metadata = job["metadata"]
+    bookings = (job.get("status") or {}).get("pods", ())
+    serials = [booking["serial"] for booking in bookings if booking["node"] == node]
+    if not serials:
+        called = f"{metadata['namespace']}/{metadata['name']}"
+        raise Conflict(f"{called} has no pod on {node} yet; try again when it is Running")
+    return trainer_name(metadata["name"], max(serials))

@@ -1,0 +1,143 @@
+"""
+A DLJob made of a command and of options: what ``dljob run`` submits instead of a file.
+
+Fields without an option get values that fit an ordinary training script: one GPU, a length that is not known
+beforehand, and progress that is read from the lines which most scripts print (``step 12``, ``iter: 12``, a bar
+of tqdm). Everything is checked afterwards like a file, by the same schema.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from dlclient.backend import Json
+from dlclient.demands import Demand
+
+USUAL_PROGRESS = (
+    r"(?i)(?:\b(?:step|iteration|iter)\b[ :=#\[(]{1,3}|\| *(?=\d+/\d+ \[))(?P<iteration>\d+)"
+)
+"""The progress lines of most training scripts, and of tqdm."""
+
+LONGEST_NAME = 40
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+_SCRIPT = re.compile(r"(.+)\.(?:py|sh|pyz)$")
+
+
+class Draft(NamedTuple):
+    """The command line of ``dljob run``, option by option."""
+
+    words: tuple[str, ...]
+    demand: Demand
+    name: str = ""
+    image: str = ""
+    framework: str | None = None
+    processes: str | None = None
+    model: str | None = None
+    iterations: int | None = None
+    batch_size: int | None = None
+    priority: int | None = None
+    retries: int = 0
+    deadline: float | None = None
+    workdir: str | None = None
+    environment: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    progress_log: str | None = None
+    progress_file: str | None = None
+    checkpoint_signal: str | None = None
+    checkpoint_command: str | None = None
+    checkpoint_path: str | None = None
+    checkpoint_files: str | None = None
+    checkpoint_shared: bool = False
+
+    def placed(self, here: PurePath) -> "Draft":
+        """Let relative folders begin where the command runs on this machine."""
+        base = here / (self.workdir or "")
+        return self._replace(
+            progress_file=_below(base, self.progress_file),
+            checkpoint_path=_below(base, self.checkpoint_path),
+        )
+
+
+def _below(base: PurePath, path: str | None) -> str | None:
+    # $(DLJOB_CHECKPOINT_DIR) is absolute when it is filled in.
+    return path if path is None or path.startswith("$(") else str(base / path)
+
+
+def name_of(words: Sequence[str]) -> str:
+    """Name a job by its script: ``train`` for ``python -u lib/train.py``."""
+    scripts = [found[1] for word in words if (found := _SCRIPT.match(PurePath(word).name))]
+    if scripts:
+        chosen = scripts[0]
+    elif "-m" in words[:-1]:
+        chosen = words[words.index("-m") + 1].rpartition(".")[2]
+    else:
+        chosen = PurePath(words[0]).name
+    name = _NO_NAME.sub("-", chosen.lower()).strip("-")[:LONGEST_NAME].strip("-")
+    return name or "job"
+
+
+def build(draft: Draft, name: str) -> Json:
+    """Write the document of a job of this name."""
+    labels = {"labels": dict(draft.labels)} if draft.labels else {}
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name, **labels},
+        "spec": _given(
+            gpus=dict(draft.demand.of_new_job()),
+            framework=draft.framework,
+            processes=draft.processes,
+            training=_given(
+                iterations=draft.iterations,
+                untilExit=True if draft.iterations is None else None,
+                batchSize=draft.batch_size,
+            ),
+            profile={"model": draft.model} if draft.model else None,
+            progress=_progress(draft),
+            checkpoint=_checkpoint(draft) or None,
+            priority=draft.priority,
+            backoffLimit=draft.retries,
+            activeDeadlineSeconds=None if draft.deadline is None else round(draft.deadline),
+            template={"spec": {"containers": [_container(draft)]}},
+        ),
+    }
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _progress(draft: Draft) -> Json:
+    if draft.progress_file is not None:
+        return _given(log=draft.progress_log, file=draft.progress_file)
+    return {"log": draft.progress_log if draft.progress_log is not None else USUAL_PROGRESS}
+
+
+def _checkpoint(draft: Draft) -> Json:
+    command = None
+    if draft.checkpoint_command is not None:
+        import shlex  # noqa: PLC0415 - for those who give a command
+
+        command = shlex.split(draft.checkpoint_command)
+    asks = draft.checkpoint_signal is not None or command is not None
+    return _given(
+        signal=draft.checkpoint_signal,
+        command=command,
+        # With SIGTERM as the request, the end of the process is what follows it.
+        confirm="file" if asks and draft.checkpoint_path is not None else None,
+        path=draft.checkpoint_path,
+        files=draft.checkpoint_files,
+        shared=draft.checkpoint_shared or None,
+    )
+
+
+def _container(draft: Draft) -> Json:
+    variables = [{"name": name, "value": value} for name, value in draft.environment.items()]
+    return _given(
+        name="trainer",
+        image=draft.image or None,
+        command=list(draft.words),
+        workingDir=draft.workdir,
+        env=variables or None,
+    )

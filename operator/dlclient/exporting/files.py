@@ -1,0 +1,48 @@
+"""
+Where a record is written, and in which format: JSON lines, a trace for Perfetto, or a page for a browser.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from dlclient.exporting import perfetto
+from dlcore.recording.record import Record, encode
+from dlsim.results import writing
+from dlweb import document
+
+
+class Format(StrEnum):
+    """The formats of a record, by the word that users type."""
+
+    JSONL = "jsonl"
+    PERFETTO = "perfetto"
+    HTML = "html"
+
+
+ENDINGS: Mapping[str, Format] = {
+    ".pftrace": Format.PERFETTO,
+    ".perfetto-trace": Format.PERFETTO,
+    ".html": Format.HTML,
+    ".htm": Format.HTML,
+}
+"""Which endings of files stand for which format; all others are JSON lines."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that the ending of a file stands for."""
+    return ENDINGS.get(path.suffix, Format.JSONL)
+
+
+def render(record: Record, form: Format) -> bytes:
+    """Write a record in a format."""
+    if form is Format.PERFETTO:
+        return perfetto.export(record)
+    if form is Format.HTML:
+        return document.export(record)
+    return "".join(encode(record)).encode()
+
+
+def write_file(path: Path, record: Record, *, form: Format | None = None) -> None:
+    """Write a record to a file, whole or not at all."""
+    writing.write_bytes(path, render(record, form or format_of(path)))

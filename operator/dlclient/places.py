@@ -1,0 +1,162 @@
+"""
+The place where jobs run: one machine or a cluster.
+
+The first of these rules that applies decides, and docs/command.md says the same:
+
+1. ``--state`` is the ``dljob up`` of a state folder; ``--kubeconfig``, ``--context``, ``--namespace``
+   and ``--all-namespaces`` are a cluster.
+2. ``kubectl dljob`` is a cluster.
+3. ``$DLJOB_PLATFORM``, which is ``machine`` or ``cluster``.
+4. ``$DLJOB_STATE`` is the ``dljob up`` of that folder.
+5. A ``dljob up`` of the usual state folder, if one answers, or else that of all users of this
+   machine (``dljob up --system``), if that does.
+6. A cluster, if there is a kubeconfig, or if this is a pod of one.
+7. Else the ``dljob up`` of the usual folder, which is then told to be missing.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dlclient.backend import Backend, warn
+from dlclient.local.local_backend import LocalBackend
+from dllocal.folders import SYSTEM_ROOT, Folders, default_root
+
+if TYPE_CHECKING:
+    from dlclient.cluster.connecting import Target
+
+PLATFORM = "DLJOB_PLATFORM"
+MACHINE, CLUSTER = "machine", "cluster"
+
+CLUSTER_REMEDY = "; if you mean a cluster, name its --kubeconfig"
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+"""By this a pod knows that it is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The options that say which place is meant."""
+
+    state: Path | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    everywhere: bool = False
+
+    @property
+    def names_cluster(self) -> bool:
+        return bool(self.kubeconfig or self.context or self.namespace or self.everywhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """
+    The place that is meant, decided once.
+
+    A program that asks for hours opens it for each question. Meanwhile a ``dljob up`` may come or go, and
+    another context may become the current one; no question or change may go to another place for that.
+    """
+
+    folders: Folders | None = None
+    """Of one machine."""
+    or_else: str = ""
+    """The end of the remedy where no ``dljob up`` answers."""
+    target: "Target | None" = None
+    """Of a cluster."""
+    everywhere: bool = False
+
+    def open(self, *, notice: Callable[[str], None] = warn) -> Backend:
+        """Open the place; to be closed in the end. ``notice`` takes what a user should know of its answers."""
+        if self.target is None:
+            assert self.folders is not None
+            return LocalBackend(self.folders.socket, or_else=self.or_else)
+        from dlclient.cluster.backend import ClusterBackend  # noqa: PLC0415 - see _find_cluster
+
+        return ClusterBackend(self.target.connect(), self.everywhere, notice=notice)
+
+
+def decide(place: Place) -> Chosen:
+    """Decide which place is meant."""
+    if place.state is not None and place.names_cluster:
+        raise click.UsageError(
+            "--state is one machine, and --kubeconfig, --context, --namespace and"
+            " --all-namespaces are a cluster; give one or the other"
+        )
+    if place.state is None and _is_cluster(place):
+        return Chosen(target=_find_cluster(place), everywhere=place.everywhere)
+    return Chosen(folders=find_folders(place.state), or_else="" if place.state else CLUSTER_REMEDY)
+
+
+def choose(place: Place) -> Backend:
+    """Open the place that is meant."""
+    return decide(place).open()
+
+
+def _is_cluster(place: Place) -> bool:
+    if place.names_cluster or _is_plugin():
+        return True
+    wanted = os.environ.get(PLATFORM, "")
+    if wanted not in ("", MACHINE, CLUSTER):
+        raise click.UsageError(
+            f"{PLATFORM}: {wanted!r} is not a platform; write {MACHINE} or {CLUSTER}"
+        )
+    if wanted or os.environ.get("DLJOB_STATE"):
+        return wanted == CLUSTER
+    return _has_cluster() and not _answers(find_folders(None).socket)
+
+
+def _is_plugin() -> bool:
+    """Whether kubectl has started us."""
+    context = click.get_current_context(silent=True)
+    name = context.find_root().info_name if context is not None else ""
+    return (name or "").startswith("kubectl")
+
+
+def _has_cluster() -> bool:
+    """Whether anything says where a cluster is."""
+    named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+    files = named or [Path.home() / ".kube" / "config"]
+    return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
+
+
+def find_folders(state: Path | None) -> Folders:
+    """Find the state folder: that which is named, else one's own, else that of all users."""
+    own = Folders(state or default_root(os.environ))
+    if state is not None or os.environ.get("DLJOB_STATE") or _answers(own.socket):
+        return own
+    of_all = Folders(SYSTEM_ROOT)
+    return of_all if _answers(of_all.socket) else own
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _find_cluster(place: Place) -> "Target":
+    # It takes longer to load than all else, and who has one machine does not need it.
+    from dlclient.cluster.connecting import find_target  # noqa: PLC0415
+
+    return find_target(place.kubeconfig, place.context, place.namespace)
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Backend]:
+    """Find the place that is meant, and let go of it in the end."""
+    backend = choose(place)
+    try:
+        yield backend
+    finally:
+        backend.close()

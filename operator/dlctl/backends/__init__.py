@@ -1,1 +1,0 @@
-"""The places where jobs run, behind one contract."""
