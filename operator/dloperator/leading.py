@@ -30,6 +30,7 @@ from dlkube.watches.mirror import Mirrors
 from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs, name_of
 from dloperator.jobs.epochs import Term
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.cleanup import Cleanup
@@ -104,14 +105,23 @@ class Leading:
         self._certificates = certificates
         self._events = EventWriter(api, instance=candidate.identity)
         specs = candidate.specs
-        self._dry_runs = DryRuns(api, specs, settings=work.cluster.pods, wake=self._wake_soon)
-        reservations = _make_reservations(candidate, work.cluster)
-        self._cleanup = Cleanup(
-            api, self._mirrors, specs=specs, reservations=reservations, warn=self._events.warn
-        )
-        reservations.asks_for_look = self._cleanup.wake
-        epoch = self._election.epoch
         self._clock = clock
+        epoch = self._election.epoch
+        term = Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken, clock)
+        jobs = TrustedJobs(self._mirrors, specs, term=term, warn=self._events.warn)
+        self._dry_runs = DryRuns(api, specs, settings=work.cluster.pods, wake=self._wake_soon)
+        self._changed = asyncio.Event()
+        """Set after each change of the cluster; the cleanup waits for it."""
+        reservations = _make_reservations(candidate, work.cluster, jobs=jobs, changed=self._changed)
+        self._cleanup = Cleanup(
+            api,
+            self._mirrors,
+            jobs=jobs,
+            specs=specs,
+            reservations=reservations,
+            changed=self._changed,
+            warn=self._events.warn,
+        )
         lessons = Lessons(sample_seconds=work.sample_seconds)
         self._memory = Remembrance(notebook, lessons, epoch=epoch)
         candidate.metrics.watch_store(notebook.state)
@@ -120,9 +130,9 @@ class Leading:
         self._cluster = Cluster(
             api,
             self._mirrors,
+            jobs=jobs,
             certificates=certificates,
             events=self._events,
-            term=Term(epoch, lambda: self._election.is_leading, self._election.is_overtaken, clock),
             dry_runs=self._dry_runs,
             settings=work.cluster,
             reservations=reservations,
@@ -139,7 +149,7 @@ class Leading:
 
         self._gpu_config_map = GpuConfigMap(api, candidate.namespace, controller=self._controller)
         self._publisher = Publisher(
-            self._cluster,
+            self._cluster.figures,
             lambda: self._controller.scene,
             snapshot=self._controller.snapshot,
             settings=work.publishing,
@@ -149,7 +159,6 @@ class Leading:
         )
 
     def _surroundings(self, candidate: Candidate) -> Surroundings:
-        """Say whom the SideCars tell what they hear."""
         return Surroundings(
             heard=self._hear,
             epoch=self._election.epoch,
@@ -168,9 +177,7 @@ class Leading:
             await show_settings(self._api, self._shown_settings)
         # No news is lost before this: mirrors collect what has changed since the Cluster was made,
         # and the first cycle of the loop reads it without being woken.
-        self._mirrors.wake = lambda is_burst: self._controller.wake(burst=is_burst)
-        self._mirrors.stir = self._cleanup.wake
-        self._mirrors.meet = self._meet
+        self._mirrors.listen(self)
         await together(
             self._controller.run(),
             self._stamp(),
@@ -190,16 +197,23 @@ class Leading:
     async def close(self) -> None:
         """Release everything. Running trainings go on."""
         # The mirrors outlive this leader, and their watches must not wake a loop that has ended.
-        self._mirrors.wake = lambda _: None
-        self._mirrors.stir = lambda: None
-        self._mirrors.meet = lambda _: None
+        self._mirrors.listen(None)
         await self._dry_runs.close()
         await self._sidecars.close()
         # After the SideCars, whose answers are written into it until they are closed.
         self._memory.close()
 
-    def _meet(self, name: Name) -> None:
-        self._cluster.meet(name)
+    def note_change(self) -> None:
+        self._changed.set()
+
+    def note_news(self, *, burst: bool) -> None:
+        self._controller.wake(burst=burst)
+
+    def note_job(self, name: Name) -> None:
+        """Begin the dry run of a new or changed job at once, so that the next cycle has the result."""
+        document = self._mirrors.jobs.get(name)
+        if document is not None:
+            self._dry_runs.begin(document)
         self._wake_soon()
 
     def _wake_soon(self) -> None:
@@ -263,10 +277,14 @@ class Leading:
             self._controller.wake(urgent=True)
 
 
-def _make_reservations(candidate: Candidate, settings: ClusterSettings) -> Reservations:
+def _make_reservations(
+    candidate: Candidate, settings: ClusterSettings, *, jobs: TrustedJobs, changed: asyncio.Event
+) -> Reservations:
     return Reservations(
         candidate.api,
         candidate.mirrors,
+        jobs=jobs,
+        ask_for_cleanup=changed.set,
         namespace=candidate.namespace,
         pool=settings.pool,
         rules=OwnershipRules(

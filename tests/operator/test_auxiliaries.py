@@ -25,6 +25,7 @@ from dloperator.nodes.reserving import Reservations
 from dloperator.pods.auxiliaries import NOT_MADE, Auxiliaries
 from dloperator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Cleanup
 from dloperator.podspecs.podsettings import PodSettings
+from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 
@@ -85,13 +86,30 @@ class Look:
         pool = ClusterSettings().pool
         rules = OwnershipRules(PodSettings().taint, "nvidia")
         reservations = Reservations(
-            self.api, self.mirrors, namespace=self.namespace, pool=pool, rules=rules
+            self.api,
+            self.mirrors,
+            jobs=trusting(self.mirrors),
+            namespace=self.namespace,
+            pool=pool,
+            rules=rules,
         )
         return Cleanup(
             self.api,
             self.mirrors,
+            jobs=trusting(self.mirrors),
+            changed=asyncio.Event(),
             specs=Specs(),
             reservations=reservations,
+            warn=self.warn,
+            clock=lambda: self.now,
+        )
+
+    def make_auxiliaries(self) -> Auxiliaries:
+        return Auxiliaries(
+            self.api,
+            self.mirrors,
+            jobs=trusting(self.mirrors),
+            specs=Specs(),
             warn=self.warn,
             clock=lambda: self.now,
         )
@@ -132,7 +150,7 @@ def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
     async def story(look: Look) -> None:
         for name, image in (("a-wrong", ""), ("b-right", "ps"), ("c-wrong", "")):
             await look.submit(with_servers(name, image))
-        auxiliaries = Auxiliaries(look.api, look.mirrors, specs=Specs(), warn=look.warn)
+        auxiliaries = look.make_auxiliaries()
         for _ in range(3):
             assert not await auxiliaries.reconcile()
             assert await look.names() == {"b-right-ps-0", "b-right-ps-1"}
@@ -150,13 +168,10 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
         uid = (await look.api.create(PODS, theirs, namespace))["metadata"]["uid"]
         await look.submit(with_servers("job", "ps"))
         asked = count_creations(look.api)
-        now = 0.0
-        auxiliaries = Auxiliaries(
-            look.api, look.mirrors, specs=Specs(), warn=look.warn, clock=lambda: now
-        )
+        auxiliaries = look.make_auxiliaries()
         when = []
         for second in range(20):
-            now, before = float(second), len(asked)
+            look.now, before = float(second), len(asked)
             assert not await auxiliaries.reconcile()
             when += [second] * (len(asked) - before)
         assert when == [0, 1, 3, 7, 15]
@@ -165,7 +180,7 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
         await look.api.delete(PODS, "job-ps-0", namespace, uid=uid)
         while "job-ps-0" in await look.names():
             await asyncio.sleep(0.05)
-        now = 100.0
+        look.now = 100.0
         assert await auxiliaries.reconcile()
         assert await look.names() == {"job-ps-0", "job-ps-1"}
 

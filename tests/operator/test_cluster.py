@@ -23,6 +23,7 @@ from dloperator.cluster import Cluster, ClusterSettings
 from dloperator.jobs.entries import Specs
 from dloperator.jobs.epochs import Term
 from dloperator.jobs.status_writing import differences
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.dry_runs import DryRuns
@@ -55,19 +56,23 @@ class Side:
         self.is_replaced = False
         """Whether the Lease is of another one."""
         specs = Specs()
+        events = EventWriter(self.api, instance="test")
+        term = Term(epoch, lambda: self.leads, self.is_over)
+        jobs = TrustedJobs(self.mirrors, specs, term=term, warn=events.warn)
         settings = ClusterSettings(pods=PodSettings(virtual_gpus=True))
         self.dry_runs = DryRuns(self.api, specs, settings=settings.pods, wake=self.woken.set)
         self.cluster = Cluster(
             self.api,
             self.mirrors,
+            jobs=jobs,
             certificates=Certificates(self.api, Authority.new(), chance=random.Random(1)),
-            events=EventWriter(self.api, instance="test"),
-            term=Term(epoch, lambda: self.leads, self.is_over),
+            events=events,
             dry_runs=self.dry_runs,
             settings=settings,
             reservations=Reservations(
                 self.api,
                 self.mirrors,
+                jobs=jobs,
                 namespace=stage.namespace,
                 pool=settings.pool,
                 rules=RULES,
@@ -144,7 +149,7 @@ async def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_o
         old.mirrors.jobs.show(stage.job("job"))
         for write in (
             old.cluster.record({old.job: given(status, [0, 1, 2])}),
-            old.cluster.publish(old.job, status, remaining=None),
+            old.cluster.figures.publish(old.job, status, remaining=None),
         ):
             with pytest.raises(Fenced, match="epoch 2"):
                 await write

@@ -16,6 +16,7 @@ from dlkube.watches.mirror import (
 )
 from dloperator.nodes.other_pods import OtherPods
 from tests.loops import on_loop
+from tests.operator.leaders import Calls
 
 JOB = Name("lab", "job")
 
@@ -56,12 +57,11 @@ def written(version, **changes):
 def heard():
     """Return mirrors that know a job with a status in the epoch 7, and the list of their calls."""
     mirrors = Mirrors()
-    heard: list[str] = []
+    heard = Calls()
     mirrors.jobs.show(written(3))
-    mirrors.attend()
+    mirrors.collect_changes()
     mirrors.changed_jobs.clear()
-    mirrors.meet = lambda _: heard.append("met")
-    mirrors.wake = lambda _: heard.append("woken")
+    mirrors.listen(heard)
     return mirrors, heard
 
 
@@ -90,7 +90,7 @@ def test_what_only_we_write_is_no_news_whoever_tells_of_it_first(heard, ours):
 def test_what_anybody_else_may_have_written_is_news(heard, theirs):
     mirrors, told = heard
     mirrors.jobs.show(theirs)
-    assert told == ["woken", "met"]
+    assert told == ["news, burst=True", f"job {JOB}"]
 
 
 def test_who_is_told_is_told_once_of_each_change(mirror, changes):
@@ -144,7 +144,7 @@ def test_who_only_waits_to_lead_collects_nothing_and_begins_with_all_there_is():
             mirror.show(document(version, name=f"job-{version}"))
     mirrors.jobs.show_end(document(4, name="job-1"))
     assert (mirrors.changed_jobs, mirrors.changed_pods) == (set(), set())
-    mirrors.attend()
+    mirrors.collect_changes()
     assert mirrors.changed_jobs == mirrors.jobs.objects.keys()
     assert mirrors.changed_pods == mirrors.pods.objects.keys()
     mirrors.changed_jobs.clear()

@@ -78,8 +78,13 @@ def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage:
         return pod["status"]["phase"] == "Succeeded" and "finalizers" not in pod["metadata"]
 
     stage.wait(is_let_go)
-    stage.wait(lambda: stage.status("old")["reshapes"] >= 2 and stage.phase("old") == "Running")
-    assert stage.status("old")["allocation"]["gpus"] == 4
+
+    def has_all_back() -> bool:
+        status = stage.status("old")
+        is_running = status["phase"] == "Running" and status["reshapes"] >= 2
+        return is_running and status["allocation"]["gpus"] == 4
+
+    stage.wait(has_all_back)
     assert stage.kubelets.pids() == pids, "its pod was never replaced"
     assert "reshape" in [entry["kind"] for entry in stage.status("old")["history"]]
     told = [message for _, message in stage.events("old")]

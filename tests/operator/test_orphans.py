@@ -12,6 +12,7 @@ from dlkube import names
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.pods.orphans import Orphans
+from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
 
 Json = dict[str, Any]
@@ -67,7 +68,7 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 1}]}
     trainer["metadata"]["labels"][names.SERIAL_LABEL] = "1"
     mirrors = shown(jobs=[document], pods=[trainer])
-    orphans = Orphans(mirrors)
+    orphans = Orphans(mirrors, trusting(mirrors))
     assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
     mirrors.jobs.show_end(job("gone", "u1", 5))
     orphans.note_end(Name(SPACE, "gone"))
@@ -87,19 +88,21 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
 
 def test_a_job_of_the_same_name_has_nothing_to_do_with_them():
     mirrors = shown(jobs=[job("gone", "u2", 9)], pods=[pod("gone", "u1", "gpu-a", 2)])
-    assert usable(Orphans(mirrors), {})[0] == ()
+    assert usable(Orphans(mirrors, trusting(mirrors)), {})[0] == ()
 
 
 def test_what_others_hold_there_stays_theirs():
     other = job("other", "u3", 3)
     mirrors = shown(jobs=[other], pods=[pod("gone", "u1", "gpu-a", 2)])
-    assert usable(Orphans(mirrors), entry_of(other, {NodeName("gpu-a"): [1, 2]}))[0] == (1, 2)
+    assert usable(
+        Orphans(mirrors, trusting(mirrors)), entry_of(other, {NodeName("gpu-a"): [1, 2]})
+    )[0] == (1, 2)
 
 
 def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_train_yet():
     document = job("moved", "u1", 1)
     mirrors = shown(jobs=[document], pods=[pod("moved", "u1", "gpu-a", 2)])
-    orphans = Orphans(mirrors)
+    orphans = Orphans(mirrors, trusting(mirrors))
     node = {"metadata": {"name": "gpu-a", "resourceVersion": "3"}}
     mirrors.nodes.show_end(node)
     orphans.note_gone("gpu-a")
@@ -120,6 +123,7 @@ def test_a_pod_that_is_booked_is_no_stray_when_its_node_is_back():
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 7}]}
     there = pod("here", "u1", "gpu-a", 2)
     there["metadata"]["labels"][names.SERIAL_LABEL] = "7"
-    orphans = Orphans(shown(jobs=[document], pods=[there]))
+    mirrors = shown(jobs=[document], pods=[there])
+    orphans = Orphans(mirrors, trusting(mirrors))
     orphans.note_gone("gpu-a")
     assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from dloperator.nodes.reserving import Reservations
 from dloperator.pods.cleanup import Cleanup
 from dloperator.podspecs.podsettings import RESTRICTED
 from tests.loops import on_loop
+from tests.operator.leaders import trusting
 from tests.servers.nodes import make_node
 
 SETTINGS = PlaceholderSettings()
@@ -212,9 +214,18 @@ class Api:
         self.deleted.append(name)
 
 
-def reservations_of(api: Any, mirrors: Mirrors) -> Reservations:
-    pool = Pool(mode=PoolMode.RESERVE)
-    return Reservations(api, mirrors, namespace=HERE, pool=pool, rules=OwnershipRules("", ""))
+def reservations_of(
+    api: Any, mirrors: Mirrors, ask_for_cleanup: Callable[[], None] = lambda: None
+) -> Reservations:
+    return Reservations(
+        api,
+        mirrors,
+        jobs=trusting(mirrors),
+        namespace=HERE,
+        pool=Pool(mode=PoolMode.RESERVE),
+        rules=OwnershipRules("", ""),
+        ask_for_cleanup=ask_for_cleanup,
+    )
 
 
 def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes():
@@ -222,10 +233,11 @@ def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes
     pod = placeholder()
     pod["metadata"]["resourceVersion"] = "1"
     mirrors.pods.show(pod)
-    reservations = reservations_of(api, mirrors)
     looks: list[bool] = []
     # The cleanup looks at once whenever it is asked to.
-    reservations.asks_for_look = lambda: looks.append(asyncio.run(reservations.reconcile()))
+    reservations = reservations_of(
+        api, mirrors, lambda: looks.append(asyncio.run(reservations.reconcile()))
+    )
     for why in ("", "", "it has another label"):
         reservations.note({"n1": why})
         assert api.deleted == [], "a decision of the cycle before may not be recorded yet"
@@ -246,6 +258,8 @@ async def test_a_new_leader_looks_at_once_although_nothing_changes():
     cleanup = Cleanup(
         there,
         mirrors,
+        jobs=trusting(mirrors),
+        changed=asyncio.Event(),
         specs=Specs(),
         reservations=reservations_of(there, mirrors),
         warn=lambda *_: None,

@@ -19,6 +19,7 @@ from dloperator.nodes.requests import read_asks
 from dloperator.nodes.room.account import UNBOUND, Room
 from dloperator.nodes.room.refusals import REFUSED_S
 from tests.builders import make_job
+from tests.operator.leaders import Calls
 from tests.servers.nodes import make_node
 
 JOB = Name("team", "job")
@@ -270,8 +271,8 @@ def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
     mirrors = Mirrors()
     server = PagedServer(pages=20, size=50)
     other_pods = OtherPods(server, mirrors)
-    woken: list[bool] = []
-    mirrors.wake = woken.append
+    woken = Calls()
+    mirrors.listen(woken)
     pods = other_pods._followed[0]
     asyncio.run(other_pods._list(pods))
     assert mirrors.others.pods.on("n1")["cpu"] == 1_000_000
@@ -282,4 +283,4 @@ def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
     assert not woken
     server.pages_there = 3
     asyncio.run(other_pods._list(pods))
-    assert (woken, mirrors.others.pods.on("n1")["cpu"]) == ([True], 150_000)
+    assert (woken, mirrors.others.pods.on("n1")["cpu"]) == (["news, burst=True"], 150_000)

@@ -13,10 +13,11 @@ from dlkube import names
 from dlkube.client import Conflict
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
-from dloperator.job_reading import JobReader
-from dloperator.jobs.entries import Jobs, Specs
-from dloperator.jobs.epochs import Epochs, Term
+from dloperator.jobs.entries import Specs
+from dloperator.jobs.epochs import Term
 from dloperator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
+from dloperator.jobs.trusted_jobs import TrustedJobs
+from dloperator.observing import JobReader
 from tests.loops import on_loop
 
 NAME, JOB = Name("team", "job"), JobId("team/job")
@@ -110,35 +111,24 @@ class Office:
         mirrors = Mirrors()
         self.mirror = mirrors.jobs
         self.api = Api(self.mirror)
-        self.jobs = Jobs(Specs())
-        epochs = Epochs(5, is_over, warn=lambda *what: self.warnings.append(what))
+        self.trusted = TrustedJobs(
+            mirrors,
+            Specs(),
+            term=Term(5, lambda: True, is_over),
+            warn=lambda *what: self.warnings.append(what),
+        )
+        self.jobs = self.trusted.records
         documents = StatusDocuments(5, lambda _: "")
         self.writer = StatusWriter(
-            cast("Any", self.api),
-            mirrors,
-            term=Term(5, lambda: True, is_over),
-            epochs=epochs,
-            jobs=self.jobs,
-            documents=documents,
+            cast("Any", self.api), mirrors, trusted=self.trusted, documents=documents
         )
-        self.figures = FigureWriter(
-            mirrors, self.writer, epochs=epochs, jobs=self.jobs, documents=documents
-        )
-        mirrors.attend()
+        self.figures = FigureWriter(mirrors, self.writer)
+        mirrors.collect_changes()
         dry_runs: Any = SimpleNamespace(
             news=set, begin=lambda _: None, result=lambda _: "", forget=lambda _: None
         )
         orphans: Any = SimpleNamespace(note_end=lambda _: None)
-        self.reader = JobReader(
-            mirrors,
-            self.jobs,
-            epoch=5,
-            epochs=epochs,
-            dry_runs=dry_runs,
-            orphans=orphans,
-            writer=self.writer,
-            documents=documents,
-        )
+        self.reader = JobReader(mirrors, dry_runs=dry_runs, orphans=orphans, writer=self.writer)
 
     async def open(self) -> Status:
         self.api.put(job_document("first"))
@@ -205,7 +195,7 @@ async def test_an_answer_that_was_overtaken_takes_back_no_decision():
     await showing
     assert office.jobs.status(NAME) == decided
     assert office.is_whole
-    assert not office.writer.is_doubted(office.shown)
+    assert not office.trusted.is_doubted(office.shown)
 
 
 @pytest.mark.parametrize("is_seen", [True, False])

@@ -6,7 +6,7 @@ so an answer to a write and an event of the watch can come in any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from dlkube import names
 from dlkube.constraints.other_pods import OtherObjects
@@ -135,58 +135,71 @@ class Mirror:
         return version <= max(self._gone.get(name, -1), *listed_at)
 
 
+class Listener(Protocol):
+    """A leader, which acts upon changes."""
+
+    def note_change(self) -> None:
+        """Called after each change, our own included."""
+
+    def note_news(self, *, burst: bool) -> None:
+        """Called after each change that others made; ``burst`` if more of the kind is to be expected."""
+
+    def note_job(self, name: Name) -> None:
+        """Called for each job that a user has submitted or changed."""
+
+
 class Mirrors:
-    """The objects that the operator watches, and who is woken by what becomes of them."""
+    """The objects that the operator watches. They outlive a leader, which listens to them."""
 
     def __init__(self) -> None:
-        self.wake: Callable[[bool], None] = lambda _: None
-        """Told of news; true where more of the same kind is to be expected."""
-        self.stir: Callable[[], None] = lambda: None
-        """Told of every change, our own too."""
-        self.meet: Callable[[Name], None] = lambda _: None
-        """Told of each job that a user has submitted or changed, as soon as it is seen."""
-        self.believe: Callable[[Json], Json] = lambda job: job
-        """Returns of a job what counts, because its status may be of another program than the leader."""
-        self._is_attended = False
+        self._listener: Listener | None = None
+        self._is_collecting = False
         self.changed_jobs: set[Name] = set()
-        """Since they were looked at last."""
+        """The jobs that have changed since the last cycle."""
         self.changed_pods: set[Name] = set()
-        """Since they were counted last."""
+        """The pods that have changed since they were last counted."""
         self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
         self.pods = Mirror(self._pod_changed, trimmed=trim_pod)
         self.nodes = Mirror(self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node)
         self.others = OtherObjects()
         """The other users of the nodes."""
 
-    def attend(self) -> None:
+    def collect_changes(self) -> None:
         """
-        Collect from now on what has changed, beginning with everything there is.
+        Collect from now on which jobs and pods have changed, beginning with all of them.
 
-        Until then no cycle empties it, so it would only grow in an operator that waits to lead.
+        In an operator that waits to lead, no cycle would empty the sets.
         """
-        self._is_attended = True
+        self._is_collecting = True
         self.changed_jobs.update(self.jobs.objects)
         self.changed_pods.update(self.pods.objects)
 
-    def believed_job(self, name: Name) -> Json | None:
-        """Return what counts of a job."""
-        document = self.jobs.get(name)
-        return None if document is None else self.believe(document)
+    def listen(self, listener: Listener | None) -> None:
+        """Report changes to this leader from now on; to none if it is ``None``."""
+        self._listener = listener
+
+    def report_news(self, *, burst: bool) -> None:
+        """Wake the leader for news that no mirror shows."""
+        if self._listener is not None:
+            self._listener.note_news(burst=burst)
 
     def _job_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
-        if self._is_attended:
+        if self._is_collecting:
             self.changed_jobs.add(name)
-        self.stir()
-        if is_news:
-            self.wake(True)  # noqa: FBT003 - as above
-            self.meet(name)
+        self._report(is_news=is_news, burst=True)
+        if is_news and self._listener is not None:
+            self._listener.note_job(name)
 
     def _pod_changed(self, name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
-        if self._is_attended:
+        if self._is_collecting:
             self.changed_pods.add(name)
         self._changed(name, is_news)
 
     def _changed(self, _name: Name, is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
-        self.stir()
+        self._report(is_news=is_news, burst=False)
+
+    def _report(self, *, is_news: bool, burst: bool) -> None:
+        if self._listener is not None:
+            self._listener.note_change()
         if is_news:
-            self.wake(False)  # noqa: FBT003 - as above
+            self.report_news(burst=burst)

@@ -57,16 +57,10 @@ class Term(NamedTuple):
 class Epochs:
     """One for the life of a leader."""
 
-    def __init__(
-        self,
-        epoch: int,
-        is_over: Callable[[], Awaitable[bool]],
-        *,
-        warn: Callable[[Json, str, str], None],
-    ) -> None:
-        """Lead in this epoch; ``is_over`` asks the Lease, and ``warn`` writes an Event about a document."""
-        self._epoch = epoch
-        self._ask_lease = is_over
+    def __init__(self, term: Term, *, warn: Callable[[Json, str, str], None]) -> None:
+        """``warn`` writes an Event about a job."""
+        self._epoch = term.epoch
+        self._ask_lease = term.is_over
         self._warn = warn
         self._reported: OncePerChange[Name] = OncePerChange()
         """The uids of jobs whose epoch was reported."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dlcontrol.situation.ports import NotKept, NotKeptAlone
+from dlcontrol.situation.ports import Entry, NotKept, NotKeptAlone
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Phase
 from dlcore.predicting.predictor import Span
@@ -23,13 +23,12 @@ from dloperator.jobs import classifying_errors
 from dloperator.jobs.definition_check import REMEDY
 from dloperator.jobs.entries import (
     Circumstances,
-    Jobs,
     job_id,
     name_of,
     status_document,
     template_condition,
 )
-from dloperator.jobs.epochs import Epochs, Term
+from dloperator.jobs.trusted_jobs import TrustedJobs
 
 Json = Mapping[str, Any]
 
@@ -87,19 +86,34 @@ class StatusWriter:
         api: ApiServer,
         mirrors: Mirrors,
         *,
-        term: Term,
-        epochs: Epochs,
-        jobs: Jobs,
+        trusted: TrustedJobs,
         documents: StatusDocuments,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
-        self._term = term
-        self._epochs = epochs
-        self._jobs = jobs
-        self._documents = documents
+        self.term = trusted.term
+        self.trusted = trusted
+        self.documents = documents
+        self._epochs = trusted.epochs
+        self._jobs = trusted.records
         self.turns = asyncio.Semaphore(AT_ONCE)
         """Held by each write while it is under way, and by the creation of pods."""
+
+    async def record(
+        self, statuses: Mapping[JobId, Status], entries: Mapping[JobId, Entry]
+    ) -> None:
+        """
+        Write decided statuses, those of jobs that gain no GPU first.
+
+        Within each part they do not depend on each other, so they are written at the same time.
+        """
+        self.term.insist()
+        gaining = {job for job, status in statuses.items() if _gains(entries.get(job), status)}
+        # GPUs are recorded as free before another job is recorded to have them.
+        for part in (statuses.keys() - gaining, gaining):
+            # A failure in the first part keeps the second from being written, because GPUs that it
+            # gives away may still be recorded as held.
+            await self.write_all({job: statuses[job] for job in statuses if job in part})
 
     async def write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
         """Write these at the same time; ``None`` writes under our epoch what is recorded."""
@@ -118,7 +132,7 @@ class StatusWriter:
         for _ in range(ATTEMPTS):
             async with self.turns:
                 # With thousands of them the last request may be long ago.
-                self._term.insist()
+                self.term.insist()
                 if await self._take_step(job, wanted):
                     return
         raise NotKeptAlone(
@@ -140,7 +154,9 @@ class StatusWriter:
         await self._epochs.insist(document)
         if self._epochs.is_later(document) and not self._jobs.is_as_decided(document):
             raise NotKeptAlone({job: f"another program has decided about job {name}"})
-        status = wanted if wanted is not None else self._jobs.read(self.believed(document)).status
+        status = (
+            wanted if wanted is not None else self._jobs.read(self.trusted.trusted(document)).status
+        )
         try:
             if status.pods and _may_be_held(document):
                 # The finalizer comes before the record of pods: a job that is deleted in between
@@ -171,7 +187,7 @@ class StatusWriter:
         where a status has one writer; the field manager is ours either way.
         """
         metadata = document["metadata"]
-        wanted = self._documents.write(self.believed(document), status)
+        wanted = self.documents.write(self.trusted.trusted(document), status)
         changes = differences(document.get("status") or {}, wanted)
         # Noted before it is sent: the watch may show the result before the answer comes, or instead of it.
         self._jobs.note_attempt(document, wanted)
@@ -194,14 +210,6 @@ class StatusWriter:
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
 
-    def is_doubted(self, document: Json) -> bool:
-        """Whether the status of a job tells of a later leader, or another program has written it."""
-        return self._epochs.is_later(document) or self._jobs.is_foreign(document)
-
-    def believed(self, document: Json) -> Json:
-        """Return a job as this leader recorded it last, where its status is doubted."""
-        return self._jobs.as_recorded(document) if self.is_doubted(document) else document
-
     async def see_who_wrote(self, name: Name, known: Json) -> None:
         """Only a leader writes a status; other fields may have other writers."""
         metadata = known["metadata"]
@@ -218,25 +226,22 @@ class StatusWriter:
 
 
 class FigureWriter:
-    """Writes figures into statuses by which nothing is decided, so that another program's write is no fault."""
+    """
+    Writes figures for users into statuses. No decision depends on them, so another program's write is no fault.
 
-    def __init__(
-        self,
-        mirrors: Mirrors,
-        writer: StatusWriter,
-        *,
-        epochs: Epochs,
-        jobs: Jobs,
-        documents: StatusDocuments,
-    ) -> None:
+    Between reading the record and sending the write no other task runs, so that the write replaces exactly
+    the version that was read.
+    """
+
+    def __init__(self, mirrors: Mirrors, writer: StatusWriter) -> None:
         self._mirrors = mirrors
         self._writer = writer
-        self._epochs = epochs
-        self._jobs = jobs
-        self._documents = documents
+        self._jobs = writer.trusted.records
+        self._documents = writer.documents
 
     async def publish(self, job: JobId, status: Status, *, remaining: Span | None) -> None:
-        """Show how far a job is, unless anything else about it has changed by now."""
+        """Show the progress of a job, unless anything else in its status has changed."""
+        self._writer.term.insist()
         document = self._mirrors.jobs.get(name_of(job))
         recorded = self._jobs.status(name_of(job))
         if document is None or recorded is None or not status.says_the_same_as(recorded):
@@ -244,8 +249,15 @@ class FigureWriter:
         self._documents.remaining[job] = remaining
         await self._show(job, document, status)
 
+    def shown_queue(self, job: JobId) -> Json | None:
+        """Return the place in the queue that the status of a job shows."""
+        document = self._mirrors.jobs.get(name_of(job))
+        queue: Json | None = (document or {}).get("status", {}).get("queue")
+        return queue
+
     async def show_queue(self, job: JobId, queue: Json | None) -> None:
-        """Show where a job that waits is in the queue, or no longer that it is in it."""
+        """Show the place of a waiting job in the queue; None removes it."""
+        self._writer.term.insist()
         document = self._mirrors.jobs.get(name_of(job))
         recorded = self._jobs.status(name_of(job))
         if document is None or recorded is None or (queue is not None and not waits(recorded)):
@@ -254,10 +266,9 @@ class FigureWriter:
         await self._show(job, document, recorded)
 
     async def _show(self, job: JobId, document: Json, status: Status) -> None:
-        """Write figures by which nothing is decided, unless another program has written meanwhile."""
-        if self._writer.is_doubted(document):
-            await self._epochs.insist(document)
-            return  # The next look writes over it.
+        if self._writer.trusted.is_doubted(document):
+            await self._writer.trusted.epochs.insist(document)
+            return  # The next cycle writes over it.
         if not self._jobs.is_recorded(document):
             # It shows a decision whose answer is still on its way. To write what was recorded before
             # would take that decision back.
@@ -270,6 +281,14 @@ class FigureWriter:
             return  # The watch will show the newer document.
         except (Rejected, Unreachable) as error:
             raise classifying_errors.not_kept(job, error) from error
+
+
+def _gains(entry: Entry | None, status: Status) -> bool:
+    """Whether a job is to have a GPU that it does not have."""
+    before = entry.status.placement if entry is not None else None
+    held = before.refs() if before is not None else ()
+    wanted = status.placement.refs() if status.placement is not None else ()
+    return not set(wanted) <= set(held)
 
 
 def waits(status: Status) -> bool:

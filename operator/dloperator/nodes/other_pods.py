@@ -176,7 +176,7 @@ class OtherPods:
 
     def _wake_if(self, matters: Iterable[bool]) -> None:
         if any(matters):
-            self._mirrors.wake(True)  # noqa: FBT003 - more of the kind is to be expected
+            self._mirrors.report_news(burst=True)
 
     def _show_pod(self, name: Name, document: Json | None) -> bool:
         labels = ((document or {}).get("metadata") or {}).get("labels") or {}

@@ -8,7 +8,7 @@ recorded yet.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from dlcore.documents.rules.podrules import TRAINER
@@ -22,6 +22,7 @@ from dlkube.client import (
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes import ownership, placeholders
 from dloperator.nodes.nodes import (
     Pool,
@@ -56,13 +57,16 @@ class Reservations:
         api: ApiServer,
         mirrors: Mirrors,
         *,
+        jobs: TrustedJobs,
         namespace: str,
         pool: Pool,
         rules: OwnershipRules,
+        ask_for_cleanup: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._mirrors = mirrors
+        self._jobs = jobs
         self._namespace = namespace
         self._pool = pool
         self._rules = rules
@@ -74,8 +78,7 @@ class Reservations:
         self._dropped: set[str] = set()
         self._ended_at: dict[str, float] = {}
         """By their uids: when placeholders were first seen to have ended."""
-        self.asks_for_look: Callable[[], None] = lambda: None
-        """Called when something is left to do that only a further look allows."""
+        self._ask_for_cleanup = ask_for_cleanup
 
     # --- what is
 
@@ -112,10 +115,10 @@ class Reservations:
         older, before = self._offered
         offered = frozenset(node for node, why in reasons.items() if not why)
         self._offered = (before, offered)
-        # Only now may their placeholders go. A look at the cycle before still found these nodes busy, and
-        # in an idle cluster nothing else asks for another one.
+        # Only now may their placeholders go. The cleanup in the cycle before still found these nodes busy, and
+        # in an idle cluster nothing else would cause another one.
         if self._pool.mode is PoolMode.RESERVE and older - before - offered:
-            self.asks_for_look()
+            self._ask_for_cleanup()
 
     def _placeholders_of(self, node: str) -> list[Json]:
         """Find the placeholders of a node, by their names."""
@@ -139,7 +142,7 @@ class Reservations:
         busy: frozenset[str] = frozenset()
         # In another mode it is not the placeholder that keeps others off.
         if self._pool.mode is PoolMode.RESERVE and (supplies or pods):
-            busy = _find_busy(self._mirrors, self._offered[0] | self._offered[1])
+            busy = self._find_busy()
         settings = self._pool.placeholder
         is_done = True
         for step in placeholders.next_steps(supplies, pods, busy=busy, settings=settings):
@@ -149,6 +152,18 @@ class Reservations:
                 log.warning("the GPUs of a node cannot be reserved or released: %s", error)
                 is_done = False
         return is_done
+
+    def _find_busy(self) -> frozenset[str]:
+        """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
+        busy = set(self._offered[0] | self._offered[1])
+        for job in self._jobs:
+            busy |= {booking["node"] for booking in (job.get("status") or {}).get("pods", ())}
+        for pod in self._mirrors.pods.objects.values():
+            node = str(pod["spec"].get("nodeName", ""))
+            if role_of(pod) == TRAINER and node:
+                document = self._mirrors.nodes.get(Name("", node))
+                busy |= set() if proof_of_end(pod, document) else {node}
+        return frozenset(busy)
 
     def _iter_wanted(self) -> Iterator[tuple[str, Supply]]:
         if self._pool.mode is not PoolMode.RESERVE:
@@ -197,17 +212,3 @@ class Reservations:
             log.info("the placeholder pod of node %s exists already", step.node)
             return
         self._mirrors.pods.show(made, is_ours=True)
-
-
-def _find_busy(mirrors: Mirrors, offered: Iterable[str]) -> frozenset[str]:
-    """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
-    busy = set(offered)
-    for job in mirrors.jobs.objects.values():
-        status = mirrors.believe(job).get("status") or {}
-        busy |= {booking["node"] for booking in status.get("pods", ())}
-    for pod in mirrors.pods.objects.values():
-        node = str(pod["spec"].get("nodeName", ""))
-        if role_of(pod) == TRAINER and node:
-            machine = mirrors.nodes.get(Name("", node))
-            busy |= set() if proof_of_end(pod, machine) else {node}
-    return frozenset(busy)

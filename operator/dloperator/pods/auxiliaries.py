@@ -27,6 +27,7 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.pods.removing import Removals
 from dloperator.podspecs import building
 from dloperator.proofs import is_of, role_of
@@ -72,6 +73,7 @@ class Auxiliaries:
         api: ApiServer,
         mirrors: Mirrors,
         *,
+        jobs: TrustedJobs,
         specs: Specs,
         warn: Warn,
         clock: Callable[[], float] = time.monotonic,
@@ -80,6 +82,7 @@ class Auxiliaries:
         self._clock = clock
         self._specs = specs
         self._mirrors = mirrors
+        self._jobs = jobs
         self._warn = warn
         self._removals = Removals(api)
         self._complaints: OncePerChange[Name] = OncePerChange()
@@ -129,7 +132,7 @@ class Auxiliaries:
         for name, shown in self._mirrors.jobs.objects.items():
             if not shown["spec"].get("auxiliaries"):
                 continue
-            document = self._mirrors.believe(shown)
+            document = self._jobs.trusted(shown)
             if not _has_pods(document):
                 continue
             try:

@@ -28,6 +28,7 @@ from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Specs
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes.reserving import Reservations
 from dloperator.pods.auxiliaries import Auxiliaries, Warn
 from dloperator.pods.removing import Removals
@@ -66,20 +67,24 @@ class Cleanup:
         api: ApiServer,
         mirrors: Mirrors,
         *,
+        jobs: TrustedJobs,
         specs: Specs,
         reservations: Reservations,
+        changed: asyncio.Event,
         warn: Warn,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``changed`` is set by changes of the cluster, after which all pods are looked at again."""
         self._api = api
         self._clock = clock
         self._warn = warn
         self._mirrors = mirrors
-        self._auxiliaries = Auxiliaries(api, mirrors, specs=specs, warn=warn)
+        self._jobs = jobs
+        self._auxiliaries = Auxiliaries(api, mirrors, jobs=jobs, specs=specs, warn=warn)
         self._reservations = reservations
-        self._woken = asyncio.Event()
-        # The first look needs no change: what a former leader has left may be there in an idle cluster.
-        self._woken.set()
+        self._changed = changed
+        # A former leader may have left pods in a cluster where nothing else changes.
+        self._changed.set()
         self._removals = Removals(api)
         self._complaints: OncePerChange[str] = OncePerChange()
         self._stuck: Backoff[Name] = Backoff()
@@ -88,27 +93,22 @@ class Cleanup:
         """Since when Nodes are missing on which there are pods."""
         self._again: asyncio.TimerHandle | None = None
 
-    def wake(self) -> None:
-        """Look again, for something has changed."""
-        self._woken.set()
-
     async def run(self) -> None:
-        """Tidy up whenever something has changed, for ever."""
+        """Clean up after each change, for ever."""
         while True:
-            await self._woken.wait()
-            # Before the look, so that what changes during it wakes the next one.
-            self._woken.clear()
+            await self._changed.wait()
+            # Cleared first, so that a change during the pass causes the next one.
+            self._changed.clear()
             began = time.thread_time()
             if not await self._try_to_clean_up():
-                # Others are not made to wait for what could not be done.
-                self._look_later()
-            # With thousands of pods a look takes its time, and others have their turn.
+                self._retry_later()
+            # With thousands of pods a pass takes long, and other tasks need the event loop.
             rest = REST_SHARE * (time.thread_time() - began)
             await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
 
     def _try_again(self) -> None:
         self._again = None
-        self.wake()
+        self._changed.set()
 
     async def _try_to_clean_up(self) -> bool:
         """A failure with one job or pod must not keep the others from being cleaned up."""
@@ -152,7 +152,7 @@ class Cleanup:
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
         # Not what the controller saw last, but what is written: a pod is made right after that.
-        return self._mirrors.believed_job(_name_of_job(name, pod))
+        return self._jobs.get(_name_of_job(name, pod))
 
     def _is_at_rest(self, name: Name, pod: Json) -> bool:
         """Whether nothing is to be done; thousands are asked, of which hardly any has changed."""
@@ -163,8 +163,18 @@ class Cleanup:
             or known.pod is not pod
             or known.job is not self._mirrors.jobs.get(known.job_name)
         ):
-            known = self._looked[name] = _look_at(self._mirrors, name, pod)
+            known = self._looked[name] = self._look_at(name, pod)
         return known.is_at_rest
+
+    def _look_at(self, name: Name, pod: Json) -> _Looked:
+        """Find out whether the pod is booked, or of a role that never is."""
+        job_name = _name_of_job(name, pod)
+        try:
+            job = self._jobs.get(job_name)
+            is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
+        except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
+            is_at_rest = False
+        return _Looked(pod, job_name, self._mirrors.jobs.get(job_name), is_at_rest)
 
     async def _try_to_clean_up_pod(
         self, name: Name, pod: Json, *, turns: asyncio.Semaphore
@@ -202,28 +212,16 @@ class Cleanup:
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
         if may_return:
-            self._look_later()
+            self._retry_later()
 
     def _is_gone_for_good(self, pod: Json) -> bool:
         """Whether the Node of a pod has been away for so long that its machine is not expected back."""
         since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
         return self._clock() >= since + GONE_S
 
-    def _look_later(self) -> None:
+    def _retry_later(self) -> None:
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
-
-
-def _look_at(mirrors: Mirrors, name: Name, pod: Json) -> _Looked:
-    """Find out whether it is booked, or none of those that ever are."""
-    job_name = _name_of_job(name, pod)
-    job = mirrors.jobs.get(job_name)
-    try:
-        believed = mirrors.believed_job(job_name)
-        is_at_rest = role_of(pod) != TRAINER or (believed is not None and is_booked(believed, pod))
-    except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
-        is_at_rest = False
-    return _Looked(pod, job_name, job, is_at_rest)
 
 
 async def _let_go(api: ApiServer, mirrors: Mirrors, pod: Json) -> None:

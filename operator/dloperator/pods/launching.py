@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dlcontrol.situation.ports import Entry, PodOrder
+from dlcontrol.situation.ports import Entry, PodKey, PodOrder
 from dlcontrol.situation.status import Booking
 from dlkube.certificates import Certificates
 from dlkube.client import (
@@ -20,11 +20,20 @@ from dlkube.watches.mirror import Mirrors
 from dloperator.pods.booked_pods import BookedPods, name_of_trainer
 from dloperator.pods.remedies import find_remedy
 from dloperator.podspecs import building
-from dloperator.podspecs.host_ports import PortRange, choose_block, first_port, is_on_host
+from dloperator.podspecs.host_ports import (
+    PortRange,
+    choose_block,
+    first_port,
+    is_on_host,
+    meeting_port,
+)
 from dloperator.podspecs.podsettings import PodSettings
 from dloperator.proofs import is_of
 
 Json = Mapping[str, Any]
+
+FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
+"""The ports of the rendezvous of a job's processes, in a pod with an address of its own."""
 
 BAD_REQUEST, FORBIDDEN, INVALID = 400, 403, 422
 REFUSALS: Final = frozenset({BAD_REQUEST, FORBIDDEN, INVALID})
@@ -42,39 +51,43 @@ class Launcher:
         self,
         api: ApiServer,
         mirrors: Mirrors,
+        *,
         certificates: Certificates,
         booked: BookedPods,
         settings: PodSettings,
+        turns: asyncio.Semaphore,
     ) -> None:
+        """``turns`` limits the requests that are under way, together with the writes of statuses."""
         self._api = api
         self._mirrors = mirrors
         self._certificates = certificates
         self._booked = booked
         self._settings = settings
+        self._turns = turns
         self._host_network = asyncio.Lock()
         """Held from when ports of machines are chosen until the mirror shows the pod that has them."""
 
-    async def launch(self, order: PodOrder, turns: asyncio.Semaphore) -> None:
-        """Let there be this pod."""
+    async def launch(self, order: PodOrder) -> None:
+        """Create this pod, unless it exists."""
         entry = order.entry
         metadata = entry.document["metadata"]
         # Before the pod, whose containers the kubelet does not start without this Secret.
         await self._certificates.provide(entry.job.id, metadata)
         if not is_on_host(entry.job.template["spec"]):
-            await self._make(order, turns)
+            await self._make(order)
             return
         async with self._host_network:
-            await self._make(order, turns, host_port=self._choose_ports(metadata["uid"]))
+            await self._make(order, host_port=self._choose_ports(metadata["uid"]))
 
-    async def _make(self, order: PodOrder, turns: asyncio.Semaphore, *, host_port: int = 0) -> None:
+    async def _make(self, order: PodOrder, *, host_port: int = 0) -> None:
         entry, booking = order
         document, node = entry.document, self._mirrors.nodes.get(Name("", order.booking.node))
         pod = building.make_trainer(
             dict(document), entry.job, booking, self._settings, node=node, host_port=host_port
         )
-        # Last, so that no turn is held while the pod waits for a certificate or for ports: the
-        # writes of statuses have the same turns.
-        async with turns:
+        # No turn is held while the pod waits for a certificate or for ports, because the writes of
+        # statuses have the same turns.
+        async with self._turns:
             made = await self._create(pod, document["metadata"]["uid"])
         self._mirrors.pods.show(made, is_ours=True)
 
@@ -90,13 +103,24 @@ class Launcher:
             )
         return first
 
-    def host_port(self, entry: Entry) -> int:
-        """Return the first port of the block of a job whose pods are on the network of their nodes, else 0."""
+    def host_of(self, key: PodKey) -> str:
+        """Return the address of a pod, by which the other pods of its job reach it."""
+        address = self._booked.address(key)
+        if address is None:
+            raise LookupError(f"the pod of {key} has no address")
+        return address.host
+
+    def rendezvous_port(self, entry: Entry, generation: int, *, processes: int) -> int:
+        """Take other ports for each start, since a process of the last one may still hold its own."""
         pods = (
             self._mirrors.pods.get(name_of_trainer(entry.job.id, each))
             for each in entry.status.pods
         )
-        return next((port for pod in pods if pod is not None and (port := first_port(pod))), 0)
+        first = next((port for pod in pods if pod is not None and (port := first_port(pod))), 0)
+        if first:
+            return meeting_port(first, generation, processes)
+        step = max(PORTS_A_START, processes)
+        return FIRST_PORT + generation * step % (PORTS - step)
 
     async def _create(self, pod: Json, uid: str) -> Json:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
@@ -118,7 +142,7 @@ class Launcher:
 
     async def end(self, entry: Entry, booking: Booking, *, was_used: bool) -> None:
         """
-        Have a pod deleted; that its object goes proves nothing, so it stays until the kubelet tells.
+        Delete a pod; our finalizer keeps the object until the kubelet proves the end of the containers.
 
         If it is missing, the operator that booked it may have died before creating it.
         """
@@ -134,4 +158,4 @@ class Launcher:
             await self._api.delete(PODS, name.name, name.namespace, uid=pod["metadata"]["uid"])
             return
         self._booked.note_missing(entry.job.id, booking, was_used=was_used)
-        self._mirrors.wake(False)  # noqa: FBT003 - this is news that no watch shows
+        self._mirrors.report_news(burst=False)

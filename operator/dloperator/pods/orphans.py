@@ -22,6 +22,7 @@ from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
+from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.proofs import is_booked, is_bound, job_of, proof_of_end, role_of
 
 Json = Mapping[str, Any]
@@ -30,8 +31,9 @@ Json = Mapping[str, Any]
 class Orphans:
     """One for the life of a leader."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
+    def __init__(self, mirrors: Mirrors, jobs: TrustedJobs) -> None:
         self._mirrors = mirrors
+        self._jobs = jobs
         self._known = set(mirrors.pods.objects)
         """The pods that may be such; to begin with, all there are."""
 
@@ -81,7 +83,7 @@ class Orphans:
         return found
 
     def _is_booked(self, name: Name, pod: Json) -> bool:
-        job = self._mirrors.believed_job(Name(name.namespace, job_of(pod)))
+        job = self._jobs.get(Name(name.namespace, job_of(pod)))
         return job is not None and is_booked(job, pod)
 
 

@@ -94,7 +94,7 @@ class Expectations:
         # recorded now, and leaves out one that no longer waits.
         for due in pick_writes(self._iter_news(turns, snapshot.now)):
             try:
-                await self._cluster.show_queue(due.job, due.queue)
+                await self._cluster.figures.show_queue(due.job, due.queue)
             except NotKeptAlone as error:
                 log.info("an expected start cannot be written: %s", error)
             except NotKept as error:
@@ -116,7 +116,7 @@ class Expectations:
     def _iter_news(self, turns: Mapping[JobId, Turn], now: float) -> Iterator[Due]:
         """Yield every turn that differs enough from the one shown."""
         for job in self._cluster.entries:
-            turn, shown = turns.get(job), self._cluster.shown_queue(job)
+            turn, shown = turns.get(job), self._cluster.figures.shown_queue(job)
             queue = None if turn is None else turn_document(turn, now)
             if is_news(shown, queue, now):
                 is_correction = shown is not None and queue is not None

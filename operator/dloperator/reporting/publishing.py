@@ -20,7 +20,7 @@ from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Phase, Snapshot
 from dlcore.primitives.once_per_change import OncePerChange
-from dloperator.cluster import Cluster
+from dloperator.jobs.status_writing import FigureWriter
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class Publisher:
 
     def __init__(
         self,
-        cluster: Cluster,
+        figures: FigureWriter,
         scene: Callable[[], Scene | None],
         *,
         snapshot: Callable[[Scene], Snapshot],
         settings: Publishing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster = cluster
+        self._figures = figures
         self._scene = scene
         self._snapshot = snapshot
         self._settings = settings
@@ -97,7 +97,7 @@ class Publisher:
         for job in sorted(due, key=lambda job: self._shown[job].at)[:most]:
             status = scene.entries[job].status
             try:
-                await self._cluster.publish(job, status, remaining=outlook.remaining(job))
+                await self._figures.publish(job, status, remaining=outlook.remaining(job))
             except NotKeptAlone as error:
                 log.info("progress cannot be written: %s", error)
             except NotKept as error:

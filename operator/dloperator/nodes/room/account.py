@@ -58,7 +58,7 @@ class Room:
         the pod again."""
         self._unread = Unread()
         self._fitting = Fitting(self._unread)
-        mirrors.attend()
+        mirrors.collect_changes()
         self._requests = JobRequests(self._others, asks_of)
 
     @property
