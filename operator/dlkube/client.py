@@ -297,7 +297,7 @@ class ApiServer:
         }
         path, quiet = resource.path(namespace), WATCH_SECONDS + SECONDS
         async with self.stream(path, query, quiet_seconds=quiet) as content:
-            async for line in _iter_lines(content):
+            async for line in iter_lines(content):
                 event = _parse(line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
@@ -378,7 +378,7 @@ def _break_off(response: aiohttp.ClientResponse) -> None:
         connection.transport.abort()
 
 
-async def _iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield whole lines, however long they are."""
     begun = b""
     async for block in content.iter_any():

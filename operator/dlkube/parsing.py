@@ -1,9 +1,9 @@
 """
-JSON that others wrote, however deeply it is nested.
+Parses JSON of any depth.
 
-Kubernetes takes documents that are nested 10,000 levels deep, and Python's parser gives up at a tenth of
-that. One such DLJob would end every operator that lists jobs, so what is too deep is cut off instead: a
-job that holds it is refused later for its depth, and the others go on.
+Kubernetes accepts documents that are nested 10,000 levels deep, and Python's parser gives up at a tenth of
+that. One such DLJob would end every operator that lists jobs. So this module cuts off what is too deep: the
+job that holds it is refused later for its depth, and other jobs are not affected.
 """
 
 import json
@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 DEEPEST: Final = 200
-"""More levels than any document that is of use here has, and than a job may have."""
+"""More levels than a job may have, or any other document that is read here."""
+FEW_BRACKETS: Final = 500
+"""A document with fewer opening brackets is never too deep for Python's parser."""
 CUT: Final = '"nested too deeply to be read"'
 
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
@@ -24,6 +26,13 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         return json.loads("".join(_shallow(text if isinstance(text, str) else text.decode())))
+
+
+def cut_depth(text: bytes) -> bytes:
+    """Return JSON that Python's parser can read."""
+    if text.count(b"{") + text.count(b"[") < FEW_BRACKETS:
+        return text
+    return "".join(_shallow(text.decode())).encode()
 
 
 def _shallow(text: str) -> Iterator[str]:

@@ -82,7 +82,7 @@ def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage:
     def has_all_back() -> bool:
         status = stage.status("old")
         is_running = status["phase"] == "Running" and status["reshapes"] >= 2
-        return is_running and status["allocation"]["gpus"] == 4
+        return bool(is_running and status["allocation"]["gpus"] == 4)
 
     stage.wait(has_all_back)
     assert stage.kubelets.pids() == pids, "its pod was never replaced"

@@ -11,18 +11,17 @@ instead, and whenever it does so, everything is listed once more by us.
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import aiohttp
 import kopf
-from kopf._cogs.clients import api as kopf_client
 
 from dlkube import names
 from dlkube.access import Access, Connector
-from dlkube.client import ApiServer, Json, NotFound, Rejected, Unreachable
-from dlkube.parsing import parse
+from dlkube.client import ApiServer, Json, NotFound, Rejected, Unreachable, iter_lines
+from dlkube.parsing import cut_depth, parse
 from dlkube.resources import DLJOBS, NODES, PODS, Resource
 from dlkube.watches.mirror import Mirror, Mirrors
 
@@ -236,20 +235,30 @@ def _settings(followed: Sequence[Followed]) -> kopf.OperatorSettings:
     return settings
 
 
+class _Lines:
+    """The content of an answer; kopf gets the lines of a watch one by one, and can parse each of them."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, _size: int) -> AsyncIterator[bytes]:
+        async for line in iter_lines(self._content):
+            yield cut_depth(line) + b"\n"
+
+
 class _Answer(aiohttp.ClientResponse):
-    """An answer to kopf, whose documents may be nested more deeply than Python's own parser takes."""
+    """An answer to kopf, whose documents may be nested more deeply than Python's parser can read."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        self.content = cast(Any, _Lines(self.content))
+        return self
 
     async def json(self, **_: Any) -> Any:
         return parse(await self.read())
-
-
-class _Json:
-    """In place of Python's ``json`` where kopf reads the lines of a watch, for which it has no setting."""
-
-    loads = staticmethod(parse)
-
-
-cast(Any, kopf_client).json = _Json
 
 
 def _connection(access: Access) -> kopf.AiohttpSession:
