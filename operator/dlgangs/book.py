@@ -11,20 +11,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dlcore.placement.amounts import Amounts, less, total
-from dlkube.constraints.members import (
-    GangName,
-    Machine,
-    Member,
-    World,
-    Wrong,
-)
-from dlkube.constraints.reading import (
-    Occupant,
-    is_of_a_gang,
-    read_machine,
-    read_member,
-    read_occupant,
-)
+from dlgangs.members import GangName, Member, World, Wrong
+from dlgangs.reading import Occupant, is_of_a_gang, read_member, read_occupant
+from dlkube.constraints.reading import read_traits
+from dlkube.constraints.requirements import NodeTraits
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirror
@@ -95,7 +85,7 @@ class Book:
         """Pods that do not say rightly of what gang they are."""
         self.members: dict[Name, Member] = {}
         """The pods of gangs."""
-        self._machines: Mapping[str, Machine] = {}
+        self._machines: Mapping[str, NodeTraits] = {}
         self._occupants: dict[Name, Occupant] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._tenants: dict[str, Counter[str]] = {}
@@ -172,8 +162,8 @@ class Book:
             )
 
 
-def _read_machine(document: Json | None) -> Machine | None:
-    return read_machine(document) if document is not None else None
+def _read_machine(document: Json | None) -> NodeTraits | None:
+    return read_traits(document) if document is not None else None
 
 
 def _read_occupant(document: Json | None) -> Occupant | None:

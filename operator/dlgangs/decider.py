@@ -14,15 +14,10 @@ from typing import NamedTuple
 
 from dlgangs import deciding
 from dlgangs.book import Book
+from dlgangs.members import GangName, Held, Member, Stage
 from dlgangs.placing import Placing
 from dlgangs.verdicts import Decision, Rules, Standing, State, Verdict
-from dlkube.constraints.members import (
-    GangName,
-    Held,
-    Machine,
-    Member,
-    Stage,
-)
+from dlkube.constraints.requirements import NodeTraits
 from dlkube.names import Name
 
 
@@ -142,7 +137,9 @@ class Decider:
         ends += [refusal.until for refusal in state.refusals.values() if refusal.until > now]
         return min(ends, default=float("inf"))
 
-    def _could_fit(self, members: tuple[Member, ...], machines: Mapping[str, Machine]) -> Placing:
+    def _could_fit(
+        self, members: tuple[Member, ...], machines: Mapping[str, NodeTraits]
+    ) -> Placing:
         """Look whether a gang fits on empty nodes, once for as long as neither changes."""
         gang = members[0].gang if members else None
         known = self._feasible.get(gang) if gang is not None else None

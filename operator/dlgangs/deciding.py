@@ -24,29 +24,21 @@ from dlcore.placement.amounts import (
 )
 from dlcore.primitives.backoff import wait_after
 from dlgangs import placing, wording
+from dlgangs.members import GangName, Held, Member, Refusal, Stage, World, tenant_of
 from dlgangs.placing import Ground, Pair, Placing
 from dlgangs.verdicts import Decision, Overtaking, Rules, Standing, State, Verdict
 from dlgangs.wording import called
 from dlkube.constraints.matching import at_best, may_run
-from dlkube.constraints.members import (
-    GangName,
-    Held,
-    Machine,
-    Member,
-    Refusal,
-    Stage,
-    World,
-    tenant_of,
-)
+from dlkube.constraints.requirements import NodeTraits
 
 LONGEST_REFUSAL_S: Final = 120.0
 
 
-Feasibility = Callable[[tuple[Member, ...], Mapping[str, Machine]], Placing]
+Feasibility = Callable[[tuple[Member, ...], Mapping[str, NodeTraits]], Placing]
 """Whether pods would fit on the nodes if these were empty."""
 
 
-def could_fit(members: tuple[Member, ...], machines: Mapping[str, Machine]) -> Placing:
+def could_fit(members: tuple[Member, ...], machines: Mapping[str, NodeTraits]) -> Placing:
     """Look whether pods would fit on the nodes if these were empty, and nothing was wrong with them."""
     whole = {name: at_best(machine) for name, machine in machines.items()}
     free = {name: machine.allocatable for name, machine in whole.items()}
@@ -388,7 +380,7 @@ def _tell_short(
     members: tuple[Member, ...],
     found: Placing,
     *,
-    machines: Mapping[str, Machine],
+    machines: Mapping[str, NodeTraits],
     free: Mapping[str, Amounts],
 ) -> str:
     needed = len(_needed(members, {}))

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from dlgangs.book import trimmed
 from dlgangs.decider import Admitted, Decider
+from dlgangs.members import tenant_of
 from dlgangs.metrics import GangMetrics
 from dlgangs.placing import HIGHEST, score
-from dlkube.constraints.members import tenant_of
-from dlkube.constraints.reading import gang_of, is_of_a_gang
+from dlgangs.reading import gang_of, is_of_a_gang
 from dlkube.names import Name
 from dlkube.watches.mirror import version_of
 

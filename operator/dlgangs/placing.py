@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dlcore.placement.amounts import Amounts, fits, less
+from dlgangs.members import Member
 from dlkube.constraints.matching import may_run
-from dlkube.constraints.members import Machine, Member, Wants
+from dlkube.constraints.requirements import NodeTraits, Wants
 
 HIGHEST: Final = 100
 EFFORT: Final = 100_000
@@ -63,7 +64,7 @@ def score(tenants: Collection[str], own: str) -> int:
 class Ground:
     """Where a gang is to be placed."""
 
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, NodeTraits]
     free: Mapping[str, Amounts]
     tenants: Mapping[str, frozenset[str]]
     own: str

@@ -20,6 +20,7 @@ from aiohttp import web
 from dlgangs.book import Book, trimmed
 from dlgangs.decider import Decider
 from dlgangs.extender import Extender
+from dlgangs.members import Stage
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import GangEvents
 from dlgangs.verdicts import Rules
@@ -27,7 +28,6 @@ from dlgangs.waking import PodWaker, Schedule
 from dlkube import shown_certificate
 from dlkube.access import Access
 from dlkube.client import ApiServer, Rejected, Unreachable
-from dlkube.constraints.members import Stage
 from dlkube.events import EventWriter
 from dlkube.health_server import HealthServer
 from dlkube.programs.tasks import together

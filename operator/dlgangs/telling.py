@@ -10,13 +10,8 @@ from typing import Final, NamedTuple
 
 from dlcore.primitives.once_per_change import OncePerChange
 from dlgangs.decider import Since
+from dlgangs.members import GangName, Member, Stage, Wrong
 from dlgangs.verdicts import Standing
-from dlkube.constraints.members import (
-    GangName,
-    Member,
-    Stage,
-    Wrong,
-)
 from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from dlgangs.members import GangName, Held, Refusal
 from dlgangs.placing import Pair
-from dlkube.constraints.members import GangName, Held, Refusal
 
 
 class Overtaking(StrEnum):

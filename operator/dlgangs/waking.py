@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from dlgangs.members import Held
 from dlkube.client import (
     ApiServer,
     Conflict,
@@ -21,7 +22,6 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
-from dlkube.constraints.members import Held
 from dlkube.names import Name
 from dlkube.resources import PODS
 

@@ -9,8 +9,9 @@ from dlcore.placement.amounts import (
     lacking,
     show,
 )
+from dlgangs.members import GangName, Held, Member
 from dlkube.constraints.matching import at_best, may_run
-from dlkube.constraints.members import GangName, Held, Machine, Member
+from dlkube.constraints.requirements import NodeTraits
 
 
 def called(gang: GangName) -> str:
@@ -31,7 +32,7 @@ def tell_unproven(needed: int) -> str:
 
 
 def tell_short(
-    short: Member, needed: int, *, machines: Mapping[str, Machine], free: Mapping[str, Amounts]
+    short: Member, needed: int, *, machines: Mapping[str, NodeTraits], free: Mapping[str, Amounts]
 ) -> str:
     """Say which pod of a gang has no room, and what it asks for that no node has left."""
     scarce = _tell_scarce(short, machines, free=free)
@@ -42,7 +43,7 @@ def tell_short(
 
 
 def _tell_scarce(
-    member: Member, machines: Mapping[str, Machine], *, free: Mapping[str, Amounts]
+    member: Member, machines: Mapping[str, NodeTraits], *, free: Mapping[str, Amounts]
 ) -> str:
     asked = dict(member.wants.amounts)
     nodes = [name for name, each in machines.items() if may_run(member.wants, each)]
@@ -51,7 +52,7 @@ def _tell_scarce(
     return f", which asks for {' and '.join(told)}" if told else ""
 
 
-def tell_never(short: Member, needed: int, *, machines: Iterable[Machine]) -> str:
+def tell_never(short: Member, needed: int, *, machines: Iterable[NodeTraits]) -> str:
     """Say why a pod could not have room even if all nodes were empty, and what can be done."""
     asked = dict(short.wants.amounts)
     nodes = [at_best(each) for each in machines]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.gpus.faults import Health
-from dlcontrol.situation.ports import Machine
+from dlcontrol.situation.ports import BootState
 from dlcore import policies
 from dlcore.model import Gpu, GpuRef, NodeName
 from dlwire.messages import Gpu as Seen
@@ -113,7 +113,7 @@ def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
 def machine(scene, *uuids, boot="first", pardons=None):
     """The scene on a machine with these GPUs, in this start of it."""
     node = replace(scene.nodes[N0], gpus=tuple(Gpu(n, uuid) for n, uuid in enumerate(uuids)))
-    return replace(scene, nodes={N0: node}, machines={N0: Machine(boot, pardons or {})})
+    return replace(scene, nodes={N0: node}, machines={N0: BootState(boot, pardons or {})})
 
 
 TWO = ("GPU-a", "GPU-b")

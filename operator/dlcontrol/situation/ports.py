@@ -112,7 +112,7 @@ class Entry:
         return was_lost and self.status.placement is None and not self.is_wanted_gone
 
 
-class Machine(NamedTuple):
+class BootState(NamedTuple):
     """Facts about a node that do not concern its GPUs."""
 
     boot: str = ""
@@ -133,7 +133,7 @@ class Observation:
     """Of every booking, and of nothing else."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """The needs of a job's pods in addition to GPUs, where they are known."""
-    machines: Mapping[NodeName, Machine] = field(default_factory=dict)
+    machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Further facts about nodes, where there are any."""
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from dlcontrol.situation.gpu_names import GpuNames
 from dlcontrol.situation.ports import (
+    BootState,
     Entry,
-    Machine,
     Pod,
     PodKey,
     PodPhase,
@@ -239,14 +239,14 @@ class Scene:
     """The needs of a job's pods in addition to GPUs, where they are known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
     """The starts of jobs that this controller has commanded."""
-    machines: Mapping[NodeName, Machine] = field(default_factory=dict)
+    machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Facts about nodes that do not concern their GPUs."""
 
     def seats_of(self, job: JobId) -> Mapping[NodeName, Seat]:
         """The pods of a job, by their nodes."""
         return self.seats.get(job, {})
 
-    def machine(self, node: NodeName) -> Machine:
+    def machine(self, node: NodeName) -> BootState:
         """Return the facts about a node that do not concern its GPUs."""
         return self.machines.get(node, _UNKNOWN)
 
@@ -364,4 +364,4 @@ class Scene:
         )
 
 
-_UNKNOWN = Machine()
+_UNKNOWN = BootState()

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from dlkube.constraints.members import (
-    Machine,
-    Requirement,
-    Taint,
-    Term,
-    Toleration,
-    Wants,
-)
+from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration, Wants
 
 REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
 NAME_FIELD: Final = "metadata.name"
@@ -25,35 +18,35 @@ TEMPORARY: Final = "node.kubernetes.io/"
 """Taints with this prefix say how a node is at present, not what it is for."""
 
 
-def may_run(wants: Wants, machine: Machine) -> bool:
+def may_run(wants: Wants, machine: NodeTraits) -> bool:
     """Whether a pod may run on this node if there is room."""
     return is_wanted(wants, machine) and find_repelling(wants, machine) is None
 
 
-def is_wanted(wants: Wants, machine: Machine) -> bool:
+def is_wanted(wants: Wants, machine: NodeTraits) -> bool:
     """Whether the node is one of those that a pod asks for."""
     return all(machine.labels.get(key) == value for key, value in wants.selector) and _holds_one(
         wants.terms, machine
     )
 
 
-def find_repelling(wants: Wants, machine: Machine) -> Taint | None:
+def find_repelling(wants: Wants, machine: NodeTraits) -> Taint | None:
     """Return a taint of the node that keeps the pod off it, if there is one."""
     repelling = (each for each in machine.taints if not _is_tolerated(each, wants.tolerations))
     return next(repelling, None)
 
 
-def at_best(machine: Machine) -> Machine:
+def at_best(machine: NodeTraits) -> NodeTraits:
     """Return the node as it would be if nothing were wrong with it."""
     lasting = tuple(taint for taint in machine.taints if not taint.key.startswith(TEMPORARY))
     return replace(machine, taints=lasting) if lasting != machine.taints else machine
 
 
-def _holds_one(terms: tuple[Term, ...] | None, machine: Machine) -> bool:
+def _holds_one(terms: tuple[Term, ...] | None, machine: NodeTraits) -> bool:
     return terms is None or any(_holds(term, machine) for term in terms)
 
 
-def _holds(term: Term, machine: Machine) -> bool:
+def _holds(term: Term, machine: NodeTraits) -> bool:
     # A term that asks for nothing is fulfilled by nothing.
     return bool(term.labels or term.fields) and (
         all(_is_met(each, machine.labels) for each in term.labels)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dlcontrol.situation.ports import Machine
+from dlcontrol.situation.ports import BootState
 from dlcore.model import Gpu, Node, NodeName
 from dlkube.parsing import parse
 from dloperator.nodes.placeholders import (
@@ -94,12 +94,12 @@ AILING_WORDS: Final = ("unhealthy", "problem", "missing", "error", "xid", "fault
 """Parts of the names of conditions about GPUs by which the node problem detector says that they are not."""
 
 
-def read_machine(document: Json) -> Machine:
+def read_boot_state(document: Json) -> BootState:
     """Read the facts about a node that do not concern its GPUs."""
     info = (document.get("status") or {}).get("nodeInfo") or {}
     # An unreadable annotation reinstates no GPU.
     pardons = _read_numbered(document["metadata"], PARDONS) or {}
-    return Machine(str(info.get("bootID", "")), pardons, _why_ailing(document))
+    return BootState(str(info.get("bootID", "")), pardons, _why_ailing(document))
 
 
 def _why_ailing(document: Json) -> str:

@@ -7,11 +7,11 @@ Called by :mod:`dloperator.cluster` in each cycle; with a thousand nodes most of
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlcontrol.situation.ports import Entry, Machine
+from dlcontrol.situation.ports import BootState, Entry
 from dlcore.model import Node
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.nodes import Pool, is_in_pool, read_machine, read_node
+from dloperator.nodes.nodes import Pool, is_in_pool, read_boot_state, read_node
 from dloperator.nodes.notices import Notices
 from dloperator.nodes.reserving import Reservations
 
@@ -25,7 +25,7 @@ class _ReadNode(NamedTuple):
     not_ours: str
     """Why none of its GPUs may be given to a job."""
     node: Node | None
-    machine: Machine
+    machine: BootState
 
 
 class NodeReader:
@@ -39,7 +39,7 @@ class NodeReader:
         self._nodes: dict[Name, _ReadNode] = {}
 
     @property
-    def machines(self) -> dict[str, Machine]:
+    def machines(self) -> dict[str, BootState]:
         """The machines behind all nodes of the pool, as they were read last."""
         return {name.name: read.machine for name, read in self._nodes.items()}
 
@@ -64,7 +64,7 @@ class NodeReader:
             known = self._nodes.get(name)
             if known is None or known.document is not document or known.not_ours != why:
                 node = read_node(document, self._pool, not_ours=why)
-                known = _ReadNode(document, why, node, read_machine(document))
+                known = _ReadNode(document, why, node, read_boot_state(document))
                 self._nodes[name] = known
             # A job leaves what is not there.
             if known.node is None:

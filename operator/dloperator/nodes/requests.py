@@ -13,8 +13,8 @@ from dlcore.model import NodeName
 from dlcore.placement.amounts import Amounts
 from dlcore.placement.needs import Needs
 from dlkube.constraints.matching import find_repelling, is_wanted
-from dlkube.constraints.members import Machine, Term, Wants
 from dlkube.constraints.reading import read_term, read_wants
+from dlkube.constraints.requirements import NodeTraits, Term, Wants
 from dlkube.constraints.usage import asked_by
 from dlkube.names import Name
 
@@ -85,12 +85,12 @@ def read_reach(name: Name, volume: str | None, *, terms: Iterable[Json] | None) 
 class Fit(NamedTuple):
     """Which machines would take a pod for what it wants, its volumes aside."""
 
-    machines: tuple[Machine, ...]
+    machines: tuple[NodeTraits, ...]
     refusals: tuple[tuple[str, int], ...]
     """Why the others would not, and how many of them for that reason."""
 
 
-def find_fit(wants: Wants, machines: Iterable[Machine]) -> Fit:
+def find_fit(wants: Wants, machines: Iterable[NodeTraits]) -> Fit:
     """Find the nodes that would take a pod with these requests, regardless of its volumes."""
     return _sift(machines, lambda machine: _why_unwanted(wants, machine))
 
@@ -103,8 +103,8 @@ def find_needs(wants: Wants, fit: Fit, *, reaches: Collection[Reach]) -> Needs:
     return Needs(wants.amounts, allowed, refusals)
 
 
-def _sift(machines: Iterable[Machine], why_not: Callable[[Machine], str]) -> Fit:
-    fitting: list[Machine] = []
+def _sift(machines: Iterable[NodeTraits], why_not: Callable[[NodeTraits], str]) -> Fit:
+    fitting: list[NodeTraits] = []
     refusals: dict[str, int] = {}
     for machine in machines:
         why = why_not(machine)
@@ -115,7 +115,7 @@ def _sift(machines: Iterable[Machine], why_not: Callable[[Machine], str]) -> Fit
     return Fit(tuple(fitting), tuple(sorted(refusals.items())))
 
 
-def _why_unwanted(wants: Wants, machine: Machine) -> str:
+def _why_unwanted(wants: Wants, machine: NodeTraits) -> str:
     if not is_wanted(wants, machine):
         return "with labels that its nodeSelector or node affinity does not match"
     taint = find_repelling(wants, machine)
@@ -125,7 +125,7 @@ def _why_unwanted(wants: Wants, machine: Machine) -> str:
     return ""
 
 
-def _why_out_of_reach(reaches: Iterable[Reach], machine: Machine) -> str:
+def _why_out_of_reach(reaches: Iterable[Reach], machine: NodeTraits) -> str:
     for reach in reaches:
         if reach.missing:
             return f"because the PersistentVolumeClaim {reach.name} does not exist"

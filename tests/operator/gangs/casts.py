@@ -9,24 +9,17 @@ from dlcore.placement.amounts import (
     less,
     total,
 )
-from dlkube.constraints.members import (
-    GangName,
-    Machine,
-    Member,
-    Stage,
-    Wants,
-    World,
-    tenant_of,
-)
+from dlgangs.members import GangName, Member, Stage, World, tenant_of
+from dlkube.constraints.requirements import NodeTraits, Wants
 from dlkube.names import Name
 
 SPACE = "default"
 
 
-def make_machine(name: str, *, pods: int = 110, **amounts: int) -> Machine:
+def make_machine(name: str, *, pods: int = 110, **amounts: int) -> NodeTraits:
     """Make a node with these amounts of each resource, in wholes."""
     has = {"cpu": 0, **amounts, PODS: pods}
-    return Machine(name, {each: amount * WHOLE for each, amount in has.items()})
+    return NodeTraits(name, {each: amount * WHOLE for each, amount in has.items()})
 
 
 def make_member(
@@ -63,7 +56,7 @@ def make_gang(gang: str, count: int, *, least: int | None = None, **options: Any
     return [make_member(gang, number, roles=roles, **options) for number in range(count)]
 
 
-def make_world(machines: list[Machine], members: list[Member]) -> World:
+def make_world(machines: list[NodeTraits], members: list[Member]) -> World:
     """Say how it all stands, as the book does."""
     gangs: dict[GangName, list[Member]] = {}
     tenants: dict[str, set[str]] = {}

@@ -11,14 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from dlcore.placement.amounts import fits, total
 from dlgangs.deciding import decide, missing_roles, note_refusals
+from dlgangs.members import Member, Refusal, Stage, World
 from dlgangs.verdicts import Overtaking, Rules, Standing, State, Verdict
-from dlkube.constraints.members import (
-    Member,
-    Refusal,
-    Stage,
-    Taint,
-    World,
-)
+from dlkube.constraints.requirements import Taint
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 RULES = Rules()

@@ -10,11 +10,11 @@ import pytest
 from dlgangs.book import Book
 from dlgangs.decider import Decider, Since
 from dlgangs.extender import Extender
+from dlgangs.members import GangName, Held, Wrong
 from dlgangs.metrics import GangMetrics
 from dlgangs.telling import GangEvents
 from dlgangs.verdicts import Rules, Standing, Verdict
 from dlgangs.waking import Patch, PodWaker, Schedule
-from dlkube.constraints.members import GangName, Held, Wrong
 from dlkube.names import Name
 from tests.loops import on_loop
 from tests.operator.gangs.casts import SPACE, make_member

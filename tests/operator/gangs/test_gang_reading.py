@@ -10,13 +10,9 @@ from dlcore.placement.amounts import (
     requests_of,
 )
 from dlgangs.book import Book
-from dlkube.constraints.members import (
-    Member,
-    Stage,
-    Wrong,
-    tenant_of,
-)
-from dlkube.constraints.reading import read_machine, read_member
+from dlgangs.members import Member, Stage, Wrong, tenant_of
+from dlgangs.reading import read_member
+from dlkube.constraints.reading import read_traits
 from dlkube.names import Name
 
 MINE = "dljob-scheduler"
@@ -157,12 +153,12 @@ def test_roles_that_mean_nothing_are_refused(roles: str):
 
 
 def test_a_node_that_is_cordoned_or_not_ready_repels():
-    assert read_machine(node()).taints == ()
-    cordoned = read_machine(node(unschedulable=True))
+    assert read_traits(node()).taints == ()
+    cordoned = read_traits(node(unschedulable=True))
     assert [taint.key for taint in cordoned.taints] == ["node.kubernetes.io/unschedulable"]
     silent = node()
     silent["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
-    assert [taint.key for taint in read_machine(silent).taints] == ["node.kubernetes.io/not-ready"]
+    assert [taint.key for taint in read_traits(silent).taints] == ["node.kubernetes.io/not-ready"]
 
 
 # --- the book -------------------------------------------------------------------------------

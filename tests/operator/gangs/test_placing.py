@@ -9,28 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcore.placement.amounts import fits, total
+from dlgangs.members import Member, tenant_of
 from dlgangs.placing import (
     HIGHEST,
     Ground,
     place,
     score,
 )
-from dlkube.constraints.members import (
-    Machine,
-    Member,
-    Requirement,
-    Taint,
-    Term,
-    Toleration,
-    tenant_of,
-)
+from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 OURS = tenant_of(make_member("ours", 0).gang)
 THEIRS = tenant_of(make_member("theirs", 0).gang)
 
 
-def ground(machines: list[Machine], there: list[Member] | None = None, **changes: object) -> Ground:
+def ground(
+    machines: list[NodeTraits], there: list[Member] | None = None, **changes: object
+) -> Ground:
     world = make_world(machines, there or [])
     made = Ground(world.machines, world.free, world.tenants, OURS)
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -106,7 +101,7 @@ amounts = st.fixed_dictionaries({"cpu": st.integers(0, 4), "gpu": st.integers(0,
 
 
 @st.composite
-def small_cases(draw: st.DrawFn) -> tuple[list[Machine], list[Member]]:
+def small_cases(draw: st.DrawFn) -> tuple[list[NodeTraits], list[Member]]:
     sizes = draw(st.lists(amounts, min_size=1, max_size=3))
     machines = [make_machine(f"n{i}", pods=3, **size) for i, size in enumerate(sizes)]
     wishes = draw(st.lists(amounts, min_size=1, max_size=4))
@@ -117,7 +112,7 @@ def small_cases(draw: st.DrawFn) -> tuple[list[Machine], list[Member]]:
     return machines, members
 
 
-def is_possible(machines: list[Machine], members: list[Member]) -> bool:
+def is_possible(machines: list[NodeTraits], members: list[Member]) -> bool:
     """Try all ways there are."""
     for choice in product(machines, repeat=len(members)):
         taken = {
@@ -133,7 +128,7 @@ def is_possible(machines: list[Machine], members: list[Member]) -> bool:
 
 
 @given(small_cases())
-def test_a_gang_is_placed_if_and_only_if_it_fits(case: tuple[list[Machine], list[Member]]):
+def test_a_gang_is_placed_if_and_only_if_it_fits(case: tuple[list[NodeTraits], list[Member]]):
     machines, members = case
     found = place(members, ground(machines))
     assert (found.nodes is not None) == is_possible(machines, members)

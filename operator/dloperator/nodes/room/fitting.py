@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from dlcore.model import Node, NodeName
 from dlcore.placement.needs import Needs
-from dlkube.constraints.members import Machine, Wants
-from dlkube.constraints.reading import read_machine
+from dlkube.constraints.reading import read_traits
+from dlkube.constraints.requirements import NodeTraits, Wants
 from dlkube.unread import Unread
 from dloperator.nodes.requests import Fit, Reach, find_fit, find_needs
 
@@ -26,7 +26,7 @@ class Fitting:
 
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
-        self._machines: dict[NodeName, tuple[Json, Machine | None]] = {}
+        self._machines: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
         self._fits: dict[Wants, Fit] = {}
         self._found: dict[tuple[Wants, tuple[Reach, ...]], Needs] = {}
         """Both hold for these machines. Volumes that every node can reach are left out: where each
@@ -39,19 +39,19 @@ class Fitting:
         """All nodes of the pool."""
         return self._machines.keys()
 
-    def machine(self, node: NodeName) -> Machine | None:
+    def machine(self, node: NodeName) -> NodeTraits | None:
         """Return a node of the pool as it was read last; ``None`` if it cannot be read."""
         return self._machines[node][1]
 
     def update(self, nodes: Iterable[tuple[Json, Node]]) -> bool:
         """Read labels, taints and capacity of the nodes; return whether a change affects which pods may run there."""
-        seen: dict[NodeName, tuple[Json, Machine | None]] = {}
+        seen: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
         is_new = False
         for document, node in nodes:
             known = self._machines.get(node.name)
             if known is None or known[0] is not document:
                 before = known[1] if known is not None else None
-                read = partial(read_machine, document)
+                read = partial(read_traits, document)
                 known = (document, self._unread.attempt(f"Node {node.name}", read, None))
                 is_new = is_new or known[1] is None or before is None or _differ(before, known[1])
             seen[node.name] = known
@@ -89,5 +89,5 @@ class Fitting:
         return self._same.setdefault((needs.amounts, needs.nodes, needs.refusals), needs)
 
 
-def _differ(one: Machine, other: Machine | None) -> bool:
+def _differ(one: NodeTraits, other: NodeTraits | None) -> bool:
     return other is None or (one.labels, one.taints) != (other.labels, other.taints)

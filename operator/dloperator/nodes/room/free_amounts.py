@@ -6,7 +6,7 @@ from typing import Any
 
 from dlcore.model import Node
 from dlcore.placement.amounts import WHOLE, Amounts, less
-from dlkube.constraints.members import Machine
+from dlkube.constraints.requirements import NodeTraits
 from dlkube.constraints.usage import PORT, Occupancy
 from dloperator.nodes.requests import Asks
 from dloperator.nodes.room.fitting import Fitting
@@ -52,7 +52,7 @@ class FreeAmounts:
         self._counted[node.name] = (node, document, counted)
         return counted
 
-    def _subtract(self, node: Node, machine: Machine | None) -> Node:
+    def _subtract(self, node: Node, machine: NodeTraits | None) -> Node:
         if machine is None or not machine.allocatable:
             return node
         capacity = {**machine.allocatable, **dict.fromkeys(self._ports, WHOLE)}
