@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from dlgangs.members import Overtaking, Rules
 from dlgangs.running import Gangs, GangSettings
-from dlgangs.verdicts import Overtaking, Rules
 from dlkube import access
 from dlkube.certificates import WrongAuthority
 from dlkube.programs.program import log_to_stderr, new_identity, run_until_told

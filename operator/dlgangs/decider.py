@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from dlgangs import deciding
 from dlgangs.book import Book
-from dlgangs.members import GangName, Held, Member, Stage
+from dlgangs.members import Decision, GangName, Held, Member, Rules, Stage, Standing, State, Verdict
 from dlgangs.placing import Placing
-from dlgangs.verdicts import Decision, Rules, Standing, State, Verdict
 from dlkube.constraints.requirements import NodeTraits
 from dlkube.names import Name
 

@@ -24,22 +24,35 @@ from dlcore.placement.amounts import (
 )
 from dlcore.primitives.backoff import wait_after
 from dlgangs import placing, wording
-from dlgangs.members import GangName, Held, Member, Refusal, Stage, World, tenant_of
-from dlgangs.placing import Ground, Pair, Placing
-from dlgangs.verdicts import Decision, Overtaking, Rules, Standing, State, Verdict
+from dlgangs.members import (
+    Decision,
+    GangName,
+    Held,
+    Member,
+    Overtaking,
+    Pair,
+    Refusal,
+    Rules,
+    Stage,
+    Standing,
+    State,
+    Verdict,
+    World,
+    tenant_of,
+)
+from dlgangs.placing import Ground, Placing
 from dlgangs.wording import called
 from dlkube.constraints.matching import at_best, may_run
 from dlkube.constraints.requirements import NodeTraits
 
 LONGEST_REFUSAL_S: Final = 120.0
 
-
 Feasibility = Callable[[tuple[Member, ...], Mapping[str, NodeTraits]], Placing]
 """Whether pods would fit on the nodes if these were empty."""
 
 
 def could_fit(members: tuple[Member, ...], machines: Mapping[str, NodeTraits]) -> Placing:
-    """Look whether pods would fit on the nodes if these were empty, and nothing was wrong with them."""
+    """Place pods on the nodes as if these were empty and healthy."""
     whole = {name: at_best(machine) for name, machine in machines.items()}
     free = {name: machine.allocatable for name, machine in whole.items()}
     return placing.place(members, Ground(whole, free, {}, ""))
@@ -48,7 +61,6 @@ def could_fit(members: tuple[Member, ...], machines: Mapping[str, NodeTraits]) -
 def decide(
     world: World, state: State, *, now: float, rules: Rules, feasibility: Feasibility = could_fit
 ) -> Decision:
-    """Take one look at all gangs."""
     # 1. Give back what is not needed any more.
     state = give_back(world, state, now=now, rules=rules)
     desk = _Desk(world, state, now=now, rules=rules, feasibility=feasibility)
@@ -64,12 +76,12 @@ def decide(
 
 
 def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
-    """Return what is still to be held: nothing that is used, over, refused, or for half a gang."""
+    """Return the reservations without those that are used, expired, refused, or for part of a gang."""
     rests = {gang: until for gang, until in state.rests.items() if until > now}
     refusals = {
         pair: refusal
         for pair, refusal in state.refusals.items()
-        # Remembered for a while longer, so that the next time is longer.
+        # Kept for a while longer, because the next refusal of the same node lasts longer.
         if refusal.until + LONGEST_REFUSAL_S > now
     }
     held: dict[str, Held] = {}
@@ -82,7 +94,7 @@ def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
             if each.stage is Stage.PENDING and each.uid in state.held
         }
         if any(each.until <= now for each in ours.values()):
-            # One that has begun holds room that no other gang can use, and so goes on at once.
+            # A gang with bound pods does not rest, because no other gang can use their room.
             if not any(each.stage is Stage.BOUND for each in members):
                 rests[gang] = now + rules.rest_seconds
         elif not _is_torn(members, ours, world=world, barred=barred) and _is_there(ours, free):
@@ -93,7 +105,7 @@ def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
 
 
 def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
-    """Whether the room is still free."""
+    """Whether the reserved resources are still free."""
     asked: dict[str, list[Amounts]] = {}
     for each in ours.values():
         asked.setdefault(each.node, []).append(each.amounts)
@@ -103,7 +115,7 @@ def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
 def _is_torn(
     members: tuple[Member, ...], ours: Mapping[str, Held], *, world: World, barred: frozenset[Pair]
 ) -> bool:
-    """Whether what is held for a gang is not what it needs."""
+    """Whether the reservations of a gang do not match its needs."""
     return (
         not ours
         or bool(wording.disagreement(members))
@@ -124,8 +136,8 @@ def note_refusals(
     """
     Learn from the nodes that kube-scheduler passes for a pod.
 
-    Where the pod would run as far as we know, and it does not pass the node, it knows something that
-    we do not. Perhaps only a moment earlier: so it is believed for a short time first.
+    A node that it does not pass although the pod could run there is refused for a reason that is unknown
+    here. kube-scheduler may also just know of a change a moment earlier, so the first refusal is short.
     """
     let_in = set(passed)
     refusals = {
@@ -147,7 +159,7 @@ def note_refusals(
 
 
 def _unexpected(world: World, state: State, *, member: Member, let_in: set[str]) -> list[str]:
-    """Name the nodes that were not passed though a pod could run there, as far as we know."""
+    """Name the nodes that were not passed although a pod could run there, as far as is known here."""
     asked = dict(member.wants.amounts)
     open_to = [
         name
@@ -164,7 +176,6 @@ def _unexpected(world: World, state: State, *, member: Member, let_in: set[str])
 
 
 def total_free(world: World, held: Iterable[Held]) -> dict[str, Amounts]:
-    """Return what is neither used nor held."""
     free: dict[str, Amounts] = dict(world.free)
     touched: dict[str, dict[str, int]] = {}
     for each in held:
@@ -180,7 +191,6 @@ def total_free(world: World, held: Iterable[Held]) -> dict[str, Amounts]:
 
 
 def missing_roles(members: tuple[Member, ...]) -> dict[str, int]:
-    """Count the pods that are missing, by role."""
     there = Counter(member.role for member in _counted(members))
     roles = dict(members[0].roles)
     lack = {role: least - there[role] for role, least in roles.items()}
@@ -188,13 +198,13 @@ def missing_roles(members: tuple[Member, ...]) -> dict[str, int]:
 
 
 def _counted(members: tuple[Member, ...]) -> list[Member]:
-    """Name the pods that count: who has succeeded is none of a gang that is only to begin."""
+    """Return the pods that count: those that have succeeded count only in a gang that runs."""
     runs = any(each.stage is Stage.BOUND for each in members)
     return [each for each in members if runs or each.stage is not Stage.SUCCEEDED]
 
 
 def _needed(members: tuple[Member, ...], held: Mapping[str, Held]) -> list[Member]:
-    """Name the pods that have to find room together, for every role to have its least number."""
+    """Return the pods that have to be placed together for every role to have its minimum."""
 
     def precedence(member: Member) -> tuple[bool, bool, bool, str, str]:
         stage = member.stage
@@ -215,7 +225,7 @@ def _needed(members: tuple[Member, ...], held: Mapping[str, Held]) -> list[Membe
 
 
 class _Desk:
-    """One look, while it is taken."""
+    """The state of one decision about all gangs."""
 
     def __init__(
         self, world: World, state: State, *, now: float, rules: Rules, feasibility: Feasibility
@@ -230,7 +240,7 @@ class _Desk:
         self._free = total_free(world, self._held.values())
         self._tenants = {name: set(tenants) for name, tenants in world.tenants.items()}
         self._waiting: list[GangName] = []
-        """Those that do not fit yet, whose turn it was already."""
+        """Gangs that do not fit yet and come before the present one."""
         self.verdicts: dict[GangName, Verdict] = {}
         for held in self._held.values():
             self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
@@ -239,7 +249,7 @@ class _Desk:
         return replace(self._state, held=self._held)
 
     def turn(self, gang: GangName) -> tuple[bool, int, str, GangName]:
-        """Say when it is whose turn."""
+        """Return the sort key of a gang's turn."""
         members = self._world.gangs[gang]
         begun = any(each.stage is Stage.BOUND or each.uid in self._held for each in members)
         alive = [each for each in members if each.stage is not Stage.SUCCEEDED] or members
@@ -249,7 +259,7 @@ class _Desk:
     # --- who takes a turn
 
     def is_ready(self, gang: GangName) -> bool:
-        """Whether there is something to decide about a gang; if not, it is said why."""
+        """Whether a gang takes a turn; if not, its verdict says why."""
         members = self._world.gangs[gang]
         verdict = self._settled(members)
         if verdict is None and gang in self._state.rests:
@@ -279,7 +289,7 @@ class _Desk:
         return self._never(members)
 
     def _never(self, members: tuple[Member, ...]) -> Verdict | None:
-        """Say so if a gang would not fit even on empty nodes."""
+        """Return the verdict on a gang that would not fit even on empty nodes."""
         needed = tuple(_needed(members, {}))
         found = self._feasibility(needed, self._world.machines)
         if found.nodes is not None or not found.is_proven:
@@ -336,7 +346,7 @@ class _Desk:
         self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
 
     def _add_others(self, gang: GangName, members: tuple[Member, ...]) -> None:
-        """Let pods above the least number come along, as far as there is room for each."""
+        """Reserve room for pods above the minimum, as far as there is room for each."""
         for member in sorted(members, key=lambda each: (each.created, each.name.name)):
             if member.stage is Stage.PENDING and member.uid not in self._held:
                 found = self._place(gang, [member])
@@ -365,7 +375,7 @@ def _is_harmless(
     *,
     nodes: Mapping[str, str],
 ) -> bool:
-    """Whether all who wait would still fit if nothing ran but them and this one."""
+    """Whether all waiting gangs would still fit if only they and this gang ran."""
     machines = {name: at_best(each) for name, each in world.machines.items()}
     free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
     for member in members:

@@ -8,15 +8,16 @@ a gang gets its room as a whole, and not by preemption for one pod of it.
 
 import json
 import logging
+from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from dlgangs.book import trimmed
 from dlgangs.decider import Admitted, Decider
-from dlgangs.members import tenant_of
-from dlgangs.metrics import GangMetrics
+from dlgangs.members import Standing, tenant_of
 from dlgangs.placing import HIGHEST, score
 from dlgangs.reading import gang_of, is_of_a_gang
 from dlkube.names import Name
@@ -34,6 +35,40 @@ LARGEST_QUESTION: Final = 64 * 1024 * 1024
 
 class NotUnderstood(Exception):
     """This is no question of kube-scheduler."""
+
+
+class GangMetrics:
+    """The metrics of the gang scheduler for Prometheus, in a registry of their own."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        self._registry = CollectorRegistry()
+        self._answers = Counter(
+            "dljob_gang_answers_total",
+            "Questions of kube-scheduler about pods of gangs, by the answer",
+            ["answer"],
+            registry=self._registry,
+        )
+        for answer in ("admitted", "refused"):
+            # So that what has not happened yet is seen to be nought.
+            self._answers.labels(answer)
+        self._gangs = Gauge("dljob_gangs", "Gangs by state", ["standing"], registry=self._registry)
+        held = Gauge(
+            "dljob_gang_pods_held", "Pods with room kept for them", registry=self._registry
+        )
+        held.set_function(lambda: float(len(decider.held)))
+        looks = Gauge("dljob_gang_looks", "Decisions since the start", registry=self._registry)
+        looks.set_function(lambda: float(decider.decisions))
+
+    def count_answer(self, *, admitted: bool) -> None:
+        self._answers.labels("admitted" if admitted else "refused").inc()
+
+    def text(self) -> bytes:
+        """Return all of it as Prometheus reads it."""
+        found = Tally(each.verdict.standing for each in self._decider.standings.values())
+        for standing in Standing:
+            self._gangs.labels(standing.value).set(found[standing])
+        return generate_latest(self._registry)
 
 
 class Extender:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dlcore.placement.amounts import Amounts, fits, less
-from dlgangs.members import Member
+from dlgangs.members import Member, Pair
 from dlkube.constraints.matching import may_run
 from dlkube.constraints.requirements import NodeTraits, Wants
 
@@ -27,8 +27,6 @@ HIGHEST: Final = 100
 EFFORT: Final = 100_000
 """The number of nodes that the search looks at before it gives up, not counting those of the first way."""
 
-Pair = tuple[str, str]
-"""The uid of a pod, and a node."""
 Nodes = tuple[str, ...]
 
 

@@ -19,11 +19,9 @@ from aiohttp import web
 
 from dlgangs.book import Book, trimmed
 from dlgangs.decider import Decider
-from dlgangs.extender import Extender
-from dlgangs.members import Stage
-from dlgangs.metrics import GangMetrics
+from dlgangs.extender import Extender, GangMetrics
+from dlgangs.members import Rules, Stage
 from dlgangs.telling import GangEvents
-from dlgangs.verdicts import Rules
 from dlgangs.waking import PodWaker, Schedule
 from dlkube import shown_certificate
 from dlkube.access import Access

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from dlcore.primitives.once_per_change import OncePerChange
 from dlgangs.decider import Since
-from dlgangs.members import GangName, Member, Stage, Wrong
-from dlgangs.verdicts import Standing
+from dlgangs.members import GangName, Member, Stage, Standing, Wrong
 from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0

@@ -14,8 +14,8 @@ from dlcontrol.reporting.metrics import Metrics
 from dlcore.model import Phase
 from dlgangs.book import Book
 from dlgangs.decider import Decider
-from dlgangs.metrics import GangMetrics
-from dlgangs.verdicts import Rules, Standing
+from dlgangs.extender import GangMetrics
+from dlgangs.members import Rules, Standing
 from dlstore.notebook.notebook import NotebookState
 from dlstore.notebook.pending import Dropped
 from dlstore.tables import GpuState

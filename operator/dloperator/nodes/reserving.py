@@ -8,7 +8,7 @@ recorded yet.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dlcore.documents.rules.podrules import TRAINER
@@ -142,7 +142,7 @@ class Reservations:
         busy: frozenset[str] = frozenset()
         # In another mode it is not the placeholder that keeps others off.
         if self._pool.mode is PoolMode.RESERVE and (supplies or pods):
-            busy = self._find_busy()
+            busy = _find_busy(self._mirrors, self._jobs, self._offered[0] | self._offered[1])
         settings = self._pool.placeholder
         is_done = True
         for step in placeholders.next_steps(supplies, pods, busy=busy, settings=settings):
@@ -152,18 +152,6 @@ class Reservations:
                 log.warning("the GPUs of a node cannot be reserved or released: %s", error)
                 is_done = False
         return is_done
-
-    def _find_busy(self) -> frozenset[str]:
-        """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
-        busy = set(self._offered[0] | self._offered[1])
-        for job in self._jobs:
-            busy |= {booking["node"] for booking in (job.get("status") or {}).get("pods", ())}
-        for pod in self._mirrors.pods.objects.values():
-            node = str(pod["spec"].get("nodeName", ""))
-            if role_of(pod) == TRAINER and node:
-                document = self._mirrors.nodes.get(Name("", node))
-                busy |= set() if proof_of_end(pod, document) else {node}
-        return frozenset(busy)
 
     def _iter_wanted(self) -> Iterator[tuple[str, Supply]]:
         if self._pool.mode is not PoolMode.RESERVE:
@@ -212,3 +200,16 @@ class Reservations:
             log.info("the placeholder pod of node %s exists already", step.node)
             return
         self._mirrors.pods.show(made, is_ours=True)
+
+
+def _find_busy(mirrors: Mirrors, jobs: TrustedJobs, offered: Iterable[str]) -> frozenset[str]:
+    """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
+    busy = set(offered)
+    for job in jobs:
+        busy |= {booking["node"] for booking in (job.get("status") or {}).get("pods", ())}
+    for pod in mirrors.pods.objects.values():
+        node = str(pod["spec"].get("nodeName", ""))
+        if node and role_of(pod) == TRAINER:
+            document = mirrors.nodes.get(Name("", node))
+            busy |= set() if proof_of_end(pod, document) else {node}
+    return frozenset(busy)

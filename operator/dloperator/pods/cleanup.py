@@ -163,18 +163,8 @@ class Cleanup:
             or known.pod is not pod
             or known.job is not self._mirrors.jobs.get(known.job_name)
         ):
-            known = self._looked[name] = self._look_at(name, pod)
+            known = self._looked[name] = _look_at(self._mirrors, self._jobs, name=name, pod=pod)
         return known.is_at_rest
-
-    def _look_at(self, name: Name, pod: Json) -> _Looked:
-        """Find out whether the pod is booked, or of a role that never is."""
-        job_name = _name_of_job(name, pod)
-        try:
-            job = self._jobs.get(job_name)
-            is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
-        except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
-            is_at_rest = False
-        return _Looked(pod, job_name, self._mirrors.jobs.get(job_name), is_at_rest)
 
     async def _try_to_clean_up_pod(
         self, name: Name, pod: Json, *, turns: asyncio.Semaphore
@@ -222,6 +212,17 @@ class Cleanup:
     def _retry_later(self) -> None:
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
+
+
+def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _Looked:
+    """Find out whether the pod is booked, or of a role that never is."""
+    job_name = _name_of_job(name, pod)
+    try:
+        job = jobs.get(job_name)
+        is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
+    except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
+        is_at_rest = False
+    return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
 
 
 async def _let_go(api: ApiServer, mirrors: Mirrors, pod: Json) -> None:

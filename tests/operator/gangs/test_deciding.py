@@ -11,8 +11,17 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from dlcore.placement.amounts import fits, total
 from dlgangs.deciding import decide, missing_roles, note_refusals
-from dlgangs.members import Member, Refusal, Stage, World
-from dlgangs.verdicts import Overtaking, Rules, Standing, State, Verdict
+from dlgangs.members import (
+    Member,
+    Overtaking,
+    Refusal,
+    Rules,
+    Stage,
+    Standing,
+    State,
+    Verdict,
+    World,
+)
 from dlkube.constraints.requirements import Taint
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 

@@ -9,11 +9,9 @@ import pytest
 
 from dlgangs.book import Book
 from dlgangs.decider import Decider, Since
-from dlgangs.extender import Extender
-from dlgangs.members import GangName, Held, Wrong
-from dlgangs.metrics import GangMetrics
+from dlgangs.extender import Extender, GangMetrics
+from dlgangs.members import GangName, Held, Rules, Standing, Verdict, Wrong
 from dlgangs.telling import GangEvents
-from dlgangs.verdicts import Rules, Standing, Verdict
 from dlgangs.waking import Patch, PodWaker, Schedule
 from dlkube.names import Name
 from tests.loops import on_loop
