@@ -52,7 +52,6 @@ from dlcontrol.pacing import Pace
 from dlcontrol.scheduling import Options
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.situation.ports import Entry
-from dlcore import policies
 from dlcore.model import Mechanism, Phase
 from dlcore.profiles import Costs, JobType, Profile
 from dlctl.inputs.ending import run_to_the_end
@@ -62,6 +61,7 @@ from dllocal.pods.pod_states import PodTimes
 from dllocal.profiling import Course, profile_job
 from dllocal.running import Running
 from dllocal.setup import Setup
+from dlsim import policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads

@@ -17,10 +17,10 @@ import click
 from _measuring import describe_machine, print_result, summarize
 from _progress import count, run
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, View
 from dlcore.model import JobId
+from dlsim import policies
 from dlsim.clusters import fill_nodes
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World

@@ -16,9 +16,9 @@ from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result
 from _progress import count, run
 
-from dlcore import policies
 from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
 from dlpapers.reproducing.ones_workload import make_workload
+from dlsim import policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.engine.settings import Setting
 from dlsim.results.scoring import Score

@@ -32,13 +32,13 @@ from _replaying import Document, make_document
 
 from dlclient.local.socket_client import SocketClient
 from dlcontrol.scheduling import Options
-from dlcore import policies
 from dlcore.model import JobId, Node
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.inputs.ending import run_to_the_end
 from dllocal.running import Running
 from dllocal.setup import Setup
 from dlpapers.demonstrating.script import write_speeds
+from dlsim import policies
 from dlwire.messages import Shape
 
 SHARE, LIMIT = 0.05, 0.10

@@ -16,7 +16,7 @@ from dlapi.refusals import Problem, WrongInput, WrongUse, refusing
 from dlcore import contract
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlsim import policyfile
+from dlsim import policies
 from dlsim.bounding.bounds import ROUNDS, Bound, bound_mean_jct
 from dlsim.clusters import fill_nodes, parse_cluster
 from dlsim.comparing.planning import Axes, make_rows, plan
@@ -182,11 +182,11 @@ def _contestant(policy: str | contract.Policy) -> Contestant:
     if isinstance(policy, str):
         try:
             with refusing():
-                return Contestant(policy, policyfile.read(policy))
+                return Contestant(policy, policies.read(policy))
         except ValueError as error:
             message, _, remedy = str(error).partition("; ")
             raise WrongUse(Problem(message, remedy, path="policies")) from error
-    return Contestant(policy.name, policyfile.guard(policy, _source_of(type(policy))))
+    return Contestant(policy.name, policies.guard(policy, _source_of(type(policy))))
 
 
 def _source_of(kind: type) -> Path:

@@ -12,6 +12,8 @@ from importlib import metadata
 from importlib.util import find_spec
 
 PACKAGE = "dljob"
+NOT_IN_IMAGE = ("dlbaselines", "dlpapers")
+"""Packages of ours that the operator's image leaves out."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
@@ -21,7 +23,7 @@ class MissingExtra(Exception):
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(module, extra)
         self.message = f"{module} is not installed"
-        self.remedy = f"pip install '{PACKAGE}[{extra}]'"
+        self.remedy = f"pip install '{PACKAGE}[{extra}]'" if extra else f"pip install {PACKAGE}"
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}"
@@ -38,6 +40,8 @@ def check_can_draw() -> None:
 def find_missing(error: ModuleNotFoundError) -> MissingExtra | None:
     """Return the refusal of a failed import, where an extra brings the module that is missing."""
     module = (error.name or "").partition(".")[0]
+    if module in NOT_IN_IMAGE:
+        return MissingExtra(module, "")
     extra = _extras().get(module)
     return None if extra is None else MissingExtra(module, extra)
 

@@ -48,7 +48,7 @@ BY_CLAIMS: Assumes = {
     Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that share GPUs by claims (:mod:`dlcore.policies.common.sharing`)."""
+"""The fallbacks of the policies that share GPUs by claims (:mod:`dlbaselines.common.sharing`)."""
 
 BY_TIMES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,

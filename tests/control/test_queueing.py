@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from dlcore import policies
 from dlcore.foreseeing import MOST_DECISIONS, foresee
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state

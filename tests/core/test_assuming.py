@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dlcore import policies
 from dlcore.assuming import (
     AS_LONG_AGAIN,
     GUESSES,
@@ -16,6 +15,7 @@ from dlcore.assuming import (
 )
 from dlcore.model import BatchRange, JobState, Training
 from dlcore.profiles import JobType, Profile, Speed
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 

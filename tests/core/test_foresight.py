@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.contract import Decision, View
 from dlcore.model import Cluster, JobId, JobState, Snapshot
 from dlcore.planning import Start, Step, Stop, Wait
@@ -20,6 +20,7 @@ from dlcore.policies.foresight.policy import _find_bidders, _kept
 from dlcore.policies.foresight.sightings import SETTLING_S, Sightings
 from dlcore.predicting.conclusions import Kept
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,

@@ -5,11 +5,12 @@ import random
 
 import pytest
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
 from dlcore.planning import Change, Move, Reshape, Start, Step, Wait
 from dlcore.policies.foresight.placing.arranging import withdraw
 from dlcore.profiles import Costs, Profile
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dlcore.policies.common import pricing
+from dlbaselines.common import pricing
 from dlcore.policies.common.hulls import Step
 from dlcore.policies.foresight.curves import Curve, make_curve, narrow
 from dlcore.policies.foresight.pricing import find_prices, fix_sizes

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.explaining.sentences import sentence_for_step
 from dlcore.model import CauseCode, Snapshot
 from dlcore.planning import Move, Reshape, Start, Step
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
 from dlcore.policies.foresight.switching import switch_types
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.bids import make_bid
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlcore import cycle, policies
+from dlbaselines.elastic.ones import genomes, memory, progress, searching
+from dlcore import cycle
 from dlcore.model import BatchRange, Snapshot, Training
 from dlcore.planning import Reshape, Start
-from dlcore.policies.papers.ones import genomes, memory, progress, searching
 from dlcore.profiles import JobType, Profile, Speed
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from dlcore import cycle, policies
+from dlbaselines.elastic.optimus_periodic import Round
+from dlcore import cycle
 from dlcore.model import Snapshot
 from dlcore.planning import Change, Plan, Start, Stop, Wait
-from dlcore.policies.papers.optimus_periodic import Round
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.contract import Policy
 from dlcore.options import Bounds, Flag, Number, Rising, Rule, Whole, Word, declare, rules_of
+from dlsim import policies
 from tests.builders import make_cluster, make_snapshot, make_state
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle, policies
+from dlbaselines.rigid import kube_default
+from dlcore import cycle
+from dlcore import policies as controllers
 from dlcore.model import Cause, CauseCode, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlcore.policies.baselines import kube_default
 from dlcore.policies.common import ranking
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,
@@ -65,7 +67,7 @@ def test_options_are_read_as_what_their_defaults_are():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are kube-pods, "),
+        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are fifo, "),
         ("fifo", {"depth": "1"}, "fifo has no option 'depth'; it has none"),
         (
             "tiresias",
@@ -77,6 +79,14 @@ def test_options_are_read_as_what_their_defaults_are():
 def test_what_is_not_known_is_told_with_what_is(name, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         policies.make(name, options)
+
+
+def test_controllers_refuse_what_only_simulations_play_and_name_what_they_offer():
+    known = ", ".join(controllers.NAMES)
+    with pytest.raises(
+        ValueError, match=f"^controllers offer no policy named 'lyra'; known are {known}$"
+    ):
+        controllers.read("lyra")
 
 
 # --- fifo and fjf -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.contract import Decision
 from dlcore.model import CauseCode, Cluster, JobState, Snapshot
 from dlcore.planning import Move, Start
@@ -25,6 +25,7 @@ from dlcore.policies.papers.afs.sharing import (
     measure_saturation,
 )
 from dlcore.profiles import Profile
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle, policies
+from dlcore import cycle
 from dlcore.model import Cause, CauseCode, JobId, NodeName, Snapshot
 from dlcore.planning import Change, Move, Reshape, Start, Step, Stop, Wait
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import (
     make_cluster,

@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore import cycle, policies
+from dlbaselines.common.pricing import Priced
+from dlbaselines.common.sharing import Claim, read_claims
+from dlbaselines.elastic.hesrpt import find_shares, round_shares
+from dlbaselines.elastic.lyra import find_more
+from dlbaselines.elastic.sia import Choice, Rounds, solve, take_greedily
+from dlbaselines.elastic.themis import UNSERVED, Bid, Leases, find_winners
+from dlcore import cycle
 from dlcore.model import CauseCode, JobState, NodeName, Placement, Snapshot
 from dlcore.planning import Plan, Reshape, Start, Stop
 from dlcore.policies.common.hulls import make_curve
-from dlcore.policies.common.pricing import Priced
-from dlcore.policies.common.sharing import Claim, read_claims
-from dlcore.policies.papers.hesrpt import find_shares, round_shares
-from dlcore.policies.papers.lyra import find_more
-from dlcore.policies.papers.sia import Choice, Rounds, solve, take_greedily
-from dlcore.policies.papers.themis import UNSERVED, Bid, Leases, find_winners
 from dlcore.profiles import Costs
+from dlsim import policies
 from tests.builders import (
     make_cluster,
     make_node,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcore import policies
+from dlsim import policies
 from dlsim.comparing import running
 
 TWO = ("--policy", "max-min", "--policy", "srtf")

@@ -14,12 +14,12 @@ from typing import ClassVar, cast
 import pytest
 from click import ClickException
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.options import rules_of
 from dloperator.__main__ import make_work
 from dloperator.settings import OperatorSettings
+from dlsim import policies
 from tests.ctl.running import HEADER, LONGEST_S, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.documents import profilefile
 from dlcore.model import NodeName, Placement
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlctl.output.forms import to_json
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import Standing
 from dlwire.messages import Shape

@@ -2,9 +2,10 @@
 
 from click.shell_completion import ShellComplete
 
-from dlcore import policies
+from dlcore import policies as offered
 from dlctl.main import cli
 from dlctl.output.messages import MOST_LINES
+from dlsim import policies as simulated
 from tests.local.stages import job_document
 
 WRONG = """\
@@ -118,8 +119,12 @@ def test_shells_complete_files_policies_gpus_and_jobs(played, tmp_path, monkeypa
         assert [kind for _, kind in complete(verb, incomplete="jo")] == ["file"]
     assert complete("gpu", "cordon", incomplete="n1/") == [(f"n1/{n}", "plain") for n in range(4)]
     assert ("n1", "plain") in complete("gpu", "list")
-    for verb in ("simulate", "compare", "up"):
-        assert [name for name, _ in complete(verb, "--policy")] == list(policies.NAMES)
+    for verb, names in (
+        ("simulate", simulated.NAMES),
+        ("compare", simulated.NAMES),
+        ("up", offered.NAMES),
+    ):
+        assert [name for name, _ in complete(verb, "--policy")] == list(names)
     for verb in ("why", "cancel", "set", "wait", "edit", "logs"):
         assert complete(verb, incomplete="be") == [("bert", "plain")], verb
     # What is away completes nothing.

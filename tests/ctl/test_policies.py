@@ -1,6 +1,6 @@
 """``dljob policies``: the description of each policy."""
 
-from dlcore import policies
+from dlsim import policies
 
 
 def test_every_policy_tells_where_it_is_from_what_it_needs_and_its_options(dljob):

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore import policies
 from dlcore.documents import profilefile
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlctl.output.bars import Bar
 from dlctl.verbs.studies import bound
+from dlsim import policies
 from dlsim.results import writing
 from dlwire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
-from tests.sim.test_policyfile import OWN
+from tests.sim.test_own_policies import OWN
 from tests.sim.worlds import write_short
 
 MEASURED = {"decision_ms", "wall_s", "peak_rss_mb"}

@@ -14,6 +14,7 @@ MACHINE = ("test-processes", "chaos")
 CLUSTER = ("test-control-plane", "test-nodes")
 NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dlapi": ("test-processes",),
+    "operator/dlbaselines": ("test-slow", "test-long", "bench"),
     "operator/dlcontrol": (*MACHINE, *CLUSTER, "bench"),
     "operator/dlcore": ("test-slow", "test-long", "bench"),
     "operator/dlclient": ("test-slow", "test-processes", "test-control-plane"),

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore import policies
 from dlcore.model import BatchRange, Cluster, GpuDemand, Job, JobId, Mechanism, Node, Training
 from dlcore.predicting.predictor import Predictor
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim import policies
 from dlsim.bounding.batches import SLACK
 from dlsim.bounding.bounds import CLOCK_S, Bound, bound_mean_jct
 from dlsim.engine.settings import Setting

@@ -15,7 +15,6 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import (
@@ -30,6 +29,7 @@ from dlcore.model import (
 )
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim import policies
 from dlsim.bounding.bounds import CLOCK_S, bound_mean_jct
 from dlsim.bounding.demands import read_demands
 from dlsim.bounding.dual import Dual, Market

@@ -15,7 +15,6 @@ from dlsim.comparing import tasks as tasks_module
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, plan
 from dlsim.comparing.running import Failure, perform, run_tasks
-from dlsim.comparing.sources import leave_out_words
 from dlsim.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
 from dlsim.comparing.tasks import Task, Values, digest_program, without_measured
 from dlsim.errors import BadInput
@@ -84,93 +83,20 @@ def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
     assert one.key() == other.key()
 
 
-SOME = ("srtf", "foresight", "ones", "lyra", "afs-l", "afs-p")
-
-
-@pytest.fixture(scope="module")
-def digests() -> dict[str, str]:
-    return {name: digest_program(name) for name in SOME}
-
-
-EDIT = b"\nEDITED = 1\n"
-
-
-def find_stale(
-    monkeypatch, before: dict[str, str], edited: str, *, addition: bytes = EDIT
-) -> set[str]:
-    """The policies whose results an edit of this file makes stale."""
+def test_a_change_of_the_program_makes_results_stale(monkeypatch):
     read = Path.read_bytes
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            Path,
-            "read_bytes",
-            lambda path: read(path) + addition * path.as_posix().endswith(f"/{edited}"),
-        )
-        digest_program.cache_clear()
-        stale = {name for name, digest in before.items() if digest_program(name) != digest}
+    before = digest_program()
+    for edited in ("dlcore/policies/baselines/srtf.py", "dlwire/messages/shapes.py"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                Path,
+                "read_bytes",
+                lambda path, name=edited: read(path) + b"#" * path.as_posix().endswith(name),
+            )
+            digest_program.cache_clear()
+            assert digest_program() != before
     digest_program.cache_clear()
-    return stale
-
-
-@pytest.mark.parametrize(
-    ("edited", "stale"),
-    [
-        ("dlcore/policies/baselines/srtf.py", {"srtf"}),
-        # A policy may be a package, of which its module is one file.
-        ("dlcore/policies/foresight/bids.py", {"foresight"}),
-        # Modules that several policies share, also through another shared module.
-        ("dlcore/policies/common/multiple_choice.py", {"lyra", "foresight"}),
-        ("dlcore/policies/papers/afs/turns.py", {"afs-p"}),
-        # A module that all policies go through, and one that they do not consist of.
-        ("dlwire/messages/shapes.py", set(SOME)),
-        ("dlcore/explaining/sentences.py", set()),
-    ],
-)
-def test_a_change_makes_the_results_stale_of_the_policies_that_consist_of_it(
-    monkeypatch, digests, edited, stale
-):
-    assert find_stale(monkeypatch, digests, edited) == stale
-
-
-def test_words_make_no_result_stale(monkeypatch, digests):
-    words = b'# edited\n\n\n"""\nEdited.\n\nTwice.\n"""\n'
-    assert find_stale(monkeypatch, digests, "dlcore/placement/placing.py", addition=words) == set()
-
-
-SOURCE = b'''"""A docstring\xc3\xa4."""
-
-import math  # for pi
-
-
-def area(radius):
-    """
-    Find it.
-    """
-    text = "# no comment"  # a comment \xc3\xa4
-    """Text below."""
-
-    return (
-        math.pi  # half of tau
-        * radius**2
-    )
-
-
-def one(): """Of one line."""; return text
-'''
-
-WITHOUT = b'''import math
-def area(radius):
-    text = "# no comment"
-    return (
-        math.pi
-        * radius**2
-    )
-def one(): """Of one line."""; return text
-'''
-
-
-def test_only_words_are_left_out_of_a_source():
-    assert leave_out_words(SOURCE) == WITHOUT.rstrip()
+    assert digest_program() == before
 
 
 # --- the plan -----------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dlcore import policies
 from dlcore.model import Node
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from dlsim.jobs.checkpointing import Kind

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore import policies
 from dlcore.model import GpuDemand, Job, JobId, Mechanism, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import knowing
+from dlsim import knowing, policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World

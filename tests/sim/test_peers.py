@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dlbaselines.rigid.fjf import Fjf
 from dlcore.contract import Policy
 from dlcore.policies.baselines.fifo import Fifo
-from dlcore.policies.baselines.fjf import Fjf
 from dlcore.policies.baselines.srsf import Srsf
 from dlcore.policies.baselines.srtf import Srtf
 from dlcore.policies.papers.tiresias import Tiresias

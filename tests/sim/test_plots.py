@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 
-from dlcore import policies
 from dlcore.model import NodeName
+from dlsim import policies
 from dlsim.engine.settings import Outage
 from dlsim.results import axes, bar_charts, plots
 from dlsim.results.bar_charts import Bar

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dlcore import policies
 from dlpapers.reproducing import (
     pollux,
     rubick,
     shockwave,
 )
 from dlpapers.reproducing.contests import Entry, keep_listed, play
+from dlsim import policies
 from dlsim.inputs.shipped import find_folder
 
 

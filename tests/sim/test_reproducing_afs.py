@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcore import policies
 from dlpapers.reproducing import afs
+from dlsim import policies
 from dlsim.errors import BadInput
 from dlsim.inputs.shipped import find_folder
 

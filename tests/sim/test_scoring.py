@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from dlcore import policies
 from dlcore.model import JobId, NodeName
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlsim.engine.settings import Outage
 from dlsim.results.records import JobRecord, Record, Sums
 from dlsim.results.scoring import (

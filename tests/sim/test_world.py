@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Node, NodeName
 from dlcore.profiles import Costs
+from dlsim import policies
 from dlsim.engine.settings import Outage
 from dlsim.engine.world import PATIENCE
 from dlsim.results.records import Happening, Record

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.model import (
@@ -26,6 +25,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim import policies
 from dlsim.engine.settings import Outage, Setting
 from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload

@@ -1,16 +1,17 @@
 """
-The policies by the names that users type.
+The policies that controllers offer, by the names that users type.
 
 A policy of your own is one file with a class like the others, in the folder that says where it comes from, and one
 line in the list below:
 
 - :mod:`.foresight` is the default;
 - :mod:`.papers` has what papers describe;
-- :mod:`.baselines` has the simple rules that others are measured against;
+- :mod:`.baselines` has simple rules;
 - :mod:`.common` is what several of them share, and no policy.
+
+:mod:`dlsim.policies` adds the policies that only simulations play.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,79 +19,55 @@ from dlcore.contract import Policy
 from dlcore.options import read as read_option
 from dlcore.options import rules_of
 from dlcore.policies.baselines.fifo import Fifo
-from dlcore.policies.baselines.fjf import Fjf
-from dlcore.policies.baselines.hdf import HighestDensityFirst
-from dlcore.policies.baselines.kube_default import KubeDefault
-from dlcore.policies.baselines.kube_pods import KubePods
-from dlcore.policies.baselines.locality import Locality
 from dlcore.policies.baselines.max_min import MaxMin
 from dlcore.policies.baselines.srsf import Srsf
 from dlcore.policies.baselines.srtf import Srtf
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.papers.adaptive import Adaptive
 from dlcore.policies.papers.afs.afs_l import AfsL
-from dlcore.policies.papers.afs.afs_p import AfsP
-from dlcore.policies.papers.afs.afs_s import AfsS
-from dlcore.policies.papers.afs.srsf_e import SrsfE
-from dlcore.policies.papers.afs.srtf_e import SrtfE
 from dlcore.policies.papers.dragon import Dragon
-from dlcore.policies.papers.gang_fifo import GangFifo
-from dlcore.policies.papers.hesrpt import Hesrpt
-from dlcore.policies.papers.lyra import Lyra
-from dlcore.policies.papers.ones import Ones
 from dlcore.policies.papers.optimus import Optimus
-from dlcore.policies.papers.optimus_periodic import OptimusPeriodic
-from dlcore.policies.papers.sia import Sia
-from dlcore.policies.papers.smartfill import SmartFill
-from dlcore.policies.papers.themis import Themis
 from dlcore.policies.papers.tiresias import Tiresias
 from dlcore.problems import nearest
 
-POLICIES: Mapping[str, Callable[..., Policy]] = {
+Known = Mapping[str, Callable[..., Policy]]
+"""Policies by their names."""
+
+POLICIES: Known = {
     policy.name: policy
     for policy in (
-        KubePods,
-        KubeDefault,
         Fifo,
-        Fjf,
-        GangFifo,
-        Locality,
         Dragon,
         Optimus,
-        OptimusPeriodic,
         Adaptive,
         Foresight,
         MaxMin,
         Srtf,
         Srsf,
-        SrtfE,
-        SrsfE,
         Tiresias,
         AfsL,
-        AfsP,
-        AfsS,
-        SmartFill,
-        Hesrpt,
-        HighestDensityFirst,
-        Lyra,
-        Themis,
-        Sia,
-        Ones,
     )
 }
 
 NAMES: tuple[str, ...] = tuple(POLICIES)
 
 
-def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
+def make(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    known: Known = POLICIES,
+) -> Policy:
     """
     Build the policy of that name with options as a user writes them.
 
     Raises :class:`ValueError` that says what is known instead of what was given.
     """
-    policy = POLICIES.get(name)
+    policy = known.get(name)
     if policy is None:
-        raise ValueError(f"no policy is named {name!r}; {_suggest(name, NAMES)}")
+        # Users type the names of baselines, which simulations alone know, in settings too.
+        problem = "controllers offer no policy named" if known is POLICIES else "no policy is named"
+        raise ValueError(f"{problem} {name!r}; {_suggest(name, tuple(known))}")
     return build(policy, name, options or {})
 
 
@@ -106,7 +83,7 @@ def build(policy: Callable[..., Policy], name: str, options: Mapping[str, str]) 
     return policy(**values)
 
 
-def read(text: str) -> Policy:
+def read(text: str, *, known: Known = POLICIES) -> Policy:
     """
     Build the policy that ``NAME[:OPTION=VALUE]…`` means, for example ``tiresias:thresholds=3250,7200``.
 
@@ -119,7 +96,7 @@ def read(text: str) -> Policy:
             "a controller would run its code with its own rights. Add the policy to the package, "
             "see CONTRIBUTING.md"
         )
-    return make(name, read_options(name, rest) if colon else {})
+    return make(name, read_options(name, rest) if colon else {}, known=known)
 
 
 def read_options(name: str, text: str) -> dict[str, str]:
@@ -133,12 +110,6 @@ def read_options(name: str, text: str) -> dict[str, str]:
             raise ValueError(f"{key} is given twice for {name}; keep one of them")
         options[key] = value
     return options
-
-
-def options_of(name: str) -> dict[str, Any]:
-    """The options of a policy with their defaults."""
-    policy: Any = POLICIES[name]
-    return {option.name: option.default for option in dataclasses.fields(policy)}
 
 
 def _suggest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import click
 
 from dlcontrol.settings import read_numbers
-from dlsim import policyfile
+from dlsim import policies
 from dlsim.clusters import Machines, fill_nodes, parse_cluster
 from dlsim.comparing.summing import GROUPS
 from dlsim.results.looks import FORMATS, Format
@@ -49,7 +49,7 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 @_option_type
 def read_contestant(text: str) -> Contestant:
     """Read a policy with its options; what was typed is its name among the others."""
-    return Contestant(text, policyfile.read(text))
+    return Contestant(text, policies.read(text))
 
 
 @_option_type

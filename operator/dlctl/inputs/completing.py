@@ -24,14 +24,17 @@ def complete_files(
 
 
 def complete_policies(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
+    ctx: click.Context,
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     incomplete: str,
 ) -> list[CompletionItem]:
     """Complete the name of a policy; a file of a policy of one's own is completed as a path."""
-    from dlcore import policies  # noqa: PLC0415 - takes long to load
+    # Not at the top, because policies take long to load.
+    from dlcore import policies as offered  # noqa: PLC0415
+    from dlsim import policies as played  # noqa: PLC0415
 
-    named = _beginning(policies.NAMES, incomplete)
+    names = offered.NAMES if ctx.info_name == "up" else played.NAMES
+    named = _beginning(names, incomplete)
     return named or [CompletionItem(incomplete, type="file")]
 
 

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlcore import policies
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim import policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.engine.settings import Setting
 from dlsim.errors import BadInput

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dlcore import policies
 from dlcore.model import Mechanism
 from dlcore.profiles import Costs
-from dlsim import worlds
+from dlsim import policies, worlds
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.engine.settings import Setting
 from dlsim.jobs import workloads

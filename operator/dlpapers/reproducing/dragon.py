@@ -15,7 +15,6 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dlcore import policies
 from dlcore.model import Mechanism, Node
 from dlcore.profiles import Costs
 from dlpapers.reproducing.dragon_jobs import (
@@ -28,6 +27,7 @@ from dlpapers.reproducing.dragon_jobs import (
     make_testbed,
 )
 from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from dlsim.jobs.workloads import Workload

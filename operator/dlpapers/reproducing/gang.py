@@ -15,10 +15,10 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlcore import policies
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Node, Training
 from dlcore.profiles import JobType, Profile, Speed
 from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 from dlsim.jobs.workloads import TracedJob, Workload

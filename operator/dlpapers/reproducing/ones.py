@@ -14,10 +14,10 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from dlcore import policies
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlpapers.reproducing.ones_workload import make_workload
+from dlsim import policies
 from dlsim.clusters import Machines, build_packed
 from dlsim.engine.controlling.costs import costs_of_change
 from dlsim.engine.settings import Setting

@@ -16,10 +16,10 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlcore import policies
 from dlcore.model import Mechanism, Node
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
+from dlsim import policies
 from dlsim.clusters import Machines, build_counted, build_packed
 from dlsim.engine.controlling.costs import costs_of_change
 from dlsim.engine.settings import Setting

@@ -3,26 +3,22 @@ One simulation of a comparison: a policy in a scenario, and the key of its resul
 
 :mod:`dlctl.verbs.studies.comparing.compare` makes the tasks of a command line, :mod:`dlsim.comparing.running` performs
 them. A result is known again by its key, which is a digest of everything that determines it: the
-scenario, the content of its files, the policy as it was typed, and the program. Of the program
-those files count that the simulator and the policy consist of (:mod:`.sources`), without their
-docstrings and comments, so a change to one policy makes only its own results stale, and a change to what policies share those of all that use
-it.
+scenario, the content of its files, the policy as it was typed, and the sources of the program.
 """
 
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dlcore import policies
-from dlsim import policyfile
-from dlsim.bounding.bounds import REFERENCE, bound_mean_jct
+from dlsim import policies
+from dlsim.bounding.bounds import bound_mean_jct
 from dlsim.clusters import Machines
-from dlsim.comparing.sources import read_sources
 from dlsim.errors import BadInput
 from dlsim.inputs import documents, yamlfiles
 from dlsim.inputs.shipped import find_folder
@@ -33,15 +29,6 @@ from dlsim.simulating import Contestant, simulate
 
 Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dlsim.results.scoring.Score`."""
-
-_NOT_IN_RESULTS = (
-    *("results.plots", "results.looks", "results.recording", "premises", "results.writing"),
-    *("policyfile", "comparing", "bounding"),
-)
-"""Parts of the simulator that no policy's result depends on."""
-
-_IN_BOUNDS = ("bounding",)
-"""Those of them that bounds depend on."""
 
 _NO_SPEEDS = ("peers", "suite")
 """Folders of shipped data that hold traces; those of a task are in its key by themselves."""
@@ -66,20 +53,17 @@ class Task:
         """By what its result is known."""
         content = {
             "policy": self.policy,
-            "program": self._digest_program(),
+            "program": digest_program(),
+            "own": self._digest_own(),
             "trace": self.trace,
             "files": [digest_input(path) for path in self.scenario.files],
             **_describe(self.scenario),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def _digest_program(self) -> str:
-        # A bound plays its reference once, to have prices to begin with.
-        policy = self.policy or REFERENCE
-        own = policyfile.parse(policy)
-        if own is not None:
-            return digest_own(own.path)
-        return digest_program(policy.partition(":")[0], bounds=self.policy is None)
+    def _digest_own(self) -> str | None:
+        own = policies.parse(self.policy or "")
+        return None if own is None else digest_own(own.path)
 
     def labels(self) -> Values:
         """Tell in which scenario it was, as rows of results have it."""
@@ -111,7 +95,7 @@ class Task:
         if self.policy is None:
             bound = bound_mean_jct(workload, setting)
             return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}
-        contestant = Contestant(self.policy, policyfile.read(self.policy))
+        contestant = Contestant(self.policy, policies.read(self.policy))
         (outcome,) = simulate(workload, setting, [contestant])
         if not outcome.record.jobs:
             raise BadInput(
@@ -177,19 +161,19 @@ def _digest_files(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 @cache
-def digest_program(policy: str, *, bounds: bool = False) -> str:
-    """Digest the source that determines what a policy does in a simulation, or a bound."""
-    left_out = set(_NOT_IN_RESULTS) - set(_IN_BOUNDS if bounds else ())
-    kind: Any = policies.POLICIES[policy]
-    return _digest([*read_sources(kind.__module__, left_out=left_out), *_read_speeds()])
+def digest_program() -> str:
+    """Digest the sources of the simulator and all policies, and the shipped speeds."""
+    packages = {"dlcore", "dlsim", "dlwire"}
+    packages |= {kind.__module__.partition(".")[0] for kind in policies.POLICIES.values()}
+    folders = [Path(str(sys.modules[name].__file__)).parent for name in sorted(packages)]
+    paths = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.py"))]
+    sources = [(str(path.relative_to(folder.parent)), path.read_bytes()) for folder, path in paths]
+    return _digest([*sources, *_read_speeds()])
 
 
 def digest_own(path: Path) -> str:
-    """Digest the file of a user's own policy, with all that it imports, and the simulator."""
-    files = policyfile.files_of(path)
-    imported = {name for file in files for name in policyfile.imports_of(file)}
-    sources = read_sources(*sorted(imported), left_out=_NOT_IN_RESULTS)
-    return _digest([*((file.name, file.read_bytes()) for file in files), *sources, *_read_speeds()])
+    """Digest the file of a user's own policy, with the modules beside it that it imports."""
+    return _digest((file.name, file.read_bytes()) for file in policies.files_of(path))
 
 
 def _read_speeds() -> Iterable[tuple[str, bytes]]:

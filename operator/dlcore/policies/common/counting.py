@@ -2,7 +2,7 @@
 Shares by count, as if all GPUs of a type were alike: who is given how many of which type.
 
 The common part of the policies that decide numbers and leave the places to
-:mod:`dlcore.placement.placing`: :mod:`dlcore.policies.baselines.max_min` and :mod:`dlcore.policies.papers.optimus_periodic`.
+:mod:`dlcore.placement.placing`: :mod:`dlcore.policies.baselines.max_min` and :mod:`dlbaselines.elastic.optimus_periodic`.
 """
 
 from dlcore.contract import View

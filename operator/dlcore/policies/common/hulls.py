@@ -2,7 +2,7 @@
 Speed curves as the policies see them that share GPUs out by what each one is worth.
 
 A curve is made once for all jobs of a type that may run on the same numbers of GPUs, by
-:mod:`dlcore.policies.common.sharing`. :mod:`dlcore.policies.common.pricing` reads its upper concave hull, on which
+:mod:`dlbaselines.common.sharing`. :mod:`dlbaselines.common.pricing` reads its upper concave hull, on which
 the best share is found step by step, greedily.
 """
 

@@ -20,7 +20,7 @@ part of the price at which GPUs changed hands lately, which is what the jobs tha
 will want them for. And near the front of the line neighbours change places where the sum of price x
 work falls by it, because no formula knows the order in which jobs end.
 
-:mod:`dlcore.policies.common.pricing` finds the same prices where neither is added, of parts of GPUs as well: it keeps
+:mod:`dlbaselines.common.pricing` finds the same prices where neither is added, of parts of GPUs as well: it keeps
 the GPUs of equal worth together in a heap. Here each GPU has its own slot in a sorted list, because several
 quotes are asked for, on several types and in both orders of two neighbours, before one is taken.
 """

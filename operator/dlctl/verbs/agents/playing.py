@@ -97,9 +97,9 @@ def list_policies(asked: Asked) -> Json:
 
 def _check_policy(name: str) -> str:
     """Refuse the policy of a file: to play it is to run its code."""
-    from dlsim import policyfile  # noqa: PLC0415 - it loads the brain, which no other tool needs here
+    from dlsim import policies  # noqa: PLC0415 - it loads the brain, which no other tool needs here
 
-    if policyfile.parse(name) is not None or not (name.isascii() and name.isprintable()):
+    if policies.parse(name) is not None or not (name.isascii() and name.isprintable()):
         raise ToolRefused(
             f"policies: {name!r} is no policy that DLJob ships; take a name from list_policies."
             " A user plays a policy of a file with dljob simulate in a terminal"

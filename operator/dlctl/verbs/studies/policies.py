@@ -8,10 +8,11 @@ import click
 from rich import box
 from rich.table import Table
 
-from dlcore import policies
+from dlcore import policies as controllers
 from dlcore.options import rules_of
 from dlctl.output import printing
 from dlctl.output.forms import to_json
+from dlsim import policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def _tabulate(entries: list[Entry]) -> str:
         options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
         breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
         table.add_row(entry.name, entry.does + breaks, entry.paper, entry.needs, options)
-    return printing.render(table)
+    offered = ", ".join(controllers.NAMES)
+    return f"{printing.render(table)}Controllers offer {offered}; the others are for simulations.\n"
 
 
 def _write(value: Any) -> str:

@@ -16,7 +16,6 @@ from click.core import ParameterSource
 
 from dlclient.extras import check_can_draw
 from dlclient.places import Place, opened
-from dlcore import policies
 from dlcore.model import JobId
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
@@ -38,6 +37,7 @@ from dlctl.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
+from dlsim import policies
 from dlsim.engine.settings import Setting
 from dlsim.errors import BadInput
 from dlsim.jobs.workloads import Workload

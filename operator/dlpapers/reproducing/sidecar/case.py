@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dlbaselines.rigid.fjf import Fjf
 from dlcore.contract import Policy
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
-from dlcore.policies.baselines.fjf import Fjf
 from dlcore.policies.baselines.max_min import MaxMin
 from dlcore.policies.papers.adaptive import Adaptive
 from dlcore.profiles import JobType, Profile, Speed

@@ -20,9 +20,9 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from dlbaselines.rigid.kube_default import KubeDefault
 from dlcore.contract import Policy
 from dlcore.model import Mechanism
-from dlcore.policies.baselines.kube_default import KubeDefault
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.papers.adaptive import Adaptive
 from dlcore.policies.papers.optimus import Optimus

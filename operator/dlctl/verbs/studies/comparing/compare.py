@@ -16,7 +16,6 @@ import click
 from click.core import ParameterSource
 
 from dlclient.extras import check_can_draw
-from dlcore import policies
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
 from dlctl.output import printing
@@ -34,6 +33,7 @@ from dlctl.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
+from dlsim import policies
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.planning import Axes, make_rows, plan
 from dlsim.comparing.suite import PARTS, load_suite, plan_suite
@@ -262,7 +262,6 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
     if suite.reference not in names:
         names = [*names, suite.reference]
     tasks = plan_suite(suite, names, parts=given["parts"] or PARTS, window=given["window"])
-    made = leaderboard.Made(given["window"], tuple(names))
     shown = Display(
         by=given["by"] or ("part", "placement"),
         references=find_references(given, names, usual=suite.reference),
@@ -270,7 +269,7 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
         plot=given["plot"],
         formats=given.pop("formats"),
         look=LOOKS[given.pop("look")],
-        page=lambda rows: leaderboard.write_page(suite, rows, made=made),
+        page=lambda rows: leaderboard.write_page(suite, rows, window=given["window"]),
         write=given["write"],
     )
     return tasks, shown

@@ -5,18 +5,17 @@ The page holds nothing that differs from one machine to another, so a user that 
 the same version writes the same bytes.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
-from dlcore.policies import NAMES
 from dlctl.verbs.studies.comparing.comparisons import list_cells, list_titles
 from dlsim.comparing.suite import PARTS, Suite
 from dlsim.comparing.summing import Line, sum_up
 from dlsim.comparing.tasks import digest_program
 from dlsim.jobs.workloads import name_of
+from dlsim.policies import NAMES
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -51,23 +50,15 @@ A policy is one file with one method ([CONTRIBUTING.md](../CONTRIBUTING.md)). `d
 """
 
 
-class Made(NamedTuple):
-    """With what a page was made."""
-
-    window: int | None
-    """The window, if it is not the suite's."""
-    policies: tuple[str, ...]
+def write_page(suite: Suite, rows: Rows, *, window: int | None) -> str:
+    """Write the page of these results; ``window`` is the number of jobs, where it is not the suite's."""
+    return "\n".join(_iter_blocks(suite, rows, window=window))
 
 
-def write_page(suite: Suite, rows: Rows, *, made: Made) -> str:
-    """Write the page of these results."""
-    return "\n".join(_iter_blocks(suite, rows, made=made))
-
-
-def _iter_blocks(suite: Suite, rows: Rows, *, made: Made) -> Iterator[str]:
+def _iter_blocks(suite: Suite, rows: Rows, *, window: int | None) -> Iterator[str]:
     yield "# Leaderboard\n"
     yield INTRODUCTION.format(command=COMMAND)
-    yield from _warn(made)
+    yield from _warn(window)
     for part in PARTS:
         for placement in suite.placements:
             found = [r for r in rows if r["part"] == part and r["placement"] == placement]
@@ -78,13 +69,13 @@ def _iter_blocks(suite: Suite, rows: Rows, *, made: Made) -> Iterator[str]:
     yield "## What was played\n"
     yield _tell_scenarios(suite, rows)
     yield _list_traces(suite)
-    yield _tell_version(suite, made)
+    yield _tell_version(suite)
 
 
-def _warn(made: Made) -> Iterator[str]:
-    if made.window is not None:
+def _warn(window: int | None) -> Iterator[str]:
+    if window is not None:
         yield (
-            f"**Made with windows of {made.window} jobs, to try it: these figures count for nothing.**\n"
+            f"**Made with windows of {window} jobs, to try it: these figures count for nothing.**\n"
         )
 
 
@@ -131,10 +122,8 @@ def _list_traces(suite: Suite) -> str:
     return _make_table(["trace", "for", "cluster"], sorted(rows, key=lambda r: r[1]), words=3)
 
 
-def _tell_version(suite: Suite, made: Made) -> str:
-    names = sorted({policy.partition(":")[0] for policy in made.policies})
-    source = hashlib.sha256("".join(map(digest_program, names)).encode()).hexdigest()
+def _tell_version(suite: Suite) -> str:
     return (
-        f"By DLJob {version('dljob')} (source `{source[:12]}`), suite {suite.version} "
+        f"By DLJob {version('dljob')} (source `{digest_program()[:12]}`), suite {suite.version} "
         f"(`{suite.digest[:12]}`).\n"
     )

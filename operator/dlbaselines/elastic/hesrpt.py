@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from dlbaselines.common.sharing import Claim, read_claims, settle
 from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
@@ -13,7 +14,6 @@ from dlcore.model import JobId
 from dlcore.options import check, declare
 from dlcore.policies.common.hulls import Curve
 from dlcore.policies.common.ordering import BEHIND, keep_all
-from dlcore.policies.common.sharing import Claim, read_claims, settle
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.05, 0.95
 """Between which the fitted exponent is kept: at 1 the closed form has a pole."""

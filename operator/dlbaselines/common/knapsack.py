@@ -1,7 +1,7 @@
 """
 The shares of jobs with given curves and prices that add up to the most on a number of GPUs.
 
-:func:`dlcore.policies.common.pricing.fill` finds them greedily, and here they are found exactly: bounds exclude most options,
+:func:`dlbaselines.common.pricing.fill` finds them greedily, and here they are found exactly: bounds exclude most options,
 and :mod:`.multiple_choice` decides between the rest. Pure functions of numbers; policies call :func:`solve` with
 curves whose "speed" may be anything that grows with the GPUs, and the value that each reaches at its peak.
 """
@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlbaselines.common.pricing import fill
 from dlcore.policies.common.hulls import Curve
 from dlcore.policies.common.multiple_choice import Floats, Option, solve_exactly
-from dlcore.policies.common.pricing import fill
 
 MOST_CELLS = 100_000_000
 """The most additions of the dynamic programme, which take about a fifth of a second."""

@@ -1,7 +1,7 @@
 """
 One search of ONES: from the jobs of a view and the old population to a better population.
 
-Called by :mod:`dlcore.policies.papers.ones.policy` at each update of the schedule. The budget is counted
+Called by :mod:`dlbaselines.elastic.ones.policy` at each update of the schedule. The budget is counted
 in evaluated genomes, so that a smaller one costs quality and a slow machine costs nothing.
 """
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dlbaselines.elastic.ones import genomes
+from dlbaselines.elastic.ones.genomes import Board, Floats, Ints
+from dlbaselines.elastic.ones.memory import Gene
+from dlbaselines.elastic.ones.progress import draw_left
 from dlcore.contract import View
 from dlcore.model import JobState
 from dlcore.placement.largest import acceptable_types, largest_possible
-from dlcore.policies.papers.ones import genomes
-from dlcore.policies.papers.ones.genomes import Board, Floats, Ints
-from dlcore.policies.papers.ones.memory import Gene
-from dlcore.policies.papers.ones.progress import draw_left
 from dlcore.predicting.growths import usual_growth
 from dlwire.messages import Shape
 

@@ -9,20 +9,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy import optimize, sparse
 
-from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import JobId, JobState
-from dlcore.options import check, declare
-from dlcore.policies.common import knapsack
-from dlcore.policies.common.hulls import Curve, make_curve
-from dlcore.policies.common.ordering import NEXT_ROUND, keep_all
-from dlcore.policies.common.sharing import (
+from dlbaselines.common import knapsack
+from dlbaselines.common.sharing import (
     Claim,
     Claims,
     read_claims,
     settle,
 )
+from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
+from dlcore.model import JobId, JobState
+from dlcore.options import check, declare
+from dlcore.policies.common.hulls import Curve, make_curve
+from dlcore.policies.common.ordering import NEXT_ROUND, keep_all
 
 DECIMALS = 2
 """To which the released programme rounds its costs; many are equal then."""
@@ -82,7 +82,7 @@ class Sia:
       which no job was there, come at once. In between, nothing changes.
 
     The brain has no clock, so that the limits are of work and not of time. Where there is one type of GPU,
-    the programme is a knapsack (:mod:`dlcore.policies.common.knapsack`); for several, a search of at
+    the programme is a knapsack (:mod:`dlbaselines.common.knapsack`); for several, a search of at
     most ``nodes`` nodes, which ends when it is proven to be within ``gap`` of the optimum. It is about at
     most ``jobs`` jobs. If there are more, pending ones come first in order of arrival, up to half; running ones
     take turns from round to round, and keep what they have when it is not theirs. A search that finds

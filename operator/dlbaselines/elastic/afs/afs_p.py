@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlbaselines.elastic.afs.turns import TurnTaking
 from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.contract import View
 from dlcore.policies.papers.afs.sharing import Draw, Sharing, Terms
-from dlcore.policies.papers.afs.turns import TurnTaking
 
 
 @dataclass(frozen=True, slots=True)

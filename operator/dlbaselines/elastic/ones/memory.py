@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlbaselines.elastic.ones.progress import MOST_SAMPLES, PRIOR, Line, Sample, fit
 from dlcore.model import JobId, JobState
-from dlcore.policies.papers.ones.progress import MOST_SAMPLES, PRIOR, Line, Sample, fit
 
 FORM = 1
 """Raised when the plain value changes its meaning; another one is not read."""

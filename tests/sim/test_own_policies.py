@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlcore.model import JobId
-from dlsim import policyfile
+from dlsim import policies
 from dlsim.comparing import tasks
 from dlsim.errors import BadInput
 from tests.builders import make_cluster, make_snapshot, make_state, make_view
@@ -53,20 +53,20 @@ def write(tmp_path):
 
 def test_a_policy_of_a_file_decides_with_its_options(write):
     path = write(OWN)
-    shares = policyfile.read(f"{path}:ShortestName:most=3").allocate(VIEW).shares
+    shares = policies.read(f"{path}:ShortestName:most=3").allocate(VIEW).shares
     assert [(job, share.gpus) for job, share in shares.items()] == [("a", 3)]
 
 
 def test_the_only_policy_of_a_file_need_not_be_named(write):
     path = write(OWN)
-    assert policyfile.read(path).name == "shortest-name"
-    assert policyfile.read(f"{path}:most=2").allocate(VIEW).shares[JobId("a")].gpus == 2
+    assert policies.read(path).name == "shortest-name"
+    assert policies.read(f"{path}:most=2").allocate(VIEW).shares[JobId("a")].gpus == 2
 
 
 def test_a_file_that_was_changed_is_read_again(write):
-    assert policyfile.read(write(OWN)).paper == "none"
+    assert policies.read(write(OWN)).paper == "none"
     changed = write(OWN, ('paper: ClassVar[str] = "none"', 'paper: ClassVar[str] = "OSDI"'))
-    assert policyfile.read(changed).paper == "OSDI"
+    assert policies.read(changed).paper == "OSDI"
 
 
 def test_a_module_beside_it_is_found(write, tmp_path):
@@ -76,7 +76,7 @@ def test_a_module_beside_it_is_found(write, tmp_path):
         ("import ClassVar\n", "import ClassVar\n\nfrom beside_own import MOST\n"),
         ("self.most", "MOST"),
     )
-    assert policyfile.read(path).allocate(VIEW).shares[JobId("a")].gpus == 2
+    assert policies.read(path).allocate(VIEW).shares[JobId("a")].gpus == 2
 
 
 WRONG = {
@@ -119,7 +119,7 @@ WRONG = {
 def test_a_wrong_file_is_refused_with_what_to_write(write, changes, behind, told):
     path = write(OWN, *changes)
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is asserted below
-        policyfile.read(path + behind)
+        policies.read(path + behind)
     assert told in str(error.value)
 
 
@@ -141,20 +141,21 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("old", "new", "told"), ANSWERS.values(), ids=ANSWERS)
 def test_a_wrong_answer_is_told_with_line_and_time(write, old, new, told):
-    policy = policyfile.read(write(OWN, (old, new)))
+    policy = policies.read(write(OWN, (old, new)))
     with pytest.raises(BadInput) as error:
         policy.allocate(VIEW)
     assert told in str(error.value)
 
 
 def test_results_are_known_by_all_that_the_file_imports(write, tmp_path):
-    (tmp_path / "beside_own.py").write_text("MOST = 2\n", encoding="utf-8")
-    text = OWN.replace("import ClassVar\n", "import ClassVar\n\nfrom beside_own import MOST\n")
+    (tmp_path / "imported_beside.py").write_text("MOST = 2\n", encoding="utf-8")
+    text = OWN.replace("import ClassVar\n", "import ClassVar\n\nfrom imported_beside import MOST\n")
     path = tmp_path / "own.py"
     write(text)
+    policies.read(str(path))
     first = tasks.digest_own(path)
     assert tasks.digest_own(path) == first
-    (tmp_path / "beside_own.py").write_text("MOST = 3\n", encoding="utf-8")
+    (tmp_path / "imported_beside.py").write_text("MOST = 3\n", encoding="utf-8")
     second = tasks.digest_own(path)
     write(text.replace("ordering", ""), ("most: int", "least: int"))
     assert len({first, second, tasks.digest_own(path)}) == 3
@@ -164,6 +165,6 @@ def test_the_policy_of_the_page_is_played(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    decision = policyfile.read(f"{tmp_path}/mine.py:LeastService:every=300").allocate(VIEW)
+    decision = policies.read(f"{tmp_path}/mine.py:LeastService:every=300").allocate(VIEW)
     assert decision.shares[JobId("a")].gpus == 1
     assert decision.wake_at == 360.0

@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from dlbaselines.elastic.ones.searching import Speeds
 from dlcore.contract import View
 from dlcore.model import JobState
 from dlcore.placement.largest import acceptable_types
-from dlcore.policies.papers.ones.searching import Speeds
 from dlcore.predicting.predictor import SUPPOSED_S
 
 SLACK = 1e-6

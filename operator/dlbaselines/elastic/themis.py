@@ -5,20 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from dlcore.assuming import BY_CLAIMS, Assumes
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, JobId
-from dlcore.options import check, declare
-from dlcore.policies.common import knapsack
-from dlcore.policies.common.hulls import make_curve
-from dlcore.policies.common.sharing import (
+from dlbaselines.common import knapsack
+from dlbaselines.common.sharing import (
     SHORTEST_SECONDS,
     Claim,
     Claims,
     read_claims,
     settle,
 )
+from dlcore.assuming import BY_CLAIMS, Assumes
+from dlcore.checking import Law
+from dlcore.contract import Decision, Share, View
+from dlcore.model import Cause, CauseCode, JobId
+from dlcore.options import check, declare
+from dlcore.policies.common.hulls import make_curve
 
 _NEXT_LEASE = Cause(CauseCode.NEXT_LEASE)
 
@@ -64,7 +64,7 @@ class Themis:
     it takes alone. GPUs whose lease has ended, and free ones, are offered to the 1 - ``f`` of the
     jobs without a lease whose rho is worst. They bid with what rho would be on each number of GPUs up to
     the requested one, and the auction maximises the product of 1 / rho over the bidders
-    (exactly, :func:`dlcore.policies.common.knapsack.solve`). GPUs that it leaves go to the others, worst first.
+    (exactly, :func:`dlbaselines.common.knapsack.solve`). GPUs that it leaves go to the others, worst first.
 
     Where the paper leaves room:
 

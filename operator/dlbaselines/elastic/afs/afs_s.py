@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dlbaselines.elastic.afs.turns import TurnTaking
 from dlcore.assuming import GUESSES, Assumes, Knowledge
 from dlcore.contract import View
 from dlcore.policies.papers.afs.sharing import (
@@ -11,7 +12,6 @@ from dlcore.policies.papers.afs.sharing import (
     Sharing,
     Terms,
 )
-from dlcore.policies.papers.afs.turns import TurnTaking
 
 
 @dataclass(frozen=True, slots=True)

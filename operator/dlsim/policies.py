@@ -1,14 +1,13 @@
 """
-A policy of a user's own, from a file: ``--policy FILE.py:Class[:OPTION=VALUE]…``.
+All policies that a simulation can play: those of controllers, the baselines, and classes from users' files.
 
-``dljob simulate`` and ``compare`` call :func:`read` for every ``--policy``; a name goes to
-:mod:`dlcore.policies`. The class follows the same protocol (:mod:`dlcore.contract`) and is held to the
-same laws. A mistake in the file, in the class or in one of its answers is a
-:class:`~dlsim.errors.BadInput` that names the file, the line and the remedy, because its
-author reads it. A controller takes no such file: see ``docs/policies.md``.
+``dljob simulate`` and ``compare`` call :func:`read` for every ``--policy``: a name, or
+``FILE.py:Class[:OPTION=VALUE]…``. Such a class follows the same protocol (:mod:`dlcore.contract`) and is held to
+the same laws. A mistake in the file, in the class or in one of its answers is a
+:class:`~dlsim.errors.BadInput` that names the file, the line and the remedy, because its author reads it.
+A controller takes no such file: see ``docs/policies.md``.
 """
 
-import ast
 import dataclasses
 import hashlib
 import importlib.machinery
@@ -16,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -27,6 +26,16 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Policy, Share, View
 from dlcore.options import rules_of
 from dlsim.errors import BadInput
+
+try:
+    from dlbaselines import BASELINES
+except ModuleNotFoundError:
+    # The operator's image does not hold them.
+    BASELINES = {}
+
+POLICIES: policies.Known = {**policies.POLICIES, **BASELINES}
+
+NAMES: tuple[str, ...] = tuple(POLICIES)
 
 CONTRACT = "docs/policies.md, section A policy of your own"
 
@@ -57,7 +66,7 @@ def read(text: str) -> Policy:
     """
     named = parse(text)
     if named is None:
-        return policies.read(text)
+        return policies.read(text, known=POLICIES)
     kind = _find_class(named)
     _check_class(named.path, kind)
     label = f"{named.path}:{kind.__name__}"
@@ -72,6 +81,17 @@ def read(text: str) -> Policy:
             named.path, error, message=f"{kind.__name__} raises {_tell(error)} when it is made"
         ) from error
     return guard(policy, named.path)
+
+
+def make(name: str, options: Mapping[str, str] | None = None) -> Policy:
+    """Build the policy of that name with options as a user writes them."""
+    return policies.make(name, options, known=POLICIES)
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return the options of a policy with their defaults."""
+    kind: Any = POLICIES[name]
+    return {option.name: option.default for option in dataclasses.fields(kind)}
 
 
 def guard(policy: Policy, path: Path) -> Policy:
@@ -199,35 +219,19 @@ def _takes_view(allocate: Any) -> bool:
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the file and the modules beside it that it imports, one after the other."""
-    found: dict[Path, None] = {}
-    unread = [path]
-    while unread:
-        file = unread.pop()
-        if file in found:
-            continue
-        found[file] = None
-        unread += _find_neighbours(file, path.parent)
-    return list(found)
+    """List a file that was loaded, and the modules beside it that it imported."""
+    folder = path.resolve().parent
+    loaded = {
+        Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+        and _is_beside(folder, name.partition(".")[0])
+    }
+    return [path, *sorted(file for file in loaded if file.is_relative_to(folder))]
 
 
-def _find_neighbours(file: Path, folder: Path) -> Iterator[Path]:
-    for name in imports_of(file):
-        base = folder.joinpath(*name.split("."))
-        for candidate in (base.with_suffix(".py"), base / "__init__.py"):
-            if candidate.is_file():
-                yield candidate
-
-
-def imports_of(file: Path) -> list[str]:
-    """List what a file imports, by its full name; of ``from a import b`` that is a and a.b."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(file.read_bytes(), filename=str(file))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
+def _is_beside(folder: Path, package: str) -> bool:
+    return (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
 
 
 # --- its answers --------------------------------------------------------------------------

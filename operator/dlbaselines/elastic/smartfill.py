@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.assuming import BY_CLAIMS, Assumes
-from dlcore.checking import Law
-from dlcore.contract import Decision, View
-from dlcore.model import JobId
-from dlcore.options import check, declare
-from dlcore.policies.common import pricing
-from dlcore.policies.common.sharing import (
+from dlbaselines.common import pricing
+from dlbaselines.common.sharing import (
     Claim,
     read_claims,
     settle_at_prices,
     weigh,
 )
+from dlcore.assuming import BY_CLAIMS, Assumes
+from dlcore.checking import Law
+from dlcore.contract import Decision, View
+from dlcore.model import JobId
+from dlcore.options import check, declare
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SmartFill:
     """
     GPUs go where the price of a job's speed x the speed that they add is greatest.
 
-    The prices are those of :func:`dlcore.policies.common.pricing.find_prices` for the present jobs,
+    The prices are those of :func:`dlbaselines.common.pricing.find_prices` for the present jobs,
     found again at every decision. For concave speeds and whole GPUs, and as long as nothing arrives,
     that is the schedule with the least total weighted flow time among those that end the jobs in the
     order supposed.

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+from dlbaselines.common import knapsack
+from dlbaselines.common.sharing import Claim, read_claims, settle
 from dlcore.assuming import BY_CLAIMS, Assumes
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import JobId
 from dlcore.options import check
-from dlcore.policies.common import knapsack
 from dlcore.policies.common.hulls import Curve, make_curve
-from dlcore.policies.common.sharing import Claim, read_claims, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Lyra:
     come in the order of the time that they need yet on the least that they can run on; one that does
     not fit is passed. Of what is left, (job, e GPUs more) saves the job rem(least) - rem(least + e)
     seconds, and the choices that save most together are found exactly
-    (:func:`dlcore.policies.common.knapsack.solve`; beyond its limit, greedily).
+    (:func:`dlbaselines.common.knapsack.solve`; beyond its limit, greedily).
 
     Where the paper leaves room: running and waiting jobs are in one order, so that a short job stops
     a long one. The paper's own cluster stops a job only when borrowed servers are called back; with

@@ -7,6 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from dlbaselines.elastic.ones.epochs import Epochs
+from dlbaselines.elastic.ones.memory import Gene, Memory
+from dlbaselines.elastic.ones.searching import (
+    Budget,
+    Candidate,
+    Search,
+    Speeds,
+)
+from dlbaselines.elastic.ones.settling import new_batch, present_gene, settle
+from dlbaselines.elastic.ones.trainees import Trainees
 from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
@@ -14,16 +24,6 @@ from dlcore.model import Cause, CauseCode, JobId
 from dlcore.options import check, declare
 from dlcore.placement.counting import count_usable
 from dlcore.placement.free_gpus import Room
-from dlcore.policies.papers.ones.epochs import Epochs
-from dlcore.policies.papers.ones.memory import Gene, Memory
-from dlcore.policies.papers.ones.searching import (
-    Budget,
-    Candidate,
-    Search,
-    Speeds,
-)
-from dlcore.policies.papers.ones.settling import new_batch, present_gene, settle
-from dlcore.policies.papers.ones.trainees import Trainees
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _ITS_TURN = Cause(CauseCode.ITS_TURN)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.policies.papers.afs.leftovers import Altruistic
+from dlbaselines.elastic.afs.leftovers import Altruistic
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
+from dlbaselines.elastic.ones.memory import (
+    Gene,
+)
+from dlbaselines.elastic.ones.searching import (
+    batch_of,
+)
 from dlcore.contract import Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName
 from dlcore.placement.counting import count_nodes, count_usable
 from dlcore.placement.free_gpus import Room, grow
-from dlcore.policies.papers.ones.memory import (
-    Gene,
-)
-from dlcore.policies.papers.ones.searching import (
-    batch_of,
-)
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _MORE = Cause(CauseCode.FASTER_WITH_MORE)

@@ -3,7 +3,7 @@ The genomes of ONES and the four operations on them (paper, section 3.2.2), on w
 
 A genome names for each GPU the *item* that has it: a job on one type of GPU. A population is a
 matrix with a row for each genome, and most of the work is done on its *counts*, the number of GPUs
-of each item. :mod:`dlcore.policies.papers.ones.searching` calls this with one :class:`Board` a decision.
+of each item. :mod:`dlbaselines.elastic.ones.searching` calls this with one :class:`Board` a decision.
 """
 
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dlbaselines.common.pricing import Priced, Worths
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
 from dlcore.placement.counting import count_nodes, count_usable
@@ -18,7 +19,6 @@ from dlcore.placement.free_gpus import Room, grow
 from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.policies.common.hulls import Curve, make_curve
 from dlcore.policies.common.ordering import BEHIND, keep, keep_all
-from dlcore.policies.common.pricing import Priced, Worths
 from dlcore.predicting.conclusions import Kept
 from dlcore.predicting.growths import usual_growth
 from dlcore.predicting.predictor import SUPPOSED_S

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.assuming import BY_CLAIMS, Assumes
-from dlcore.checking import Law
-from dlcore.contract import Decision, View
-from dlcore.model import JobId
-from dlcore.options import check, declare
-from dlcore.policies.common import pricing
-from dlcore.policies.common.sharing import (
+from dlbaselines.common import pricing
+from dlbaselines.common.sharing import (
     Claim,
     read_claims,
     settle_at_prices,
     weigh,
 )
+from dlcore.assuming import BY_CLAIMS, Assumes
+from dlcore.checking import Law
+from dlcore.contract import Decision, View
+from dlcore.model import JobId
+from dlcore.options import check, declare
 
 
 @dataclass(frozen=True, slots=True)

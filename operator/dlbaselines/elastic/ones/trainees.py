@@ -2,17 +2,15 @@
 The jobs that have had GPUs: what one decision finds remembered of them, and what it leaves.
 
 :class:`Trainees` keeps the marks from which epochs are counted, and the limits on batch sizes
-(section 3.3.2). :mod:`dlcore.policies.papers.ones.policy` makes one for each decision.
+(section 3.3.2). :mod:`dlbaselines.elastic.ones.policy` makes one for each decision.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dlcore.contract import Share, View
-from dlcore.model import JobId, JobState
-from dlcore.policies.papers.ones.epochs import Epochs
-from dlcore.policies.papers.ones.memory import (
+from dlbaselines.elastic.ones.epochs import Epochs
+from dlbaselines.elastic.ones.memory import (
     MOST_LOGGED,
     Memory,
     Trainee,
@@ -21,7 +19,9 @@ from dlcore.policies.papers.ones.memory import (
     shrink_limit,
     start_limit,
 )
-from dlcore.policies.papers.ones.searching import most_gpus
+from dlbaselines.elastic.ones.searching import most_gpus
+from dlcore.contract import Share, View
+from dlcore.model import JobId, JobState
 
 
 class Trainees:

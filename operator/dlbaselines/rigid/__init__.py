@@ -1,0 +1,1 @@
+"""Baselines that give each job the GPUs that it requests."""
