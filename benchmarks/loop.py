@@ -174,7 +174,7 @@ class Place:
     def resumptions(self) -> Mapping[JobId, Resumption]:
         return {}
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         assert scene.nodes
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
@@ -219,8 +219,8 @@ def measure(*, jobs: int, sidecars: int, policy: str, runs: int) -> dict[str, An
     controller = Controller(
         place,
         place,
-        memory=place,
-        gauge=Metrics(),
+        learning=place,
+        metrics=Metrics(),
         options=options,
         epoch=2,
         clock=lambda: place.now,

@@ -36,7 +36,7 @@ from _sidecars import FIRST_PORT, LONGEST_S, TELL, SideCar, Tellings
 
 from dlcontrol.pacing import Pace
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Contact, Seat
+from dlcontrol.situation.scene import Contact, JobPod
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName
 from dlwire import codec
@@ -187,8 +187,8 @@ class NewPods:
 def _is_warm(state: State, first_seen: float) -> bool:
     key = PodKey(JobId("job"), NodeName("new"))
     contact = Contact(state, reachable=True, first_seen=first_seen)
-    seat = Seat(key, Booking(key.node, 1), Pod(key, PodPhase.UP), contact)
-    return seat.is_warm(Pace().warm_seconds, time.monotonic())
+    job_pod = JobPod(key, Booking(key.node, 1), Pod(key, PodPhase.UP), contact)
+    return job_pod.is_warm(Pace().warm_seconds, time.monotonic())
 
 
 def measure_new_pods(

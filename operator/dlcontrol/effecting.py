@@ -8,14 +8,14 @@ controller knows of all that this one may have begun.
 import time
 from collections.abc import Callable, Sequence
 
-from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.applying import Actor
 from dlcontrol.acting.commands import Command
 from dlcontrol.acting.recording import Records
-from dlcontrol.acting.task_pool import Turns
-from dlcontrol.pacing import Alarm, Bites, Effort, Pace, Taken
+from dlcontrol.acting.task_pool import Slots
+from dlcontrol.pacing import Alarm, BatchResult, BatchSize, Effort, Pace
 from dlcontrol.reporting import events
 from dlcontrol.situation.ports import NotKept, NotKeptAlone, Platform
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 
@@ -26,19 +26,19 @@ class Effects:
     def __init__(
         self,
         platform: Platform,
-        hands: Hands,
+        actor: Actor,
         *,
         records: Records,
-        asides: Asides,
-        bites: Bites,
+        quarantine: Quarantine,
+        batch_size: BatchSize,
         pace: Pace,
         clock: Callable[[], float],
     ) -> None:
         self._platform = platform
-        self._hands = hands
+        self._actor = actor
         self._records = records
-        self._asides = asides
-        self._bites = bites
+        self._quarantine = quarantine
+        self._batch_size = batch_size
         self._pace = pace
         self._clock = clock
 
@@ -56,27 +56,27 @@ class Effects:
         with effort.aside():
             began = time.perf_counter()
             # A launch that is still under way must not make a pod that this record unbooks.
-            await self._hands.finish()
+            await self._actor.finish()
             since = time.perf_counter()
-            self._bites.note_rest(since - began)
+            self._batch_size.note_rest(since - began)
             if not await self._keep(scene):
                 return False
-            turns = Turns(pace.launches_at_once, self._cut_after(since, spent, alarm=alarm))
-            await self._hands.carry_out(
+            slots = Slots(pace.launches_at_once, self._cut_after(since, spent, alarm=alarm))
+            await self._actor.carry_out(
                 commands,
                 scene,
-                asides=self._asides,
-                turns=turns,
+                quarantine=self._quarantine,
+                slots=slots,
                 # Pods that still wait for a turn may be left by then.
                 trailing=min(pace.trailing_launches, pace.launches_at_once),
             )
-        self._bites.note(
-            Taken(
+        self._batch_size.note(
+            BatchResult(
                 steps=steps,
                 seconds=time.perf_counter() - since,
                 effort=spent,
                 is_hurried=alarm.is_urgent,
-                left=turns.left,
+                left=slots.left,
             )
         )
         return True
@@ -88,20 +88,20 @@ class Effects:
 
         It never happens twice in a row, so that what was left is not left again.
         """
-        if not self._bites.is_long:
+        if not self._batch_size.is_long:
             return lambda: False
-        enough = since + self._bites.hurried_seconds(effort)
+        enough = since + self._batch_size.hurried_seconds(effort)
         # Evaluated at each turn of a pod, when the alarm may have rung since the cycle began.
         return lambda: alarm.is_urgent and time.perf_counter() >= enough
 
     async def _keep(self, scene: Scene) -> bool:
         """Record it. If some jobs are refused, the next cycle reads everything again and leaves them out."""
-        unwritable = self._asides.unwritable
+        unwritable = self._quarantine.unwritable
         try:
             # Statuses that the platform refused before are offered again when their time has come.
             await self._records.keep(scene, unwritable.offered)
         except NotKept:
-            self._asides.doubt()
+            self._quarantine.doubt()
             raise
         except NotKeptAlone as error:
             await self.leave_alone(error)
@@ -112,8 +112,8 @@ class Effects:
 
     async def leave_alone(self, error: NotKeptAlone) -> None:
         """Do nothing about these jobs as long as nothing can be recorded of them."""
-        self._asides.doubt()
-        news = self._asides.unwritable.refuse(error.jobs, self._clock())
+        self._quarantine.doubt()
+        news = self._quarantine.unwritable.refuse(error.jobs, self._clock())
         await events.tell_all(
             self._platform,
             (

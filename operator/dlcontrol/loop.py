@@ -17,19 +17,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from dlcontrol.acting import coordinating
-from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.applying import Actor
 from dlcontrol.acting.commands import Unbook
 from dlcontrol.acting.dialer import Dialer
 from dlcontrol.acting.recording import Records
 from dlcontrol.effecting import Effects
-from dlcontrol.gpus.faults import Health
-from dlcontrol.gpus.uuids import Identities
+from dlcontrol.gpus.faults import GpuFaults
+from dlcontrol.gpus.uuids import GpuUuids
 from dlcontrol.judging import judging
-from dlcontrol.judging.coming_up import Coming
+from dlcontrol.judging.starting_pods import StartingPods
 from dlcontrol.observing import Observer
-from dlcontrol.pacing import Alarm, Bites, Effort
+from dlcontrol.pacing import Alarm, BatchSize, Effort
 from dlcontrol.reporting import events
-from dlcontrol.reporting.audience import Gauge, Memory
+from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.reporting.reports import (
     Decision,
     Outcome,
@@ -45,7 +45,7 @@ from dlcontrol.situation.ports import (
     NotKeptAlone,
     Platform,
 )
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import News, Verdict
 from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, Snapshot
@@ -74,42 +74,46 @@ class Controller:
         platform: Platform,
         dialer: Dialer,
         *,
-        memory: Memory,
-        gauge: Gauge,
+        learning: LearningPort,
+        metrics: MetricsPort,
         options: Options,
         epoch: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._memory = memory
-        self._gauge = gauge
+        self._learning = learning
+        self._metrics = metrics
         self._options = options
         self._clock = clock
-        self._hands = Hands(platform, dialer, epoch=epoch, clock=clock)
-        self._asides = Asides()
-        self._coming = Coming()
-        records, bites = Records(platform), Bites(options.pace)
+        self._actor = Actor(platform, dialer, epoch=epoch, clock=clock)
+        self._quarantine = Quarantine()
+        self._starting = StartingPods()
+        records, batch_size = Records(platform), BatchSize(options.pace)
         self._observer = Observer(
             platform,
-            self._hands,
+            self._actor,
             records=records,
-            asides=self._asides,
+            quarantine=self._quarantine,
             options=options,
             epoch=epoch,
             clock=clock,
         )
         self._scheduler = Scheduler(
-            options, memory=memory, gauge=gauge, asides=self._asides, bites=bites
+            options,
+            learning=learning,
+            metrics=metrics,
+            quarantine=self._quarantine,
+            batch_size=batch_size,
         )
         self._effects = Effects(
             platform,
-            self._hands,
+            self._actor,
             records=records,
-            asides=self._asides,
-            bites=bites,
+            quarantine=self._quarantine,
+            batch_size=batch_size,
             pace=options.pace,
             clock=clock,
         )
-        self._outcomes = Outcomes(platform, memory, gauge=gauge, mechanism=options.mechanism)
+        self._outcomes = Outcomes(platform, learning, metrics=metrics, mechanism=options.mechanism)
         self._alarm = Alarm(options.pace, clock)
         self._effort = Effort()
         self._next_look = 0.0
@@ -128,19 +132,19 @@ class Controller:
         """
         self._alarm.ring(burst=burst, urgent=urgent)
 
-    def forgive(self, gpu: GpuRef) -> bool:
+    def reinstate(self, gpu: GpuRef) -> bool:
         """Reinstate a GPU; return whether it was known as broken."""
-        return self._observer.forgive(gpu)
+        return self._observer.reinstate(gpu)
 
     @property
-    def health(self) -> Health:
+    def gpu_faults(self) -> GpuFaults:
         """Which GPUs are broken; the platform hands it on to the next controller."""
-        return self._observer.health
+        return self._observer.gpu_faults
 
     @property
-    def identities(self) -> Identities:
+    def gpu_uuids(self) -> GpuUuids:
         """The UUIDs of GPUs; the platform hands them on to the next controller."""
-        return self._observer.identities
+        return self._observer.gpu_uuids
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
@@ -161,7 +165,7 @@ class Controller:
         try:
             await self._go_on()
         finally:
-            await self._hands.end()
+            await self._actor.end()
 
     async def _go_on(self) -> None:
         while True:
@@ -205,13 +209,13 @@ class Controller:
         began = time.perf_counter()
         # Before anything is read: news that comes while this cycle waits begins the next one.
         self._alarm.begin_cycle()
-        self._hands.check()
+        self._actor.check()
 
         # 1. Read the situation, and judge the news.
         before = await self._observer.observe()
         await self._outcomes.catch_up(before)
         before, broken = self._observer.know_gpus(before)
-        remember(self._memory.look, before)
+        remember(self._learning.update, before)
         verdicts = self._judge(before)
         scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
 
@@ -219,17 +223,17 @@ class Controller:
         decision, news, scene = self._decide(scene)
 
         # 3. Find the commands that are safe now; record them first.
-        commands = coordinating.next_commands(scene, self._asides)
-        scene = scene.with_statuses(self._hands.bookings(commands, scene))
+        commands = coordinating.next_commands(scene, self._quarantine)
+        scene = scene.with_statuses(self._actor.bookings(commands, scene))
         if self._observer.has_met_all:
-            statuses = self._asides.statuses(scene, was_decided=decision is not None)
-            news += events.news_of_asides(scene, statuses)
+            statuses = self._quarantine.statuses(scene, was_decided=decision is not None)
+            news += events.news_of_quarantine(scene, statuses)
             scene = scene.with_statuses(statuses)
         self._outcomes.note(
             Outcome(
                 at=scene.now,
                 entries=scene.entries,
-                seen=list(self.health.news(before, broken)),
+                seen=list(self.gpu_faults.news(before, broken)),
                 happened=[
                     (job, each) for job, verdict in verdicts.items() for each in verdict.news
                 ],
@@ -258,7 +262,7 @@ class Controller:
         if any(isinstance(command, Unbook) for command in commands):
             # A command that waited for the end of this pod can be given now.
             self._alarm.ring()
-        self._gauge.cycle(time.perf_counter() - began, decided=decision is not None)
+        self._metrics.cycle(time.perf_counter() - began, decided=decision is not None)
         self._show(scene)
 
     def _decide(self, scene: Scene) -> tuple[Decision | None, list[tuple[JobId, News]], Scene]:
@@ -279,10 +283,10 @@ class Controller:
         return judging.judge(
             scene,
             self._options.rules,
-            self._asides,
-            forecasts=self._memory.forecasts(),
-            resumptions=self._memory.resumptions(),
-            coming=self._coming,
+            self._quarantine,
+            forecasts=self._learning.forecasts(),
+            resumptions=self._learning.resumptions(),
+            starting=self._starting,
         )
 
     def snapshot(self, scene: Scene) -> Snapshot:
@@ -298,7 +302,7 @@ class Controller:
     def _show(self, scene: Scene) -> None:
         if scene.now >= self._next_show:
             self._next_show = scene.now + self._options.pace.look_seconds
-            self._gauge.show(scene)
+            self._metrics.show(scene)
 
     def _plan_next_look(self, scene: Scene) -> float:
         pace = self._options.pace

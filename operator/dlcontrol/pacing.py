@@ -62,7 +62,7 @@ LAUNCH_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class BatchResult:
     """Which part of a decision one cycle has carried out."""
 
     steps: int
@@ -76,7 +76,7 @@ class Taken:
     """How many pods the next cycle has to create, because this batch was cut short."""
 
 
-class Bites:
+class BatchSize:
     """Chooses how many steps of a decision one cycle carries out: a batch."""
 
     def __init__(self, pace: Pace) -> None:
@@ -88,7 +88,7 @@ class Bites:
         short."""
         self._per_second: float | None = None
         """The rate of the last batch, in steps per second."""
-        self._latest: Taken | None = None
+        self._latest: BatchResult | None = None
         """The last batch, some pods of which may still be in creation."""
         self._owes = False
         """Whether the batch before has left pods to create."""
@@ -97,40 +97,40 @@ class Bites:
         """Return the time budget of a batch after a cycle of this effort, when a job waits."""
         return self._in_bounds(self._pace.rest_share * effort)
 
-    def note(self, taken: Taken) -> None:
+    def note(self, result: BatchResult) -> None:
         """Take the rate of a batch into account."""
-        if taken.left or self._owes:
+        if result.left or self._owes:
             # The rate of pods that an earlier batch has left says nothing about new steps.
             self._latest = None
         else:
-            self._learn_speed(taken)
-            self._latest = taken
-        self._owes = bool(taken.left)
-        self._size_next(taken)
+            self._learn_speed(result)
+            self._latest = result
+        self._owes = bool(result.left)
+        self._size_next(result)
 
     def note_rest(self, seconds: float) -> None:
         """Add the time that the pods of the last batch took after the next cycle had begun."""
-        taken, self._latest = self._latest, None
-        if taken is not None:
-            taken = replace(taken, seconds=taken.seconds + seconds)
-            self._learn_speed(taken)
-            self._size_next(taken)
+        result, self._latest = self._latest, None
+        if result is not None:
+            result = replace(result, seconds=result.seconds + seconds)
+            self._learn_speed(result)
+            self._size_next(result)
 
-    def _learn_speed(self, taken: Taken) -> None:
-        if taken.steps and taken.seconds > 0.0:
-            self._per_second = taken.steps / taken.seconds
+    def _learn_speed(self, result: BatchResult) -> None:
+        if result.steps and result.seconds > 0.0:
+            self._per_second = result.steps / result.seconds
 
-    def _size_next(self, taken: Taken) -> None:
+    def _size_next(self, result: BatchResult) -> None:
         if not self._pace.most_steps:
             return
-        self.is_long = not taken.is_hurried
+        self.is_long = not result.is_hurried
         if self._per_second is None:
             return
-        time_for_it = self.hurried_seconds(taken.effort)
+        time_for_it = self.hurried_seconds(result.effort)
         if self.is_long:
-            time_for_it = self._in_bounds(UNHURRIED * self._pace.rest_share * taken.effort)
+            time_for_it = self._in_bounds(UNHURRIED * self._pace.rest_share * result.effort)
         # The next batch begins with the pods that this one has left.
-        steps = int(self._per_second * time_for_it - LAUNCH_SHARE * taken.left)
+        steps = int(self._per_second * time_for_it - LAUNCH_SHARE * result.left)
         self.most = min(self._pace.most_steps, max(LEAST_STEPS, steps))
 
     def _in_bounds(self, seconds: float) -> float:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from dlcontrol.deciding import snapshots
 from dlcontrol.judging.checkpoints import counts
 from dlcontrol.judging.progress import is_changing
-from dlcontrol.pacing import Bites, Pace
+from dlcontrol.pacing import BatchSize, Pace
 from dlcontrol.reporting import events
-from dlcontrol.reporting.audience import Gauge, Memory
+from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.reporting.reports import Decision
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
@@ -82,13 +82,19 @@ class Scheduler:
     """Decides, for as long as a controller leads."""
 
     def __init__(
-        self, options: Options, *, memory: Memory, gauge: Gauge, asides: Asides, bites: Bites
+        self,
+        options: Options,
+        *,
+        learning: LearningPort,
+        metrics: MetricsPort,
+        quarantine: Quarantine,
+        batch_size: BatchSize,
     ) -> None:
         self._options = options
-        self._memory = memory
-        self._gauge = gauge
-        self._asides = asides
-        self._bites = bites
+        self._learning = learning
+        self._metrics = metrics
+        self._quarantine = quarantine
+        self._batch_size = batch_size
         self._last = _Decided()
 
     @property
@@ -126,7 +132,7 @@ class Scheduler:
 
     def _basis(self, scene: Scene) -> object:
         """Everything that a decision depends on, but for progress, and for how exactly speeds are known."""
-        profiles = self._memory.profiles()
+        profiles = self._learning.profiles()
         jobs = tuple(
             (
                 job,
@@ -145,22 +151,22 @@ class Scheduler:
 
     def decide(self, scene: Scene) -> Decision:
         """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
-        self._asides.readmit(scene)
+        self._quarantine.readmit(scene)
         self._last.at = scene.now
         name = self._options.policy.name
         if self._last.is_first:
-            self._last.policy_state = self._memory.policy_state(name)
+            self._last.policy_state = self._learning.policy_state(name)
             self._last.is_first = False
         for _ in range(len(scene.entries) + 1):
             snapshot = self.snapshot(scene)
             try:
-                plan = cycle.schedule(snapshot, self._options.policy, enough=self._bites.most)
+                plan = cycle.schedule(snapshot, self._options.policy, enough=self._batch_size.most)
             except BrokenLaw as error:
                 log.exception("a plan was refused, and its job is set aside")
-                self._gauge.broken_law(error)
-                if error.job not in scene.entries or error.job in self._asides.jobs:
+                self._metrics.broken_law(error)
+                if error.job not in scene.entries or error.job in self._quarantine.jobs:
                     return self._fail_to_decide(snapshot, scene, error=error)
-                self._asides.break_law(scene.entries[error.job], error)
+                self._quarantine.break_law(scene.entries[error.job], error)
             except Exception as error:
                 log.exception("the policy %s failed", self._options.policy.name)
                 return self._fail_to_decide(snapshot, scene, error=error)
@@ -168,7 +174,7 @@ class Scheduler:
                 self._last.wake_at = plan.wake_at
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
-                self._memory.keep_policy_state(name, plan.policy_state)
+                self._learning.keep_policy_state(name, plan.policy_state)
                 plan = self._bite_off(plan)
                 statuses = snapshots.statuses_of(
                     plan, snapshot, scene=scene, policy=self._options.policy
@@ -178,7 +184,7 @@ class Scheduler:
 
     def _bite_off(self, plan: Plan) -> Plan:
         """Take one batch of a plan; the rest is decided again right after it."""
-        most = self._bites.most
+        most = self._batch_size.most
         bite = plan.first(most, urgent=events.HOPELESS_CODES) if most else plan
         is_whole = bite is plan and not plan.is_partial
         self._last.is_unfinished = not is_whole or any(map(_displaces, bite.steps))
@@ -205,10 +211,10 @@ class Scheduler:
         """Return the scheduler's input for a decision about this scene."""
         return snapshots.take_snapshot(
             scene,
-            profiles=self._memory.profiles(),
+            profiles=self._learning.profiles(),
             costs=self._options.costs,
-            asides=self._asides,
-            forecasts=self._memory.forecasts(),
+            quarantine=self._quarantine,
+            forecasts=self._learning.forecasts(),
             seed=self._options.seed,
             limits=self._options.limits,
             policy_state=self._last.policy_state,

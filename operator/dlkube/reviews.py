@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from dlcore.primitives.allowance import Allowance
+from dlcore.primitives.rate_limit import RateLimit
 from dlkube.client import ApiServer
 from dlkube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS
 
@@ -96,7 +96,7 @@ class Reviews:
         self._users: _Memory[bytes, User] = _Memory(remembered_s)
         # Apart, so that tokens that were made up do not drive out those of users.
         self._refused: _Memory[bytes, None] = _Memory(remembered_s)
-        self._new = Allowance(NEW_PER_S, MOST_NEW)
+        self._new = RateLimit(NEW_PER_S, MOST_NEW)
         self._rights: _Memory[tuple[User, Act], bool] = _Memory(remembered_s)
         self._asking = asyncio.Semaphore(MOST_AT_ONCE)
 

@@ -16,8 +16,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from dlcontrol.learning.memory import Remembrance
-from dlcontrol.learning.speeds import Lessons
+from dlcontrol.learning.learned_state import LearnedState
+from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
 from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.reporting.metrics import Metrics
@@ -81,9 +81,9 @@ class Running:
         self.machine = Machine(
             self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
         )
-        self.memory = Remembrance(
+        self.memory = LearnedState(
             self._open_notebook(),
-            Lessons(sample_seconds=setup.sample_seconds),
+            SpeedSamples(sample_seconds=setup.sample_seconds),
             epoch=self.registry.epoch,
         )
         self.metrics.watch_store(self.memory.notebook.state)
@@ -91,8 +91,8 @@ class Running:
         self.controller = Controller(
             self.machine,
             self.sidecars,
-            memory=self.memory,
-            gauge=self.metrics,
+            learning=self.memory,
+            metrics=self.metrics,
             options=setup.options,
             epoch=self.registry.epoch,
             clock=self.clock,
@@ -285,7 +285,7 @@ class Running:
             snapshot=self.controller.snapshot,
             worths=lambda: self.controller.worths,
             wake=lambda: self.controller.wake(burst=True, urgent=True),
-            reinstate=self.controller.forgive,
+            reinstate=self.controller.reinstate,
             history=lambda job, limit: self.memory.notebook.history(job, limit=limit),
             record=self._read_record,
             settings=lambda: self.setup.settings,

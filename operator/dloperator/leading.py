@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass, replace
 
 from dlcontrol.judging.conditions import NOT_STARTED
-from dlcontrol.learning.memory import Remembrance
-from dlcontrol.learning.speeds import Lessons
+from dlcontrol.learning.learned_state import LearnedState
+from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.scheduling import Options
@@ -122,8 +122,8 @@ class Leading:
             changed=self._changed,
             warn=self._events.warn,
         )
-        lessons = Lessons(sample_seconds=work.sample_seconds)
-        self._memory = Remembrance(notebook, lessons, epoch=epoch)
+        lessons = SpeedSamples(sample_seconds=work.sample_seconds)
+        self._memory = LearnedState(notebook, lessons, epoch=epoch)
         candidate.metrics.watch_store(notebook.state)
         dialing = replace(work.dialing, certificates=folder)
         self._sidecars = SideCars(self._surroundings(candidate), dialing)
@@ -140,8 +140,8 @@ class Leading:
         self._controller = Controller(
             self._cluster,
             self._sidecars,
-            memory=self._memory,
-            gauge=candidate.metrics,
+            learning=self._memory,
+            metrics=candidate.metrics,
             options=work.options,
             epoch=epoch,
             clock=self._clock,

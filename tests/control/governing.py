@@ -60,7 +60,7 @@ class PlayedMemory:
     def resumptions(self) -> Mapping[JobId, Resumption]:
         return {}
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         pass
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
@@ -79,7 +79,7 @@ class PlayedMemory:
         pass
 
 
-class PlayedGauge:
+class PlayedMetrics:
     """Counts."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Government:
         """How often news interrupts the wait for the next decision while one is carried out."""
         self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
         self.memory = PlayedMemory()
-        self.gauge = PlayedGauge()
+        self.metrics = PlayedMetrics()
         self.reigns: list[Reign] = []
         self._loop = asyncio.new_event_loop()
 
@@ -174,8 +174,8 @@ class Government:
         controller = Controller(
             platform,
             dialer,
-            memory=self.memory,
-            gauge=self.gauge,
+            learning=self.memory,
+            metrics=self.metrics,
             options=self.options,
             epoch=world.epoch,
             clock=lambda: world.now,
@@ -218,13 +218,13 @@ class Government:
     def when_over(self, reign: Reign, seconds: float, act: Callable[[], None]) -> None:
         """Do this some seconds after a controller has ended, or was held back."""
 
-        def look() -> None:
+        def update() -> None:
             if reign.is_over or reign.leash.held is not None:
                 self.world.after(seconds, act)
             else:
-                self.world.after(0.01, look)
+                self.world.after(0.01, update)
 
-        look()
+        update()
 
     # --- cycles
 
@@ -246,7 +246,7 @@ class Government:
         if self.impatience and self.world.chance.random() < self.impatience:
             # Once it has begun to look: then it leaves the rest of what it does for the next time, here even
             # where it has just done so.
-            reign.controller._effects._bites.is_long = True
+            reign.controller._effects._batch_size.is_long = True
             self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 

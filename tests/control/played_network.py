@@ -1,7 +1,7 @@
 """
 The network between a controller and played SideCars, and the controller's client on it.
 
-The client knows SideCars through the real :class:`dlcontrol.sidecars.contacts.Acquaintance`. Requests and
+The client knows SideCars through the real :class:`dlcontrol.sidecars.contacts.ContactLog`. Requests and
 answers take their time, overtake each other, arrive twice or never, and what was sent by a
 controller that is dead by now arrives all the same.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dlcontrol.sidecars.contacts import Acquaintance, Heard, Ticket
+from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
 from dlcontrol.situation.ports import Address, PodKey
 from dlcontrol.situation.scene import NO_CONTACT, Contact
 from dlwire.messages import Refusal, Refused, State, Target
@@ -26,7 +26,7 @@ class _Line:
 
     key: PodKey
     address: Address
-    known: Acquaintance
+    known: ContactLog
     is_open: bool = True
     polls: int = 0
     parked: Ticket | None = None
@@ -66,7 +66,7 @@ class PlayedDialer:
 
     def follow(self, key: PodKey, address: Address) -> None:
         self.forget(key)
-        line = _Line(key, address, Acquaintance(self._world.now))
+        line = _Line(key, address, ContactLog(self._world.now))
         self._lines[key] = line
         self._poll(line)
 
@@ -203,9 +203,9 @@ class PlayedDialer:
             return
         before = line.known.contact
         heard = line.known.hear(state, asked=asked, now=self._world.now)
-        if heard is Heard.UNCLEAR:
+        if heard is Answer.UNCLEAR:
             self._poll(line)
-        elif heard is Heard.MATERIAL or not before.reachable:
+        elif heard is Answer.MATERIAL or not before.reachable:
             self._wake()
 
     def _lose(self, line: _Line, why: str) -> None:

@@ -19,8 +19,8 @@ from dlcontrol.situation.scene import (
     NO_CONTACT,
     Begun,
     Contact,
+    JobPod,
     Scene,
-    Seat,
 )
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
@@ -167,7 +167,7 @@ class Sat:
     shaped: int = 0
     pod: Mapping[str, Any] = field(default_factory=dict)
 
-    def seat(self, job: JobId, node: NodeName) -> Seat:
+    def job_pod(self, job: JobId, node: NodeName) -> JobPod:
         key = PodKey(job, node)
         contact = NO_CONTACT
         if self.state is not None or self.since:
@@ -181,7 +181,7 @@ class Sat:
             )
         pod = Pod(key, self.phase, **self.pod)
         booking = Booking(node, self.serial, self.shaped)
-        return Seat(key, booking, pod, contact, asked=self.asked, fresh=self.fresh)
+        return JobPod(key, booking, pod, contact, asked=self.asked, fresh=self.fresh)
 
 
 PENDING = Sat(phase=PodPhase.PENDING, fresh=True)
@@ -193,14 +193,14 @@ class Cast:
     """A job in a scene to be."""
 
     entry: Entry
-    seats: Mapping[NodeName, Seat]
+    job_pods: Mapping[NodeName, JobPod]
 
 
 def cast(
     name: str,
     holds: Mapping[str, Iterable[int]] | None = None,
     *,
-    seats: Mapping[str, Sat | State] | None = None,
+    job_pods: Mapping[str, Sat | State] | None = None,
     order: int = 0,
     cancelled: bool = False,
     problem: str = "",
@@ -209,8 +209,8 @@ def cast(
     """Put a job on the stage; what is not a field of its status is one of the job's."""
     job_id = JobId(name)
     there = {
-        NodeName(node): (sat if isinstance(sat, Sat) else Sat(sat)).seat(job_id, NodeName(node))
-        for node, sat in (seats or {}).items()
+        NodeName(node): (sat if isinstance(sat, Sat) else Sat(sat)).job_pod(job_id, NodeName(node))
+        for node, sat in (job_pods or {}).items()
     }
     ours = {key: rest.pop(key) for key in list(rest) if key in Status.__dataclass_fields__}
     placement = None
@@ -218,7 +218,7 @@ def cast(
         placement = Placement.of({NodeName(n): ids for n, ids in holds.items()})
     ours.setdefault("generation", 1)
     ours.setdefault("phase", Phase.RUNNING if placement is not None else Phase.QUEUED)
-    pods = tuple(seat.booking for seat in there.values())
+    pods = tuple(job_pod.booking for job_pod in there.values())
     status = Status(placement=placement, pods=pods, booked=len(pods), **ours)
     job = make_job(name, **rest)
     return Cast(Entry(job, order, status, cancelled=cancelled, problem=problem), there)
@@ -240,7 +240,7 @@ def make_scene(
         now=now,
         epoch=EPOCH,
         entries=entries,
-        seats={each.entry.job.id: each.seats for each in casts if each.seats},
+        job_pods={each.entry.job.id: each.job_pods for each in casts if each.job_pods},
         nodes={NodeName(name): Node.of(name, size) for name, size in sizes.items()},
         mechanism=mechanism,
         begun={JobId(name): each for name, each in (begun or {}).items()},

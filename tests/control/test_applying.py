@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.applying import Actor
 from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
-from dlcontrol.acting.task_pool import Turns
+from dlcontrol.acting.task_pool import Slots
 from dlcontrol.situation.ports import Address, Fenced, PodKey
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.scene import NO_CONTACT
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName, Training
@@ -92,27 +92,31 @@ def place():
 
 
 @pytest.fixture
-def hands(place):
-    return Hands(place, place, epoch=EPOCH, clock=lambda: place.now)
+def actor(place):
+    return Actor(place, place, epoch=EPOCH, clock=lambda: place.now)
 
 
-def turns():
-    return Turns(8, lambda: False)
+def slots():
+    return Slots(8, lambda: False)
 
 
-def do(hands, place, scene, *commands):
+def do(actor, place, scene, *commands):
     """Carry them out; returns what was said and asked for."""
     place.calls.clear()
     place.now = scene.now
-    scene = scene.with_statuses(hands.bookings(commands, scene))
-    asyncio.run(hands.carry_out(commands, scene, asides=Asides(), turns=turns()))
+    scene = scene.with_statuses(actor.bookings(commands, scene))
+    asyncio.run(actor.carry_out(commands, scene, quarantine=Quarantine(), slots=slots()))
     return place.calls
 
 
 def both(one, other, **rest):
     return make_scene(
         cast(
-            "a", {"n0": (0, 1), "n1": (2, 3)}, generation=2, seats={"n0": one, "n1": other}, **rest
+            "a",
+            {"n0": (0, 1), "n1": (2, 3)},
+            generation=2,
+            job_pods={"n0": one, "n1": other},
+            **rest,
         )
     )
 
@@ -120,32 +124,32 @@ def both(one, other, **rest):
 # --- what is said ---------------------------------------------------------------------------
 
 
-def test_a_stamp_says_what_was_said_already(hands, place):
+def test_a_stamp_says_what_was_said_already(actor, place):
     theirs = run(3, 0, epoch=1)
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(theirs)}))
-    assert do(hands, place, scene, Stamp(A0)) == [(A0, replace(theirs, epoch=EPOCH))]
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(theirs)}))
+    assert do(actor, place, scene, Stamp(A0)) == [(A0, replace(theirs, epoch=EPOCH))]
 
 
-def test_a_stop_is_the_end_of_the_generation_before(hands, place):
+def test_a_stop_is_the_end_of_the_generation_before(actor, place):
     scene = both(running(run(3, 0, peers=2)), ready(), message="it makes room")
-    assert do(hands, place, scene, Halt(A0, checkpoint=True, leave=False)) == [
+    assert do(actor, place, scene, Halt(A0, checkpoint=True, leave=False)) == [
         (A0, Stop(EPOCH, 4, "x", checkpoint=True, leave=False, coming=1, reason="it makes room"))
     ]
 
 
-def test_who_leaves_is_told_something_newer_than_anything_before(hands, place):
+def test_who_leaves_is_told_something_newer_than_anything_before(actor, place):
     scene = both(released(run(3, 0, peers=2), stop(4)), ready())
-    [(_, said)] = do(hands, place, scene, Halt(A0, checkpoint=False, leave=True))
+    [(_, said)] = do(actor, place, scene, Halt(A0, checkpoint=False, leave=True))
     assert (said.generation, said.leave, said.checkpoint) == (5, True, False)
     scene = both(Sat(ready(), declared=stop(8)), ready())
-    [(_, said)] = do(hands, place, scene, Halt(A0, checkpoint=True, leave=True))
+    [(_, said)] = do(actor, place, scene, Halt(A0, checkpoint=True, leave=True))
     assert said.generation == 9
 
 
-def test_a_run_tells_each_container_its_part_of_the_whole(hands, place):
+def test_a_run_tells_each_container_its_part_of_the_whole(actor, place):
     training = Training(batch_size=32)
     scene = both(ready(), ready(), batch_size=64, training=training, processes="perGpu")
-    calls = do(hands, place, scene, Begin(A, (N0, N1)))
+    calls = do(actor, place, scene, Begin(A, (N0, N1)))
     peers = (Peer("host-n0", 2), Peer("host-n1", 2))
     whole: dict[str, Any] = {
         "peers": peers,
@@ -161,111 +165,111 @@ def test_a_run_tells_each_container_its_part_of_the_whole(hands, place):
     ]
 
 
-def test_one_process_a_node_is_one_rank_a_node(hands, place):
+def test_one_process_a_node_is_one_rank_a_node(actor, place):
     scene = both(ready(), ready(), processes="perNode")
-    calls = do(hands, place, scene, Begin(A, (N0, N1)))
+    calls = do(actor, place, scene, Begin(A, (N0, N1)))
     assert [(said.rank_offset, said.world_size) for _, said in calls] == [(0, 2), (1, 2)]
 
 
-def test_who_is_told_later_is_told_of_the_same_whole(hands, place):
+def test_who_is_told_later_is_told_of_the_same_whole(actor, place):
     scene = both(ready(), ready())
-    [(_, first)] = do(hands, place, scene, Begin(A, (N0,)))
-    [(_, second)] = do(hands, place, scene, Begin(A, (N1,)))
+    [(_, first)] = do(actor, place, scene, Begin(A, (N0,)))
+    [(_, second)] = do(actor, place, scene, Begin(A, (N1,)))
     assert second.rendezvous_port == first.rendezvous_port
     newer = scene.with_statuses(
         {A: scene.entries[A].status.decided(scene.entries[A].status.placement, now=NOW)}
     )
-    [(_, third)] = do(hands, place, newer, Begin(A, (N0,)))
+    [(_, third)] = do(actor, place, newer, Begin(A, (N0,)))
     assert third.rendezvous_port != first.rendezvous_port
 
 
-def test_gpus_are_named_as_the_job_wants(hands, place):
-    scene = make_scene(cast("a", {"n0": (1,)}, seats={"n0": ready()}, ids="uuid"))
+def test_gpus_are_named_as_the_job_wants(actor, place):
+    scene = make_scene(cast("a", {"n0": (1,)}, job_pods={"n0": ready()}, ids="uuid"))
     node = scene.nodes[N0]
     gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in node.gpus)
     scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
-    [(_, said)] = do(hands, place, scene, Begin(A, (N0,)))
+    [(_, said)] = do(actor, place, scene, Begin(A, (N0,)))
     assert said.gpus == ("GPU-1",)
-    hands.keep_up({}, {}, now=NOW)
+    actor.keep_up({}, {}, now=NOW)
     unnamed = replace(scene, nodes={N0: node})
-    [(_, said)] = do(hands, place, unnamed, Begin(A, (N0,)))
+    [(_, said)] = do(actor, place, unnamed, Begin(A, (N0,)))
     assert said.gpus == ("1",)
 
 
-def test_what_cannot_be_said_to_one_job_is_said_to_the_others(hands, place):
+def test_what_cannot_be_said_to_one_job_is_said_to_the_others(actor, place):
     scene = make_scene(
-        cast("a", {"n9": (0,)}, seats={"n9": ready()}),
-        cast("b", {"n0": (0,)}, seats={"n0": ready()}),
+        cast("a", {"n9": (0,)}, job_pods={"n9": ready()}),
+        cast("b", {"n0": (0,)}, job_pods={"n0": ready()}),
     )
-    asides = Asides()
+    quarantine = Quarantine()
     commands = [Begin(A, (NodeName("n9"),)), Begin(JobId("b"), (N0,))]
-    asyncio.run(hands.carry_out(commands, scene, asides=asides, turns=turns()))
+    asyncio.run(actor.carry_out(commands, scene, quarantine=quarantine, slots=slots()))
     assert [key for key, _ in place.calls] == [PodKey(JobId("b"), N0)]
-    assert asides.jobs == {A}
+    assert quarantine.jobs == {A}
 
 
 # --- pods -----------------------------------------------------------------------------------
 
 
-def test_pods_are_booked_before_they_are_asked_for(hands, place):
+def test_pods_are_booked_before_they_are_asked_for(actor, place):
     scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
     commands = [Book(A, (N0, N1))]
-    status = hands.bookings(commands, scene)[A]
+    status = actor.bookings(commands, scene)[A]
     assert status.pods == (Booking(N0, 1), Booking(N1, 2))
-    calls = do(hands, place, scene, *commands)
+    calls = do(actor, place, scene, *commands)
     assert calls == [("launch", A, pod) for pod in status.pods]
-    assert all(hands.is_fresh(A, pod) and hands.has_asked(A, pod) for pod in status.pods)
+    assert all(actor.is_fresh(A, pod) and actor.has_asked(A, pod) for pod in status.pods)
 
 
-def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(hands, place):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": Sat(asked=False)}))
+def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(actor, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": Sat(asked=False)}))
     booking = scene.entries[A].status.pods[0]
-    assert do(hands, place, scene, Launch(A0)) == [("launch", A, booking)]
-    assert hands.has_asked(A, booking)
-    assert not hands.is_fresh(A, booking)
+    assert do(actor, place, scene, Launch(A0)) == [("launch", A, booking)]
+    assert actor.has_asked(A, booking)
+    assert not actor.is_fresh(A, booking)
 
 
-def test_a_pod_that_was_told_to_run_is_fresh_no_longer(hands, place):
+def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
-    do(hands, place, scene, Book(A, (N0,)))
+    do(actor, place, scene, Book(A, (N0,)))
     booking = Booking(N0, 1)
-    up = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
-    do(hands, place, up, Begin(A, (N0,)))
-    assert not hands.is_fresh(A, booking)
+    up = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
+    do(actor, place, up, Begin(A, (N0,)))
+    assert not actor.is_fresh(A, booking)
 
 
 @pytest.mark.parametrize(
     "command", [Halt(A0, checkpoint=True, leave=True), Remove(A0, "it is no longer needed")]
 )
-def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(hands, place, command):
-    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
-    do(hands, place, make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()})), command)
-    assert not hands.is_fresh(A, Booking(N0, 1))
+def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(actor, place, command):
+    do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    do(actor, place, make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()})), command)
+    assert not actor.is_fresh(A, Booking(N0, 1))
 
 
-def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(hands, place):
+def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(actor, place):
     place.refuses = OSError("the quota is used up")
-    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     booking = Booking(N0, 1)
-    assert not hands.has_asked(A, booking)
-    assert hands.refusal(A, booking) == "the quota is used up"
+    assert not actor.has_asked(A, booking)
+    assert actor.refusal(A, booking) == "the quota is used up"
     place.refuses = None
-    later = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
-    assert do(hands, place, later, Launch(A0)) == []
-    do(hands, place, replace(later, now=NOW + FIRST_WAIT_S), Launch(A0))
-    assert (hands.has_asked(A, booking), hands.refusal(A, booking)) == (True, "")
+    later = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
+    assert do(actor, place, later, Launch(A0)) == []
+    do(actor, place, replace(later, now=NOW + FIRST_WAIT_S), Launch(A0))
+    assert (actor.has_asked(A, booking), actor.refusal(A, booking)) == (True, "")
 
 
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
-def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(hands, place, command):
+def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(actor, place, command):
     """An API server that does not answer costs a request more than the first pauses are long."""
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
     place.refuses = OSError("no answer")
 
     async def refuse_late():
         place.holds = asyncio.Event()
         acting = asyncio.create_task(
-            hands.carry_out([command], scene, asides=Asides(), turns=turns())
+            actor.carry_out([command], scene, quarantine=Quarantine(), slots=slots())
         )
         while not place.calls:
             await asyncio.sleep(0)
@@ -275,79 +279,79 @@ def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(hands, 
         place.holds = None
 
     asyncio.run(refuse_late())
-    assert do(hands, place, replace(scene, now=NOW + 30), command) == []
-    assert len(do(hands, place, replace(scene, now=NOW + 30 + FIRST_WAIT_S), command)) == 1
+    assert do(actor, place, replace(scene, now=NOW + 30), command) == []
+    assert len(do(actor, place, replace(scene, now=NOW + 30 + FIRST_WAIT_S), command)) == 1
 
 
 @living
-async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(hands, place):
+async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     commands = [Book(A, (N0,))]
-    scene = scene.with_statuses(hands.bookings(commands, scene))
+    scene = scene.with_statuses(actor.bookings(commands, scene))
     place.refuses = Fenced("another one leads")
-    hands.check()
-    await hands.carry_out(commands, scene, asides=Asides(), turns=turns(), trailing=1)
+    actor.check()
+    await actor.carry_out(commands, scene, quarantine=Quarantine(), slots=slots(), trailing=1)
     with pytest.raises(Fenced, match="another one leads"):
-        await hands.finish()
+        await actor.finish()
     with pytest.raises(Fenced, match="another one leads"):
-        hands.check()
+        actor.check()
 
 
-def test_that_a_pod_is_told_to_run_is_recorded_before(hands):
+def test_that_a_pod_is_told_to_run_is_recorded_before(actor):
     """Without this record, every later leader knows that nothing can have begun in the pod."""
     scene = both(ready(), ready())
-    assert hands.bookings([Halt(A0, checkpoint=True, leave=True)], scene) == {}
-    status = hands.bookings([Begin(A, (N1,))], scene)[A]
+    assert actor.bookings([Halt(A0, checkpoint=True, leave=True)], scene) == {}
+    status = actor.bookings([Begin(A, (N1,))], scene)[A]
     assert {pod.node for pod in status.pods if pod.serial in status.used} == {N0, N1}
     other = both(Sat(ready()), Sat(ready(), serial=2))
-    assert hands.bookings([Begin(A, (N1,))], other)[A].used == {2}
-    assert hands.bookings([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
+    assert actor.bookings([Begin(A, (N1,))], other)[A].used == {2}
+    assert actor.bookings([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
         both(ready(), ready(), used=frozenset({1})).entries[A].status
     )
 
 
-def test_a_job_that_the_platform_does_not_let_go_stops_no_other(hands, place, caplog):
+def test_a_job_that_the_platform_does_not_let_go_stops_no_other(actor, place, caplog):
     place.refuses = OSError("the rules of the house forbid it")
     scene = make_scene(cast("a"), cast("b"))
     for seconds in (0, FIRST_WAIT_S):
         later = replace(scene, now=NOW + seconds)
-        assert len(do(hands, place, later, Forget(A), Forget(JobId("b")))) == 2
+        assert len(do(actor, place, later, Forget(A), Forget(JobId("b")))) == 2
     assert len(caplog.records) == 2, "each is logged once"
     place.refuses = Fenced("another leads")
     with pytest.raises(Fenced):
-        do(hands, place, replace(scene, now=NOW + 60), Forget(A))
+        do(actor, place, replace(scene, now=NOW + 60), Forget(A))
 
 
-def test_a_pod_is_removed_once_and_again_after_a_while(hands, place):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
+def test_a_pod_is_removed_once_and_again_after_a_while(actor, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
     remove = Remove(A0, "it is silent", is_needed=True)
-    assert do(hands, place, scene, remove) == [("remove", A0, "it is silent")]
-    assert do(hands, place, replace(scene, now=NOW + 59), remove) == []
-    assert do(hands, place, replace(scene, now=NOW + 61), remove) != []
+    assert do(actor, place, scene, remove) == [("remove", A0, "it is silent")]
+    assert do(actor, place, replace(scene, now=NOW + 59), remove) == []
+    assert do(actor, place, replace(scene, now=NOW + 61), remove) != []
 
 
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
-def test_what_could_not_be_done_is_tried_ever_more_rarely(hands, place, command):
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING}))
+def test_what_could_not_be_done_is_tried_ever_more_rarely(actor, place, command):
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
     place.refuses = OSError("away")
     tried = [
         second
         for second in range(100)
-        if do(hands, place, replace(scene, now=NOW + second), command)
+        if do(actor, place, replace(scene, now=NOW + second), command)
     ]
     assert tried == [0, 1, 3, 7, 15, 31, 63]
     place.refuses = None
-    assert do(hands, place, replace(scene, now=NOW + 200), command)
+    assert do(actor, place, replace(scene, now=NOW + 200), command)
 
 
 # --- what is remembered ---------------------------------------------------------------------
 
 
-def test_those_are_spoken_to_who_are_there(hands, place):
+def test_those_are_spoken_to_who_are_there(actor, place):
     here, there = Address(socket="/a"), Address(socket="/b")
-    hands.keep_up({}, {A0: here}, now=NOW)
-    hands.keep_up({}, {A0: here, A1: here}, now=NOW)
-    hands.keep_up({}, {A1: there}, now=NOW)
+    actor.keep_up({}, {A0: here}, now=NOW)
+    actor.keep_up({}, {A0: here, A1: here}, now=NOW)
+    actor.keep_up({}, {A1: there}, now=NOW)
     assert place.calls == [
         ("follow", A0, here),
         ("follow", A1, here),
@@ -356,31 +360,31 @@ def test_those_are_spoken_to_who_are_there(hands, place):
     ]
 
 
-def test_since_when_a_pod_has_no_address_is_known(hands, place):
-    entries = make_scene(cast("a", {"n0": (0,)}, seats={"n0": PENDING})).entries
-    hands.keep_up(entries, {}, now=NOW)
-    first = hands.contact(A0)
-    hands.keep_up(entries, {}, now=NOW + 5)
-    assert hands.contact(A0) is first
-    assert (hands.contact(A0).reachable, hands.contact(A0).since) == (False, NOW)
-    hands.keep_up(entries, {A0: Address(socket="/a")}, now=NOW + 6)
-    assert hands.contact(A0).since == 0.0
-    hands.keep_up(entries, {}, now=NOW + 7)
-    assert hands.contact(A0).since == NOW + 7
+def test_since_when_a_pod_has_no_address_is_known(actor, place):
+    entries = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING})).entries
+    actor.keep_up(entries, {}, now=NOW)
+    first = actor.contact(A0)
+    actor.keep_up(entries, {}, now=NOW + 5)
+    assert actor.contact(A0) is first
+    assert (actor.contact(A0).reachable, actor.contact(A0).since) == (False, NOW)
+    actor.keep_up(entries, {A0: Address(socket="/a")}, now=NOW + 6)
+    assert actor.contact(A0).since == 0.0
+    actor.keep_up(entries, {}, now=NOW + 7)
+    assert actor.contact(A0).since == NOW + 7
 
 
-def test_nothing_is_remembered_of_what_is_gone(hands, place):
+def test_nothing_is_remembered_of_what_is_gone(actor, place):
     place.refuses = OSError("away")
-    do(hands, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
+    do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     place.refuses = None
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": ready()}))
-    do(hands, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
-    hands.keep_up({}, {}, now=NOW)
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
+    do(actor, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
+    actor.keep_up({}, {}, now=NOW)
     memories = (
-        hands._requests._asked,
-        hands._commander.untold,
-        hands._requests._removed,
-        hands._commander.begun,
-        hands._requests._unlaunched,
+        actor._requests._asked,
+        actor._commander.untold,
+        actor._requests._removed,
+        actor._commander.begun,
+        actor._requests._unlaunched,
     )
     assert not any(memories)

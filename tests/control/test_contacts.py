@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dlcontrol.sidecars.contacts import Acquaintance, Heard, Ticket
+from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
 from dlsidecar.behaviour.events import (
     CheckpointDone,
     Gone,
@@ -68,14 +68,14 @@ def refusal(error: Refused, *, epoch: int = 1, generation: int = 0) -> Refusal:
     return Refusal(error, "because", FIRST, epoch=epoch, generation=generation)
 
 
-def met(first: State | None = None) -> Acquaintance:
+def met(first: State | None = None) -> ContactLog:
     """Make the acquaintance of a SideCar that has said something."""
-    known = Acquaintance(now=10.0)
+    known = ContactLog(now=10.0)
     known.hear(first or state(1), asked=known.ask(), now=11.0)
     return known
 
 
-def unanswered(known: Acquaintance) -> tuple[Run, ...]:
+def unanswered(known: ContactLog) -> tuple[Run, ...]:
     return known.contact.unanswered
 
 
@@ -83,8 +83,8 @@ def unanswered(known: Acquaintance) -> tuple[Run, ...]:
 
 
 def test_the_first_answer_makes_it_reachable_and_is_news():
-    known = Acquaintance(now=10.0)
-    assert known.hear(state(1), asked=known.ask(), now=11.0) is Heard.MATERIAL
+    known = ContactLog(now=10.0)
+    assert known.hear(state(1), asked=known.ask(), now=11.0) is Answer.MATERIAL
     contact = known.contact
     assert (contact.reachable, contact.since, contact.first_seen) == (True, 11.0, 11.0)
 
@@ -93,7 +93,7 @@ def test_figures_that_change_without_a_version_are_taken_from_a_later_question_o
     known = met()
     asked_before = known.ask()
     fresh, old = Progress(iteration=9), Progress(iteration=8)
-    assert known.hear(state(1, progress=fresh), asked=known.ask(), now=12.0) is Heard.NOTHING
+    assert known.hear(state(1, progress=fresh), asked=known.ask(), now=12.0) is Answer.NOTHING
     assert known.contact.state == state(1, progress=fresh)
     known.hear(state(1, progress=old), asked=asked_before, now=13.0)
     assert known.contact.state == state(1, progress=fresh)
@@ -102,16 +102,16 @@ def test_figures_that_change_without_a_version_are_taken_from_a_later_question_o
 def test_progress_is_told_from_what_is_material():
     known = met()
     moved = state(2, progress=Progress(iteration=5))
-    assert known.hear(moved, asked=known.ask(), now=12.0) is Heard.PROGRESS
+    assert known.hear(moved, asked=known.ask(), now=12.0) is Answer.PROGRESS
     trouble = replace(moved, version=3, problems=(Problem("DiskFull", "no room"),))
-    assert known.hear(trouble, asked=known.ask(), now=12.0) is Heard.MATERIAL
+    assert known.hear(trouble, asked=known.ask(), now=12.0) is Answer.MATERIAL
 
 
 def test_another_incarnation_in_answer_to_an_earlier_question_says_nothing():
     known = met(state(7))
     asked_of_the_first = known.ask()
     known.hear(state(1, incarnation=SECOND), asked=known.ask(), now=20.0)
-    assert known.hear(state(8), asked=asked_of_the_first, now=21.0) is Heard.UNCLEAR
+    assert known.hear(state(8), asked=asked_of_the_first, now=21.0) is Answer.UNCLEAR
     assert known.contact.state == state(1, incarnation=SECOND)
     assert known.contact.reachable
 
@@ -158,7 +158,7 @@ def test_what_is_meant_for_another_incarnation_is_void():
     known = met()
     assert not known.declare(run(3, 0, incarnation=SECOND))
     assert known.contact.declared is None
-    assert not Acquaintance(now=1.0).declare(run(3, 0))
+    assert not ContactLog(now=1.0).declare(run(3, 0))
 
 
 def test_what_the_sidecar_wants_already_need_not_be_said():
@@ -267,7 +267,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     question: Question
     said: State | Refused
 
@@ -277,12 +277,12 @@ class Network(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = Acquaintance(now=0.0)
+        self.known = ContactLog(now=0.0)
         self.machines = [Machine("start-0", Limits(saves=True))]
         self.version = 1
         self.generation = 0
         self.questions: list[Question] = []
-        self.answers: list[Answer] = []
+        self.answers: list[Reply] = []
         self.best = (0, 0)
 
     @property
@@ -352,7 +352,7 @@ class Network(RuleBasedStateMachine):
         said: State | Refused | None = None
         if question.target is not None:
             said = self.happen(Told(question.target))
-        self.answers.append(Answer(question, said or self.state()))
+        self.answers.append(Reply(question, said or self.state()))
 
     @precondition(lambda self: self.answers)
     @rule(at=st.integers(0, 99))

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.acting.applying import Hands
+from dlcontrol.acting.applying import Actor
 from dlcontrol.acting.recording import Records
-from dlcontrol.judging.trust.distrusting import Distrust
+from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.observing import Observer
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.commanded import MOST_RESTARTS, Commanded
 from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Observation, Platform, PodKey
-from dlcontrol.situation.quarantine import Asides
-from dlcontrol.situation.scene import Contact, Doubt, Scene, Seat
+from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.scene import Contact, ForeignEpoch, JobPod, Scene
 from dlcontrol.situation.status import Booking
 from dlcore import policies
 from dlcore.model import JobId, NodeName
@@ -43,40 +43,40 @@ def scene_of(state: State | None, **rest: Any) -> Scene:
     """A job with GPU 0 of n0, and another one with GPU 1; the first says this."""
     sat = Sat(state, **rest)
     return make_scene(
-        play("a", {"n0": [0]}, seats={"n0": sat}),
-        play("b", {"n0": [1]}, seats={"n0": running(run(3, 1))}),
+        play("a", {"n0": [0]}, job_pods={"n0": sat}),
+        play("b", {"n0": [1]}, job_pods={"n0": running(run(3, 1))}),
     )
 
 
-def seat_in(scene: Scene) -> Seat:
-    [(_, seat)] = scene.seats_of(next(iter(scene.entries))).items()
-    return seat
+def pod_in(scene: Scene) -> JobPod:
+    [(_, job_pod)] = scene.pods_of(next(iter(scene.entries))).items()
+    return job_pod
 
 
-def look(
+def examine(
     scene: Scene, told: Commanded | None = None, record: Record | None = None, **rest: Any
-) -> tuple[Distrust, str]:
+) -> tuple[DistrustedPods, str]:
     """Hear the first job's SideCar; returns why it is not trusted."""
-    distrust = Distrust(cast(Platform, record or Record()), EPOCH, **rest)
-    seat = seat_in(scene)
+    distrust = DistrustedPods(cast(Platform, record or Record()), EPOCH, **rest)
+    job_pod = pod_in(scene)
     commanded: Mapping[Any, Commanded] = {}
     if told is not None:
-        commanded = {(seat.key.job, seat.booking): told}
-    asyncio.run(distrust.look(scene, [seat], commanded))
-    lie = distrust.find(seat.key.job, seat.booking, seat.pod)
+        commanded = {(job_pod.key.job, job_pod.booking): told}
+    asyncio.run(distrust.examine(scene, [job_pod], commanded))
+    lie = distrust.find(job_pod.key.job, job_pod.booking, job_pod.pod)
     return distrust, lie.sentence if lie is not None else ""
 
 
 def doubted(epoch: int, installation: str = "", *, state: State | None = None) -> Scene:
     """The first job's SideCar says that it obeys another controller."""
     scene = scene_of(state, since=1.0, reachable=False)
-    seat = seat_in(scene)
-    contact = replace(seat.contact, doubt=Doubt(epoch, installation))
-    return with_seat(scene, replace(seat, contact=contact))
+    job_pod = pod_in(scene)
+    contact = replace(job_pod.contact, foreign=ForeignEpoch(epoch, installation))
+    return with_job_pod(scene, replace(job_pod, contact=contact))
 
 
-def with_seat(scene: Scene, seat: Seat) -> Scene:
-    return replace(scene, seats={**scene.seats, seat.key.job: {seat.key.node: seat}})
+def with_job_pod(scene: Scene, job_pod: JobPod) -> Scene:
+    return replace(scene, job_pods={**scene.job_pods, job_pod.key.job: {job_pod.key.node: job_pod}})
 
 
 OURS = Commanded(run(3, 0), NOW - 1.0, frozenset({"0"}))
@@ -84,24 +84,24 @@ OURS = Commanded(run(3, 0), NOW - 1.0, frozenset({"0"}))
 
 def test_what_it_was_told_and_does_is_believed():
     for state in (running(run(3, 0)), after(run(3, 0))):
-        assert look(scene_of(state), OURS)[1] == ""
+        assert examine(scene_of(state), OURS)[1] == ""
 
 
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH + MOST_JUMP + 1, HIGHEST])
 def test_a_later_leader_that_is_not_recorded_is_a_lie_of_a_pod_of_ours(epoch):
     record = Record()
-    _, why = look(doubted(epoch, state=running(run(3, 0))), OURS, record)
+    _, why = examine(doubted(epoch, state=running(run(3, 0))), OURS, record)
     assert f"epoch {epoch}" in why
     assert record.asked == 1
 
 
 def test_a_later_leader_that_is_recorded_ends_the_controller():
     with pytest.raises(Fenced, match="obeys another controller"):
-        look(doubted(EPOCH + 1), None, Record(is_overtaken=True))
+        examine(doubted(EPOCH + 1), None, Record(is_overtaken=True))
 
 
 def test_what_obeyed_later_leaders_than_are_recorded_has_outlived_a_restore():
-    distrust, why = look(doubted(EPOCH + 5))
+    distrust, why = examine(doubted(EPOCH + 5))
     assert why == ""
     with pytest.raises(Behind, match="restored from a backup") as behind:
         distrust.rise()
@@ -118,7 +118,7 @@ def test_what_obeyed_later_leaders_than_are_recorded_has_outlived_a_restore():
     ids=["too far", "of another installation", "once is enough"],
 )
 def test_no_word_of_a_sidecar_uses_up_the_epochs(scene, may_rise):
-    distrust, why = look(scene, may_rise=may_rise)
+    distrust, why = examine(scene, may_rise=may_rise)
     assert "it obeys another controller" in why
     distrust.rise()
 
@@ -158,7 +158,7 @@ def lies() -> dict[str, tuple[State, Commanded | None, str]]:
 @pytest.mark.parametrize("name", lies())
 def test_what_cannot_be_is_found(name):
     state, told, expected = lies()[name]
-    assert expected in look(scene_of(state), told)[1]
+    assert expected in examine(scene_of(state), told)[1]
 
 
 def test_what_a_restored_record_does_not_know_is_still_held():
@@ -167,19 +167,19 @@ def test_what_a_restored_record_does_not_know_is_still_held():
     GPUs.
     """
     state = running(run(3, 0, 2, epoch=1))
-    assert look(scene_of(state))[1] == ""
+    assert examine(scene_of(state))[1] == ""
 
 
 def test_an_inherited_pod_that_holds_what_another_job_was_given_is_ended_and_keeps_it_until_then():
     state = running(run(3, 0, 1, epoch=1))
     scene = scene_of(state)
-    distrust, why = look(scene)
+    distrust, why = examine(scene)
     assert "was decided for b" in why
-    seat = seat_in(scene)
-    lie = distrust.find(seat.key.job, seat.booking, seat.pod)
+    job_pod = pod_in(scene)
+    lie = distrust.find(job_pod.key.job, job_pod.booking, job_pod.pod)
     assert lie is not None
-    untrusted = replace(seat, untrusted=lie.sentence, claimed=lie.claimed)
-    after_it = with_seat(scene, untrusted)
+    untrusted = replace(job_pod, untrusted=lie.sentence, claimed=lie.claimed)
+    after_it = with_job_pod(scene, untrusted)
     [mine] = {ref for ref in after_it.may_hold(untrusted) if ref.number == 1}
     assert len(after_it.holders[mine]) == 2
 
@@ -188,42 +188,42 @@ def test_one_that_does_not_do_what_it_is_told_is_ended_in_time():
     state = running(run(3, 0))
     at = NOW - 60.0 - 10.0 - 300.0
     late = Commanded(stop(4), at - 1.0, frozenset({"0"}))
-    assert "ordered it to stop 371 s ago" in look(scene_of(state), late)[1]
-    assert look(scene_of(state), replace(late, at=at + 1.0))[1] == ""
+    assert "ordered it to stop 371 s ago" in examine(scene_of(state), late)[1]
+    assert examine(scene_of(state), replace(late, at=at + 1.0))[1] == ""
     stuck = replace(state, problems=(Problem("ProcessesDoNotEnd", "they still live"),))
-    assert look(scene_of(stuck), late)[1] == ""
-    assert look(scene_of(stuck), replace(late, at=NOW - 2300.0))[1] != ""
+    assert examine(scene_of(stuck), late)[1] == ""
+    assert examine(scene_of(stuck), replace(late, at=NOW - 2300.0))[1] != ""
 
 
 def test_of_what_is_not_trusted_nothing_counts_and_its_gpus_stay_with_it():
     scene = scene_of(after(run(3, 0), Started(1)))
-    seat = replace(seat_in(scene), untrusted="it lies")
-    assert seat.state is None
-    assert not seat.has_ended
-    assert {ref.number for ref in with_seat(scene, seat).may_hold(seat)} == {0}
+    job_pod = replace(pod_in(scene), untrusted="it lies")
+    assert job_pod.state is None
+    assert not job_pod.has_ended
+    assert {ref.number for ref in with_job_pod(scene, job_pod).may_hold(job_pod)} == {0}
 
 
 def test_another_start_by_the_platforms_word_is_another_witness():
     scene = doubted(HIGHEST)
-    distrust, why = look(scene, may_rise=False)
+    distrust, why = examine(scene, may_rise=False)
     assert why
-    seat = seat_in(scene)
-    again = replace(seat.pod, start="17 4711")
-    assert distrust.find(seat.key.job, seat.booking, again) is None
+    job_pod = pod_in(scene)
+    again = replace(job_pod.pod, start="17 4711")
+    assert distrust.find(job_pod.key.job, job_pod.booking, again) is None
 
 
 def test_one_that_was_started_again_has_its_time_anew():
     again = after(incarnation="y")
     long_ago = Commanded(run(3, 0), 1.0, frozenset({"0"}))
-    assert look(scene_of(again), long_ago)[1] == ""
+    assert examine(scene_of(again), long_ago)[1] == ""
     restless = replace(long_ago, restarts=(NOW,) * MOST_RESTARTS)
-    assert "has still not done so" in look(scene_of(again), restless)[1]
+    assert "has still not done so" in examine(scene_of(again), restless)[1]
 
 
 def test_a_start_by_the_platforms_word_has_its_time_whatever_was_said_before_it():
     late = Commanded(run(3, 0), 1.0, frozenset({"0"}), restarts=(NOW,) * MOST_RESTARTS, start="7")
-    assert look(scene_of(after(incarnation="y"), pod={"start": "8"}), late)[1] == ""
-    assert look(scene_of(after(incarnation="y"), pod={"start": "7"}), late)[1] != ""
+    assert examine(scene_of(after(incarnation="y"), pod={"start": "8"}), late)[1] == ""
+    assert examine(scene_of(after(incarnation="y"), pod={"start": "7"}), late)[1] != ""
 
 
 class Cluster(Record):
@@ -236,11 +236,13 @@ class Cluster(Record):
         self._late = late
 
     async def observe(self) -> Observation:
-        seats = (seat for seats in self._scene.seats.values() for seat in seats.values())
+        job_pods = (
+            job_pod for job_pods in self._scene.job_pods.values() for job_pod in job_pods.values()
+        )
         return Observation(
             self._scene.entries,
             tuple(self._scene.nodes.values()),
-            {seat.key: seat.pod for seat in seats},
+            {job_pod.key: job_pod.pod for job_pod in job_pods},
         )
 
     async def is_overtaken(self) -> bool:
@@ -257,7 +259,9 @@ class Reports:
 
     def __init__(self, scene: Scene) -> None:
         self.contacts = {
-            seat.key: seat.contact for seats in scene.seats.values() for seat in seats.values()
+            job_pod.key: job_pod.contact
+            for job_pods in scene.job_pods.values()
+            for job_pod in job_pods.values()
         }
 
     def keep_up(self, entries: object, addresses: object, *, now: float) -> None:
@@ -277,10 +281,10 @@ class Reports:
 
 
 def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
-    inherited = play("b", {"n0": [1]}, seats={"n0": running(run(3, 1, epoch=EPOCH - 1))})
+    inherited = play("b", {"n0": [1]}, job_pods={"n0": running(run(3, 1, epoch=EPOCH - 1))})
     doubtful = doubted(EPOCH + 1, state=running(run(3, 0)))
-    own = play("a", {"n0": [0]}, seats={"n0": Sat(None)})
-    scene = with_seat(make_scene(own, inherited), seat_in(doubtful))
+    own = play("a", {"n0": [0]}, job_pods={"n0": Sat(None)})
+    scene = with_job_pod(make_scene(own, inherited), pod_in(doubtful))
     b = PodKey(JobId("b"), NodeName("n0"))
     # Nothing was commanded, so that a SideCar cannot obey this controller.
     late = Contact(running(run(3, 1)), reachable=True)
@@ -288,14 +292,18 @@ def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
     platform = cast(Platform, Cluster(scene, reports, (b, late)))
     observer = Observer(
         platform,
-        cast(Hands, reports),
+        cast(Actor, reports),
         records=Records(platform),
-        asides=Asides(),
+        quarantine=Quarantine(),
         options=Options(policy=policies.make("adaptive")),
         epoch=EPOCH,
         clock=lambda: NOW,
     )
     found = asyncio.run(observer.observe())
-    told = {job: seat.untrusted for job, seats in found.seats.items() for seat in seats.values()}
+    told = {
+        job: job_pod.untrusted
+        for job, job_pods in found.job_pods.items()
+        for job_pod in job_pods.values()
+    }
     assert "epoch 3" in told[JobId("a")]
     assert "has sent it no command" in told[JobId("b")]

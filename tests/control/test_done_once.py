@@ -37,7 +37,7 @@ def judged(sat: Sat | State, holds: dict[str, list[int]] | None, **rest: Any) ->
         "running": 5,
         "containers": 1,
     }
-    scene = make_scene(cast("a", holds, seats={"n0": sat}, **(given | rest)))
+    scene = make_scene(cast("a", holds, job_pods={"n0": sat}, **(given | rest)))
     [verdict] = judge(scene).values()
     return verdict.status
 

@@ -13,7 +13,7 @@ from dlcontrol.situation.ports import Observation, Platform
 from dlcore import policies
 from dlcore.model import Node
 from tests.control.callers import living
-from tests.control.governing import PlayedGauge, PlayedMemory
+from tests.control.governing import PlayedMemory, PlayedMetrics
 
 
 class EmptyPlatform:
@@ -29,17 +29,17 @@ class EmptyPlatform:
 @pytest.mark.parametrize("turns", range(6))
 @living
 async def test_who_is_woken_while_it_is_to_end_ends(turns):
-    gauge = PlayedGauge()
+    metrics = PlayedMetrics()
     controller = Controller(
         cast(Platform, EmptyPlatform()),
         cast(Dialer, None),
-        memory=PlayedMemory(),
-        gauge=gauge,
+        learning=PlayedMemory(),
+        metrics=metrics,
         options=Options(policy=policies.make("fifo"), pace=Pace(rest_share=0.0)),
         epoch=1,
     )
     control = asyncio.create_task(controller.run())
-    while gauge.cycles < 1:
+    while metrics.cycles < 1:
         await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)

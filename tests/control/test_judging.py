@@ -52,7 +52,7 @@ A = JobId("a")
 N0, N1 = NodeName("n0"), NodeName("n1")
 RULES = Rules()
 NONSENSE: Any = None
-Seats = dict[str, Sat | State]
+PodsByJob = dict[str, Sat | State]
 
 
 def verdict(*casts, rules=RULES, **rest):
@@ -71,13 +71,13 @@ def judged(*casts, rules=RULES, **rest):
 def alone(state, **rest):
     """A job on one GPU, in one container."""
     rest.setdefault("phase", Phase.RUNNING)
-    return cast("a", {"n0": (0,)}, seats={"n0": state}, **rest)
+    return cast("a", {"n0": (0,)}, job_pods={"n0": state}, **rest)
 
 
 def pair(one, other, **rest):
     """A job in two containers."""
     rest.setdefault("phase", Phase.RUNNING)
-    return cast("a", {"n0": (0,), "n1": (0,)}, seats={"n0": one, "n1": other}, **rest)
+    return cast("a", {"n0": (0,), "n1": (0,)}, job_pods={"n0": one, "n1": other}, **rest)
 
 
 RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
@@ -109,7 +109,7 @@ def test_what_it_was_seen_to_release_is_leftover_no_longer():
         "a",
         {"n0": (0,)},
         generation=2,
-        seats={"n0": running(run(5, 0)), "n1": running(run(3, 0), stop(4))},
+        job_pods={"n0": running(run(5, 0)), "n1": running(run(3, 0), stop(4))},
         leftover=leftover,
         phase=Phase.ADJUSTING,
     )
@@ -239,15 +239,15 @@ def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
 def test_a_training_that_ends_while_other_gpus_are_decided_has_finished(phase):
     """Its pods for the change are up already, and have run nothing."""
     holds = {"n0": (0,), "n1": (0,)} if phase is Phase.ADJUSTING else None
-    seats: Seats = {"n0": ended(run(3, 0)), "n1": Sat(ready(), fresh=True)}
-    done = cast("a", holds, generation=4, seats=seats, phase=phase, running=3, containers=1)
+    job_pods: PodsByJob = {"n0": ended(run(3, 0)), "n1": Sat(ready(), fresh=True)}
+    done = cast("a", holds, generation=4, job_pods=job_pods, phase=phase, running=3, containers=1)
     assert judged(done).phase is Phase.COMPLETED
 
 
 def test_a_training_over_several_containers_is_known_by_all_who_ran_it():
     """One of two has gone, and the later order does not say how many there were."""
     one = Sat(ended(RUN0), declared=stop(4))
-    lost = cast("a", generation=2, seats={"n0": one}, phase=Phase.QUEUED)
+    lost = cast("a", generation=2, job_pods={"n0": one}, phase=Phase.QUEUED)
     assert not judged(lost).is_final
 
 
@@ -291,7 +291,7 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
 def test_over_several_containers_the_earliest_failure_counts_with_its_exception():
     lost = replace(ended(run(3, 0), 1), failure=Failure(0, 20.0, 1, exception="ConnectionError"))
     cause = replace(ended(run(3, 0), 1), failure=Failure(1, 10.0, 3, exception="ValueError: bad"))
-    said = judged(cast("a", {"n0": [0], "n1": [0]}, seats={"n0": lost, "n1": cause}))
+    said = judged(cast("a", {"n0": [0], "n1": [0]}, job_pods={"n0": lost, "n1": cause}))
     assert said.message == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 in 10 s"
     assert said.exit_code == 3
 
@@ -349,7 +349,7 @@ def test_a_crash_of_what_an_earlier_decision_started_counts_once():
     assert (said.failures, said.generation, said.broken) == (1, 5, 3)
     again = alone(crashed, generation=2, broken=3, phase=Phase.INITIALIZED)
     assert judged(again).failures == 0
-    said = judged(cast("a", generation=2, seats={"n0": crashed}, phase=Phase.QUEUED))
+    said = judged(cast("a", generation=2, job_pods={"n0": crashed}, phase=Phase.QUEUED))
     assert (said.phase, said.failures, said.retry_at) == (Phase.QUEUED, 1, NOW + 10)
     assert said.generation == 2
 
@@ -374,10 +374,11 @@ def test_a_job_whose_container_was_restarted_starts_anew_at_once():
 
 
 @pytest.mark.parametrize(
-    "seat", [replace(PENDING, since=NOW), ENDED, after(stop(0, incarnation="y"), incarnation="y")]
+    "job_pod",
+    [replace(PENDING, since=NOW), ENDED, after(stop(0, incarnation="y"), incarnation="y")],
 )
-def test_when_one_of_two_containers_is_lost_both_start_anew(seat):
-    said = judged(pair(running(RUN0), seat, running=3, containers=2, booked_at=NOW))
+def test_when_one_of_two_containers_is_lost_both_start_anew(job_pod):
+    said = judged(pair(running(RUN0), job_pod, running=3, containers=2, booked_at=NOW))
     assert (said.generation, said.broken, said.phase) == (2, 3, Phase.INITIALIZED)
 
 
@@ -429,9 +430,11 @@ def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
 
 def bereft(state, code=CauseCode.NODE_LOST, **rest):
     """A job whose node was lost, with what it had there."""
-    seat = state if isinstance(state, Sat) else Sat(state)
-    seats, leftover = {"n0": seat}, frozenset({GpuRef(N0, 1)})
-    return cast("a", phase=Phase.QUEUED, cause=Cause(code), leftover=leftover, seats=seats, **rest)
+    job_pod = state if isinstance(state, Sat) else Sat(state)
+    job_pods, leftover = {"n0": job_pod}, frozenset({GpuRef(N0, 1)})
+    return cast(
+        "a", phase=Phase.QUEUED, cause=Cause(code), leftover=leftover, job_pods=job_pods, **rest
+    )
 
 
 def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
@@ -522,12 +525,12 @@ def test_a_pod_that_is_started_again_is_given_its_time():
 
 
 def test_a_growing_job_goes_on_with_what_it_trains_on_if_its_new_pod_does_not_come_up():
-    seats: Seats = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
+    job_pods: PodsByJob = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
     grows = cast(
         "a",
         {"n0": (0,), "n1": (0,)},
         generation=2,
-        seats=seats,
+        job_pods=job_pods,
         phase=Phase.ADJUSTING,
         booked_at=NOW - 901,
     )
@@ -538,9 +541,14 @@ def test_a_growing_job_goes_on_with_what_it_trains_on_if_its_new_pod_does_not_co
 
 
 def test_it_gives_all_back_if_what_it_trains_on_is_decided_for_another():
-    seats: Seats = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
+    job_pods: PodsByJob = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
     moves = cast(
-        "a", {"n1": (0,)}, generation=2, seats=seats, phase=Phase.ADJUSTING, booked_at=NOW - 901
+        "a",
+        {"n1": (0,)},
+        generation=2,
+        job_pods=job_pods,
+        phase=Phase.ADJUSTING,
+        booked_at=NOW - 901,
     )
     other = cast("b", {"n0": (0,)}, phase=Phase.INITIALIZED)
     assert judged(moves, other).placement is None
@@ -587,7 +595,7 @@ def test_progress_is_that_of_the_leader():
 
 def test_progress_is_followed_while_newer_gpus_are_decided():
     trains = running(run(3, 0), progress=Progress(iteration=40, iterations_per_second=2.0))
-    awaited = cast("a", generation=4, seats={"n0": trains}, phase=Phase.QUEUED)
+    awaited = cast("a", generation=4, job_pods={"n0": trains}, phase=Phase.QUEUED)
     assert judged(awaited).iteration == 40
 
 
@@ -663,12 +671,12 @@ def test_gpu_seconds_are_counted_now_and_then():
 def test_where_very_many_hold_gpus_they_are_counted_more_seldom():
     """Each count is a write, and an API server has better to do."""
     crowd = [
-        cast(f"b{n}", {"n0": (n,)}, seats={"n0": running(run(3, n))}, decided_at=NOW)
+        cast(f"b{n}", {"n0": (n,)}, job_pods={"n0": running(run(3, n))}, decided_at=NOW)
         for n in range(1, 200)
     ]
 
     def is_counted_after(seconds: float) -> bool:
-        one = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))}, decided_at=NOW - seconds)
+        one = cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))}, decided_at=NOW - seconds)
         said = judge(make_scene(one, *crowd)).get(A)
         return said is not None and said.status.counted_at == NOW
 
@@ -681,7 +689,7 @@ UNHEARD = replace(NOT_OURS, pod={"reason": "NotTaken", "message": "the quota is 
 
 
 @pytest.mark.parametrize(
-    ("seats", "rest"),
+    ("job_pods", "rest"),
     [
         ({"n0": PENDING}, {}),
         ({"n0": UNHEARD}, {}),
@@ -689,10 +697,15 @@ UNHEARD = replace(NOT_OURS, pod={"reason": "NotTaken", "message": "the quota is 
         ({}, {}),
     ],
 )
-def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(seats: Seats, rest):
+def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(job_pods: PodsByJob, rest):
     """Nothing can begin until that is over; others need not wait for it."""
     held = cast(
-        "a", {"n0": (0,)}, seats=seats, phase=Phase.INITIALIZED, problem="it is no pod", **rest
+        "a",
+        {"n0": (0,)},
+        job_pods=job_pods,
+        phase=Phase.INITIALIZED,
+        problem="it is no pod",
+        **rest,
     )
     said = verdict(held)
     assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
@@ -703,7 +716,7 @@ def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(seats: Seats
 
 
 @pytest.mark.parametrize(
-    ("seats", "rest"),
+    ("job_pods", "rest"),
     [
         ({"n0": running(run(3, 0))}, {}),
         ({"n0": Sat(ready(), declared=run(3, 0))}, {}),
@@ -713,13 +726,13 @@ def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(seats: Seats
         ({"n0": running(run(3, 0)), "n1": PENDING}, {}),
     ],
 )
-def test_who_is_set_aside_keeps_what_something_of_it_may_run_on(seats: Seats, rest):
-    held = cast("a", {"n0": (0,)}, seats=seats, problem="it is no pod", **rest)
+def test_who_is_set_aside_keeps_what_something_of_it_may_run_on(job_pods: PodsByJob, rest):
+    held = cast("a", {"n0": (0,)}, job_pods=job_pods, problem="it is no pod", **rest)
     assert judged(held).placement is not None
 
 
 def test_news_of_an_attempt_that_was_overtaken_is_no_crash():
     """It ended badly because it was ordered to stop."""
     state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
-    said = judged(cast("a", generation=2, seats={"n0": state}, phase=Phase.QUEUED))
+    said = judged(cast("a", generation=2, job_pods={"n0": state}, phase=Phase.QUEUED))
     assert said.failures == 0

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.learning.pod_times import PodLessons
-from dlcontrol.learning.speeds import Lessons
+from dlcontrol.learning.pod_times import PodTimes
+from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.ports import (
     Entry,
     Pod,
     PodKey,
     PodPhase,
 )
-from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.scene import Contact, JobPod, Scene
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlcore.model import Phase as JobPhase
@@ -72,7 +72,7 @@ def entry(generation: int = 1) -> Entry:
     return Entry(make_job("job", options=(2,)), 0, status)
 
 
-def hear(lessons: Lessons, training: Training, times: list[float]):
+def hear(lessons: SpeedSamples, training: Training, times: list[float]):
     """Let it be heard at these times after its processes were there; returns what is learnt."""
     learnt = []
     for time in times:
@@ -102,7 +102,7 @@ def test_the_start_of_the_processes_is_timed_however_late_it_is_heard(speed, sec
     for pause in pauses:
         at += pause
         times.append(at)
-    seen = costs(hear(Lessons(), training, times))
+    seen = costs(hear(SpeedSamples(), training, times))
     assert len(seen) <= 1
     if training.state_at(ORDERED_AT + START_SECONDS + at).progress.iteration > 1 + math.ceil(
         speed * max(pauses)
@@ -115,7 +115,7 @@ def test_the_start_of_the_processes_is_timed_however_late_it_is_heard(speed, sec
 
 @pytest.mark.parametrize("is_new_pod", [False, True])
 def test_a_start_goes_on_from_where_the_one_before_was(is_new_pod):
-    lessons = Lessons()
+    lessons = SpeedSamples()
     hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 2.0, 3.75])
     again = Training(5.0, 2.0, found=30, generation=2, is_new_pod=is_new_pod)
     (seen,) = costs(hear(lessons, again, [0.0, 2.3, 4.0]))
@@ -124,7 +124,7 @@ def test_a_start_goes_on_from_where_the_one_before_was(is_new_pod):
 
 @pytest.mark.parametrize("is_new_pod", [False, True])
 def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
-    lessons = Lessons()
+    lessons = SpeedSamples()
     hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 9.0])
     again = Training(5.0, 2.0, found=10, generation=2, is_new_pod=is_new_pod)
     (seen,) = costs(hear(lessons, again, [0.0, 2.0, 4.0]))
@@ -132,14 +132,14 @@ def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
 
 
 def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
-    lessons = hear(Lessons(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
+    lessons = hear(SpeedSamples(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
     assert costs(lessons) == []
     assert [lesson.resumed for lesson in lessons] == [None] * 3
 
 
 def test_speeds_are_true_although_progress_is_heard_late():
     training = Training(0.7, 1.0)
-    learnt = hear(Lessons(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])
+    learnt = hear(SpeedSamples(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])
     speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
     assert len(speeds) > 3
     assert [each.warming_up for each in speeds] == [True] + [False] * (len(speeds) - 1)
@@ -147,7 +147,7 @@ def test_speeds_are_true_although_progress_is_heard_late():
 
 
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():
-    learnt = hear(Lessons(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
+    learnt = hear(SpeedSamples(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
     resumed = [lesson.resumed for lesson in learnt if lesson.resumed is not None]
     (only,) = resumed
     assert only.generation == 1
@@ -169,18 +169,18 @@ def scene(now: float, *, phase: PodPhase = PodPhase.UP, fresh: bool = True, **st
     contact = Contact(there if is_up or state else None, is_up, since=now, first_seen=now)
     one = entry()
     status = replace(one.status, pods=(BOOKING,), booked_at=ORDERED_AT)
-    seat = Seat(KEY, BOOKING, Pod(KEY, phase), contact, asked=True, fresh=fresh)
+    job_pod = JobPod(KEY, BOOKING, Pod(KEY, phase), contact, asked=True, fresh=fresh)
     return Scene(
         now=now,
         epoch=1,
         entries={KEY.job: replace(one, status=status)},
-        seats={KEY.job: {NODE: seat}},
+        job_pods={KEY.job: {NODE: job_pod}},
         nodes={NODE: Node.of(NODE, 2)},
     )
 
 
-def terms(lessons: PodLessons, *scenes: Scene) -> list[tuple[CostTerm, float]]:
-    return [(seen.term, seen.seconds) for each in scenes for _, seen in lessons.look(each)]
+def terms(lessons: PodTimes, *scenes: Scene) -> list[tuple[CostTerm, float]]:
+    return [(seen.term, seen.seconds) for each in scenes for _, seen in lessons.update(each)]
 
 
 COLD: dict[str, Any] = {"warmth": Warmth(wanted=1, ready=0)}
@@ -189,7 +189,7 @@ LEAVING: dict[str, Any] = {"target": Stop(1, 4, "incarnation", leave=True), "lea
 
 def test_a_pod_has_started_when_its_sidecar_is_warm():
     learnt = terms(
-        PodLessons(),
+        PodTimes(),
         scene(ORDERED_AT, phase=PodPhase.PENDING),
         scene(ORDERED_AT + 5, **COLD),
         scene(ORDERED_AT + 7),
@@ -200,7 +200,7 @@ def test_a_pod_has_started_when_its_sidecar_is_warm():
 
 def test_a_pod_takes_from_its_last_process_to_its_proven_end_to_end():
     learnt = terms(
-        PodLessons(),
+        PodTimes(),
         scene(ORDERED_AT),
         scene(ORDERED_AT + 1, **LEAVING, phase=PodPhase.UP, released=False),
         scene(ORDERED_AT + 3, **LEAVING),
@@ -212,10 +212,10 @@ def test_a_pod_takes_from_its_last_process_to_its_proven_end_to_end():
 
 
 def test_pods_that_were_there_before_us_teach_nothing_of_their_start():
-    assert terms(PodLessons(), scene(ORDERED_AT + 7, fresh=False)) == []
+    assert terms(PodTimes(), scene(ORDERED_AT + 7, fresh=False)) == []
 
 
 def test_a_pod_that_dies_teaches_nothing_of_how_pods_end():
-    lessons = PodLessons()
+    lessons = PodTimes()
     dead = scene(ORDERED_AT + 2, phase=PodPhase.ENDED, released=False)
     assert terms(lessons, scene(ORDERED_AT, fresh=False), dead) == []

@@ -12,7 +12,7 @@ import pytest
 
 from dlcontrol import pacing
 from dlcontrol.loop import Controller
-from dlcontrol.pacing import Bites, Effort, Pace, Taken
+from dlcontrol.pacing import BatchResult, BatchSize, Effort, Pace
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.status import ConditionType
@@ -25,8 +25,8 @@ from tests.builders import make_job
 from tests.control.callers import living
 from tests.control.governing import (
     ADAPTIVE,
-    PlayedGauge,
     PlayedMemory,
+    PlayedMetrics,
     governed,
     has_begun,
     status,
@@ -40,7 +40,7 @@ from tests.control.training import Trainings
 # --- many changes, one decision -------------------------------------------------------------
 
 
-class Counting(PlayedGauge):
+class Counting(PlayedMetrics):
     """Lets others wait for the next decision."""
 
     def __init__(self) -> None:
@@ -59,26 +59,26 @@ PATIENT = Pace(settle_seconds=0.3, longest_settle_seconds=60.0, look_seconds=60.
 def controlled(pace: Pace) -> tuple[Any, World, Counting]:
     """Make a controller that runs on the event loop and by the clock of this test."""
     world = World("run", {"n0": 4})
-    world.epoch, leash, gauge = 1, Leash(), Counting()
+    world.epoch, leash, metrics = 1, Leash(), Counting()
     controller = Controller(
         PlayedPlatform(world, 1, leash),
         PlayedDialer(world, 1, leash, lambda: None),
-        memory=PlayedMemory(),
-        gauge=gauge,
+        learning=PlayedMemory(),
+        metrics=metrics,
         options=Options(policy=ADAPTIVE, pace=pace),
         epoch=1,
         clock=time.monotonic,
     )
-    return controller, world, gauge
+    return controller, world, metrics
 
 
 @asynccontextmanager
 async def running(pace: Pace = PATIENT) -> AsyncIterator[tuple[Any, World, Counting]]:
     """A controller that has taken its first decision, without a job."""
-    controller, world, gauge = controlled(pace)
+    controller, world, metrics = controlled(pace)
     task = asyncio.create_task(controller.run())
-    await until(gauge.decided)
-    yield controller, world, gauge
+    await until(metrics.decided)
+    yield controller, world, metrics
     task.cancel()
     await asyncio.wait({task}, timeout=60)
     assert task.done()
@@ -112,13 +112,13 @@ async def until(event: asyncio.Event) -> None:
 
 @living
 async def test_a_hundred_submissions_are_one_decision():
-    async with running() as (controller, world, gauge):
+    async with running() as (controller, world, metrics):
         for number in range(100):
             world.submit(make_job(f"job-{number}", options=(1,)))
             controller.wake(burst=True)
             await asyncio.sleep(0)
-        await until(gauge.decided)
-        assert gauge.decisions == 2
+        await until(metrics.decided)
+        assert metrics.decisions == 2
         phases = [entry.status.phase for entry in world.entries.values()]
         assert (phases.count(Phase.INITIALIZED), phases.count(Phase.QUEUED)) == (4, 96)
 
@@ -127,16 +127,16 @@ async def test_a_hundred_submissions_are_one_decision():
 async def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_first():
     # News that comes alone is not waited with: here it would be for too long.
     bites = replace(PATIENT, most_steps=3, settle_seconds=1000.0)
-    async with running(bites) as (controller, world, gauge):
+    async with running(bites) as (controller, world, metrics):
         jobs = submit_some(world, 8)
         world.submit(make_job("giant", options=(64,)))
         controller.wake()
-        await until(gauge.decided)
+        await until(metrics.decided)
         entries = world.entries
         assert entries[JobId("giant")].status.cause == Cause(CauseCode.TOO_LARGE, None, 64)
         assert [job for job in jobs if entries[job].status.cause is not None] == jobs[:3]
         for _ in range(2):
-            await until(gauge.decided)
+            await until(metrics.decided)
         phases = [world.entries[job].status.phase for job in jobs]
         assert (phases.count(Phase.INITIALIZED), phases.count(Phase.QUEUED)) == (4, 4)
 
@@ -144,7 +144,7 @@ async def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_
 @living
 async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_for_them():
     bites = replace(PATIENT, most_steps=2, trailing_launches=2)
-    async with running(bites) as (controller, world, gauge):
+    async with running(bites) as (controller, world, metrics):
         asked, may_end = hold_launches(controller)
         platform, looks = controller._observer._platform, [0]
         observe = platform.observe
@@ -156,7 +156,7 @@ async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_w
         platform.observe = count_looks
         submit_some(world, 4)
         controller.wake()
-        await until(gauge.decided)
+        await until(metrics.decided)
         while looks[-1] < 2:
             await asyncio.sleep(0.01)
         placed = [entry for entry in world.entries.values() if entry.status.placement]
@@ -164,14 +164,14 @@ async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_w
             "no more is recorded before these two pods have started"
         )
         may_end.set()
-        await until(gauge.decided)
+        await until(metrics.decided)
         assert all(entry.status.placement for entry in world.entries.values())
 
 
 @living
 async def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
     pace = replace(PATIENT, most_steps=4, bite_seconds=0.0, launches_at_once=1)
-    async with running(pace) as (controller, world, gauge):
+    async with running(pace) as (controller, world, metrics):
         asked, may_end = hold_launches(controller)
         submit_some(world, 3)
         controller.wake()
@@ -180,9 +180,9 @@ async def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
         world.submit(make_job("newcomer", options=(1,)))
         controller.wake(urgent=True)
         may_end.set()
-        await until(gauge.decided)
+        await until(metrics.decided)
         assert len(asked) == 1, "the others are left"
-        await until(gauge.decided)
+        await until(metrics.decided)
         while len(asked) < 4:
             await asyncio.sleep(0.01)
         assert sorted(asked) == ["job-0", "job-1", "job-2", "newcomer"], "each was once"
@@ -192,7 +192,7 @@ async def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
 @living
 async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
     ended = []
-    async with running(replace(PATIENT, trailing_launches=4)) as (controller, world, gauge):
+    async with running(replace(PATIENT, trailing_launches=4)) as (controller, world, metrics):
 
         async def launch_for_ever(order):
             try:
@@ -203,13 +203,13 @@ async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
         controller._observer._platform.launch = launch_for_ever
         jobs = submit_some(world, 1)
         controller.wake()
-        await until(gauge.decided)
+        await until(metrics.decided)
     assert ended == jobs
 
 
 @living
 async def test_an_error_is_no_reason_to_end_and_another_leader_is():
-    controller, world, gauge = controlled(Pace(look_seconds=0.01))
+    controller, world, metrics = controlled(Pace(look_seconds=0.01))
     platform, failures = controller._observer._platform, list[int]()
     observe = platform.observe
 
@@ -221,7 +221,7 @@ async def test_an_error_is_no_reason_to_end_and_another_leader_is():
 
     platform.observe = fail_twice
     task = asyncio.create_task(controller.run())
-    await until(gauge.decided)
+    await until(metrics.decided)
     world.epoch = 2
     submit_some(world, 1)
     controller.wake()
@@ -233,51 +233,51 @@ async def test_an_error_is_no_reason_to_end_and_another_leader_is():
 async def test_the_loop_rests_longer_than_it_works():
     """The loop leaves turns to others on the event loop, even if there is much news."""
     busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9, longest_rest_seconds=1e9)
-    async with running(busy) as (controller, _, gauge):
+    async with running(busy) as (controller, _, metrics):
         for _ in range(20):
             controller.wake()
             await asyncio.sleep(0.001)
-        assert gauge.cycles == 1
+        assert metrics.cycles == 1
 
 
 def test_what_was_left_is_done_first_and_is_not_left_again():
-    bites = Bites(Pace(most_steps=256, bite_seconds=2.0))
-    bites.note(Taken(steps=100, seconds=2.0, effort=0.5, is_hurried=False))
+    bites = BatchSize(Pace(most_steps=256, bite_seconds=2.0))
+    bites.note(BatchResult(steps=100, seconds=2.0, effort=0.5, is_hurried=False))
     assert (bites.most, bites.is_long) == (256, True)
-    bites.note(Taken(steps=256, seconds=2.5, effort=0.5, left=120))
+    bites.note(BatchResult(steps=256, seconds=2.5, effort=0.5, left=120))
     assert not bites.is_long, "so that it is not cut short again"
     assert bites.most == 40, "as many as a hundred less those that are left, of which half is done"
-    bites.note(Taken(steps=40, seconds=2.5, effort=0.5))
+    bites.note(BatchResult(steps=40, seconds=2.5, effort=0.5))
     bites.note_rest(1.0)
     assert bites.most == 100, "how fast it went with those that were left says nothing"
-    bites.note(Taken(steps=100, seconds=4.0, effort=0.5))
+    bites.note(BatchResult(steps=100, seconds=4.0, effort=0.5))
     assert bites.most == 50
-    bites.note(Taken(steps=50, seconds=2.0, left=1000))
+    bites.note(BatchResult(steps=50, seconds=2.0, left=1000))
     assert bites.most == 8, "it always goes on"
 
 
 def test_a_bite_is_what_can_be_taken_in_time():
-    bites = Bites(Pace(most_steps=64, bite_seconds=2.0))
-    bites.note(Taken(steps=64, seconds=4.0))
+    bites = BatchSize(Pace(most_steps=64, bite_seconds=2.0))
+    bites.note(BatchResult(steps=64, seconds=4.0))
     assert bites.most == 32
-    bites.note(Taken(steps=0, seconds=9.0))
+    bites.note(BatchResult(steps=0, seconds=9.0))
     assert bites.most == 32, "who decides nothing learns nothing"
-    bites.note(Taken(steps=32, seconds=60.0))
+    bites.note(BatchResult(steps=32, seconds=60.0))
     assert bites.most == 8, "each look costs something too"
-    bites.note(Taken(steps=8, seconds=0.01))
+    bites.note(BatchResult(steps=8, seconds=0.01))
     assert bites.most == 64
-    bites.note(Taken(steps=8, seconds=2.0, effort=1.0))
+    bites.note(BatchResult(steps=8, seconds=2.0, effort=1.0))
     assert bites.most == 12, "where a look takes a second, looks take no more than a quarter of all"
-    bites.note(Taken(steps=12, seconds=2.0, effort=60.0))
+    bites.note(BatchResult(steps=12, seconds=2.0, effort=60.0))
     assert bites.most == 36, "a newcomer does not wait for minutes"
-    bites.note(Taken(steps=36, seconds=6.0, effort=0.1, is_hurried=False))
+    bites.note(BatchResult(steps=36, seconds=6.0, effort=0.1, is_hurried=False))
     assert bites.most == 12, "what is cheap to look at is looked at often"
-    bites.note(Taken(steps=12, seconds=2.0, effort=0.25, is_hurried=False))
+    bites.note(BatchResult(steps=12, seconds=2.0, effort=0.25, is_hurried=False))
     assert bites.most == 18, "more is taken where no job waits for the next decision"
-    bites.note(Taken(steps=18, seconds=3.0, effort=9.0, is_hurried=False))
+    bites.note(BatchResult(steps=18, seconds=3.0, effort=9.0, is_hurried=False))
     assert bites.most == 36
-    unlimited = Bites(Pace())
-    unlimited.note(Taken(steps=1000, seconds=60.0))
+    unlimited = BatchSize(Pace())
+    unlimited.note(BatchResult(steps=1000, seconds=60.0))
     assert unlimited.most == 0
 
 
@@ -346,7 +346,7 @@ def test_a_job_that_no_sound_plan_is_made_for_is_set_aside_alone():
         assert status(government, bad).placement is None
         for job in (good, other):
             assert status(government, job).condition(ConditionType.SET_ASIDE) is None
-        assert [error.job for error in government.gauge.broken] == [bad]
+        assert [error.job for error in government.metrics.broken] == [bad]
         # Its user changes it, so it is tried again.
         demand = replace(government.world.entries[bad].job.gpus, options=(1, 2))
         government.world.change(bad, gpus=demand)
@@ -439,7 +439,7 @@ def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
         government.world.run(100.0)
         [(reason, message)] = told(government, second)
         assert (reason, message[:15]) == ("Waiting", "needs 4 GPUs; n")
-        assert government.gauge.decisions > 4
+        assert government.metrics.decisions > 4
         government.world.cancel(first)
         government.wake()
         government.world.run(20.0)
@@ -478,7 +478,7 @@ def test_who_is_set_aside_is_told_and_told_when_it_is_over():
 class Forgetful(PlayedMemory):
     """A store that is away, and says so each time."""
 
-    def look(self, *_: Any, **__: Any) -> None:
+    def update(self, *_: Any, **__: Any) -> None:
         raise OSError("the store is away")
 
     def note(self, *_: Any, **__: Any) -> None:
@@ -528,7 +528,7 @@ def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
         world.silent.clear()
         world.run(10.0)
         assert policy.seen != []
-        assert government.scene.seats[job][NodeName("n0")].is_stamped(government.leader.epoch)
+        assert government.scene.job_pods[job][NodeName("n0")].is_stamped(government.leader.epoch)
 
 
 @dataclass
@@ -567,13 +567,13 @@ def test_where_nothing_changes_nothing_is_said_or_written_and_decisions_are_rare
         world = government.world
         world.run(30.0)
         assert has_begun(government, job)
-        before = (world.witness.commands, world.records, government.gauge.decisions)
+        before = (world.witness.commands, world.records, government.metrics.decisions)
         world.run(100.0)
         period = government.options.pace.period_seconds
         assert world.witness.commands == before[0]
         # How far it is is written now and then, together with its GPU-seconds.
         assert world.records - before[1] <= 100 / 30 + 1
-        assert government.gauge.decisions - before[2] <= 100 / period + 1
+        assert government.metrics.decisions - before[2] <= 100 / period + 1
 
 
 def test_a_job_of_which_nothing_is_known_grows_as_soon_as_its_first_speed_is():
@@ -599,14 +599,14 @@ def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of
         world.run(20.0)
         assert has_begun(government, job)
         (lost,) = status(government, job).placement.nodes
-        decisions = government.gauge.decisions
+        decisions = government.metrics.decisions
         # Its pod lives on, as when the node is called by another name.
         del world.nodes[lost]
         world.run(2.5)
         assert government.options.pace.period_seconds > 2.5
         assert status(government, job).placement is not None
         assert lost not in status(government, job).placement.nodes
-        assert government.gauge.decisions - decisions <= 4
+        assert government.metrics.decisions - decisions <= 4
 
 
 def test_a_job_whose_pods_are_refused_frees_its_gpus_soon(monkeypatch):
@@ -658,7 +658,7 @@ def test_a_policy_is_asked_again_when_it_wants_and_a_wish_in_the_past_stops_noth
         assert max(pauses) < 3.2
         assert len(policy.wakes) < 60 / 3 + 6
         policy.seconds = -1.0
-        before = government.gauge.cycles
+        before = government.metrics.cycles
         government.world.run(10.0)
         assert government.leader.controller._next_look > government.scene.now
-        assert government.gauge.cycles - before < 600
+        assert government.metrics.cycles - before < 600

@@ -20,11 +20,11 @@ RESTARTED = after(stop(0, incarnation="y"), incarnation="y")
 RULES = Rules()
 
 
-def verdict(*seats: Sat | State, nodes: Mapping[str, int] | None = None, **rest: Any) -> Any:
+def verdict(*job_pods: Sat | State, nodes: Mapping[str, int] | None = None, **rest: Any) -> Any:
     """Return the verdict on a job with a GPU on each of these nodes."""
-    there = {f"n{number}": seat for number, seat in enumerate(seats)}
-    rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(seats), **rest}
-    job = cast("a", dict.fromkeys(there, (0,)), seats=there, **rest)
+    there = {f"n{number}": job_pod for number, job_pod in enumerate(job_pods)}
+    rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(job_pods), **rest}
+    job = cast("a", dict.fromkeys(there, (0,)), job_pods=there, **rest)
     return judge(make_scene(job, nodes=nodes), RULES).get(A)
 
 
@@ -36,9 +36,9 @@ def told(said):
     return [news.reason for news in said.news]
 
 
-@pytest.mark.parametrize("seats", [(), (running(RUN0),)])
-def test_a_pod_that_its_node_would_not_have_is_no_failure_and_looks_for_another(seats):
-    said = verdict(*seats, gone("Evicted", unwelcome=True))
+@pytest.mark.parametrize("job_pods", [(), (running(RUN0),)])
+def test_a_pod_that_its_node_would_not_have_is_no_failure_and_looks_for_another(job_pods):
+    said = verdict(*job_pods, gone("Evicted", unwelcome=True))
     assert (said.status.failures, said.status.restarts) == (0, 1)
     assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
     assert said.status.retry_at == NOW, "at once, the first time"
@@ -82,8 +82,8 @@ IMAGE = {"reason": "ImagePullBackOff", "message": "not found", "stuck": True}
 
 
 def starting(pod, *, waited, **rest):
-    seat = Sat(phase=PodPhase.PENDING, fresh=True, pod=pod)
-    return verdict(seat, phase=Phase.INITIALIZED, running=0, booked_at=NOW - waited, **rest)
+    job_pod = Sat(phase=PodPhase.PENDING, fresh=True, pod=pod)
+    return verdict(job_pod, phase=Phase.INITIALIZED, running=0, booked_at=NOW - waited, **rest)
 
 
 def test_who_waits_for_somebody_to_act_gives_its_gpus_back_soon():
@@ -121,10 +121,10 @@ def test_a_pod_of_which_nobody_says_anything_is_told_of_after_a_while():
 
 def test_where_hundreds_start_at_once_it_is_told_later():
     quiet = cast(
-        "a", {"n0": (0,)}, seats={"n0": PENDING}, phase=Phase.INITIALIZED, booked_at=NOW - 6
+        "a", {"n0": (0,)}, job_pods={"n0": PENDING}, phase=Phase.INITIALIZED, booked_at=NOW - 6
     )
     others = [
-        cast(f"b{number}", {"n0": (1,)}, seats={"n0": PENDING}, phase=Phase.INITIALIZED)
+        cast(f"b{number}", {"n0": (1,)}, job_pods={"n0": PENDING}, phase=Phase.INITIALIZED)
         for number in range(199)
     ]
     assert told(judge(make_scene(quiet), RULES)[A]) == [NOT_STARTED]
@@ -147,9 +147,9 @@ def test_that_a_certificate_is_over_is_told_and_nothing_is_taken_from_the_job(st
 
 
 def judged_while_silent(state: State | None, problem: str, *, outdated: bool = False) -> Verdict:
-    seat = Sat(state, since=NOW - RULES.quiet_seconds - 1, reachable=False, outdated=outdated)
-    job = cast("a", {"n0": (0,)}, seats={"n0": seat}, phase=Phase.INITIALIZED, booked_at=1.0)
+    job_pod = Sat(state, since=NOW - RULES.quiet_seconds - 1, reachable=False, outdated=outdated)
+    job = cast("a", {"n0": (0,)}, job_pods={"n0": job_pod}, phase=Phase.INITIALIZED, booked_at=1.0)
     scene = make_scene(job)
-    known = scene.seats[A][NodeName("n0")]
+    known = scene.job_pods[A][NodeName("n0")]
     object.__setattr__(known.contact, "problem", problem)
     return judge(scene, RULES)[A]

@@ -25,8 +25,8 @@ def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
 
 def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
     scene = make_scene(
-        cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))}),
-        cast("b", {"n0": (1,)}, seats={"n0": ready()}, phase=Phase.INITIALIZED),
+        cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))}),
+        cast("b", {"n0": (1,)}, job_pods={"n0": ready()}, phase=Phase.INITIALIZED),
         nodes={"n0": 4, "n1": 2},
     )
     node = scene.nodes[N0]
@@ -43,6 +43,6 @@ def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
 
 def test_who_uses_a_gpu_no_longer_is_not_told_to():
     metrics = Metrics()
-    metrics.show(make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0))})))
+    metrics.show(make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))})))
     metrics.show(make_scene())
     assert samples(metrics, "dljob_gpu_in_use") == {}

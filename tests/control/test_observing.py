@@ -11,7 +11,7 @@ from dlcontrol.deciding.snapshots import (
 )
 from dlcontrol.judging.progress import FIRST_STEP_S
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
 from dlcore.assuming import USUAL_CURVE
@@ -48,8 +48,10 @@ N0 = NodeName("n0")
 FASTER = Cause(CauseCode.FASTER_WITH_MORE)
 
 
-def shown(*casts, asides=None, **rest):
-    return take_snapshot(make_scene(*casts, **rest), profiles={}, costs=Costs(), asides=asides)
+def shown(*casts, quarantine=None, **rest):
+    return take_snapshot(
+        make_scene(*casts, **rest), profiles={}, costs=Costs(), quarantine=quarantine
+    )
 
 
 def unavailable(snapshot):
@@ -78,8 +80,8 @@ def test_jobs_with_gpus_run_and_the_others_wait_in_the_order_of_their_coming():
         {"cancelled": True},
         {"retry_at": NOW + 1},
         {"problem": "its spec cannot be read"},
-        {"seats": {"n0": Sat(running(run(3, 0)), phase=PodPhase.LOST)}},
-        {"seats": {"n0": Sat(None, since=NOW - 1, reachable=False)}},
+        {"job_pods": {"n0": Sat(running(run(3, 0)), phase=PodPhase.LOST)}},
+        {"job_pods": {"n0": Sat(None, since=NOW - 1, reachable=False)}},
     ],
     ids=lambda rest: next(iter(rest)),
 )
@@ -140,7 +142,7 @@ def test_what_a_lost_job_may_come_back_to_counts_within_the_limit_of_its_namespa
     leftover = frozenset({GpuRef(N0, 0), GpuRef(N0, 1)})
     lost = cast(
         "lab/a",
-        seats={"n0": Sat(phase=PodPhase.LOST)},
+        job_pods={"n0": Sat(phase=PodPhase.LOST)},
         leftover=leftover,
         cause=Cause(CauseCode.NODE_LOST),
     )
@@ -175,17 +177,17 @@ SILENT = "job a may still use it, and its SideCar does not answer"
     ],
 )
 def test_what_a_pod_may_still_hold_is_nobodys(holds, sat, rest, expected):
-    seats = {"n0": sat} if sat is not None else None
-    found = unavailable(shown(cast("a", holds, seats=seats, **rest)))
+    job_pods = {"n0": sat} if sat is not None else None
+    found = unavailable(shown(cast("a", holds, job_pods=job_pods, **rest)))
     assert found == {GpuRef(N0, number): why for number, why in expected.items()}
 
 
 def test_a_job_whose_figures_make_no_sense_is_set_aside_alone():
-    asides = Asides()
-    snapshot = shown(cast("a", {"n0": (0,)}, service=None), cast("b"), asides=asides)
+    quarantine = Quarantine()
+    snapshot = shown(cast("a", {"n0": (0,)}, service=None), cast("b"), quarantine=quarantine)
     assert unavailable(snapshot) == {GpuRef(N0, 0): "job a is set aside"}
     assert [state.id for state in snapshot.pending] == ["b"]
-    assert asides.jobs == {A}
+    assert quarantine.jobs == {A}
 
 
 def test_a_reason_that_the_platform_gives_is_not_hidden():
@@ -268,12 +270,13 @@ def test_a_stop_takes_everything(code, phase):
 
 def test_who_loses_a_node_under_its_processes_cannot_save_what_is_left():
     old = make_placement(n0=(0,), n3=(0,))
-    seats = {"n0": running(run(3, 0, peers=2)), "n3": running(run(3, 0, peers=2, at=1))}
+    job_pods = {"n0": running(run(3, 0, peers=2)), "n3": running(run(3, 0, peers=2, at=1))}
     step = Stop(A, old, Cause(CauseCode.NODE_LOST))
-    said = after(step, cast("a", {"n0": (0,), "n3": (0,)}, seats=seats))
+    said = after(step, cast("a", {"n0": (0,), "n3": (0,)}, job_pods=job_pods))
     assert (said.saves, said.broken) == (True, 3)
     only_to_be = after(
-        step, cast("a", {"n0": (0,), "n3": (0,)}, seats={"n0": running(run(3, 0)), "n3": ready()})
+        step,
+        cast("a", {"n0": (0,), "n3": (0,)}, job_pods={"n0": running(run(3, 0)), "n3": ready()}),
     )
     assert only_to_be.broken == 0
 
@@ -299,7 +302,7 @@ def taken_back(state, **rest):
         phase=Phase.ADJUSTING,
         reshapes=1,
         leftover=frozenset({GpuRef(N0, 1)}),
-        seats={"n0": state},
+        job_pods={"n0": state},
         training=Training(iterations=9, batch_size=0),
     )
     return after(Reshape(A, old, new, FASTER, **rest), changing)
@@ -330,7 +333,7 @@ def test_another_batch_size_needs_another_start():
 
 def test_a_job_that_was_to_stop_and_trains_yet_may_go_on():
     step = Start(A, make_placement(n0=(0,)), FASTER)
-    trains = cast("a", generation=2, seats={"n0": running(run(3, 0))}, training=Training())
+    trains = cast("a", generation=2, job_pods={"n0": running(run(3, 0))}, training=Training())
     assert after(step, trains).adopted == 3
     assert after(step, trains).phase is Phase.RUNNING
     recreated = after(step, trains, mechanism=Mechanism.RECREATE)
@@ -352,16 +355,16 @@ TELLS_NOTHING = Progress(idle_seconds=5.0)
     ],
 )
 def test_a_change_is_over_when_the_training_has_taken_a_step(progress, adjusts):
-    trains = cast("a", {"n0": (0,)}, seats={"n0": running(run(3, 0), progress=progress)})
+    trains = cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0), progress=progress)})
     (state,) = shown(trains).running
     assert state.adjusting is adjusts
 
 
 def test_the_leader_alone_need_tell_its_steps():
     told = [run(3, 0, at=rank, peers=2) for rank in range(2)]
-    seats = {
+    job_pods = {
         "n0": running(told[0], progress=Progress(iteration=7, begun=True)),
         "n1": running(told[1], progress=TELLS_NOTHING),
     }
-    (state,) = shown(cast("a", {"n0": (0,), "n1": (0,)}, seats=seats)).running
+    (state,) = shown(cast("a", {"n0": (0,), "n1": (0,)}, job_pods=job_pods)).running
     assert not state.adjusting

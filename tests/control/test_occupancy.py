@@ -30,14 +30,14 @@ def refused(
 def scene_of(*states: State, now: float = NOW, reachable: bool = True) -> Scene:
     """One job for each state, all of them on one node."""
     jobs = [
-        cast(name, {"n0": (0, 1)}, seats={"n0": Sat(state, reachable=reachable)})
+        cast(name, {"n0": (0, 1)}, job_pods={"n0": Sat(state, reachable=reachable)})
         for name, state in zip("abc", states, strict=False)
     ]
     return make_scene(*jobs, nodes={"n0": 2}, now=now)
 
 
 def out(occupancy: Occupancy, scene: Scene) -> dict[int, str]:
-    occupancy.look(scene)
+    occupancy.update(scene)
     gpus = occupancy.mark(scene).nodes[N0].gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
@@ -71,8 +71,8 @@ def test_a_gpu_that_no_sidecar_sees_is_offered_again_after_a_while():
 def test_an_administrator_may_say_that_it_is_empty():
     occupancy = Occupancy()
     out(occupancy, scene_of(refused()))
-    assert occupancy.forgive(GpuRef(N0, 1))
-    assert not occupancy.forgive(GpuRef(N0, 1))
+    assert occupancy.reinstate(GpuRef(N0, 1))
+    assert not occupancy.reinstate(GpuRef(N0, 1))
     assert out(occupancy, scene_of(refused())) == {}
 
 

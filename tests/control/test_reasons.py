@@ -14,7 +14,7 @@ from dlcontrol.situation.ports import (
     PodKey,
     PodPhase,
 )
-from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.scene import Contact, JobPod, Scene
 from dlcontrol.situation.status import (
     Booking,
     Condition,
@@ -58,19 +58,19 @@ def sidecar(**more: Any) -> State:
 READY = {"phase": SideCarPhase.READY, "released": True, "generation": 0, "held_generation": 0}
 
 
-def seat(job: str, node: NodeName = N1, state: State | None = None, **pod: Any) -> Seat:
+def job_pod(job: str, node: NodeName = N1, state: State | None = None, **pod: Any) -> JobPod:
     key = PodKey(JobId(job), node)
     phase = pod.pop("phase", PodPhase.UP)
     reachable = pod.pop("reachable", phase is PodPhase.UP)
     contact = Contact(
         state, reachable, since=NOW, first_seen=NOW, problem=pod.pop("contact_problem", "")
     )
-    return Seat(key, Booking(node, 1), Pod(key, phase, **pod), contact)
+    return JobPod(key, Booking(node, 1), Pod(key, phase, **pod), contact)
 
 
-def scene(*entries: Entry, seats: tuple[Seat, ...] = ()) -> Scene:
-    by_job: dict[JobId, dict[NodeName, Seat]] = {}
-    for each in seats:
+def scene(*entries: Entry, job_pods: tuple[JobPod, ...] = ()) -> Scene:
+    by_job: dict[JobId, dict[NodeName, JobPod]] = {}
+    for each in job_pods:
         by_job.setdefault(each.key.job, {})[each.key.node] = each
     return Scene(NOW, 1, {each.job.id: each for each in entries}, by_job, NODES)
 
@@ -84,11 +84,11 @@ def tell(world: Scene, name: str = "job") -> str:
 TRAINS = entry(
     "job", status(Phase.RUNNING, HERE, speed=2.0, iteration=500, iterated_at=NOW, started_at=NOW)
 )
-RUNS = (seat("job", state=sidecar(held=("0", "1"))),)
+RUNS = (job_pod("job", state=sidecar(held=("0", "1"))),)
 
 
 def test_a_job_that_trains():
-    assert tell(scene(TRAINS, seats=RUNS)) == (
+    assert tell(scene(TRAINS, job_pods=RUNS)) == (
         "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 to 5 min is left."
         f" Lately: {BECAUSE}"
     )
@@ -98,7 +98,7 @@ def test_a_job_that_stands_still():
     # When the condition was set it was less.
     stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 300 s")
     status = replace(TRAINS.status, iterated_at=NOW - 720.0).with_condition(stalled, NOW)
-    told = tell(scene(replace(TRAINS, status=status), seats=RUNS))
+    told = tell(scene(replace(TRAINS, status=status), job_pods=RUNS))
     assert "It makes no progress: no iteration for about 12 min. Lately" in told
 
 
@@ -107,8 +107,8 @@ def test_a_job_that_waits_for_gpus_is_told_who_has_them():
         "new", status(Phase.QUEUED, cause=Cause(CauseCode.NO_ROOM)), order=1, options=(8,)
     )
     holders = replace(TRAINS, job=replace(TRAINS.job, id=JobId("old")))
-    seats = (seat("old", state=sidecar(held=("0", "1"))),)
-    assert tell(scene(holders, waits, seats=seats), "new") == (
+    job_pods = (job_pod("old", state=sidecar(held=("0", "1"))),)
+    assert tell(scene(holders, waits, job_pods=job_pods), "new") == (
         "waits: needs 8 GPUs; 6 are free, old releases 2 more in about 4 min"
     )
 
@@ -128,59 +128,59 @@ def test_a_job_that_crashed_and_lost_its_gpus():
     assert tell(scene(entry("job", told))) == f"is tried again in about 30 s: {CRASHED}"
 
 
-OBSTACLES: dict[str, tuple[tuple[Seat, ...], str]] = {
+OBSTACLES: dict[str, tuple[tuple[JobPod, ...], str]] = {
     "no pod yet": ((), "its pod on n1 is about to be created"),
     "a pod that comes": (
-        (seat("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
+        (job_pod("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
         "its pod on n1 is pending (Pulling: an image)",
     ),
     "a pod that is lost": (
-        (seat("job", phase=PodPhase.LOST),),
+        (job_pod("job", phase=PodPhase.LOST),),
         "its pod on n1 is lost",
     ),
     "a SideCar that is silent": (
-        (seat("job", reachable=False, contact_problem="connection refused"),),
+        (job_pod("job", reachable=False, contact_problem="connection refused"),),
         "its SideCar on n1 does not answer (connection refused)",
     ),
     "a pod that still has it": (
         (
-            seat("job", state=sidecar(**READY)),
-            seat("old", state=sidecar(held=("0", "1"))),
+            job_pod("job", state=sidecar(**READY)),
+            job_pod("old", state=sidecar(held=("0", "1"))),
         ),
         "it waits for old to release n1/0, n1/1",
     ),
     "itself, as it was": (
-        (seat("job", state=sidecar(generation=1, held_generation=1, held=("0",))),),
+        (job_pod("job", state=sidecar(generation=1, held_generation=1, held=("0",))),),
         "its former processes on n1 are saving and ending",
     ),
     "spare interpreters": (
-        (seat("job", state=sidecar(**READY, warmth=Warmth(wanted=2, ready=1))),),
+        (job_pod("job", state=sidecar(**READY, warmth=Warmth(wanted=2, ready=1))),),
         "its interpreters on n1 are getting ready (1 of 2); it starts without them in 30 s at most",
     ),
     "nothing": (
-        (seat("job", state=sidecar(phase=SideCarPhase.STARTING, held=("0", "1"))),),
+        (job_pod("job", state=sidecar(phase=SideCarPhase.STARTING, held=("0", "1"))),),
         "its processes are being started",
     ),
 }
 
 
-@pytest.mark.parametrize(("seats", "expected"), OBSTACLES.values(), ids=OBSTACLES)
-def test_what_keeps_a_job_from_training(seats, expected):
+@pytest.mark.parametrize(("job_pods", "expected"), OBSTACLES.values(), ids=OBSTACLES)
+def test_what_keeps_a_job_from_training(job_pods, expected):
     starts = entry("job", status(Phase.INITIALIZED, HERE))
     ending = entry("old", status(Phase.QUEUED, pods=(Booking(N1, 1),)), order=1)
-    assert tell(scene(starts, ending, seats=seats)) == f"{BECAUSE}. Now {expected}"
+    assert tell(scene(starts, ending, job_pods=job_pods)) == f"{BECAUSE}. Now {expected}"
 
 
 def test_a_job_that_grows_says_that_it_trains_on_until_its_new_pod_is_warm():
     grown = Placement.of({N1: (0,), N2: (0, 1, 2)})
     grows = entry("job", status(Phase.ADJUSTING, grown))
     cold = sidecar(**READY, warmth=Warmth(wanted=3, ready=1))
-    seats = (
+    job_pods = (
         # It has fewer spares than it wants as well, which it is not waited for.
-        seat("job", state=sidecar(generation=1, held_generation=1, held=("0",))),
-        seat("job", N2, state=cold),
+        job_pod("job", state=sidecar(generation=1, held_generation=1, held=("0",))),
+        job_pod("job", N2, state=cold),
     )
-    world = replace(scene(grows, seats=seats), now=NOW + 8.0)
+    world = replace(scene(grows, job_pods=job_pods), now=NOW + 8.0)
     assert tell(world) == (
         f"{BECAUSE}. Now it trains on as before while its interpreters on n2 are getting ready"
         " (1 of 3), for 22 s at most"
@@ -204,15 +204,15 @@ def remaining(world: Scene, job: str = "job") -> Span | None:
 
 
 def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
-    span = remaining(scene(TRAINS, seats=RUNS))
+    span = remaining(scene(TRAINS, job_pods=RUNS))
     assert span is not None
     assert span == pytest.approx((250.0, 250.0 / 1.1, 250.0 / 0.9))
     assert remaining(scene(entry("job", status(Phase.QUEUED)))) is None
     endless = replace(TRAINS.job, training=replace(TRAINS.job.training, iterations=None))
-    assert remaining(scene(replace(TRAINS, job=endless), seats=RUNS)) is None
+    assert remaining(scene(replace(TRAINS, job=endless), job_pods=RUNS)) is None
     half = replace(TRAINS, status=replace(TRAINS.status, gang=4))
-    assert remaining(scene(half, seats=RUNS)) is None
-    assert remaining(scene(TRAINS, seats=RUNS), "unheard-of") is None
+    assert remaining(scene(half, job_pods=RUNS)) is None
+    assert remaining(scene(TRAINS, job_pods=RUNS), "unheard-of") is None
 
 
 # --- the table of GPUs --------------------------------------------------------------------
@@ -234,10 +234,10 @@ def test_every_gpu_is_free_reserved_in_use_or_unavailable():
         each,
         coming,
         lost,
-        seats=(
+        job_pods=(
             *RUNS,
-            seat("new", N2, state=sidecar(**READY)),
-            seat("lost", N2, phase=PodPhase.LOST),
+            job_pod("new", N2, state=sidecar(**READY)),
+            job_pod("lost", N2, phase=PodPhase.LOST),
         ),
     )
     found = rows(world)
@@ -258,8 +258,8 @@ def test_every_gpu_is_free_reserved_in_use_or_unavailable():
 def test_a_gpu_that_is_decided_for_one_job_and_held_by_another_is_shown_with_its_holder():
     old = entry("old", status(Phase.ADJUSTING, Placement.of({N1: (0,)})))
     new = entry("new", status(Phase.INITIALIZED, Placement.of({N1: (1,)})), order=1)
-    seats = (
-        seat("old", state=sidecar(generation=1, held_generation=1, held=("0", "1"))),
-        seat("new", state=sidecar(**READY)),
+    job_pods = (
+        job_pod("old", state=sidecar(generation=1, held_generation=1, held=("0", "1"))),
+        job_pod("new", state=sidecar(**READY)),
     )
-    assert rows(scene(old, new, seats=seats))["n1/1"].job == "old"
+    assert rows(scene(old, new, job_pods=job_pods))["n1/1"].job == "old"

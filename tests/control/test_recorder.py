@@ -37,7 +37,7 @@ def says(phase: SideCarPhase, generation: int, change: Change | None = None) -> 
 def scene(now: float, status: Status | None = None) -> Scene:
     job = make_job(JOB, options=(1, 2))
     entries = {JOB: Entry(job, 0, status)} if status is not None else {}
-    return Scene(now=now, epoch=1, entries=entries, seats={}, nodes={})
+    return Scene(now=now, epoch=1, entries=entries, job_pods={}, nodes={})
 
 
 def test_phases_that_were_over_before_the_sidecar_was_heard_follow_from_their_durations():
@@ -76,20 +76,20 @@ def test_a_controller_that_starts_again_takes_nothing_down_twice():
     begun = Status(submitted_at=10.0).decided(TWO, now=20.0)
     # Counted meanwhile, which must not change what the job had used before its GPUs were decided.
     counted = replace(begun, service=20.0, counted_at=30.0, phase=Phase.RUNNING)
-    first = Recorder().look(scene(21.0, begun))
-    again = Recorder().look(scene(31.0, counted))
+    first = Recorder().update(scene(21.0, begun))
+    again = Recorder().update(scene(31.0, counted))
     assert {row.id: row for row in first} == {row.id: row for row in again}
 
     # The recorder reports only changes, and an end once.
     recorder = Recorder()
-    recorder.look(there := scene(31.0, counted))
-    assert recorder.look(there) == []
+    recorder.update(there := scene(31.0, counted))
+    assert recorder.update(there) == []
     done = replace(
         counted.decided(None, now=50.0), phase=Phase.COMPLETED, finished_at=50.0, reshapes=2
     )
-    rows = recorder.look(scene(50.0, done))
-    assert recorder.look(scene(60.0, replace(done, message="it ended"))) == []
-    assert recorder.look(scene(70.0)) == []
+    rows = recorder.update(scene(50.0, done))
+    assert recorder.update(scene(60.0, replace(done, message="it ended"))) == []
+    assert recorder.update(scene(70.0)) == []
     lines = [decode_line(row.line) for row in (*first, *rows)]
     ends = [line for line in lines if isinstance(line, Ended)]
     assert ends == [Ended(at=50.0, job=JOB, outcome="Completed", gpu_seconds=60.0, reshapes=2)]
@@ -97,9 +97,9 @@ def test_a_controller_that_starts_again_takes_nothing_down_twice():
 
 def test_a_job_that_is_cancelled_is_over_and_one_of_its_name_is_another():
     recorder = Recorder()
-    rows = recorder.look(scene(20.0, Status(submitted_at=10.0).decided(ONE, now=20.0)))
-    rows += recorder.look(scene(30.0))
-    rows += recorder.look(scene(40.0, Status(submitted_at=35.0)))
+    rows = recorder.update(scene(20.0, Status(submitted_at=10.0).decided(ONE, now=20.0)))
+    rows += recorder.update(scene(30.0))
+    rows += recorder.update(scene(40.0, Status(submitted_at=35.0)))
     lines = [decode_line(row.line) for row in rows]
     assert [line.outcome for line in lines if isinstance(line, Ended)] == ["Removed"]
     assert [line.at for line in lines if isinstance(line, Submitted)] == [10.0, 35.0]

@@ -33,7 +33,7 @@ def book():
     return Book()
 
 
-def look(records, book, scene, **changed):
+def read(records, book, scene, **changed):
     """Look at a scene, make something else of some statuses, and keep that."""
     entries = records.recall(scene.entries)
     seen = replace(scene, entries=entries)
@@ -50,7 +50,7 @@ def test_what_is_as_it_was_is_not_written(book):
     scene = make_scene(cast("a", {"n0": (0,)}), cast("b"))
     records = Records(book)
     for _ in range(3):
-        look(records, book, scene)
+        read(records, book, scene)
     assert book.writes == []
 
 
@@ -58,9 +58,9 @@ def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status
     farther = replace(status, iteration=5)
-    look(records, book, scene, a=farther)
+    read(records, book, scene, a=farther)
     assert book.writes == []
-    assert look(records, book, scene, a=replace(farther, failures=1))[A].status == farther
+    assert read(records, book, scene, a=replace(farther, failures=1))[A].status == farther
     assert book.writes == [(A, replace(status, iteration=5, failures=1))]
 
 
@@ -68,34 +68,34 @@ def test_a_job_that_is_farther_than_recorded_is_the_same_object_at_each_look(boo
     scene = make_scene(cast("a", {"n0": (0,)}))
     records = Records(book)
     farther = replace(scene.entries[A].status, iteration=5)
-    look(records, book, scene, a=farther)
-    first, second = (look(records, book, scene)[A] for _ in range(2))
+    read(records, book, scene, a=farther)
+    first, second = (read(records, book, scene)[A] for _ in range(2))
     assert first.status is farther
     assert first is second
     other = replace(scene, entries={A: replace(scene.entries[A], spec_generation=9)})
-    assert look(records, book, other)[A].spec_generation == 9
+    assert read(records, book, other)[A].spec_generation == 9
 
 
 def test_how_far_a_job_is_is_written_when_its_seconds_are_counted(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     counted = replace(scene.entries[A].status, iteration=5, service=9.0, counted_at=30.0)
-    look(Records(book), book, scene, a=counted)
+    read(Records(book), book, scene, a=counted)
     assert book.writes == [(A, counted)]
 
 
 def test_what_is_remembered_is_void_when_somebody_wrote_something_else(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status
-    look(records, book, scene, a=replace(status, iteration=5))
+    read(records, book, scene, a=replace(status, iteration=5))
     scene = scene.with_statuses({A: replace(status, message="by hand")})
-    assert look(records, book, scene)[A].status.iteration == 0
+    assert read(records, book, scene)[A].status.iteration == 0
 
 
 @pytest.mark.parametrize("change", ["decided", "with_pods"])
 def test_a_decision_that_is_not_ours_says_that_another_leads(book, change):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records = Records(book)
-    look(records, book, scene)
+    read(records, book, scene)
     status = scene.entries[A].status
     theirs = (
         status.decided(None, now=3.0)
@@ -113,7 +113,7 @@ def test_what_was_there_before_us_is_accepted(book):
 
 def test_jobs_that_come_have_no_decision_yet(book):
     records = Records(book)
-    look(records, book, make_scene(cast("a", {"n0": (0,)})))
+    read(records, book, make_scene(cast("a", {"n0": (0,)})))
     records.recall(make_scene(cast("a", {"n0": (0,)}), cast("b", generation=0)).entries)
     with pytest.raises(Fenced):
         records.recall(make_scene(cast("a", {"n0": (0,)}), cast("c", generation=1)).entries)
@@ -128,7 +128,7 @@ def test_after_a_write_that_failed_half_way_either_is_ours(book):
         "b": scene.entries[B].status.decided(make_placement(n0=(1,)), now=3.0),
     }
     with pytest.raises(OSError, match="full"):
-        look(records, book, scene, **new)
+        read(records, book, scene, **new)
     scene = written(scene, book)
     assert scene.entries[A].status.generation == 2
     assert scene.entries[B].status.generation == 1

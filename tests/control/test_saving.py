@@ -28,7 +28,7 @@ def trains(*, progress=None, change=None, **rest):
         state = replace(state, progress=progress)
     rest.setdefault("phase", Phase.RUNNING)
     rest.setdefault("iteration", 340)
-    return cast("a", {"n0": (0,)}, generation=2, seats={"n0": state}, **rest)
+    return cast("a", {"n0": (0,)}, generation=2, job_pods={"n0": state}, **rest)
 
 
 def judged(*casts) -> Status:
@@ -134,16 +134,18 @@ def stopped(saving, *, generation=4):
 
 def changes(saving, *, phase=Phase.ADJUSTING, **rest):
     """A job over two containers while its GPUs change; its leader knows how the checkpoint went."""
-    seats = {"n0": stopped(saving), "n1": stopped(Saving.NONE)}
+    job_pods = {"n0": stopped(saving), "n1": stopped(Saving.NONE)}
     rest.setdefault("iteration", 340)
     holds = {"n0": (0,), "n1": (0,)}
-    return cast("a", holds, generation=2, seats=seats, phase=phase, checkpoint=ASKED, **rest)
+    return cast("a", holds, generation=2, job_pods=job_pods, phase=phase, checkpoint=ASKED, **rest)
 
 
 def lost_its_gpus(phase, **rest):
     """A job without GPUs whose checkpoint has failed before that."""
     given = {"checkpoint": ASKED, "iteration": 340, **rest}
-    return cast("a", None, generation=2, seats={"n0": stopped(Saving.FAILED)}, phase=phase, **given)
+    return cast(
+        "a", None, generation=2, job_pods={"n0": stopped(Saving.FAILED)}, phase=phase, **given
+    )
 
 
 def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus():
@@ -210,7 +212,7 @@ def test_a_training_that_is_over_before_it_could_answer_is_not_held_against_it(c
         "a",
         {"n0": (0,)},
         generation=2,
-        seats={"n0": state},
+        job_pods={"n0": state},
         phase=Phase.ADJUSTING,
         checkpoint=ASKED,
         iteration=340,

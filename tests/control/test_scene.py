@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.process_sets import find_undisturbed
+from dlcontrol.situation.process_sets import find_intact
 from dlcore.model import GpuRef, JobId, NodeName, Phase
 from dlsidecar.behaviour.events import RankEnded
 from tests.control.scenes import (
@@ -35,7 +35,9 @@ def gpus(*numbers, node=N0):
 def held(sat, **rest):
     """Return the GPUs that a job may hold that was decided GPU 0, and GPU 3 before."""
     rest.setdefault("leftover", frozenset(gpus(3)))
-    return make_scene(cast("a", {"n0": (0,)}, generation=4, seats={"n0": sat}, **rest)).held_by(A)
+    return make_scene(cast("a", {"n0": (0,)}, generation=4, job_pods={"n0": sat}, **rest)).held_by(
+        A
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_only_what_is_decided_on_its_own_node_may_be_held_there():
 
 
 def test_gpus_may_be_named_by_uuid():
-    scene = make_scene(cast("a", {"n0": (0,)}, seats={"n0": running(run(3, "GPU-8f7c"))}))
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, "GPU-8f7c"))}))
     node = scene.nodes[N0]
     named = replace(node, gpus=(node.gpus[0], replace(node.gpus[1], uuid="GPU-8f7c")))
     scene = replace(scene, nodes={N0: named})
@@ -88,8 +90,8 @@ def test_gpus_may_be_named_by_uuid():
 
 def test_a_gpu_with_two_holders_is_free_for_neither():
     scene = make_scene(
-        cast("a", generation=2, seats={"n0": running(run(3, 0))}),
-        cast("b", {"n0": (0,)}, seats={"n0": running(run(3, 0))}),
+        cast("a", generation=2, job_pods={"n0": running(run(3, 0))}),
+        cast("b", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))}),
     )
     assert not scene.is_free_for(A, GpuRef(N0, 0))
     assert not scene.is_free_for(B, GpuRef(N0, 0))
@@ -100,9 +102,9 @@ def test_a_gpu_with_two_holders_is_free_for_neither():
 
 
 def undisturbed(*sats, **rest):
-    seats = {f"n{n}": sat for n, sat in enumerate(sats)}
-    scene = make_scene(cast("a", {"n2": (0,)}, generation=4, seats=seats, **rest))
-    return find_undisturbed(scene, A)
+    job_pods = {f"n{n}": sat for n, sat in enumerate(sats)}
+    scene = make_scene(cast("a", {"n2": (0,)}, generation=4, job_pods=job_pods, **rest))
+    return find_intact(scene, A)
 
 
 RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
@@ -150,7 +152,7 @@ def test_the_latest_start_is_known_by_those_who_took_part_in_it():
             "a",
             generation=4,
             phase=Phase.QUEUED,
-            seats={"n0": released(run(3, 0), stop(4)), "n1": running(run(5, 0)), "n2": ready()},
+            job_pods={"n0": released(run(3, 0), stop(4)), "n1": running(run(5, 0)), "n2": ready()},
         )
     )
-    assert [seat.key.node for seat in scene.latest_start(A)] == [N1]
+    assert [job_pod.key.node for job_pod in scene.latest_start(A)] == [N1]

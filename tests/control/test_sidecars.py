@@ -13,9 +13,9 @@ import pytest
 
 from dlcontrol.sidecars import following
 from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.scene import NO_CONTACT, Doubt
+from dlcontrol.situation.scene import NO_CONTACT, ForeignEpoch
 from dlcore.model import JobId, NodeName
-from dlcore.primitives.allowance import Allowance
+from dlcore.primitives.rate_limit import RateLimit
 from dlsidecar.settings import Serving
 from dlwire.messages import Phase, Post, Problem, Stop
 from tests.control.callers import HURRIED, POD, calling, contained, living, wired
@@ -190,12 +190,12 @@ async def test_the_word_of_a_later_leader_is_a_doubt_and_not_taken_in(tmp_path, 
         theirs.run(3, epoch=2)
         if tells:
             ours.stop(4, epoch=1)
-        contact = await ours.until(lambda contact: contact.doubt)
-        assert contact.doubt == Doubt(2)
+        contact = await ours.until(lambda contact: contact.foreign)
+        assert contact.foreign == ForeignEpoch(2)
         assert "it is not believed" in contact.problem
         assert not contact.reachable
         assert contact.state.epoch < 2
-        assert theirs.contact().doubt is None
+        assert theirs.contact().foreign is None
 
 
 @living
@@ -203,8 +203,8 @@ async def test_the_epoch_of_another_installation_is_a_doubt_however_low_it_is(tm
     async with contained(tmp_path / "a") as container, calling(epoch=7) as ours:
         state = await ours.meet(tmp_path / "a")
         container.agent.declare(Stop(1, 3, state.incarnation, installation="theirs"))
-        contact = await ours.until(lambda contact: contact.doubt)
-        assert contact.doubt == Doubt(1, "theirs")
+        contact = await ours.until(lambda contact: contact.foreign)
+        assert contact.foreign == ForeignEpoch(1, "theirs")
         assert not contact.state.installation
 
 
@@ -214,10 +214,10 @@ async def test_a_doubt_is_over_when_it_is_another_start_of_the_container(tmp_pat
         async with contained(tmp_path / "a") as container:
             state = await ours.meet(tmp_path / "a")
             container.agent.declare(Stop(2, 3, state.incarnation))
-            await ours.until(lambda contact: contact.doubt)
+            await ours.until(lambda contact: contact.foreign)
         async with contained(tmp_path / "a", incarnation="second-start"):
             contact = await ours.until(lambda contact: contact.reachable)
-            assert (contact.doubt, contact.state.incarnation) == (None, "second-start")
+            assert (contact.foreign, contact.state.incarnation) == (None, "second-start")
 
 
 @living
@@ -230,7 +230,7 @@ async def test_what_was_refused_for_good_is_not_said_again_before_a_pause(tmp_pa
         await again.meet(tmp_path / "a")
         again.stop(3)
         contact = await again.until(lambda contact: contact.problem)
-        assert ("SameTermOtherTarget" in contact.problem, contact.doubt) == (True, None)
+        assert ("SameTermOtherTarget" in contact.problem, contact.foreign) == (True, None)
         told = len(again.counts.round_trips)
         # As a loop does that is woken by the refusal.
         for _ in range(100):
@@ -251,7 +251,7 @@ async def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
         caller.run(5)
         contact = await caller.until(lambda contact: contact.declared is None)
         assert (contact.problem, contact.unanswered) == ("", ())
-        assert contact.doubt is None
+        assert contact.foreign is None
 
 
 @pytest.mark.parametrize(("leave", "word"), [(True, "has ended"), (False, "is silent")])
@@ -455,7 +455,7 @@ async def test_who_accepts_and_never_answers_is_silent(tmp_path):
 
 
 def test_a_sidecar_that_always_has_news_is_asked_only_so_often():
-    allowance = Allowance(per_second=10.0, at_once=3)
+    allowance = RateLimit(per_second=10.0, at_once=3)
     assert [allowance.take(100.0) for _ in range(5)] == pytest.approx([0, 0, 0, 0.1, 0.2])
     assert allowance.take(200.0) == 0.0
     waits = [allowance.take(200.0 + 0.05 * step) for step in range(100)]

@@ -36,12 +36,12 @@ def trains(trial=None, *, progress=STEPPED, problems=(), state=None, **rest):
         "checkpoint": ASKED,
         "triable": True,
     }
-    return cast("a", {"n0": (0,)}, generation=2, seats={"n0": state}, **given | rest)
+    return cast("a", {"n0": (0,)}, generation=2, job_pods={"n0": state}, **given | rest)
 
 
 def wide(first=None, second=None, **rest):
     """The same over two containers; the first of them has the leader."""
-    seats = {
+    job_pods = {
         f"n{at}": replace(running(run(5, 0, peers=2, at=at)), trial=trial, progress=STEPPED)
         for at, trial in enumerate((first, second))
     }
@@ -51,7 +51,7 @@ def wide(first=None, second=None, **rest):
         "checkpoint": ASKED,
         "containers": 2,
     }
-    return cast("a", {"n0": (0,), "n1": (0,)}, generation=2, seats=seats, **given | rest)
+    return cast("a", {"n0": (0,), "n1": (0,)}, generation=2, job_pods=job_pods, **given | rest)
 
 
 def tried(*casts):
@@ -229,7 +229,7 @@ def test_a_training_that_stands_still_since_its_trial_is_started_again():
 def test_one_that_cannot_be_reached_is_asked_later():
     job = trains(Trial())
     scene = make_scene(job)
-    seat = scene.seats[JobId("a")][NodeName("n0")]
-    lost = replace(seat, contact=replace(seat.contact, reachable=False))
-    silent = replace(scene, seats={JobId("a"): {NodeName("n0"): lost}})
+    job_pod = scene.job_pods[JobId("a")][NodeName("n0")]
+    lost = replace(job_pod, contact=replace(job_pod.contact, reachable=False))
+    silent = replace(scene, job_pods={JobId("a"): {NodeName("n0"): lost}})
     assert not any(isinstance(each, Try) for each in next_commands(silent))

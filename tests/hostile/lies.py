@@ -29,14 +29,14 @@ class Memory:
     answers: int = 0
 
 
-Lie = Callable[[Json, Memory], Json]
+Contradiction = Callable[[Json, Memory], Json]
 
 
 @dataclass(frozen=True)
 class Kind:
     """One way to be hostile."""
 
-    lie: Lie | None = None
+    lie: Contradiction | None = None
     manner: str = ""
     """How the answer is sent, where not as it should be."""
     refuses: Json | None = None
@@ -46,11 +46,11 @@ class Kind:
     from_the_start: bool = False
 
 
-def _with(**fields: Any) -> Lie:
+def _with(**fields: Any) -> Contradiction:
     return lambda state, _: {**state, **copy.deepcopy(fields)}
 
 
-def _epoch(epoch: int) -> Lie:
+def _epoch(epoch: int) -> Contradiction:
     def lie(state: Json, _: Memory) -> Json:
         target = {**state["target"], "epoch": epoch} if state["target"] else None
         return {**state, "epoch": epoch, "target": target}
@@ -78,7 +78,7 @@ def _holds_without_command(state: Json, _: Memory) -> Json:
     return {**state, "held": list(ALL)}
 
 
-def _gpus(**fields: Any) -> Lie:
+def _gpus(**fields: Any) -> Contradiction:
     def lie(state: Json, _: Memory) -> Json:
         return {**state, "gpus": [{"index": number, **fields} for number in range(MOST_GPUS)]}
 
@@ -90,7 +90,7 @@ def _swapped_names(state: Json, _: Memory) -> Json:
     return {**state, "gpus": names}
 
 
-def _problem(name: str) -> Lie:
+def _problem(name: str) -> Contradiction:
     problem = {"name": name, "message": f"{name} {REVERSED}", "remedy": "none"}
     return _with(problems=[problem])
 

@@ -18,7 +18,7 @@ from dlcontrol.deciding import snapshots
 from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.settings import load
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Contact, Scene, Seat
+from dlcontrol.situation.scene import Contact, JobPod, Scene
 from dlcontrol.situation.status import Booking, Status
 from dlcore import policies
 from dlcore.model import (
@@ -93,7 +93,7 @@ class Stage:
         self.history: list[HistoryEntry] = []
         self.store_is_away = False
         self.has_looked = True
-        self.seats: dict[JobId, dict[NodeName, Seat]] = {}
+        self.job_pods: dict[JobId, dict[NodeName, JobPod]] = {}
         self.log_times = LogTimes()
         self.worths: dict[JobId, float] = {}
         self.live: dict[JobId, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ class Stage:
             snapshot=self.snapshot,
             worths=lambda: self.worths,
             wake=self._wake,
-            reinstate=self._forgive,
+            reinstate=self._reinstate,
             history=self._read_history,
             record=self._read_record,
             settings=load({"seed": 3}, file="settings.yaml").described,
@@ -128,7 +128,7 @@ class Stage:
         # A scene depends on these parts; they are compared because the server asks for each job of
         # a long list.
         live = {job: dict(fields) for job, fields in self.live.items()}
-        parts = (self.registry.entries, cordons, live, dict(self.seats))
+        parts = (self.registry.entries, cordons, live, dict(self.job_pods))
         if self._scene is None or self._scene_of != parts:
             self._scene = self._make_scene(cordons)
             self._scene_of = parts
@@ -140,7 +140,7 @@ class Stage:
             job: replace(entry, status=replace(entry.status, **self.live.get(job, {})))
             for job, entry in self.registry.entries.items()
         }
-        return Scene(now=time.time(), epoch=1, entries=entries, seats=self.seats, nodes=nodes)
+        return Scene(now=time.time(), epoch=1, entries=entries, job_pods=self.job_pods, nodes=nodes)
 
     def snapshot(self, scene: Scene) -> Snapshot:
         return snapshots.take_snapshot(scene, profiles=PROFILES, costs=Costs())
@@ -148,7 +148,7 @@ class Stage:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def _forgive(self, gpu: GpuRef) -> bool:
+    def _reinstate(self, gpu: GpuRef) -> bool:
         was_broken = gpu in self.broken
         self.broken.discard(gpu)
         return was_broken
@@ -187,7 +187,7 @@ class Stage:
             **fields,
         }
         self.registry.record({job: replace(status.with_pods(placement.nodes, now), **fields)})
-        self.seats[job] = {
+        self.job_pods[job] = {
             part.node: _seat(job, part.node, part.gpus, status) for part in placement.slices
         }
 
@@ -204,10 +204,10 @@ class Stage:
         status = status.without_pods(pod.node for pod in status.pods)
         fields = {"phase": Phase.QUEUED, "cause": Cause(cause), "message": "waits", **fields}
         self.registry.record({job: replace(status, **fields)})
-        self.seats.pop(job, None)
+        self.job_pods.pop(job, None)
 
 
-def _seat(job: JobId, node: NodeName, gpus: Sequence[int], status: Status) -> Seat:
+def _seat(job: JobId, node: NodeName, gpus: Sequence[int], status: Status) -> JobPod:
     key = PodKey(job, node)
     state = State(
         "first",
@@ -221,7 +221,7 @@ def _seat(job: JobId, node: NodeName, gpus: Sequence[int], status: Status) -> Se
         progress=Progress(begun=True),
     )
     contact = Contact(state, reachable=True, since=time.time(), first_seen=time.time())
-    return Seat(key, Booking(node, 1), Pod(key, PodPhase.UP), contact)
+    return JobPod(key, Booking(node, 1), Pod(key, PodPhase.UP), contact)
 
 
 def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:

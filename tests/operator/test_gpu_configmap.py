@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.gpus.faults import Health
-from dlcontrol.gpus.uuids import Identities
+from dlcontrol.gpus.faults import GpuFaults
+from dlcontrol.gpus.uuids import GpuUuids
 from dlkube import names
 from dlkube.client import NotFound, Rejected
 from dloperator import leading
@@ -97,10 +97,10 @@ class Office:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.health, self.identities = Health(), Identities()
+        self.gpu_faults, self.gpu_uuids = GpuFaults(), GpuUuids()
         scene = SimpleNamespace(nodes={})
         controller: Any = SimpleNamespace(
-            health=self.health, identities=self.identities, scene=scene, faults={}
+            gpu_faults=self.gpu_faults, gpu_uuids=self.gpu_uuids, scene=scene, faults={}
         )
         server: Any = api
         self.bulletin = GpuConfigMap(server, "home", controller=controller)
@@ -118,7 +118,7 @@ class Office:
 
     @property
     def faults(self) -> list[str]:
-        return [str(ref) for ref in self.health.faults]
+        return [str(ref) for ref in self.gpu_faults.faults]
 
     @property
     def kept_faults(self) -> object:

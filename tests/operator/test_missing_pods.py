@@ -100,6 +100,6 @@ LEAVES = stop(8, leave=True)
 )
 def test_the_word_of_a_sidecar_that_leaves_and_has_released_all_is_a_proof(state, has_ended):
     lost = Sat(state, phase=PodPhase.LOST, pod={"vanished": True})
-    assert lost.seat(KEY.job, KEY.node).has_ended is has_ended
+    assert lost.job_pod(KEY.job, KEY.node).has_ended is has_ended
     # Of any other pod its container may be started again.
-    assert not Sat(state, phase=PodPhase.LOST).seat(KEY.job, KEY.node).has_ended
+    assert not Sat(state, phase=PodPhase.LOST).job_pod(KEY.job, KEY.node).has_ended

@@ -27,7 +27,7 @@ from dlcontrol.acting.commands import (
 )
 from dlcontrol.acting.dialer import Absence, Dialer
 from dlcontrol.acting.pod_requests import PodRequests
-from dlcontrol.acting.task_pool import Turns
+from dlcontrol.acting.task_pool import Slots
 from dlcontrol.at_once import do_all
 from dlcontrol.situation.commanded import Commanded
 from dlcontrol.situation.ports import (
@@ -36,13 +36,13 @@ from dlcontrol.situation.ports import (
     Platform,
     PodKey,
 )
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.scene import (
     NO_CONTACT,
     Begun,
     Contact,
+    JobPod,
     Scene,
-    Seat,
 )
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName, Placement
@@ -87,18 +87,18 @@ class Commander:
 
     def _stamp(self, scene: Scene, key: PodKey) -> None:
         """Declare what holds already, under our epoch."""
-        seat = scene.seats[key.job][key.node]
-        state = seat.state
+        job_pod = scene.job_pods[key.job][key.node]
+        state = job_pod.state
         assert state is not None
         if state.target is not None:
             mine: Target = replace(state.target, epoch=self._epoch, incarnation=state.incarnation)
         else:
             mine = Stop(self._epoch, state.generation, state.incarnation, reason="a new controller")
-        self._declare(scene.now, seat, target=mine, is_exact=False)
+        self._declare(scene.now, job_pod, target=mine, is_exact=False)
 
     def _try(self, scene: Scene, command: Try) -> None:
         """Declare what runs already, and that it shall have tried its checkpoint."""
-        state = scene.seats[command.key.job][command.key.node].state
+        state = scene.job_pods[command.key.job][command.key.node].state
         assert state is not None
         assert isinstance(state.target, Run)
         trying = replace(state.target, epoch=self._epoch, trial=command.number)
@@ -107,20 +107,20 @@ class Commander:
 
     def _halt(self, scene: Scene, command: Halt) -> None:
         status = scene.entries[command.key.job].status
-        seat = scene.seats[command.key.job][command.key.node]
-        assert seat.state is not None
-        known = seat.told.generation if seat.told is not None else seat.state.generation
+        job_pod = scene.job_pods[command.key.job][command.key.node]
+        assert job_pod.state is not None
+        known = job_pod.told.generation if job_pod.told is not None else job_pod.state.generation
         # A SideCar that is to leave may have got a command to stop, or to run, in this generation.
         generation = max(status.stop_generation, known + command.leave)
         if command.leave:
-            self.untold.discard((command.key.job, seat.booking))
+            self.untold.discard((command.key.job, job_pod.booking))
         self._declare(
             scene.now,
-            seat,
+            job_pod,
             target=Stop(
                 self._epoch,
                 generation,
-                seat.state.incarnation,
+                job_pod.state.incarnation,
                 checkpoint=command.checkpoint,
                 leave=command.leave,
                 coming=0 if command.leave else _count_coming(scene, command.key),
@@ -136,15 +136,17 @@ class Commander:
         # peers and ports, even if a pod has another address by then.
         self.begun[command.job] = Begun(entry.status.run_generation, runs)
         for node in command.nodes:
-            seat = scene.seats[command.job][node]
-            self.untold.discard((command.job, seat.booking))
-            self._declare(scene.now, seat, target=runs[node])
+            job_pod = scene.job_pods[command.job][node]
+            self.untold.discard((command.job, job_pod.booking))
+            self._declare(scene.now, job_pod, target=runs[node])
 
-    def _declare(self, now: float, seat: Seat, *, target: Target, is_exact: bool = True) -> None:
+    def _declare(
+        self, now: float, job_pod: JobPod, *, target: Target, is_exact: bool = True
+    ) -> None:
         """Remember the command before the pod can have got it, and send it."""
-        pod = (seat.key.job, seat.booking)
+        pod = (job_pod.key.job, job_pod.booking)
         known = self.commanded.get(pod)
-        if known is not None and known.start != seat.pod.start:
+        if known is not None and known.start != job_pod.pod.start:
             # Another start of the container got none of these commands, and holds no GPU by them.
             known = None
         gpus = known.gpus if known is not None else frozenset[str]()
@@ -156,9 +158,9 @@ class Commander:
             is_given_time = is_first or (known is not None and not known.is_for(target.incarnation))
             at = now if known is None or is_given_time else known.at
             self.commanded[pod] = Commanded(
-                target, at, gpus, is_exact=is_exact, restarts=restarts, start=seat.pod.start
+                target, at, gpus, is_exact=is_exact, restarts=restarts, start=job_pod.pod.start
             )
-        self._dialer.declare(seat.key, target)
+        self._dialer.declare(job_pod.key, target)
 
     def _runs(self, scene: Scene, entry: Entry) -> dict[NodeName, Run]:
         """Return the part of the job's run for each of its containers; it is the same in each cycle."""
@@ -168,7 +170,7 @@ class Commander:
             return self._make_runs(scene, entry, placement=placement)
         runs = dict(begun.runs)
         for node, run in runs.items():
-            state = scene.seats[entry.job.id][node].state
+            state = scene.job_pods[entry.job.id][node].state
             assert state is not None
             # A container that has restarted refuses a command to its former incarnation.
             runs[node] = replace(run, incarnation=state.incarnation)
@@ -188,7 +190,7 @@ class Commander:
         runs: dict[NodeName, Run] = {}
         offset = 0
         for part in placement.slices:
-            state = scene.seats[job.id][part.node].state
+            state = scene.job_pods[job.id][part.node].state
             assert state is not None
             runs[part.node] = Run(
                 epoch=self._epoch,
@@ -247,7 +249,7 @@ def _learning_rate_factor(entry: Entry) -> float:
     return now / own if now and own else 1.0
 
 
-class Hands:
+class Actor:
     """Books, launches, says. One for the life of a controller."""
 
     def __init__(
@@ -328,8 +330,8 @@ class Hands:
         commands: Iterable[Command],
         scene: Scene,
         *,
-        asides: Asides,
-        turns: Turns,
+        quarantine: Quarantine,
+        slots: Slots,
         trailing: int = 0,
     ) -> None:
         """
@@ -338,14 +340,14 @@ class Hands:
         Pods are asked for in ``turns``; those that are given none are left for the next look. This number
         of pods may still be in creation when it returns; see :meth:`finish`.
         """
-        launch = partial(self._requests.begin_launch, scene.now, turns)
+        launch = partial(self._requests.begin_launch, scene.now, slots)
         slow: list[Callable[[], Awaitable[None]]] = []
         for command in commands:
             match command:
                 case Stamp() | Halt() | Try():
-                    asides.attempt(command.key.job, self._commander.say, scene, command)
+                    quarantine.attempt(command.key.job, self._commander.say, scene, command)
                 case Begin():
-                    asides.attempt(command.job, self._commander.begin, scene, command)
+                    quarantine.attempt(command.job, self._commander.begin, scene, command)
                 case Book():
                     entry = scene.entries[command.job]
                     new = [pod for pod in entry.status.pods if pod.node in command.nodes]

@@ -35,37 +35,37 @@ from dlcontrol.acting.commands import (
     Unbook,
     addressed,
 )
-from dlcontrol.acting.job_in_scene import Board, JobInScene
+from dlcontrol.acting.job_in_scene import JobInScene, JobsInScene
 from dlcontrol.gpus.visibility import cannot_prove
 from dlcontrol.judging import trials
-from dlcontrol.judging.coming_up import is_coming_up
 from dlcontrol.judging.exits import add_ends
 from dlcontrol.judging.silence import must_end
+from dlcontrol.judging.starting_pods import is_coming_up
 from dlcontrol.situation.ports import Entry, PodPhase
-from dlcontrol.situation.quarantine import Asides
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcore.model import JobId, NodeName, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, State, Stop
 
 
-def next_commands(scene: Scene, asides: Asides | None = None) -> list[Command]:
+def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Command]:
     """Say everything that may be done now."""
-    asides = asides if asides is not None else Asides()
-    board = Board(scene, asides)
+    quarantine = quarantine if quarantine is not None else Quarantine()
+    jobs = JobsInScene(scene, quarantine)
     commands: list[Command] = []
     for job, entry in scene.entries.items():
-        if job in asides.unwritable.jobs and not _may_just_go(entry):
+        if job in quarantine.unwritable.jobs and not _may_just_go(entry):
             continue
-        commands += asides.attempt(job, _commands_for, board, job) or ()
+        commands += quarantine.attempt(job, _commands_for, jobs, job) or ()
     return commands
 
 
-def _commands_for(board: Board, job: JobId) -> list[Command]:
-    entry = board.scene.entries[job]
-    if _is_at_rest(entry) or is_coming_up(board.scene, entry):
+def _commands_for(jobs: JobsInScene, job: JobId) -> list[Command]:
+    entry = jobs.scene.entries[job]
+    if _is_at_rest(entry) or is_coming_up(jobs.scene, entry):
         return []
-    return list(iter_commands(board.case(job)))
+    return list(iter_commands(jobs.case(job)))
 
 
 def _may_just_go(entry: Entry) -> bool:
@@ -80,42 +80,42 @@ def _is_at_rest(entry: Entry) -> bool:
 
 
 def iter_commands(case: JobInScene) -> Iterator[Command]:
-    ended = tuple(node for node, seat in case.seats.items() if seat.has_ended)
+    ended = tuple(node for node, job_pod in case.job_pods.items() if job_pod.has_ended)
     if ended:
-        gone = [case.seats[node] for node in ended]
+        gone = [case.job_pods[node] for node in ended]
         yield Unbook(case.job, ended, ended=add_ends(case.status.ended, gone))
-    if not case.seats:
+    if not case.job_pods:
         if _is_over(case):
             yield Forget(case.job)
             return
         if case.status.placement is None:
             return
-    strangers = [seat for seat in case.present if not seat.is_stamped(case.scene.epoch)]
+    strangers = [job_pod for job_pod in case.present if not job_pod.is_stamped(case.scene.epoch)]
     spoken_to: set[NodeName] = set()
     for command in chain(_towards_goal(case, strangers), _hurry(case)):
         spoken_to |= addressed(command)
         yield command
-    for seat in strangers:
-        if _wants_stamp(seat) and seat.key.node not in spoken_to:
-            yield Stamp(seat.key)
+    for job_pod in strangers:
+        if _wants_stamp(job_pod) and job_pod.key.node not in spoken_to:
+            yield Stamp(job_pod.key)
     yield from _remove_silent(case)
     yield from _remove_blind(case)
-    for seat in case.untrusted:
-        yield Remove(seat.key, f"its SideCar is not trusted: {seat.untrusted}")
+    for job_pod in case.untrusted:
+        yield Remove(job_pod.key, f"its SideCar is not trusted: {job_pod.untrusted}")
 
 
-def _towards_goal(case: JobInScene, strangers: list[Seat]) -> Iterator[Command]:
+def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command]:
     placement = case.status.placement
     if placement is None:
         yield from _go(case)
         return
-    wanted = [seat for seat in case.present if seat.key.node in placement.nodes]
-    for seat in wanted:
-        if not seat.asked and seat.pod.phase is PodPhase.PENDING:
-            yield Launch(seat.key)
+    wanted = [job_pod for job_pod in case.present if job_pod.key.node in placement.nodes]
+    for job_pod in wanted:
+        if not job_pod.asked and job_pod.pod.phase is PodPhase.PENDING:
+            yield Launch(job_pod.key)
     if case.entry.problem:
         return  # Its new spec is unreadable.
-    if all(seat.fresh for seat in strangers):
+    if all(job_pod.fresh for job_pod in strangers):
         # Commands of a former controller may still take effect, so ours wait until their
         # outcome is known.
         yield from _approach(case, placement)
@@ -123,44 +123,46 @@ def _towards_goal(case: JobInScene, strangers: list[Seat]) -> Iterator[Command]:
 
 def _remove_silent(case: JobInScene) -> Iterator[Command]:
     """End the pods whose SideCar was silent for too long, because their GPUs stay occupied otherwise."""
-    for seat in case.present:
-        if must_end(seat, now=case.scene.now, lost_seconds=case.scene.lost_seconds):
-            silent_for = case.scene.now - seat.contact.since
+    for job_pod in case.present:
+        if must_end(job_pod, now=case.scene.now, lost_seconds=case.scene.lost_seconds):
+            silent_for = case.scene.now - job_pod.contact.since
             because = f"its SideCar has not answered for {silent_for:.0f} s"
-            yield Remove(seat.key, because, is_needed=True)
+            yield Remove(job_pod.key, because, is_needed=True)
 
 
 def _remove_blind(case: JobInScene) -> Iterator[Command]:
     """End the pods that are to end and cannot prove it, for want of GPUs that they could ask."""
-    for seat in case.present:
-        if seat.pod.phase is PodPhase.UP and seat.is_leaving and cannot_prove(seat):
+    for job_pod in case.present:
+        if job_pod.pod.phase is PodPhase.UP and job_pod.is_leaving and cannot_prove(job_pod):
             yield Remove(
-                seat.key,
+                job_pod.key,
                 "its GPUs have vanished, so only the end of its own processes is a proof",
             )
 
 
 def _go(case: JobInScene) -> Iterator[Command]:
     """The job has no GPUs any more: its processes stop, and its pods end."""
-    if case.entry.may_come_back and any(_is_to_be_heard(case, seat) for seat in case.present):
+    if case.entry.may_come_back and any(_is_to_be_heard(case, job_pod) for job_pod in case.present):
         return  # Whether it goes on as it was is said when they are.
     trains_on = case.is_awaited() and not case.claimants_are_ready()
     yield from _halt(
-        case, [seat for seat in case.present if not (trains_on and seat.is_living)], staying=()
+        case,
+        [job_pod for job_pod in case.present if not (trains_on and job_pod.is_living)],
+        staying=(),
     )
 
 
 def _approach(case: JobInScene, placement: Placement) -> Iterator[Command]:
-    useless = [seat for seat in case.present if case.is_useless(seat, placement)]
+    useless = [job_pod for job_pod in case.present if case.is_useless(job_pod, placement)]
     yield from _halt(case, useless, staying=())
     if case.may_book(placement, useless):
-        missing = tuple(node for node in placement.nodes if node not in case.seats)
+        missing = tuple(node for node in placement.nodes if node not in case.job_pods)
         if missing:
             yield Book(case.job, missing)
     if case.all_run(placement):
         yield from _try_checkpoint(case)
         return
-    old = [seat for seat in case.present if seat.is_living and not case.runs(seat)]
+    old = [job_pod for job_pod in case.present if job_pod.is_living and not case.runs(job_pod)]
     if not old:
         if case.may_begin(placement):
             yield from _begin(case, placement)
@@ -168,7 +170,7 @@ def _approach(case: JobInScene, placement: Placement) -> Iterator[Command]:
         if _can_change_directly(case, placement):
             yield from _begin(case, placement)
         else:
-            stopping = [seat for seat in old if seat not in useless]
+            stopping = [job_pod for job_pod in old if job_pod not in useless]
             yield from _halt(case, stopping, staying=placement.nodes)
 
 
@@ -177,51 +179,51 @@ def _try_checkpoint(case: JobInScene) -> Iterator[Command]:
     number = trials.find_due(case.scene, case.entry)
     if not number:
         return
-    for seat in trials.find_asked(case.entry.job, case.seats.values()):
-        target = seat.state.target if seat.state is not None else None
+    for job_pod in trials.find_asked(case.entry.job, case.job_pods.values()):
+        target = job_pod.state.target if job_pod.state is not None else None
         is_told = isinstance(target, Run) and target.trial >= number
-        if seat.phase is SideCarPhase.RUNNING and seat.contact.reachable and not is_told:
-            yield Try(seat.key, number)
+        if job_pod.phase is SideCarPhase.RUNNING and job_pod.contact.reachable and not is_told:
+            yield Try(job_pod.key, number)
 
 
 def _begin(case: JobInScene, placement: Placement) -> Iterator[Command]:
     untold = tuple(
         node
         for node in placement.nodes
-        if not case.runs(case.seats[node]) and not case.was_told_to_run(case.seats[node])
+        if not case.runs(case.job_pods[node]) and not case.was_told_to_run(case.job_pods[node])
     )
     if untold:
         yield Begin(case.job, untold)
 
 
 def _halt(
-    case: JobInScene, seats: Iterable[Seat], *, staying: Iterable[NodeName]
+    case: JobInScene, job_pods: Iterable[JobPod], *, staying: Iterable[NodeName]
 ) -> Iterator[Command]:
-    for seat in seats:
-        leaves = seat.key.node not in staying
-        if seat.pod.phase is PodPhase.PENDING and not seat.contact.reachable:
+    for job_pod in job_pods:
+        leaves = job_pod.key.node not in staying
+        if job_pod.pod.phase is PodPhase.PENDING and not job_pod.contact.reachable:
             if leaves:
-                yield Remove(seat.key, "it is no longer needed")
-        elif seat.state is None or seat.is_leaving:
+                yield Remove(job_pod.key, "it is no longer needed")
+        elif job_pod.state is None or job_pod.is_leaving:
             continue
-        elif leaves or not case.knows_of_the_stop(seat):
-            yield Halt(seat.key, checkpoint=case.may_save(seat), leave=leaves)
+        elif leaves or not case.knows_of_the_stop(job_pod):
+            yield Halt(job_pod.key, checkpoint=case.may_save(job_pod), leave=leaves)
 
 
 def _hurry(case: JobInScene) -> Iterator[Command]:
     """End what waits for the checkpoint of the job's leader, as soon as that is over."""
     if case.entry.job.checkpoint.to != "leader" or any(map(_may_be_saving, case.present)):
         return
-    for seat in case.present:
-        stop = _waits_with(seat)
-        if stop is not None and seat.is_stamped(case.scene.epoch):
-            yield Halt(seat.key, checkpoint=False, leave=stop.leave)
+    for job_pod in case.present:
+        stop = _waits_with(job_pod)
+        if stop is not None and job_pod.is_stamped(case.scene.epoch):
+            yield Halt(job_pod.key, checkpoint=False, leave=stop.leave)
 
 
-def _is_to_be_heard(case: JobInScene, seat: Seat) -> bool:
+def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
     """Whether it is back, and has not yet said what there is of the job, to us alone."""
-    is_foreign = _wants_stamp(seat) and not seat.is_stamped(case.scene.epoch)
-    return case.in_place and (is_foreign or case.scene.is_awaited(seat))
+    is_foreign = _wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch)
+    return case.in_place and (is_foreign or case.scene.is_awaited(job_pod))
 
 
 def _is_over(case: JobInScene) -> bool:
@@ -232,12 +234,12 @@ def _is_over(case: JobInScene) -> bool:
     return case.status.is_final and is_old
 
 
-def _wants_stamp(seat: Seat) -> bool:
-    state = seat.state
+def _wants_stamp(job_pod: JobPod) -> bool:
+    state = job_pod.state
     return (
         state is not None
-        and seat.contact.reachable
-        and not seat.is_waited_for
+        and job_pod.contact.reachable
+        and not job_pod.is_waited_for
         and not state.leaving
     )
 
@@ -254,18 +256,18 @@ def _leads(state: State) -> bool:
     return any(process.rank == 0 for process in state.processes)
 
 
-def _may_be_saving(seat: Seat) -> bool:
+def _may_be_saving(job_pod: JobPod) -> bool:
     """Whether the leader may live there, with a checkpoint still to make."""
-    state = seat.state
-    if not seat.is_living:
+    state = job_pod.state
+    if not job_pod.is_living:
         return False
     return state is None or (_leads(state) and state.phase in _MAY_SAVE)
 
 
-def _waits_with(seat: Seat) -> Stop | None:
+def _waits_with(job_pod: JobPod) -> Stop | None:
     """Return the stop with which a SideCar waits for a leader elsewhere, if it can be hurried."""
-    state, declared = seat.state, seat.contact.declared
-    if state is None or not isinstance(state.target, Stop) or not seat.contact.reachable:
+    state, declared = job_pod.state, job_pod.contact.declared
+    if state is None or not isinstance(state.target, Stop) or not job_pod.contact.reachable:
         return None
     # It has the term of the first stop, so the term does not show whether this one was sent.
     is_said = isinstance(declared, Stop) and not declared.checkpoint

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from dlcontrol.situation.ports import Entry, PodPhase
-from dlcontrol.situation.quarantine import Asides
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcore.model import GpuRef, JobId, Mechanism, Placement
 from dlwire.messages import Run
 
@@ -16,15 +16,15 @@ their numbers."""
 
 def is_ready(scene: Scene, job: JobId) -> bool:
     """Whether all pods that the job needs could start training at once: initialised, and warm."""
-    return Board(scene, Asides()).is_ready(job)
+    return JobsInScene(scene, Quarantine()).is_ready(job)
 
 
-class Board:
+class JobsInScene:
     """All jobs of a scene, each looked at once however many others ask about it."""
 
-    def __init__(self, scene: Scene, asides: Asides) -> None:
+    def __init__(self, scene: Scene, quarantine: Quarantine) -> None:
         self.scene = scene
-        self._asides = asides
+        self._quarantine = quarantine
         self._cases: dict[JobId, JobInScene] = {}
 
     def case(self, job: JobId) -> "JobInScene":
@@ -33,22 +33,22 @@ class Board:
         return self._cases[job]
 
     def is_ready(self, job: JobId) -> bool:
-        return self._asides.attempt(job, lambda: self.case(job).is_ready) or False
+        return self._quarantine.attempt(job, lambda: self.case(job).is_ready) or False
 
 
 class JobInScene:
     """One job in the scene: what its pods do, what they know, and who waits for its GPUs."""
 
-    def __init__(self, board: Board, entry: Entry) -> None:
-        self.board = board
-        self.scene = scene = board.scene
+    def __init__(self, jobs: JobsInScene, entry: Entry) -> None:
+        self.jobs = jobs
+        self.scene = scene = jobs.scene
         self.job = entry.job.id
         self.entry = entry
         self.status = entry.status
-        self.seats = scene.seats_of(self.job)
-        there = [seat for seat in self.seats.values() if not seat.has_ended]
-        self.present = [seat for seat in there if not seat.untrusted]
-        self.untrusted = [seat for seat in there if seat.untrusted]
+        self.job_pods = scene.pods_of(self.job)
+        there = [job_pod for job_pod in self.job_pods.values() if not job_pod.has_ended]
+        self.present = [job_pod for job_pod in there if not job_pod.untrusted]
+        self.untrusted = [job_pod for job_pod in there if job_pod.untrusted]
         self.in_place = scene.mechanism is Mechanism.IN_PLACE
 
     def is_awaited(self) -> bool:
@@ -60,48 +60,53 @@ class JobInScene:
     @property
     def _was_told_to_stop(self) -> bool:
         """Whether the end of its latest start was begun; then it is brought to its end."""
-        latest = max((seat.start for seat in self.present), default=0)
+        latest = max((job_pod.start for job_pod in self.present), default=0)
         return any(
-            self.knows_of_the_stop(seat) for seat in self.present if 0 < latest == seat.start
+            self.knows_of_the_stop(job_pod)
+            for job_pod in self.present
+            if 0 < latest == job_pod.start
         )
 
-    def knows_of_the_stop(self, seat: Seat) -> bool:
-        return seat.told is not None and seat.told.generation >= self.status.stop_generation
+    def knows_of_the_stop(self, job_pod: JobPod) -> bool:
+        return job_pod.told is not None and job_pod.told.generation >= self.status.stop_generation
 
     @property
     def _is_broken(self) -> bool:
         """Whether what lives of it hangs, because some of it was lost."""
-        return any(seat.is_living and self._has_lost_peers(seat) for seat in self.present)
+        return any(job_pod.is_living and self._has_lost_peers(job_pod) for job_pod in self.present)
 
-    def _has_lost_peers(self, seat: Seat) -> bool:
+    def _has_lost_peers(self, job_pod: JobPod) -> bool:
         # Of what is on its way to it, it may have begun something since we heard of it.
-        return 0 < seat.start <= self.status.broken and not seat.contact.coming
+        return 0 < job_pod.start <= self.status.broken and not job_pod.contact.coming
 
-    def runs(self, seat: Seat) -> bool:
-        return seat.has_begun(self.status.run_generation)
+    def runs(self, job_pod: JobPod) -> bool:
+        return job_pod.has_begun(self.status.run_generation)
 
     def all_run(self, placement: Placement) -> bool:
-        seats = (self.seats.get(node) for node in placement.nodes)
-        return all(seat is not None and not seat.has_ended and self.runs(seat) for seat in seats)
+        job_pods = (self.job_pods.get(node) for node in placement.nodes)
+        return all(
+            job_pod is not None and not job_pod.has_ended and self.runs(job_pod)
+            for job_pod in job_pods
+        )
 
-    def is_useless(self, seat: Seat, placement: Placement) -> bool:
+    def is_useless(self, job_pod: JobPod, placement: Placement) -> bool:
         """Whether a pod can end now that has no part in what was decided."""
-        if self._is_outdated(seat):
+        if self._is_outdated(job_pod):
             return True
-        if seat.key.node in placement.nodes:
+        if job_pod.key.node in placement.nodes:
             return False
-        return not seat.is_living or self.all_run(placement)
+        return not job_pod.is_living or self.all_run(placement)
 
-    def _is_outdated(self, seat: Seat) -> bool:
+    def _is_outdated(self, job_pod: JobPod) -> bool:
         """Whether it was granted other devices when it started, or is part of what has to change."""
-        return not self.in_place and seat.booking.shaped != self.status.shaped
+        return not self.in_place and job_pod.booking.shaped != self.status.shaped
 
-    def may_book(self, placement: Placement, useless: list[Seat]) -> bool:
+    def may_book(self, placement: Placement, useless: list[JobPod]) -> bool:
         """Pods that are granted devices when they start are asked for when these are free."""
         return self.in_place or (not useless and self._gains_are_free(placement))
 
-    def was_told_to_run(self, seat: Seat) -> bool:
-        told = seat.told
+    def was_told_to_run(self, job_pod: JobPod) -> bool:
+        told = job_pod.told
         return isinstance(told, Run) and told.generation == self.status.run_generation
 
     def may_stop(self, placement: Placement) -> bool:
@@ -123,21 +128,21 @@ class JobInScene:
         placement = self.status.placement
         if placement is None or self.scene.now < self.status.retry_at:
             return False
-        if self.untrusted or any(seat.pod.phase is PodPhase.LOST for seat in self.present):
+        if self.untrusted or any(job_pod.pod.phase is PodPhase.LOST for job_pod in self.present):
             return False  # Nothing could prove that no other process of the job is left.
-        return all(self._is_seat_ready(self.seats.get(node)) for node in placement.nodes)
+        return all(self._is_pod_ready(self.job_pods.get(node)) for node in placement.nodes)
 
-    def _is_seat_ready(self, seat: Seat | None) -> bool:
-        if seat is None or seat.is_leaving or self._is_outdated(seat):
+    def _is_pod_ready(self, job_pod: JobPod | None) -> bool:
+        if job_pod is None or job_pod.is_leaving or self._is_outdated(job_pod):
             return False
-        if not seat.is_stamped(self.scene.epoch):
+        if not job_pod.is_stamped(self.scene.epoch):
             return False
-        if not seat.contact.reachable or seat.key.node not in self.scene.nodes:
+        if not job_pod.contact.reachable or job_pod.key.node not in self.scene.nodes:
             return False
-        if seat.is_living:
+        if job_pod.is_living:
             return True
-        return seat.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
-            self.scene, self.entry, seat
+        return job_pod.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
+            self.scene, self.entry, job_pod
         )
 
     @property
@@ -154,18 +159,18 @@ class JobInScene:
     def claimants_are_ready(self) -> bool:
         placement = self.status.placement
         kept = set(placement.refs()) if placement is not None else set()
-        return all(self.board.is_ready(job) for job in self._claimants(self._holds - kept))
+        return all(self.jobs.is_ready(job) for job in self._claimants(self._holds - kept))
 
-    def may_save(self, seat: Seat) -> bool:
+    def may_save(self, job_pod: JobPod) -> bool:
         wanted = self.status.saves and not self.entry.cancelled
         # Until it obeys us alone, it may have begun something newer at the word of another.
-        is_known = seat.is_stamped(self.scene.epoch)
-        return wanted and not (is_known and self._has_lost_peers(seat))
+        is_known = job_pod.is_stamped(self.scene.epoch)
+        return wanted and not (is_known and self._has_lost_peers(job_pod))
 
 
-def _names_are_awaited(scene: Scene, entry: Entry, seat: Seat) -> bool:
+def _names_are_awaited(scene: Scene, entry: Entry, job_pod: JobPod) -> bool:
     """Whether its SideCar may be about to tell what the GPUs that it shall use are called."""
-    if entry.job.gpus.ids != "uuid" or seat.state is None or seat.state.gpus:
+    if entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
         return False
-    is_new = scene.now - seat.contact.first_seen < NAMES_S
-    return is_new and not all(gpu.uuid for gpu in scene.nodes[seat.key.node].gpus)
+    is_new = scene.now - job_pod.contact.first_seen < NAMES_S
+    return is_new and not all(gpu.uuid for gpu in scene.nodes[job_pod.key.node].gpus)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from dlcontrol.acting.commands import Remove
-from dlcontrol.acting.task_pool import Trailing, Turns
+from dlcontrol.acting.task_pool import Slots, TaskPool
 from dlcontrol.situation.ports import Entry, Fenced, Platform, PodOrder
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking
@@ -30,7 +30,7 @@ class PodRequests:
         """Waits count from a refusal and not from the scene, because a request may fail a minute after that."""
         self._asked: set[BookedPod] = set()
         """Pods that we asked for with success."""
-        self._launches: Trailing[BookedPod] = Trailing()
+        self._launches: TaskPool[BookedPod] = TaskPool()
         """Pods that we are asking for."""
         self._removed: dict[BookedPod, float] = {}
         """Pods that we had ended, and when."""
@@ -67,15 +67,15 @@ class PodRequests:
         """Ask for nothing any more."""
         await self._launches.end()
 
-    def begin_launch(self, now: float, turns: Turns, entry: Entry, booking: Booking) -> None:
+    def begin_launch(self, now: float, slots: Slots, entry: Entry, booking: Booking) -> None:
         """Ask for a pod when it has its turn, unless the last refusal of it is too recent."""
         pod = (entry.job.id, booking)
         if self._unlaunched.may_try(pod, now):
             # None is under way for this pod: before a cycle acts, it has waited for all launches.
-            self._launches.start(pod, self._wait_and_launch(turns, entry=entry, booking=booking))
+            self._launches.start(pod, self._wait_and_launch(slots, entry=entry, booking=booking))
 
-    async def _wait_and_launch(self, turns: Turns, *, entry: Entry, booking: Booking) -> None:
-        async with turns.one() as is_mine:
+    async def _wait_and_launch(self, slots: Slots, *, entry: Entry, booking: Booking) -> None:
+        async with slots.one() as is_mine:
             if is_mine:
                 await self._launch(entry, booking)
 

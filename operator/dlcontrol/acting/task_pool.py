@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Turns:
+class Slots:
     """Runs a limited number of tasks at a time; after :meth:`cut`, tasks that are still queued do
     not start."""
 
@@ -29,7 +29,7 @@ class Turns:
             yield is_given
 
 
-class Trailing(Generic[K]):
+class TaskPool(Generic[K]):
     """Pieces of work under way, by what they are about."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from dlcontrol.gpus.marking import marked
 from dlcontrol.judging.checkpoints import keeps_first, risked_from, unsaved_from
 from dlcontrol.judging.progress import is_changing, total_iterations
 from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
-from dlcontrol.situation.process_sets import find_undisturbed
-from dlcontrol.situation.quarantine import Asides
-from dlcontrol.situation.scene import SILENT_S, Scene, Seat
+from dlcontrol.situation.process_sets import find_intact
+from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.scene import SILENT_S, JobPod, Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore import lifecycle
 from dlcore.assuming import Assumptions
@@ -49,14 +49,14 @@ def take_snapshot(
     *,
     profiles: Mapping[JobType, Profile],
     costs: Costs,
-    asides: Asides | None = None,
+    quarantine: Quarantine | None = None,
     forecasts: Mapping[JobId, fitting.Forecast] | None = None,
     seed: int = 0,
     limits: NamespaceLimits | None = None,
     policy_state: object = None,
 ) -> Snapshot:
     """Show the brain the jobs it can decide about, and the GPUs that it can give away."""
-    asides = asides if asides is not None else Asides()
+    quarantine = quarantine if quarantine is not None else Quarantine()
     running: list[JobState] = []
     pending: list[JobState] = []
     kept: dict[GpuRef, str] = {}
@@ -64,14 +64,14 @@ def take_snapshot(
     """How many GPUs they have in each namespace."""
     for job, entry in scene.entries.items():
         # The record of a job holds as long as no newer one can be written.
-        if not is_schedulable(scene, entry) and job not in asides.unwritable.jobs:
+        if not is_schedulable(scene, entry) and job not in quarantine.unwritable.jobs:
             if entry.may_come_back:
                 # No other job can have them, so they count as used.
                 _count(beyond, job, len(entry.status.leftover))
             continue
         state = None
-        if not entry.problem and job not in asides.jobs:
-            state = asides.attempt(job, _state_of, scene, entry, forecasts=forecasts or {})
+        if not entry.problem and job not in quarantine.jobs:
+            state = quarantine.attempt(job, _state_of, scene, entry, forecasts=forecasts or {})
         if state is not None:
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:
@@ -105,13 +105,13 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
     if status.placement is not None:
         return True
     # The job cannot begin anywhere until it is proven that no process of it is left.
-    seats = scene.seats_of(entry.job.id).values()
-    return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in seats)
+    job_pods = scene.pods_of(entry.job.id).values()
+    return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in job_pods)
 
 
-def _may_train_on(scene: Scene, seat: Seat) -> bool:
+def _may_train_on(scene: Scene, job_pod: JobPod) -> bool:
     """Whether its SideCar is still to say what there is of the job; it may come back as it was."""
-    return seat.pod.phase is PodPhase.LOST or scene.is_awaited(seat)
+    return job_pod.pod.phase is PodPhase.LOST or scene.is_awaited(job_pod)
 
 
 def count_speeds(entry: Entry, profile: Profile | None) -> int:
@@ -163,8 +163,8 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
     """Where the job has a pod that it could train in, so that it needs no new one there."""
     return tuple(
         node
-        for node, seat in scene.seats_of(job).items()
-        if not seat.is_leaving and seat.pod.reason != UNSCHEDULABLE
+        for node, job_pod in scene.pods_of(job).items()
+        if not job_pod.is_leaving and job_pod.pod.reason != UNSCHEDULABLE
     )
 
 
@@ -174,27 +174,27 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
 def find_unproven(scene: Scene) -> dict[GpuRef, str]:
     """Find GPUs that a pod may hold which does not answer, and that are not decided for its job."""
     silent = [
-        seat
-        for seats in scene.seats.values()
-        for seat in seats.values()
-        if not _answers(scene, seat)
+        job_pod
+        for job_pods in scene.job_pods.values()
+        for job_pod in job_pods.values()
+        if not _answers(scene, job_pod)
     ]
     return {
-        ref: f"job {seat.key.job} may still use it, and its SideCar does not answer"
-        for seat in silent
-        for ref in scene.may_hold(seat)
-        if scene.claims.get(ref) != seat.key.job
+        ref: f"job {job_pod.key.job} may still use it, and its SideCar does not answer"
+        for job_pod in silent
+        for ref in scene.may_hold(job_pod)
+        if scene.claims.get(ref) != job_pod.key.job
     }
 
 
-def _answers(scene: Scene, seat: Seat) -> bool:
-    if seat.pod.phase is PodPhase.LOST or seat.untrusted:
+def _answers(scene: Scene, job_pod: JobPod) -> bool:
+    if job_pod.pod.phase is PodPhase.LOST or job_pod.untrusted:
         return False
-    if seat.contact.reachable:
+    if job_pod.contact.reachable:
         return True
     # A pod that was lost with its node, and is back, may go on with its GPUs.
-    is_decided = scene.entries[seat.key.job].status.placement is not None
-    return (is_decided or seat.is_known) and scene.now - seat.contact.since < SILENT_S
+    is_decided = scene.entries[job_pod.key.job].status.placement is not None
+    return (is_decided or job_pod.is_known) and scene.now - job_pod.contact.since < SILENT_S
 
 
 # --- from a plan to statuses --------------------------------------------------------------
@@ -256,7 +256,7 @@ def _stopped(status: Status, step: Stop, scene: Scene) -> Status:
     event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.DISPLACED
     status = status.decided(None, now=scene.now, cause=step.cause)
     started, broken = scene.latest_start(step.job), status.broken
-    if len(started) > 1 and any(seat.key.node not in scene.nodes for seat in started):
+    if len(started) > 1 and any(job_pod.key.node not in scene.nodes for job_pod in started):
         # Those on the other nodes would wait for it in their checkpoint.
         broken = max(broken, started[0].start)
     phase = lifecycle.advance(status.phase, event)
@@ -275,7 +275,7 @@ def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Stat
         phase=lifecycle.advance(status.phase, event),
         started_at=status.started_at if status.started_at is not None else now,
     )
-    start = find_undisturbed(scene, step.job) if scene.mechanism is Mechanism.IN_PLACE else None
+    start = find_intact(scene, step.job) if scene.mechanism is Mechanism.IN_PLACE else None
     batch_size = status.batch_size or scene.entries[step.job].job.training.batch_size
     if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
         return replace(status, reshapes=status.reshapes + was_running)

@@ -104,7 +104,7 @@ class Suspicions:
 def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:
     """Which GPUs are decided for jobs that have pods, or still to be released by them."""
     held: dict[JobId, frozenset[GpuRef]] = {}
-    for job in scene.seats:
+    for job in scene.job_pods:
         status = scene.entries[job].status
         placed = status.placement.refs() if status.placement is not None else ()
         held[job] = status.leftover.union(placed)

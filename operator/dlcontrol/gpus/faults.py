@@ -3,8 +3,8 @@ GPUs with broken hardware, as SideCars report them: no job is newly given such a
 
 The fault outlives the SideCar that reported it, until a person reinstates the GPU
 by hand, or it is another one by now, or its machine has rebooted. Reports until then are
-pardoned for good, and only later reports count again. :meth:`Health.write` and
-:meth:`Health.restore` hand it on to the next controller, where the platform keeps it.
+pardoned for good, and only later reports count again. :meth:`GpuFaults.write` and
+:meth:`GpuFaults.restore` hand it on to the next controller, where the platform keeps it.
 """
 
 import logging
@@ -106,13 +106,13 @@ def _still_there(reports: _Reports, scene: Scene) -> _Reports:
     return {device._replace(ref=ref): report for device, ref, report in found if ref is not None}
 
 
-class Returns:
+class ReturnedNodes:
     """Which nodes a person has cordoned and uncordoned, which says that all their GPUs are well."""
 
     def __init__(self) -> None:
         self._cordoned: frozenset[NodeName] = frozenset()
 
-    def look(self, scene: Scene) -> frozenset[NodeName]:
+    def update(self, scene: Scene) -> frozenset[NodeName]:
         """Tell which are back since the last look."""
         cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
         back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
@@ -121,14 +121,14 @@ class Returns:
         return back
 
 
-class Pardons:
+class Reinstatements:
     """Which GPUs a person has reinstated: a node shows a new word for each time."""
 
     def __init__(self) -> None:
         self.seen: dict[GpuRef, str] | None = None
         """The words that were seen last; unknown before the first look."""
 
-    def look(self, scene: Scene) -> frozenset[GpuRef]:
+    def update(self, scene: Scene) -> frozenset[GpuRef]:
         """Tell which are pardoned since the last look."""
         shown = {
             GpuRef(name, number): word
@@ -142,18 +142,18 @@ class Pardons:
         return frozenset(ref for ref, word in shown.items() if before.get(ref) != word)
 
 
-class Health:
+class GpuFaults:
     """Which GPUs are broken, as far as this controller and those before it have heard."""
 
     def __init__(self) -> None:
         self._faults: _Reports = {}
-        self._pardons: _Reports = {}
+        self._reinstated: _Reports = {}
         self._reports: dict[GpuRef, _Report] = {}
         """The current reports."""
         self._devices: dict[GpuRef, _Device] = {}
         """Of which devices that is said."""
-        self._returns = Returns()
-        self._given_back = Pardons()
+        self._returned_nodes = ReturnedNodes()
+        self._reinstatements = Reinstatements()
         self._suspicions = Suspicions()
         self._suspected: list[tuple[GpuRef, JobId]] = []
         """Which GPUs are suspected by which nodes, for reports."""
@@ -163,16 +163,19 @@ class Health:
         """Why which GPUs are out."""
         return {device.ref: report.sentence for device, report in self._faults.items()}
 
-    def look(self, scene: Scene) -> tuple[GpuRef, ...]:
+    def update(self, scene: Scene) -> tuple[GpuRef, ...]:
         """Learn what SideCars report; returns the GPUs that are known as broken only now."""
         testimonies = _testimonies(scene)
         self._reports = {ref: _joined(said.values()) for ref, said in testimonies.items()}
         self._faults = _still_there(self._faults, scene)
-        self._pardons = _still_there(self._pardons, scene)
+        self._reinstated = _still_there(self._reinstated, scene)
         self._devices = {ref: _Device.at(scene, ref) for ref in self._reports}
-        returned, pardoned = self._returns.look(scene), self._given_back.look(scene)
-        for ref in [ref for ref in self.faults if ref.node in returned or ref in pardoned]:
-            self.forgive(ref)
+        returned, reinstated = (
+            self._returned_nodes.update(scene),
+            self._reinstatements.update(scene),
+        )
+        for ref in [ref for ref in self.faults if ref.node in returned or ref in reinstated]:
+            self.reinstate(ref)
         new = self._weigh(scene, testimonies)
         for ref, report in new.items():
             self._suspicions.settle(ref)
@@ -184,7 +187,7 @@ class Health:
         self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
     ) -> dict[GpuRef, _Report]:
         """Say what is known against GPUs only now, by the word of enough witnesses."""
-        known, pardons = self.faults, self._pardoned()
+        known, pardons = self.faults, self._join_reinstated()
         said: dict[GpuRef, dict[JobId, _Report]] = {}
         for ref, by_job in testimonies.items():
             pardoned = pardons.get(ref, _Report())
@@ -201,9 +204,9 @@ class Health:
             self._suspected.append((ref, job))
         return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
 
-    def _pardoned(self) -> Mapping[GpuRef, _Report]:
+    def _join_reinstated(self) -> Mapping[GpuRef, _Report]:
         pardoned: dict[GpuRef, _Report] = {}
-        for device, report in self._pardons.items():
+        for device, report in self._reinstated.items():
             pardoned[device.ref] = pardoned.get(device.ref, _Report()).joined(report)
         return pardoned
 
@@ -231,18 +234,18 @@ class Health:
             for job in sorted(owners):
                 yield job, News("GpuBroken", message, warning=True)
 
-    def forgive(self, ref: GpuRef) -> bool:
+    def reinstate(self, ref: GpuRef) -> bool:
         """Reinstate a GPU; return whether it was known as broken."""
         self._suspicions.settle(ref)
         broken = [device for device in self._faults if device.ref == ref]
         for device in broken:
             # This controller may not have heard yet from the SideCar that reported it.
             was = self._faults.pop(device)
-            self._pardons[device] = was.joined(self._pardons.get(device, _Report()))
+            self._reinstated[device] = was.joined(self._reinstated.get(device, _Report()))
         if ref in self._reports:
             device = self._devices[ref]
-            known = self._pardons.get(device, _Report())
-            self._pardons[device] = known.joined(self._reports[ref])
+            known = self._reinstated.get(device, _Report())
+            self._reinstated[device] = known.joined(self._reports[ref])
         return bool(broken)
 
     # --- handed on
@@ -251,8 +254,8 @@ class Health:
         """Say what the next controller has to know."""
         return {
             "faults": [_write(*each) for each in self._faults.items()],
-            "pardons": [_write(*each) for each in self._pardons.items()],
-            "seen": {str(ref): word for ref, word in (self._given_back.seen or {}).items()},
+            "pardons": [_write(*each) for each in self._reinstated.items()],
+            "seen": {str(ref): word for ref, word in (self._reinstatements.seen or {}).items()},
         }
 
     def restore(self, document: Json) -> None:
@@ -260,7 +263,7 @@ class Health:
         faults = dict(_read(each) for each in document.get("faults", ()))
         pardons = dict(_read(each) for each in document.get("pardons", ()))
         seen = {_read_ref(str(ref)): str(word) for ref, word in document.get("seen", {}).items()}
-        self._faults, self._pardons, self._given_back.seen = faults, pardons, seen
+        self._faults, self._reinstated, self._reinstatements.seen = faults, pardons, seen
 
 
 def _write(device: _Device, report: _Report) -> Json:
@@ -340,7 +343,7 @@ def _seen_without_errors(
 
 
 def _iter_states(scene: Scene) -> Iterator[tuple[JobId, NodeName, State]]:
-    for job, seats in scene.seats.items():
-        for node, seat in seats.items():
-            if seat.state is not None:
-                yield job, node, seat.state
+    for job, job_pods in scene.job_pods.items():
+        for node, job_pod in job_pods.items():
+            if job_pod.state is not None:
+                yield job, node, job_pod.state

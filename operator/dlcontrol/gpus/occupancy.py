@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dlcontrol.gpus.marking import marked
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcore.model import GpuRef
 from dlwire.messages import Gpu, Phase, Problem, Run
 
@@ -44,7 +44,7 @@ class Occupancy:
         self._heard: frozenset[tuple[str, int]] = frozenset()
         """The refusals that are known, by incarnation and generation."""
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Learn what SideCars have refused, and what they see empty."""
         before = dict(self._used)
         for ref, finding in before.items():
@@ -54,13 +54,13 @@ class Occupancy:
             if is_empty or (not views and age >= RETRY_S):
                 del self._used[ref]
         heard = {
-            (seat.state.incarnation, seat.state.generation): (seat, problem)
-            for seat, problem in _iter_refusals(scene)
-            if seat.state is not None
+            (job_pod.state.incarnation, job_pod.state.generation): (job_pod, problem)
+            for job_pod, problem in _iter_refusals(scene)
+            if job_pod.state is not None
         }
         for which in heard.keys() - self._heard:
-            seat, problem = heard[which]
-            for ref in _named_by(scene, seat, problem=problem):
+            job_pod, problem = heard[which]
+            for ref in _named_by(scene, job_pod, problem=problem):
                 self._used[ref] = _Finding(_sentence(problem), scene.now)
         self._heard = frozenset(heard)
         self._tell(before)
@@ -73,7 +73,7 @@ class Occupancy:
         nodes = {name: marked(node, reasons) for name, node in scene.nodes.items()}
         return replace(scene, nodes=nodes)
 
-    def forgive(self, ref: GpuRef) -> bool:
+    def reinstate(self, ref: GpuRef) -> bool:
         """An administrator says that it is empty; tells whether it was known as used."""
         return self._used.pop(ref, None) is not None
 
@@ -84,9 +84,9 @@ class Occupancy:
             log.info("GPU %s gets jobs again", ref)
 
 
-def find_refusal(seat: Seat) -> Problem | None:
+def find_refusal(job_pod: JobPod) -> Problem | None:
     """Why a SideCar refuses to start on the GPUs of its command, through no fault of the job."""
-    state = seat.state
+    state = job_pod.state
     if state is None or state.phase is not Phase.FAILED:
         return None
     return next((problem for problem in state.problems if problem.name in REFUSALS), None)
@@ -96,34 +96,34 @@ def _sentence(problem: Problem) -> str:
     return f"it is not empty: {problem.message}"
 
 
-def _iter_refusals(scene: Scene) -> Iterator[tuple[Seat, Problem]]:
-    for seats in scene.seats.values():
-        for seat in seats.values():
-            problem = find_refusal(seat)
+def _iter_refusals(scene: Scene) -> Iterator[tuple[JobPod, Problem]]:
+    for job_pods in scene.job_pods.values():
+        for job_pod in job_pods.values():
+            problem = find_refusal(job_pod)
             if problem is not None and problem.name == NOT_EMPTY:
-                yield seat, problem
+                yield job_pod, problem
 
 
-def _named_by(scene: Scene, seat: Seat, *, problem: Problem) -> Iterator[GpuRef]:
+def _named_by(scene: Scene, job_pod: JobPod, *, problem: Problem) -> Iterator[GpuRef]:
     """Which GPUs a refusal is about: only those of the job's command."""
-    state = seat.state
+    state = job_pod.state
     if state is None or not isinstance(state.target, Run):
         return
     for name in set(problem.gpus).intersection(state.target.gpus):
-        ref = scene.gpu_names.find_named(seat.key.node, name, state=state)
+        ref = scene.gpu_names.find_named(job_pod.key.node, name, state=state)
         if ref is not None:
             yield ref
 
 
 def _iter_views(scene: Scene, ref: GpuRef) -> Iterator[bool]:
     """Whether each SideCar that sees a GPU sees it in use."""
-    for seats in scene.seats.values():
-        seat = seats.get(ref.node)
-        for gpu in _gpus_of(seat) if seat is not None else ():
+    for job_pods in scene.job_pods.values():
+        job_pod = job_pods.get(ref.node)
+        for gpu in _gpus_of(job_pod) if job_pod is not None else ():
             if not gpu.lost_because and scene.gpu_names.find_seen(ref.node, gpu) == ref:
                 yield gpu.busy_unassigned
 
 
-def _gpus_of(seat: Seat) -> tuple[Gpu, ...]:
-    is_there = seat.contact.reachable and not seat.has_ended
-    return seat.state.gpus if is_there and seat.state is not None else ()
+def _gpus_of(job_pod: JobPod) -> tuple[Gpu, ...]:
+    is_there = job_pod.contact.reachable and not job_pod.has_ended
+    return job_pod.state.gpus if is_there and job_pod.state is not None else ()

@@ -4,7 +4,7 @@ Which UUIDs the GPUs of a node have, where its platform does not tell: as SideCa
 Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the first
 SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID for as
 long as the node has that GPU: when a GPU dies, NVML and CUDA renumber those behind it, and a job that is
-decided to be on number 3 stays on the same device all the same. :meth:`Identities.restore` hands the
+decided to be on number 3 stays on the same device all the same. :meth:`GpuUuids.restore` hands the
 numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
 """
 
@@ -30,7 +30,7 @@ Numbers = Mapping[int, str]
 """The UUIDs of a node by the numbers of its GPUs."""
 
 
-class Identities:
+class GpuUuids:
     """The UUIDs of GPUs, as far as this controller has heard."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Identities:
         # It learnt each from a job; whether from two is unknown.
         self._witnesses = {node: {NO_JOB} for node in numbers}
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Learn what SideCars report."""
         told: dict[NodeName, dict[JobId, Names]] = {}
         before, self._told = self._told, {}
@@ -137,11 +137,11 @@ def _agrees(known: Numbers, names: Names) -> bool:
 
 def _iter_states(scene: Scene) -> Iterator[tuple[PodKey, NodeName, State]]:
     """Every SideCar that has told of GPUs."""
-    seats = (each for seats in scene.seats.values() for each in seats.items())
-    for name, seat in seats:
-        state = seat.state
-        if name in scene.nodes and state is not None and state.gpus and not seat.has_ended:
-            yield seat.key, name, state
+    job_pods = (each for job_pods in scene.job_pods.values() for each in job_pods.items())
+    for name, job_pod in job_pods:
+        state = job_pod.state
+        if name in scene.nodes and state is not None and state.gpus and not job_pod.has_ended:
+            yield job_pod.key, name, state
 
 
 def _read(state: State) -> Names:

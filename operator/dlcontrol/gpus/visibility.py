@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dlcontrol.gpus.corroborating import Suspicions
-from dlcontrol.gpus.faults import Pardons, Returns
+from dlcontrol.gpus.faults import Reinstatements, ReturnedNodes
 from dlcontrol.gpus.marking import marked
 from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcore.model import GpuRef, JobId, Node
 from dlwire.messages import Run, State
 
@@ -63,7 +63,7 @@ class _Absence:
     """When this controller first spoke to that container."""
 
 
-class Vanishing:
+class MissingGpus:
     """Which GPUs containers do not see, as far as this controller has heard."""
 
     def __init__(self) -> None:
@@ -72,19 +72,22 @@ class Vanishing:
         self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
         """The GPUs that existing containers have lost."""
-        self._returns = Returns()
-        self._pardons = Pardons()
+        self._returned_nodes = ReturnedNodes()
+        self._reinstatements = Reinstatements()
 
     @property
     def absent(self) -> Mapping[GpuRef, str]:
         """The GPUs that new containers did not see, and why."""
         return {ref: absence.why for ref, absence in self._absences.items()}
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Learn what SideCars see, and what they do not."""
         before = self._unavailable
-        returned, pardoned = self._returns.look(scene), self._pardons.look(scene)
-        for ref in [ref for ref in self._absences if ref.node in returned or ref in pardoned]:
+        returned, reinstated = (
+            self._returned_nodes.update(scene),
+            self._reinstatements.update(scene),
+        )
+        for ref in [ref for ref in self._absences if ref.node in returned or ref in reinstated]:
             del self._absences[ref]
         self._views = {each.name: each for each in self._iter_views(scene)}
         believed = self._weigh(scene)
@@ -136,26 +139,26 @@ class Vanishing:
         nodes = {name: marked(node, unavailable) for name, node in scene.nodes.items()}
         return replace(scene, nodes=nodes)
 
-    def forgive(self, ref: GpuRef) -> bool:
+    def reinstate(self, ref: GpuRef) -> bool:
         """Note that a container sees the GPU again; return whether it was missing."""
         self._suspicions.settle(ref)
         return self._absences.pop(ref, None) is not None
 
     def _iter_views(self, scene: Scene) -> Iterator[_View]:
-        for seats in scene.seats.values():
-            for name, seat in seats.items():
+        for job_pods in scene.job_pods.values():
+            for name, job_pod in job_pods.items():
                 node = scene.nodes.get(name)
-                if node is not None and seat.state is not None and not seat.has_ended:
-                    yield self._view(scene, seat, seat.state, node)
+                if node is not None and job_pod.state is not None and not job_pod.has_ended:
+                    yield self._view(scene, job_pod, job_pod.state, node)
 
-    def _view(self, scene: Scene, seat: Seat, state: State, node: Node) -> _View:
-        name = _Name(seat.key, state.incarnation)
+    def _view(self, scene: Scene, job_pod: JobPod, state: State, node: Node) -> _View:
+        name = _Name(job_pod.key, state.incarnation)
         known = self._views.get(name)
         if known is not None and known.state is state and known.node is node:
             return known  # Nothing is new; with thousands of containers that is most of them.
-        seen = seen_in(scene, seat)
+        seen = seen_in(scene, job_pod)
         ever_seen = seen if known is None else seen | known.ever_seen
-        missing, since = missing_in(scene, seat), seat.contact.first_seen
+        missing, since = missing_in(scene, job_pod), job_pod.contact.first_seen
         return _View(name, state, node, seen, missing, ever_seen, since)
 
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
@@ -166,17 +169,17 @@ class Vanishing:
             log.info("GPU %s gets jobs again", ref)
 
 
-def seen_in(scene: Scene, seat: Seat) -> frozenset[GpuRef]:
+def seen_in(scene: Scene, job_pod: JobPod) -> frozenset[GpuRef]:
     """Which GPUs of its node a container sees, and can use."""
-    state = seat.state
+    state = job_pod.state
     gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
-    found = (scene.gpu_names.find_seen(seat.key.node, gpu) for gpu in gpus)
+    found = (scene.gpu_names.find_seen(job_pod.key.node, gpu) for gpu in gpus)
     return frozenset(ref for ref in found if ref is not None)
 
 
-def cannot_prove(seat: Seat) -> bool:
+def cannot_prove(job_pod: JobPod) -> bool:
     """Whether its processes are gone, and only lost GPUs keep its SideCar from proving it."""
-    state = seat.state
+    state = job_pod.state
     if state is None or state.released:
         return False
     lost = {name for g in state.gpus if g.lost_because for name in (g.uuid, str(g.index))}
@@ -184,10 +187,10 @@ def cannot_prove(seat: Seat) -> bool:
     return is_stuck and not lost.isdisjoint(state.held)
 
 
-def missing_in(scene: Scene, seat: Seat) -> Mapping[GpuRef, str]:
+def missing_in(scene: Scene, job_pod: JobPod) -> Mapping[GpuRef, str]:
     """Say which GPUs of its node a container cannot use, each with what its SideCar says of it."""
-    state, node = seat.state, scene.nodes.get(seat.key.node)
-    if state is None or node is None or seat.has_ended:
+    state, node = job_pod.state, scene.nodes.get(job_pod.key.node)
+    if state is None or node is None or job_pod.has_ended:
         return {}
     complaints = {problem.name: problem.message for problem in state.problems}
     refs = {gpu.index: GpuRef(node.name, gpu.index) for gpu in node.gpus}

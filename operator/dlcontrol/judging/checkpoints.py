@@ -11,7 +11,7 @@ SideCar asks, the iteration that the next start goes on at is the only evidence.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import (
     Condition,
     ConditionType,
@@ -114,13 +114,15 @@ def notice_for(job: Job) -> str:
     return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
 
 
-def follow_saving(status: Status, seats: Iterable[Seat], *, now: float) -> Status:
+def follow_saving(status: Status, job_pods: Iterable[JobPod], *, now: float) -> Status:
     """
     Take over how the latest checkpoint went, in every phase of the job.
 
     A SideCar may know it only for a moment, before it leaves or starts what comes next.
     """
-    states = [seat.state for seat in seats if seat.state is not None and seat.state.change]
+    states = [
+        job_pod.state for job_pod in job_pods if job_pod.state is not None and job_pod.state.change
+    ]
     for state in sorted(states, key=_generation_of_change):
         status = _follow(status, state, now)
     return status
@@ -170,7 +172,7 @@ def fail_saving(status: Status, now: float) -> Status:
     return replace(status, trust=trust, trials=trials, failed_at=now)
 
 
-def forgive(status: Status) -> Status:
+def reset_trust(status: Status) -> Status:
     """Its user has resumed it, and so has had the chance to mend what failed: it is untried again."""
     if status.trust is not Trust.FAILED:
         return status

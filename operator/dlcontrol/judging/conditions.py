@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dlcontrol.gpus.occupancy import REFUSALS
 from dlcontrol.judging.exits import NOT_STARTED as CANNOT_START
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType, Status
 
 TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
@@ -24,9 +24,9 @@ MOST = 4
 """The most problems that a condition names; a reason and a message have to be short."""
 
 
-def tell_of_troubles(status: Status, seats: Iterable[Seat], *, now: float) -> Status:
+def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) -> Status:
     """Say what they complain of when that is something else than before, and when it is over."""
-    states = [seat.state for seat in seats if seat.state is not None]
+    states = [job_pod.state for job_pod in job_pods if job_pod.state is not None]
     told = status.condition(ConditionType.TROUBLED)
     found = {
         problem.name: f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
@@ -47,16 +47,16 @@ def tell_of_troubles(status: Status, seats: Iterable[Seat], *, now: float) -> St
     )
 
 
-def say_untrusted(seats: Iterable[Seat]) -> str:
+def say_untrusted(job_pods: Iterable[JobPod]) -> str:
     """Say which pods are ended because their SideCars are not trusted, and why."""
     return "; ".join(
-        f"the SideCar on {seat.key.node} (pod {seat.booking.serial} of the job) is not trusted, so"
-        f" its pod is ended: {seat.untrusted}"
-        for seat in seats
+        f"the SideCar on {job_pod.key.node} (pod {job_pod.booking.serial} of the job) is not trusted, so"
+        f" its pod is ended: {job_pod.untrusted}"
+        for job_pod in job_pods
     )
 
 
-def tell_of_pods(status: Status, seats: Iterable[Seat], *, now: float, quiet: float) -> Status:
+def tell_of_pods(status: Status, job_pods: Iterable[JobPod], *, now: float, quiet: float) -> Status:
     """
     Say whether all its pods are up; if not, what the platform says about it.
 
@@ -64,15 +64,17 @@ def tell_of_pods(status: Status, seats: Iterable[Seat], *, now: float, quiet: fl
     """
     if status.placement is None:
         return status
-    there = {seat.key.node: seat for seat in seats}
+    there = {job_pod.key.node: job_pod for job_pod in job_pods}
     needed = [there.get(node) for node in status.placement.nodes]
-    if all(seat is not None and _is_heard(seat, now - quiet) for seat in needed):
+    if all(job_pod is not None and _is_heard(job_pod, now - quiet) for job_pod in needed):
         condition = Condition(
             ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
         )
         return status.with_condition(condition, now)
-    unheard = [seat for seat in needed if seat is not None and not _is_heard(seat, now - quiet)]
-    found = (_why_not_up(seat, now - quiet, booked_at=status.booked_at) for seat in unheard)
+    unheard = [
+        job_pod for job_pod in needed if job_pod is not None and not _is_heard(job_pod, now - quiet)
+    ]
+    found = (_why_not_up(job_pod, now - quiet, booked_at=status.booked_at) for job_pod in unheard)
     reason, message = next(filter(None, found), ("", ""))
     told = status.condition(ConditionType.INITIALIZED)
     is_known = told is not None and not told.status and told.reason == reason
@@ -83,24 +85,26 @@ def tell_of_pods(status: Status, seats: Iterable[Seat], *, now: float, quiet: fl
     )
 
 
-def _is_heard(seat: Seat, patient_until: float) -> bool:
+def _is_heard(job_pod: JobPod, patient_until: float) -> bool:
     """Whether its SideCar has told what it does, and is not silent since."""
-    contact, is_up = seat.contact, seat.pod.phase is PodPhase.UP
+    contact, is_up = job_pod.contact, job_pod.pod.phase is PodPhase.UP
     is_silent = is_up and not contact.reachable and contact.since <= patient_until
-    return seat.state is not None and not is_silent
+    return job_pod.state is not None and not is_silent
 
 
-def _why_not_up(seat: Seat, patient_until: float, *, booked_at: float) -> tuple[str, str] | None:
-    pod, node = seat.pod, seat.key.node
+def _why_not_up(
+    job_pod: JobPod, patient_until: float, *, booked_at: float
+) -> tuple[str, str] | None:
+    pod, node = job_pod.pod, job_pod.key.node
     if pod.phase is PodPhase.UP:
-        problem = seat.contact.problem
-        if not problem or seat.contact.since > patient_until:
+        problem = job_pod.contact.problem
+        if not problem or job_pod.contact.since > patient_until:
             return None
-        reason = "CertificateExpired" if seat.contact.outdated else "SideCarSilent"
+        reason = "CertificateExpired" if job_pod.contact.outdated else "SideCarSilent"
         return reason, f"its SideCar on {node} cannot be reached: {problem}"
     if pod.reason:
         return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
-    since = booked_at if seat.fresh else seat.contact.since
+    since = booked_at if job_pod.fresh else job_pod.contact.since
     if since > patient_until:
         return None
     return (

@@ -10,7 +10,7 @@ from dataclasses import replace
 from dlcontrol.judging.exits import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NOT_FOUND
 from dlcontrol.judging.progress import follow_progress
 from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.process_sets import Latest, ProcessSet, find_undisturbed
+from dlcontrol.situation.process_sets import IntactProcesses, ProcessSet, find_intact
 from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Ended
@@ -34,12 +34,12 @@ class Case:
         self.status = entry.status
         self.news: list[News] = []
         self.forecast: float | None = None
-        self.all_seats = tuple(scene.seats_of(entry.job.id).values())
-        self.seats = [seat for seat in self.all_seats if not seat.has_ended]
-        self.latest = Latest(scene, entry)
-        self.started = self.latest.seats
-        has_ended_pods = len(self.seats) < len(self.all_seats)
-        self.last = Latest(scene, entry, with_ended=True) if has_ended_pods else self.latest
+        self.all_job_pods = tuple(scene.pods_of(entry.job.id).values())
+        self.job_pods = [job_pod for job_pod in self.all_job_pods if not job_pod.has_ended]
+        self.latest = ProcessSet(scene, entry)
+        self.started = self.latest.job_pods
+        has_ended_pods = len(self.job_pods) < len(self.all_job_pods)
+        self.last = ProcessSet(scene, entry, with_ended=True) if has_ended_pods else self.latest
         """The same, with the pods that have ended since: how their processes ended counts all the same."""
         ended = self.status.ended
         self.ended = ended if ended.start == self.last.generation else Ended()
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def trains(self) -> bool:
-        return any(seat.phase is SideCarPhase.RUNNING for seat in self.started)
+        return any(job_pod.phase is SideCarPhase.RUNNING for job_pod in self.started)
 
     def end(self, event: Event, reason: str, message: str, *, exit_code: int | None = None) -> None:
         """End the job: it gives its GPUs back, and nothing of it starts again."""
@@ -149,16 +149,16 @@ class Case:
             message=message,
         )
 
-    def _find_former_start(self) -> ProcessSet | None:
+    def _find_former_start(self) -> IntactProcesses | None:
         """The GPUs on which the job still trains undisturbed, if no other job has got any of
         them."""
-        start = find_undisturbed(self.scene, self.job.id)
+        start = find_intact(self.scene, self.job.id)
         if start is None or start.generation <= self.status.broken:
             return None
         owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
         return start if owners == {self.job.id} else None
 
-    def _placement_of(self, start: ProcessSet) -> Placement:
+    def _placement_of(self, start: IntactProcesses) -> Placement:
         nodes: dict[NodeName, list[int]] = {}
         for ref in start.gpus:
             nodes.setdefault(ref.node, []).append(ref.number)
@@ -168,5 +168,5 @@ class Case:
     def follow_progress(self) -> None:
         """Take over how far it is."""
         self.status = follow_progress(
-            self.status, self.job, started=self.last.seats, now=self.now, forecast=self.forecast
+            self.status, self.job, started=self.last.job_pods, now=self.now, forecast=self.forecast
         )

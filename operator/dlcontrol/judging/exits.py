@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Ended, Status
 from dlcore.model import Job
 from dlwire.messages import Failure, Phase, Problem, Process, State
@@ -35,27 +35,27 @@ class Ending(NamedTuple):
     message: str
 
 
-def describe_end(job: Job, status: Status, *, seats: Sequence[Seat]) -> Ending:
+def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> Ending:
     """Say whether it did what was asked for; ``status`` has heard its last report."""
     total = job.training.iterations
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
     if total is None or not is_asked:
         return Ending("Finished", "its training finished")
-    if not status.iteration and not any(_has_reported(state) for state in _states(seats)):
-        return Ending("Finished", f"its training finished; {_why_unreported(job, seats)}")
-    if job.training.target is not None or has_done_all(job, status, seats=seats):
+    if not status.iteration and not any(_has_reported(state) for state in _states(job_pods)):
+        return Ending("Finished", f"its training finished; {_why_unreported(job, job_pods)}")
+    if job.training.target is not None or has_done_all(job, status, job_pods=job_pods):
         return Ending("Finished", "its training finished")
     last = status.iteration
     message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
     return Ending(ENDED_EARLY, message)
 
 
-def has_done_all(job: Job, status: Status, *, seats: Sequence[Seat]) -> bool:
+def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> bool:
     """Whether it came so far, by its own reports, that nothing is left to train."""
     total, last = job.training.iterations, status.iteration
     if total is None or not last:
         return False
-    interval = max((state.progress.interval for state in _states(seats)), default=0)
+    interval = max((state.progress.interval for state in _states(job_pods)), default=0)
     return last + interval >= total if interval else last >= NEARLY * total
 
 
@@ -63,9 +63,9 @@ def _has_reported(state: State) -> bool:
     return state.progress.begun
 
 
-def _why_unreported(job: Job, seats: Sequence[Seat]) -> str:
+def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
     """Say that its progress is unknown, with the last line that could have shown it."""
-    problems = (problem for state in _states(seats) for problem in state.problems)
+    problems = (problem for state in _states(job_pods) for problem in state.problems)
     told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
     source = "log" if job.progress.log else "file" if job.progress.file else "http"
     why = told or f"progress.{source} reported no iteration"
@@ -77,56 +77,56 @@ def has_reported_all(job: Job, status: Status) -> bool:
     return job.training.iterations is not None and status.iteration >= job.training.iterations
 
 
-def ended_well(seats: Iterable[Seat]) -> list[Seat]:
+def ended_well(job_pods: Iterable[JobPod]) -> list[JobPod]:
     """Those whose processes all ended by themselves, as they should."""
     return [
-        seat
-        for seat in seats
-        if seat.state is not None and seat.state.released and seat.phase is Phase.EXITED
+        job_pod
+        for job_pod in job_pods
+        if job_pod.state is not None and job_pod.state.released and job_pod.phase is Phase.EXITED
     ]
 
 
-def ended_with_zero(seats: Iterable[Seat]) -> list[Seat]:
+def ended_with_zero(job_pods: Iterable[JobPod]) -> list[JobPod]:
     """
     Those whose processes all ended with status 0, by themselves or because they were asked to save themselves or to end.
 
     That alone does not say whether the training was done: a training that saves itself and exits ends like this too.
     """
     return [
-        seat
-        for seat in seats
-        if seat.state is not None
-        and seat.state.released
-        and seat.phase in _ENDED
-        and seat.state.processes
-        and all(process.exit_code == 0 for process in seat.state.processes)
+        job_pod
+        for job_pod in job_pods
+        if job_pod.state is not None
+        and job_pod.state.released
+        and job_pod.phase in _ENDED
+        and job_pod.state.processes
+        and all(process.exit_code == 0 for process in job_pod.state.processes)
     ]
 
 
 _ENDED = frozenset({Phase.EXITED, Phase.STOPPED})
 
 
-def add_ends(before: Ended, gone: Sequence[Seat]) -> Ended | None:
+def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:
     """Add the pods that are ``gone`` to those of the same start before them; None if that adds nothing."""
     zero = ended_with_zero(gone)
-    start = max((seat.start for seat in zero), default=0)
+    start = max((job_pod.start for job_pod in zero), default=0)
     if start < max(before.start, 1):
         return None
     if start > before.start:
         before = Ended(start)
-    zero = [seat for seat in zero if seat.start == start]
+    zero = [job_pod for job_pod in zero if job_pod.start == start]
     return before._replace(
         containers=before.containers + len(zero), unasked=before.unasked + len(ended_well(zero))
     )
 
 
-def find_missing_command(failed: Sequence[Seat]) -> Problem | None:
+def find_missing_command(failed: Sequence[JobPod]) -> Problem | None:
     """The problem of a command that is not there, or that cannot be executed."""
     problems = (problem for state in _states(failed) for problem in state.problems)
     return next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
 
 
-def describe_failure(failed: Sequence[Seat]) -> str:
+def describe_failure(failed: Sequence[JobPod]) -> str:
     """Say it in half a sentence: what could not be started, or how the rank that failed first ended."""
     for state in _states(failed):
         for problem in state.problems:
@@ -143,7 +143,7 @@ def describe_failure(failed: Sequence[Seat]) -> str:
     return f"rank {process.rank} exited with status {process.exit_code}{why}"
 
 
-def code_of(failed: Sequence[Seat]) -> int | None:
+def code_of(failed: Sequence[JobPod]) -> int | None:
     """The exit status of the job, as a shell tells it."""
     process = find_culprit(failed)
     if process is None:
@@ -151,7 +151,7 @@ def code_of(failed: Sequence[Seat]) -> int | None:
     return process.exit_code if process.signal is None else 128 + process.signal
 
 
-def find_culprit(failed: Sequence[Seat]) -> Failure | None:
+def find_culprit(failed: Sequence[JobPod]) -> Failure | None:
     """
     Return the process that failed first; those after it were ended because of it, or lost it.
 
@@ -166,9 +166,9 @@ def find_culprit(failed: Sequence[Seat]) -> Failure | None:
     return None if first is None else Failure(first.rank, 0.0, first.exit_code, first.signal)
 
 
-def _states(seats: Sequence[Seat]) -> Iterator[State]:
-    return (seat.state for seat in seats if seat.state is not None)
+def _states(job_pods: Sequence[JobPod]) -> Iterator[State]:
+    return (job_pod.state for job_pod in job_pods if job_pod.state is not None)
 
 
-def _processes(seats: Sequence[Seat]) -> Iterator[Process]:
-    return (process for state in _states(seats) for process in state.processes)
+def _processes(job_pods: Sequence[JobPod]) -> Iterator[Process]:
+    return (process for state in _states(job_pods) for process in state.processes)

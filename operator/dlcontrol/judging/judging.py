@@ -17,10 +17,7 @@ from dataclasses import replace
 from dlcontrol.judging import trials
 from dlcontrol.judging.checkpoints import (
     follow_saving,
-    forgive,
-)
-from dlcontrol.judging.coming_up import (
-    Coming,
+    reset_trust,
 )
 from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.happenings.ends import (
@@ -49,9 +46,12 @@ from dlcontrol.judging.progress import (
     counted,
     total_iterations,
 )
+from dlcontrol.judging.starting_pods import (
+    StartingPods,
+)
 from dlcontrol.situation.ports import Entry, PodPhase
-from dlcontrol.situation.process_sets import find_undisturbed, placement_of
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.process_sets import find_intact, placement_of
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import (
     USUAL_RULES,
     Learnt,
@@ -60,7 +60,7 @@ from dlcontrol.situation.rules import (
     Rules,
     Verdict,
 )
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
@@ -88,25 +88,25 @@ HAPPENINGS: tuple[Callable[[Case], bool], ...] = (
 def judge(
     scene: Scene,
     rules: Rules = USUAL_RULES,
-    asides: Asides | None = None,
+    quarantine: Quarantine | None = None,
     *,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
-    coming: Coming | None = None,
+    starting: StartingPods | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job for which something has changed."""
-    asides = asides if asides is not None else Asides()
-    coming = coming if coming is not None else Coming()
-    coming.keep(scene.entries)
+    quarantine = quarantine if quarantine is not None else Quarantine()
+    starting = starting if starting is not None else StartingPods()
+    starting.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        if job in asides.unwritable.jobs:
+        if job in quarantine.unwritable.jobs:
             continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None
         learnt = Learnt(iterations, (resumptions or {}).get(job))
-        judged = asides.attempt(
-            job, _judge_one, scene, entry, rules=rules, learnt=learnt, coming=coming
+        judged = quarantine.attempt(
+            job, _judge_one, scene, entry, rules=rules, learnt=learnt, starting=starting
         )
         if judged is not None:
             verdicts[job] = judged
@@ -127,23 +127,23 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 
 
 def _judge_one(
-    scene: Scene, entry: Entry, rules: Rules, learnt: Learnt, coming: Coming
+    scene: Scene, entry: Entry, rules: Rules, learnt: Learnt, starting: StartingPods
 ) -> Verdict | None:
     """Return the verdict on one job; None if nothing has changed."""
     if _is_at_rest(entry, learnt.forecast):
         return None
-    if coming.is_as_it_was(scene, entry, rules=rules, forecast=learnt.forecast):
+    if starting.is_as_it_was(scene, entry, rules=rules, forecast=learnt.forecast):
         return None
     verdict = reach_verdict(Case(scene, entry, rules=rules), learnt)
     if verdict.status != entry.status or verdict.news:
         return verdict
-    coming.note(scene, entry, rules, learnt.forecast)
+    starting.note(scene, entry, rules, learnt.forecast)
     return None
 
 
 def reach_verdict(case: Case, learnt: Learnt) -> Verdict:
     every = count_every(case.scene.holding)
-    case.status = counted(case.status, case.now, is_held=bool(case.seats), every=every)
+    case.status = counted(case.status, case.now, is_held=bool(case.job_pods), every=every)
     if case.entry.cancelled:
         _give_up(case)
     elif case.entry.problem:
@@ -157,7 +157,7 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     """See what has happened; the first that has decides, and the rest is for the next look."""
     case.forecast = learnt.forecast
     # Before anything else: who knows it may leave, and news of the next start may overtake it.
-    case.status = follow_saving(case.status, case.all_seats, now=case.now)
+    case.status = follow_saving(case.status, case.all_job_pods, now=case.now)
     case.status, news = trials.follow_trial(
         case.status, case.job, started=case.started, now=case.now
     )
@@ -185,7 +185,7 @@ def _give_up(case: Case) -> None:
 def _give_back_unused(case: Case) -> None:
     """Take the GPUs of a job that is set aside, unless it trains: then it goes on."""
     status = case.status
-    if status.placement is None or any(_may_be_used(case, seat) for seat in case.seats):
+    if status.placement is None or any(_may_be_used(case, job_pod) for job_pod in case.job_pods):
         return
     message = f"has given its GPUs back, because it is set aside: {case.entry.problem}"
     said = Condition(ConditionType.SCHEDULED, status=False, reason="SetAside", message=message)
@@ -196,18 +196,18 @@ def _give_back_unused(case: Case) -> None:
     case.news.append(News("GPUsGivenBack", message, warning=True))
 
 
-def _may_be_used(case: Case, seat: Seat) -> bool:
+def _may_be_used(case: Case, job_pod: JobPod) -> bool:
     """Whether processes have started in this pod, or may still start, as far as the controller
     knows."""
-    if seat.is_stamped(case.scene.epoch):
-        return seat.start > 0 or bool(seat.contact.coming)
-    return seat.booking.serial in case.status.used or seat.start > 0
+    if job_pod.is_stamped(case.scene.epoch):
+        return job_pod.start > 0 or bool(job_pod.contact.coming)
+    return job_pod.booking.serial in case.status.used or job_pod.start > 0
 
 
 def _resume(case: Case) -> None:
     if case.status.phase is Phase.SUSPENDED and not case.job.suspend:
         phase = lifecycle.advance(case.status.phase, Event.RESUMED)
-        status = forgive(case.status)
+        status = reset_trust(case.status)
         case.status = replace(status, phase=phase, cause=None, message="was resumed")
         case.news.append(News("Resumed", "it is in the queue again"))
 
@@ -217,7 +217,7 @@ def _take_up(case: Case) -> None:
     status, scene = case.status, case.scene
     if not case.entry.may_come_back or scene.mechanism is not Mechanism.IN_PLACE:
         return
-    start = find_undisturbed(scene, case.job.id)
+    start = find_intact(scene, case.job.id)
     if start is None or not _has_heard_nothing_newer(case, start.generation):
         return
     placement = placement_of(scene, start)
@@ -239,7 +239,7 @@ def _has_heard_nothing_newer(case: Case, generation: int) -> bool:
     if begun is not None and begun.generation > generation:
         return False  # It was forgotten with the address, and may arrive all the same.
     return all(
-        seat.contact.reachable and seat.pod.phase is PodPhase.UP
-        for seat in case.seats
-        if seat.is_living
+        job_pod.contact.reachable and job_pod.pod.phase is PodPhase.UP
+        for job_pod in case.job_pods
+        if job_pod.is_living
     )

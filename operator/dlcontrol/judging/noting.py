@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from dlcontrol.judging.checkpoints import TO_BE_TRIED, tell_of_saving
-from dlcontrol.judging.coming_up import quiet_seconds
 from dlcontrol.judging.conditions import tell_of_pods, tell_of_troubles
 from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.progress import tell_of_stall
+from dlcontrol.judging.starting_pods import quiet_seconds
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.status import ConditionType, Status
 from dlcore import lifecycle
@@ -19,9 +19,9 @@ def note_running(case: Case) -> None:
     status, placement = case.status, case.status.placement
     if placement is None:
         return
-    begun = [seat for seat in case.seats if seat.has_begun(status.run_generation)]
-    is_whole = {seat.key.node for seat in begun} >= set(placement.nodes)
-    if is_whole and all(seat.phase is SideCarPhase.RUNNING for seat in begun):
+    begun = [job_pod for job_pod in case.job_pods if job_pod.has_begun(status.run_generation)]
+    is_whole = {job_pod.key.node for job_pod in begun} >= set(placement.nodes)
+    if is_whole and all(job_pod.phase is SideCarPhase.RUNNING for job_pod in begun):
         if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
             _be_running(case, placement)
         elif status.setbacks and case.now - status.decided_at > case.rules.steady_seconds:
@@ -50,7 +50,7 @@ def _be_running(case: Case, placement: Placement) -> None:
 def note_pods(case: Case) -> None:
     before = case.status.condition(ConditionType.INITIALIZED)
     quiet = quiet_seconds(case.scene, case.rules)
-    case.status = tell_of_pods(case.status, case.all_seats, now=case.now, quiet=quiet)
+    case.status = tell_of_pods(case.status, case.all_job_pods, now=case.now, quiet=quiet)
     told = case.status.condition(ConditionType.INITIALIZED)
     if told is not None and told.status and told is not before:
         # Its command to run follows at once, so this needs no write of its own.
@@ -89,7 +89,7 @@ def note_stall(case: Case) -> None:
 def note_troubles(case: Case) -> None:
     _tell_if_new(
         case,
-        tell_of_troubles(case.status, case.seats, now=case.now),
+        tell_of_troubles(case.status, case.job_pods, now=case.now),
         ConditionType.TROUBLED,
         well=False,
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dlcontrol.judging.checkpoints import note_loss
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.rules import Resumption
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.model import Direction, Job, Phase, Target
 from dlwire.messages import Progress
@@ -46,13 +46,15 @@ def total_iterations(job: Job, forecast: float | None) -> float:
 
 
 def follow_progress(
-    status: Status, job: Job, *, started: Sequence[Seat], now: float, forecast: float | None
+    status: Status, job: Job, *, started: Sequence[JobPod], now: float, forecast: float | None
 ) -> Status:
     """Take over what the latest start of its processes says; the leader speaks for all."""
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
-        if _is_first_word(status, progress, start=(start := max(seat.start for seat in started))):
+        if _is_first_word(
+            status, progress, start=(start := max(job_pod.start for job_pod in started))
+        ):
             # The work that this start repeats is the loss of the start before.
             status = replace(
                 note_loss(status, job, iteration=progress.iteration, now=now), heard=start
@@ -73,14 +75,18 @@ def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
     return start != status.heard and progress.begun and bool(progress.iteration)
 
 
-def _progress_of(started: Sequence[Seat]) -> Progress | None:
-    states = [seat.state for seat in started if seat.state is not None and seat.state.processes]
+def _progress_of(started: Sequence[JobPod]) -> Progress | None:
+    states = [
+        job_pod.state
+        for job_pod in started
+        if job_pod.state is not None and job_pod.state.processes
+    ]
     leader = min(states, key=lambda state: state.processes[0].rank, default=None)
     return leader.progress if leader is not None else None
 
 
 def count_change(
-    status: Status, started: Sequence[Seat], *, resumption: Resumption | None
+    status: Status, started: Sequence[JobPod], *, resumption: Resumption | None
 ) -> Status:
     """Add what a change of its GPUs has cost, when what was started for it has taken a step."""
     progress = _progress_of(started)
@@ -96,7 +102,7 @@ def count_change(
     return replace(status, reshape_seconds=seconds, paused_at=None)
 
 
-def idle_seconds(status: Status, job: Job, started: Sequence[Seat], now: float) -> float:
+def idle_seconds(status: Status, job: Job, started: Sequence[JobPod], now: float) -> float:
     """
     For how long its iterations have stood still, if they are said to; 0 if they are not.
 
@@ -128,7 +134,7 @@ def _is_reached(target: Target, metric: float) -> bool:
     return metric <= target.value
 
 
-def tell_of_stall(status: Status, started: Sequence[Seat], *, now: float) -> Status:
+def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> Status:
     """Say in a condition whether its iterations advance, as soon as they did not."""
     progress = _progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
@@ -154,7 +160,7 @@ def is_changing(scene: Scene, entry: Entry) -> bool:
     phase = entry.status.phase
     if phase is not Phase.RUNNING:
         return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
-    states = (seat.state for seat in scene.latest_start(entry.job.id))
+    states = (job_pod.state for job_pod in scene.latest_start(entry.job.id))
     # Only the leader may speak of progress; which node leads makes no difference here.
     told = [state.progress for state in states if state is not None]
     return bool(told) and all(

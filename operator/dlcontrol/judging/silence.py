@@ -7,19 +7,19 @@ plans the job without it: a new start waits until it is proven that no process i
 """
 
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 
 RENEWAL_S = 300.0
 """The further time for a SideCar that only waits for its new certificate; a kubelet updates Secrets once a minute."""
 
 
-def must_end(seat: Seat, *, now: float, lost_seconds: float) -> bool:
+def must_end(job_pod: JobPod, *, now: float, lost_seconds: float) -> bool:
     """Whether a pod that is up has to end, because its SideCar was silent for too long."""
-    patience = lost_seconds + (RENEWAL_S if seat.contact.outdated else 0.0)
-    is_silent = seat.pod.phase is PodPhase.UP and not seat.contact.reachable
-    return is_silent and now - seat.contact.since > patience
+    patience = lost_seconds + (RENEWAL_S if job_pod.contact.outdated else 0.0)
+    is_silent = job_pod.pod.phase is PodPhase.UP and not job_pod.contact.reachable
+    return is_silent and now - job_pod.contact.since > patience
 
 
-def is_lost(seat: Seat, *, now: float, lost_seconds: float) -> bool:
+def is_lost(job_pod: JobPod, *, now: float, lost_seconds: float) -> bool:
     """Whether neither the platform nor the SideCar has reported on a pod for too long."""
-    return seat.pod.phase is PodPhase.LOST and now - seat.contact.since > lost_seconds
+    return job_pod.pod.phase is PodPhase.LOST and now - job_pod.contact.since > lost_seconds

@@ -21,7 +21,7 @@ from dlcontrol.judging.checkpoints import fail_saving, is_asked, is_tried
 from dlcontrol.judging.progress import is_changing
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Status, Trust
 from dlcore.model import Job, Phase
 from dlcore.primitives.backoff import wait_after
@@ -54,27 +54,27 @@ def pause_after(status: Status) -> float:
     return wait_after(status.trials, first_seconds=_FIRST_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
-def find_asked(job: Job, started: Iterable[Seat]) -> list[Seat]:
+def find_asked(job: Job, started: Iterable[JobPod]) -> list[JobPod]:
     """Which of the pods that train are asked for a checkpoint: that of the leader, or all of them."""
-    seats = [seat for seat in started if seat.state is not None]
+    job_pods = [job_pod for job_pod in started if job_pod.state is not None]
     if job.checkpoint.to == "all":
-        return seats
-    return [seat for seat in seats if _leads(seat)]
+        return job_pods
+    return [job_pod for job_pod in job_pods if _leads(job_pod)]
 
 
-def _leads(seat: Seat) -> bool:
-    target = seat.state.target if seat.state is not None else None
+def _leads(job_pod: JobPod) -> bool:
+    target = job_pod.state.target if job_pod.state is not None else None
     return isinstance(target, Run) and target.rank_offset == 0
 
 
 def follow_trial(
-    status: Status, job: Job, *, started: Sequence[Seat], now: float
+    status: Status, job: Job, *, started: Sequence[JobPod], now: float
 ) -> tuple[Status, tuple[News, ...]]:
     """Take over whether the checkpoint can be tried, and how the trial that was due went."""
     if not is_asked(job.checkpoint):
         return status, ()
     asked = find_asked(job, started)
-    states = [seat.state for seat in asked if seat.state is not None]
+    states = [job_pod.state for job_pod in asked if job_pod.state is not None]
     if any(state.phase is SideCarPhase.RUNNING for state in states):
         status = _note_triable(status, triable=all(state.trial is not None for state in states))
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
@@ -113,26 +113,26 @@ def _judge(
     return status, (News(NOT_CONFIRMED, message, warning=True),)
 
 
-def find_ended(started: Iterable[Seat]) -> str:
+def find_ended(started: Iterable[JobPod]) -> str:
     """Say that a training has ended by its trial, if it has; empty if not."""
     ends = (SideCarPhase.EXITED, SideCarPhase.FAILED)
-    for seat in started:
-        state = seat.state
+    for job_pod in started:
+        state = job_pod.state
         if state is not None and state.phase in ends and state.trial and state.trial.ended:
             return "its training ended when its checkpoint was tried"
     return ""
 
 
-def has_saved(seats: Iterable[Seat]) -> bool:
+def has_saved(job_pods: Iterable[JobPod]) -> bool:
     """Whether the checkpoint of the trial in which they ended was confirmed."""
-    trials = [seat.state.trial for seat in seats if seat.state is not None]
+    trials = [job_pod.state.trial for job_pod in job_pods if job_pod.state is not None]
     return any(trial is not None and trial.saving is Saving.CONFIRMED for trial in trials)
 
 
-def find_frozen(started: Iterable[Seat]) -> str:
+def find_frozen(started: Iterable[JobPod]) -> str:
     """Say that a training stands still since its trial, if it does; empty if not."""
-    for seat in started:
-        state = seat.state
+    for job_pod in started:
+        state = job_pod.state
         if state is not None and state.phase is SideCarPhase.RUNNING and _stands_still(state):
             return "its training has stalled since its checkpoint was tried"
     return ""

@@ -9,7 +9,7 @@ pods that this controller has seen from the beginning count.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlcore.profiles import CostSeen, CostTerm, JobType
@@ -24,40 +24,42 @@ class _Life:
     left_at: float | None = None
 
 
-class PodLessons:
+class PodTimes:
     """One for the life of a controller."""
 
     def __init__(self) -> None:
         self._lives: dict[tuple[JobId, Booking], _Life] = {}
 
-    def look(self, scene: Scene) -> Iterator[tuple[JobType, CostSeen]]:
+    def update(self, scene: Scene) -> Iterator[tuple[JobType, CostSeen]]:
         """Say what is to be learnt about types of jobs from how the pods are now."""
         lives: dict[tuple[JobId, Booking], _Life] = {}
         for job, entry in scene.entries.items():
             placement = entry.status.placement
             gpus = placement.gpus if placement is not None else 0
-            for seat in scene.seats_of(job).values():
-                name = job, seat.booking
+            for job_pod in scene.pods_of(job).values():
+                name = job, job_pod.booking
                 known = self._lives.get(name)
-                life = lives[name] = known or _Life(entry.status.booked_at if seat.fresh else None)
-                for term, seconds in _look_at(scene, seat, life=life):
+                life = lives[name] = known or _Life(
+                    entry.status.booked_at if job_pod.fresh else None
+                )
+                for term, seconds in _look_at(scene, job_pod, life=life):
                     yield entry.job.type, CostSeen(term, seconds, gpus)
         self._lives = lives
 
 
-def _look_at(scene: Scene, seat: Seat, *, life: _Life) -> Iterator[tuple[CostTerm, float]]:
-    if life.asked_at is not None and _is_ready(scene, seat):
+def _look_at(scene: Scene, job_pod: JobPod, *, life: _Life) -> Iterator[tuple[CostTerm, float]]:
+    if life.asked_at is not None and _is_ready(scene, job_pod):
         yield CostTerm.POD_INITIALIZATION, scene.now - life.asked_at
         life.asked_at = None
-    if seat.has_ended:
+    if job_pod.has_ended:
         if life.left_at is not None:
             yield CostTerm.POD_TERMINATION, scene.now - life.left_at
             life.left_at = None
-    elif life.left_at is None and seat.is_leaving and not seat.is_living:
+    elif life.left_at is None and job_pod.is_leaving and not job_pod.is_living:
         life.left_at = scene.now
 
 
-def _is_ready(scene: Scene, seat: Seat) -> bool:
-    if seat.has_ended or not seat.contact.reachable:
+def _is_ready(scene: Scene, job_pod: JobPod) -> bool:
+    if job_pod.has_ended or not job_pod.contact.reachable:
         return False
-    return seat.is_living or seat.is_warm(scene.warm_seconds, scene.now)
+    return job_pod.is_living or job_pod.is_warm(scene.warm_seconds, scene.now)

@@ -89,7 +89,7 @@ class _Pupil:
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
 
-class Lesson(NamedTuple):
+class Findings(NamedTuple):
     """The results from one state."""
 
     observations: tuple[Observation, ...] = ()
@@ -97,7 +97,7 @@ class Lesson(NamedTuple):
     """Set once a start: the job trains again."""
 
 
-class Lessons:
+class SpeedSamples:
     """One for the life of a controller."""
 
     def __init__(self, *, sample_seconds: float = SAMPLE_S) -> None:
@@ -113,7 +113,7 @@ class Lessons:
         """The job is over."""
         self._pupils.pop(job, None)
 
-    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Lesson:
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Findings:
         """Learn from a state of one of the job's SideCars."""
         pupil = self._pupils.setdefault(key.job, _Pupil())
         observations = [*_costs(pupil, entry, state)]
@@ -128,7 +128,7 @@ class Lessons:
                     lost = stretch.first.at - stretch.ordered_at + _stopping_seconds(state)
                     resumed = Resumption(entry.status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
-        return Lesson(tuple(observations), resumed)
+        return Findings(tuple(observations), resumed)
 
     def _progress(
         self, stretch: _Stretch, entry: Entry, state: State, now: float

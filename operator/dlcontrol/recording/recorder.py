@@ -1,7 +1,7 @@
 """
 Writes what a controller sees as lines of the record: submissions, GPUs given, progress, ends, GPUs in service.
 
-:mod:`dlcontrol.learning.memory` shows it every scene and keeps the rows in the timeline of the store.
+:mod:`dlcontrol.learning.learned_state` shows it every scene and keeps the rows in the timeline of the store.
 Decisions and what else happened to jobs are in the history, and are not taken down once more. Lines that
 follow from the status of a job have the same id under every controller, so that a controller
 that starts again repeats itself without harm.
@@ -57,7 +57,7 @@ class Recorder:
         self._rows: dict[GpuRef, GpuRow] = {}
         self._stages = Stages()
 
-    def look(self, scene: Scene) -> list[TimelineRow]:
+    def update(self, scene: Scene) -> list[TimelineRow]:
         """Take down what is new of jobs."""
         rows: list[TimelineRow] = []
         every = PROGRESS_SECONDS + scene.holding

@@ -62,7 +62,9 @@ def _news_of_wait(job: JobId, before: Status, *, after: Status) -> Iterator[tupl
     yield job, News("Waiting", message, warning=new.reason in HOPELESS)
 
 
-def news_of_asides(before: Scene, statuses: Mapping[JobId, Status]) -> Iterator[tuple[JobId, News]]:
+def news_of_quarantine(
+    before: Scene, statuses: Mapping[JobId, Status]
+) -> Iterator[tuple[JobId, News]]:
     """Say who is set aside and why, and who is no longer."""
     for job, status in statuses.items():
         old = before.entries[job].status.condition(ConditionType.SET_ASIDE)

@@ -127,8 +127,8 @@ class Metrics:
             self._silent.labels(state).set(count)
 
     def _show_jobs(self, scene: Scene) -> None:
-        for gauge in (self._progress, self._speed, self._reshapes):
-            gauge.clear()
+        for metrics in (self._progress, self._speed, self._reshapes):
+            metrics.clear()
         phases = dict.fromkeys(Phase, 0)
         for job, entry in scene.entries.items():
             status = entry.status
@@ -167,12 +167,12 @@ class Metrics:
 
 def _count_sidecars(scene: Scene) -> dict[str, int]:
     counts = {"answers": 0, "silent": 0, "pending": 0}
-    for seats in scene.seats.values():
-        for seat in seats.values():
-            if seat.pod.phase is PodPhase.PENDING:
+    for job_pods in scene.job_pods.values():
+        for job_pod in job_pods.values():
+            if job_pod.pod.phase is PodPhase.PENDING:
                 counts["pending"] += 1
             else:
-                counts["answers" if seat.contact.reachable else "silent"] += 1
+                counts["answers" if job_pod.contact.reachable else "silent"] += 1
     return counts
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from dlcontrol.acting.job_in_scene import is_ready
 from dlcontrol.situation.ports import Entry, PodPhase
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.assuming import Assumptions
 from dlcore.contract import Policy
@@ -103,8 +103,8 @@ class Outlook:
         """Say where processes of it are ending yet."""
         nodes = [
             str(node)
-            for node, seat in self._scene.seats_of(entry.job.id).items()
-            if seat.pod.phase is not PodPhase.ENDED
+            for node, job_pod in self._scene.pods_of(entry.job.id).items()
+            if job_pod.pod.phase is not PodPhase.ENDED
         ]
         return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
 
@@ -141,17 +141,19 @@ class Outlook:
         return "its processes are being started"
 
     def _iter_missing_pods(self, entry: Entry, placement: Placement) -> Iterator[str]:
-        seats = self._scene.seats_of(entry.job.id)
+        job_pods = self._scene.pods_of(entry.job.id)
         for node in placement.nodes:
-            seat = seats.get(node)
-            if seat is None:
+            job_pod = job_pods.get(node)
+            if job_pod is None:
                 yield f"its pod on {node} is about to be created"
-            elif seat.pod.phase is not PodPhase.UP:
-                reason = ": ".join(part for part in (seat.pod.reason, seat.pod.message) if part)
+            elif job_pod.pod.phase is not PodPhase.UP:
+                reason = ": ".join(
+                    part for part in (job_pod.pod.reason, job_pod.pod.message) if part
+                )
                 known = f" ({reason})" if reason else ""
-                yield f"its pod on {node} is {seat.pod.phase.value.lower()}{known}"
-            elif not seat.contact.reachable:
-                yield f"its SideCar on {node} does not answer{_quoted(seat.contact.problem)}"
+                yield f"its pod on {node} is {job_pod.pod.phase.value.lower()}{known}"
+            elif not job_pod.contact.reachable:
+                yield f"its SideCar on {node} does not answer{_quoted(job_pod.contact.problem)}"
 
     def _iter_holders(self, job: JobId, placement: Placement) -> Iterator[str]:
         """Say who has yet to release what."""
@@ -164,16 +166,20 @@ class Outlook:
             yield f"it waits for {holder} to release {_named(refs)}"
 
     def _iter_unready(self, entry: Entry, placement: Placement) -> Iterator[str]:
-        scene, seats = self._scene, self._scene.seats_of(entry.job.id)
-        former = [n for n, seat in seats.items() if _runs_former(seat, entry.status.run_generation)]
-        if any(isinstance(seats[node].told, Stop) for node in former):
+        scene, job_pods = self._scene, self._scene.pods_of(entry.job.id)
+        former = [
+            n
+            for n, job_pod in job_pods.items()
+            if _runs_former(job_pod, entry.status.run_generation)
+        ]
+        if any(isinstance(job_pods[node].told, Stop) for node in former):
             yield from map(_ending, former)
         for node in placement.nodes:
-            seat = seats.get(node)
-            if seat is None or not seat.is_warming_up(scene.warm_seconds, scene.now):
+            job_pod = job_pods.get(node)
+            if job_pod is None or not job_pod.is_warming_up(scene.warm_seconds, scene.now):
                 continue
-            what = f"its interpreters on {node} are getting ready{_warmth(seat)}"
-            left = scene.warm_seconds - (scene.now - seat.contact.first_seen)
+            what = f"its interpreters on {node} are getting ready{_warmth(job_pod)}"
+            left = scene.warm_seconds - (scene.now - job_pod.contact.first_seen)
             if former:
                 yield f"it trains on as before while {what}, for {left:.0f} s at most"
             else:
@@ -196,9 +202,9 @@ def _ending(node: NodeName) -> str:
     return f"its former processes on {node} are saving and ending"
 
 
-def _runs_former(seat: Seat, generation: int) -> bool:
+def _runs_former(job_pod: JobPod, generation: int) -> bool:
     """Whether processes of an earlier start live there yet."""
-    state = seat.state
+    state = job_pod.state
     return state is not None and not state.released and state.held_generation < generation
 
 
@@ -213,8 +219,8 @@ def _quoted(problem: str) -> str:
     return f" ({problem})" if problem else ""
 
 
-def _warmth(seat: Seat) -> str:
-    if seat.state is None:
+def _warmth(job_pod: JobPod) -> str:
+    if job_pod.state is None:
         return ""
-    warmth = seat.state.warmth
+    warmth = job_pod.state.warmth
     return f" ({warmth.ready} of {warmth.wanted})" if warmth.wanted else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, ParamSpec
 
 from dlcontrol.reporting import events
-from dlcontrol.reporting.audience import Gauge, Memory
+from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.situation.ports import Entry, Platform
 from dlcontrol.situation.rules import News, Verdict
 from dlcontrol.situation.scene import Scene
@@ -97,11 +97,16 @@ class Outcomes:
     """Tells each of them once; one for the life of a controller."""
 
     def __init__(
-        self, platform: Platform, memory: Memory, *, gauge: Gauge, mechanism: Mechanism
+        self,
+        platform: Platform,
+        learning: LearningPort,
+        *,
+        metrics: MetricsPort,
+        mechanism: Mechanism,
     ) -> None:
         self._platform = platform
-        self._memory = memory
-        self._gauge = gauge
+        self._learning = learning
+        self._metrics = metrics
         self._mechanism = mechanism
         self._untold: Outcome | None = None
 
@@ -123,15 +128,15 @@ class Outcomes:
         if outcome is None:
             return
         for job, pause in outcome.pauses.items():
-            self._gauge.reshaped(pause.seconds, self._mechanism.value)
-            remember(self._memory.note_cost, job, pause.generation, seconds=pause.seconds)
+            self._metrics.reshaped(pause.seconds, self._mechanism.value)
+            remember(self._learning.note_cost, job, pause.generation, seconds=pause.seconds)
         for job, each in (*outcome.happened, *outcome.seen):
-            remember(self._memory.note_news, job, each, now=outcome.at)
+            remember(self._learning.note_news, job, each, now=outcome.at)
         await events.tell_all(self._platform, (*outcome.happened, *outcome.seen, *outcome.decided))
         decision = outcome.decision
         if decision is not None and decision.plan is not None and decision.snapshot is not None:
             remember(
-                self._memory.note, decision.plan, decision.snapshot, statuses=decision.statuses
+                self._learning.note, decision.plan, decision.snapshot, statuses=decision.statuses
             )
 
 

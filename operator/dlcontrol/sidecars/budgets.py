@@ -1,16 +1,16 @@
 """How often a SideCar is asked: one that floods its controller with answers is asked more seldom."""
 
 from dlcontrol.sidecars.dialing import DialSettings
-from dlcore.primitives.allowance import Allowance
+from dlcore.primitives.rate_limit import RateLimit
 
 
 class Budget:
     """The requests, the changes and the bytes that one SideCar may cost."""
 
     def __init__(self, settings: DialSettings) -> None:
-        self._polls = Allowance(settings.polls_per_second, settings.polls_at_once)
-        self._changes = Allowance(settings.changes_per_second, settings.changes_at_once)
-        self._bytes = Allowance(settings.bytes_per_second, settings.bytes_at_once)
+        self._polls = RateLimit(settings.polls_per_second, settings.polls_at_once)
+        self._changes = RateLimit(settings.changes_per_second, settings.changes_at_once)
+        self._bytes = RateLimit(settings.bytes_per_second, settings.bytes_at_once)
         self._received = 0
         """The number of bytes that were counted."""
         self._owed = 0.0

@@ -20,7 +20,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NewType
 
-from dlcontrol.situation.scene import Contact, Doubt
+from dlcontrol.situation.scene import Contact, ForeignEpoch
 from dlwire.messages import Refusal, Refused, Run, State, Stop, Target
 
 Ticket = NewType("Ticket", int)
@@ -41,7 +41,7 @@ EXPECTED = frozenset({Refused.OTHER_INCARNATION, Refused.LEAVING})
 """A harmless refusal: the SideCar is in a new incarnation, or soon will be."""
 
 
-class Heard(Enum):
+class Answer(Enum):
     """The news in an answer."""
 
     NOTHING = "nothing"
@@ -53,7 +53,7 @@ class Heard(Enum):
     """An answer of another incarnation, which may be earlier or later: ask again."""
 
 
-class Acquaintance:
+class ContactLog:
     """Collects what the controller knows about one SideCar. Times are those of the caller's clock."""
 
     def __init__(self, now: float) -> None:
@@ -76,14 +76,19 @@ class Acquaintance:
         self._tickets += 1
         return Ticket(self._tickets)
 
-    def hear(self, state: State, *, asked: Ticket, now: float) -> Heard:
+    def hear(self, state: State, *, asked: Ticket, now: float) -> Answer:
         """Take in a state, whenever it was said."""
         heard = self._take(state, asked, now)
         self._reach(now)
         return heard
 
     def lose(
-        self, why: str, now: float, *, is_outdated: bool = False, doubt: Doubt | None = None
+        self,
+        why: str,
+        now: float,
+        *,
+        is_outdated: bool = False,
+        foreign: ForeignEpoch | None = None,
     ) -> None:
         """
         Take in that no answer came, or none that is believed.
@@ -99,25 +104,25 @@ class Acquaintance:
             since=since,
             problem=why,
             outdated=is_outdated,
-            doubt=doubt,
+            foreign=foreign,
         )
 
-    def _take(self, state: State, asked: Ticket, now: float) -> Heard:
+    def _take(self, state: State, asked: Ticket, now: float) -> Answer:
         known = self.contact.state
         if known is None or state.incarnation != known.incarnation:
             if asked < self._met_at:
-                return Heard.UNCLEAR
+                return Answer.UNCLEAR
             self._meet(state, now)
-            return Heard.MATERIAL
+            return Answer.MATERIAL
         if state.version < known.version:
-            return Heard.NOTHING
+            return Answer.NOTHING
         if state.version == known.version:
             if asked > self._heard_at:
                 self._keep(state)
-            return Heard.NOTHING
+            return Answer.NOTHING
         self._keep(state)
         before, self._essence = self._essence, state.essence()
-        return Heard.PROGRESS if self._essence == before else Heard.MATERIAL
+        return Answer.PROGRESS if self._essence == before else Answer.MATERIAL
 
     def _meet(self, state: State, now: float) -> None:
         """A new incarnation: commands that were on their way were not meant for it."""
@@ -142,7 +147,7 @@ class Acquaintance:
             since=since,
             problem=self._objection,
             outdated=False,
-            doubt=None,
+            foreign=None,
         )
 
     # --- commands
@@ -212,4 +217,4 @@ def was_leaving(contact: Contact) -> bool:
 
 def find_aspects(contact: Contact) -> tuple[object, ...]:
     """Return the parts of a contact, apart from the state, whose change is news at once."""
-    return contact.reachable, contact.problem, contact.declared, contact.doubt
+    return contact.reachable, contact.problem, contact.declared, contact.foreign

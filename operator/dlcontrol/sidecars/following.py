@@ -22,8 +22,8 @@ from typing import Any
 from dlcontrol.sidecars.budgets import Budget
 from dlcontrol.sidecars.contacts import (
     FINAL,
-    Acquaintance,
-    Heard,
+    Answer,
+    ContactLog,
     Ticket,
     find_aspects,
     shown,
@@ -39,7 +39,7 @@ from dlcontrol.sidecars.dialing import (
 from dlcontrol.sidecars.plausible import plausible
 from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.ports import Address, PodKey
-from dlcontrol.situation.scene import NO_CONTACT, Contact, Doubt
+from dlcontrol.situation.scene import NO_CONTACT, Contact, ForeignEpoch
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Refusal, Refused, State, Target
 
@@ -54,9 +54,9 @@ STAMP_S = 3.0
 class Doubted(Exception):
     """It answered, and says what only another controller could have made so."""
 
-    def __init__(self, doubt: Doubt) -> None:
-        super().__init__(f"it is not believed: {doubt.sentence}")
-        self.doubt = doubt
+    def __init__(self, foreign: ForeignEpoch) -> None:
+        super().__init__(f"it is not believed: {foreign.sentence}")
+        self.foreign = foreign
 
 
 class SideCars:
@@ -163,7 +163,7 @@ class _Follower:
         """Speak to one of a crowd."""
         self._crowd = crowd
         self.address = address
-        self.known = Acquaintance(around.clock())
+        self.known = ContactLog(around.clock())
         self._key = key
         self._line = line
         self._settings = settings
@@ -328,7 +328,7 @@ class _Follower:
         self.known.refuse(target, refusal, self._around.clock())
         if refusal.error in FINAL:
             self._refused = (target, self._loop.time() + self._settings.refused_pause_seconds)
-        self._tell_others(before, Heard.NOTHING)
+        self._tell_others(before, Answer.NOTHING)
         if refusal.error is Refused.OTHER_INCARNATION:
             # The incarnation whose news we wait for is gone, and may never say so.
             self._ask_again()
@@ -340,12 +340,12 @@ class _Follower:
         ours = self._around.installation
         is_foreign = bool(ours and said.installation) and said.installation != ours
         if is_foreign or said.epoch > self._around.epoch:
-            raise Doubted(Doubt(said.epoch, said.installation if is_foreign else ""))
+            raise Doubted(ForeignEpoch(said.epoch, said.installation if is_foreign else ""))
 
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact
         heard = self.known.hear(plausible(state), asked=asked, now=self._around.clock())
-        self._pay(is_change=heard is Heard.MATERIAL)
+        self._pay(is_change=heard is Answer.MATERIAL)
         self._tell_others(before, heard)
 
     def _pay(self, *, is_change: bool) -> None:
@@ -356,13 +356,13 @@ class _Follower:
         self._pay(is_change=False)
         before, now = self.known.contact, self._around.clock()
         if isinstance(error, Doubted):
-            self.known.lose(str(error), now, doubt=error.doubt)
+            self.known.lose(str(error), now, foreign=error.foreign)
         else:
             self.known.lose(str(error), now, is_outdated=error.is_outdated)
         self._around.meter.failed()
-        self._tell_others(before, Heard.NOTHING)
+        self._tell_others(before, Answer.NOTHING)
 
-    def _tell_others(self, before: Contact, heard: Heard) -> None:
+    def _tell_others(self, before: Contact, heard: Answer) -> None:
         now = self.known.contact
         if now.reachable and not before.reachable:
             log.info("the SideCar of %s answers", self._key)
@@ -372,8 +372,8 @@ class _Follower:
         elif before.reachable and not now.reachable:
             word = "has ended" if was_leaving(before) else "is silent"
             log.info("the SideCar of %s %s: %s", self._key, word, now.problem)
-        is_material = heard is Heard.MATERIAL or find_aspects(now) != find_aspects(before)
-        if is_material or heard is Heard.PROGRESS:
+        is_material = heard is Answer.MATERIAL or find_aspects(now) != find_aspects(before)
+        if is_material or heard is Answer.PROGRESS:
             self._around.heard(self._key, is_material)
 
     def _ask_again(self) -> None:

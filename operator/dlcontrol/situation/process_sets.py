@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import GpuRef, JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run
 
 
-class Latest:
+class ProcessSet:
     """That of one job, in one scene."""
 
     def __init__(self, scene: Scene, entry: Entry, *, with_ended: bool = False) -> None:
@@ -25,18 +25,18 @@ class Latest:
         self._entry = entry
         self._status = entry.status
         self._present = [
-            seat for seat in scene.seats_of(entry.job.id).values() if not seat.has_ended
+            job_pod for job_pod in scene.pods_of(entry.job.id).values() if not job_pod.has_ended
         ]
-        self.seats = scene.latest_start(entry.job.id, with_ended=with_ended)
+        self.job_pods = scene.latest_start(entry.job.id, with_ended=with_ended)
         """The nodes of the process set, also where it has ended."""
-        self.generation = self.seats[0].start if self.seats else 0
+        self.generation = self.job_pods[0].start if self.job_pods else 0
         """0: as far as the controller knows, the job never started."""
 
     @cached_property
     def containers(self) -> int:
         """Over how many pods it is spread, as far as the controller knows."""
-        for seat in self.seats:
-            target = seat.state.target if seat.state is not None else None
+        for job_pod in self.job_pods:
+            target = job_pod.state.target if job_pod.state is not None else None
             if isinstance(target, Run) and target.generation == self.generation:
                 return len(target.peers)
         begun = self._scene.begun.get(self._entry.job.id)
@@ -47,7 +47,7 @@ class Latest:
         placement = self._status.placement
         if self.generation == self._status.run_generation and placement is not None:
             return len(placement.nodes)
-        return len(self.seats)
+        return len(self.job_pods)
 
     @property
     def is_incomplete(self) -> bool:
@@ -55,16 +55,18 @@ class Latest:
         wanted = self._status.run_generation
         if self._status.phase is Phase.RUNNING and self.generation < wanted:
             # Its container is another one by now, and nothing lives of what was running.
-            return not any(_is_told_to_run(seat, wanted) for seat in self._present)
-        if not self.seats or self.generation <= self._status.broken:
+            return not any(_is_told_to_run(job_pod, wanted) for job_pod in self._present)
+        if not self.job_pods or self.generation <= self._status.broken:
             return False
         joining = [
-            seat
-            for seat in self._present
-            if seat.start < self.generation and _is_told_to_run(seat, self.generation)
+            job_pod
+            for job_pod in self._present
+            if job_pod.start < self.generation and _is_told_to_run(job_pod, self.generation)
         ]
-        is_hanging = any(seat.is_living for seat in self.seats) or self.generation == wanted
-        return is_hanging and len(self.seats) + len(joining) < self.containers
+        is_hanging = (
+            any(job_pod.is_living for job_pod in self.job_pods) or self.generation == wanted
+        )
+        return is_hanging and len(self.job_pods) + len(joining) < self.containers
 
     @property
     def is_undone(self) -> bool:
@@ -75,7 +77,8 @@ class Latest:
         had begun. As a generation is one start of all processes, another one is needed.
         """
         return self.generation == self._status.run_generation and any(
-            not seat.has_begun(self.generation) and not seat.is_leaving for seat in self.seats
+            not job_pod.has_begun(self.generation) and not job_pod.is_leaving
+            for job_pod in self.job_pods
         )
 
     @property
@@ -85,20 +88,20 @@ class Latest:
         if self._status.placement is None:
             return 0
         told = (
-            seat.state.generation
-            for seat in self._present
-            if seat.state is not None and not seat.is_leaving
+            job_pod.state.generation
+            for job_pod in self._present
+            if job_pod.state is not None and not job_pod.is_leaving
         )
         newest = max(told, default=0)
         return newest if newest > self._status.run_generation else 0
 
 
-def _is_told_to_run(seat: Seat, generation: int) -> bool:
-    return isinstance(seat.told, Run) and seat.told.generation == generation
+def _is_told_to_run(job_pod: JobPod, generation: int) -> bool:
+    return isinstance(job_pod.told, Run) and job_pod.told.generation == generation
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessSet:
+class IntactProcesses:
     """Processes that were started together, all of which live, and of which nothing else is asked."""
 
     generation: int
@@ -112,16 +115,16 @@ class ProcessSet:
         return replace(status, adopted=self.generation, leftover=held.difference(self.gpus))
 
 
-def find_undisturbed(scene: Scene, job: JobId) -> ProcessSet | None:
+def find_intact(scene: Scene, job: JobId) -> IntactProcesses | None:
     """The present start of the job's processes, if it is whole and may go on as it is."""
-    living = [seat for seat in scene.seats_of(job).values() if seat.is_living]
+    living = [job_pod for job_pod in scene.pods_of(job).values() if job_pod.is_living]
     runs: list[Run] = []
-    for seat in living:
-        state = seat.state
-        if state is None or not isinstance(state.target, Run) or seat.is_waited_for:
+    for job_pod in living:
+        state = job_pod.state
+        if state is None or not isinstance(state.target, Run) or job_pod.is_waited_for:
             return None
         is_whole = state.phase in _WHOLE and state.held_generation == state.generation
-        if not is_whole or seat.contact.coming or not seat.is_stamped(scene.epoch):
+        if not is_whole or job_pod.contact.coming or not job_pod.is_stamped(scene.epoch):
             return None
         runs.append(state.target)
     if not runs or len({run.generation for run in runs}) > 1 or len(runs) < len(runs[0].peers):
@@ -129,11 +132,11 @@ def find_undisturbed(scene: Scene, job: JobId) -> ProcessSet | None:
     if runs[0].generation <= scene.entries[job].status.broken:
         return None
     gpus = frozenset().union(*map(scene.may_hold, living))
-    is_running = all(seat.phase is SideCarPhase.RUNNING for seat in living)
-    return ProcessSet(runs[0].generation, gpus, runs[0].batch_size, is_running)
+    is_running = all(job_pod.phase is SideCarPhase.RUNNING for job_pod in living)
+    return IntactProcesses(runs[0].generation, gpus, runs[0].batch_size, is_running)
 
 
-def placement_of(scene: Scene, start: ProcessSet) -> Placement | None:
+def placement_of(scene: Scene, start: IntactProcesses) -> Placement | None:
     """Where these processes train, as a decision would say it; none if a node of it is not there."""
     numbers: dict[NodeName, list[int]] = {}
     for ref in start.gpus:

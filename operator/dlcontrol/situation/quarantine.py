@@ -1,7 +1,7 @@
 """
 Jobs that are set aside: something about them cannot be dealt with, and the others go on.
 
-The loop asks :meth:`Asides.attempt` for each job by itself, so that what is wrong with one of them
+The loop asks :meth:`Quarantine.attempt` for each job by itself, so that what is wrong with one of them
 ends there. A job is set aside until it is scheduled again, or, where a sound plan could not
 be made for it, until its user has changed its spec. It keeps what it has, and its condition says why.
 """
@@ -31,7 +31,7 @@ class _Verdict:
     message: str
 
 
-class Asides:
+class Quarantine:
     """One for the life of a controller."""
 
     def __init__(self) -> None:

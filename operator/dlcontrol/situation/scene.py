@@ -31,7 +31,7 @@ SILENT_S = 10.0
 """The controller does not expect a SideCar that is silent for this long to release GPUs soon."""
 
 
-class Doubt(NamedTuple):
+class ForeignEpoch(NamedTuple):
     """A report of a SideCar that the controller does not accept, because only another controller could have caused it."""
 
     epoch: int
@@ -66,7 +66,7 @@ class Contact:
     """Why it cannot be spoken to, or what it does not accept and why."""
     outdated: bool = False
     """It listens, and cannot be reached because its certificate is over."""
-    doubt: Doubt | None = None
+    foreign: ForeignEpoch | None = None
     """Why what it says now is not taken in; ``state`` is what it said before."""
 
     @property
@@ -97,7 +97,7 @@ NO_CONTACT = Contact()
 
 
 @dataclass(frozen=True)
-class Seat:
+class JobPod:
     """A pod of a job, as all three see it; the same object as long as all of that is the same."""
 
     key: PodKey
@@ -226,7 +226,7 @@ class Scene:
     now: float
     epoch: int
     entries: Mapping[JobId, Entry]
-    seats: Mapping[JobId, Mapping[NodeName, Seat]]
+    job_pods: Mapping[JobId, Mapping[NodeName, JobPod]]
     nodes: Mapping[NodeName, Node]
     mechanism: Mechanism = Mechanism.IN_PLACE
     warm_seconds: float = 30.0
@@ -242,9 +242,9 @@ class Scene:
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Facts about nodes that do not concern their GPUs."""
 
-    def seats_of(self, job: JobId) -> Mapping[NodeName, Seat]:
+    def pods_of(self, job: JobId) -> Mapping[NodeName, JobPod]:
         """The pods of a job, by their nodes."""
-        return self.seats.get(job, {})
+        return self.job_pods.get(job, {})
 
     def machine(self, node: NodeName) -> BootState:
         """Return the facts about a node that do not concern its GPUs."""
@@ -257,26 +257,29 @@ class Scene:
     @cached_property
     def holding(self) -> int:
         """How many jobs have pods."""
-        return sum(bool(seats) for seats in self.seats.values())
+        return sum(bool(job_pods) for job_pods in self.job_pods.values())
 
     @cached_property
     def starting(self) -> int:
         """How many jobs have pods that were not heard of yet."""
         return sum(
-            any(seat.state is None for seat in seats.values()) for seats in self.seats.values()
+            any(job_pod.state is None for job_pod in job_pods.values())
+            for job_pods in self.job_pods.values()
         )
 
     def with_statuses(self, statuses: Mapping[JobId, Status]) -> "Scene":
         """Show the scene with these statuses in it."""
         if not statuses:
             return self
-        entries, seats = dict(self.entries), dict(self.seats)
+        entries, job_pods = dict(self.entries), dict(self.job_pods)
         for job, status in statuses.items():
             entries[job] = replace(entries[job], status=status)
-            if job in seats and status.pods != self.entries[job].status.pods:
+            if job in job_pods and status.pods != self.entries[job].status.pods:
                 booked = set(status.pods)
-                seats[job] = {n: seat for n, seat in seats[job].items() if seat.booking in booked}
-        return replace(self, entries=entries, seats=seats)
+                job_pods[job] = {
+                    n: job_pod for n, job_pod in job_pods[job].items() if job_pod.booking in booked
+                }
+        return replace(self, entries=entries, job_pods=job_pods)
 
     @cached_property
     def claims(self) -> Mapping[GpuRef, JobId]:
@@ -291,8 +294,8 @@ class Scene:
     def held(self) -> Mapping[JobId, frozenset[GpuRef]]:
         """Which GPUs each job may hold that has pods."""
         return {
-            job: frozenset().union(*map(self.may_hold, seats.values()))
-            for job, seats in self.seats.items()
+            job: frozenset().union(*map(self.may_hold, job_pods.values()))
+            for job, job_pods in self.job_pods.items()
         }
 
     def held_by(self, job: JobId) -> frozenset[GpuRef]:
@@ -304,63 +307,69 @@ class Scene:
         """Which jobs may hold each GPU. Where not all is known these may be several, and then no
         job can get it."""
         holders: dict[GpuRef, tuple[JobId, ...]] = {}
-        for job, seats in self.seats.items():
-            for ref in frozenset().union(*map(self._occupies, seats.values())):
+        for job, job_pods in self.job_pods.items():
+            for ref in frozenset().union(*map(self._occupies, job_pods.values())):
                 holders[ref] = (*holders.get(ref, ()), job)
         return holders
 
-    def _occupies(self, seat: Seat) -> frozenset[GpuRef]:
+    def _occupies(self, job_pod: JobPod) -> frozenset[GpuRef]:
         """Which GPUs no other job can get because of this pod."""
-        held = self.may_hold(seat)
-        if self.mechanism is Mechanism.RECREATE and not seat.has_ended:
+        held = self.may_hold(job_pod)
+        if self.mechanism is Mechanism.RECREATE and not job_pod.has_ended:
             # They were granted to its container, which has them until it is gone.
-            return held | self.recorded_for(seat)
+            return held | self.recorded_for(job_pod)
         return held
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
         """Whether it is proven that no other job holds this GPU."""
         return all(holder == job for holder in self.holders.get(ref, ()))
 
-    def may_hold(self, seat: Seat) -> frozenset[GpuRef]:
+    def may_hold(self, job_pod: JobPod) -> frozenset[GpuRef]:
         """Which GPUs processes of this pod may use, now or by what is on its way to it."""
-        if seat.has_ended:
+        if job_pod.has_ended:
             return frozenset()
-        if seat.state is None:
-            more = self.gpu_names.find_all(seat.key.node, seat.claimed, state=seat.contact.state)
-            return more if seat.fresh else more | self.recorded_for(seat)
-        named = set(seat.state.held)
-        for run in seat.contact.coming:
+        if job_pod.state is None:
+            more = self.gpu_names.find_all(
+                job_pod.key.node, job_pod.claimed, state=job_pod.contact.state
+            )
+            return more if job_pod.fresh else more | self.recorded_for(job_pod)
+        named = set(job_pod.state.held)
+        for run in job_pod.contact.coming:
             # It waits for the end of what is held, and then takes these without asking again.
             named.update(run.gpus)
-        found = {self.gpu_names.find_named(seat.key.node, name, state=seat.state) for name in named}
+        found = {
+            self.gpu_names.find_named(job_pod.key.node, name, state=job_pod.state) for name in named
+        }
         known = frozenset(ref for ref in found if ref is not None)
         if None in found:
             # It is one of those whose names are not known, or is there no more.
-            return known | self.recorded_for(seat) | self.gpu_names.unnamed(seat.key.node)
-        is_exact = seat.fresh or seat.is_stamped(self.epoch)
-        return known if is_exact else known | self.recorded_for(seat)
+            return known | self.recorded_for(job_pod) | self.gpu_names.unnamed(job_pod.key.node)
+        is_exact = job_pod.fresh or job_pod.is_stamped(self.epoch)
+        return known if is_exact else known | self.recorded_for(job_pod)
 
-    def is_awaited(self, seat: Seat) -> bool:
+    def is_awaited(self, job_pod: JobPod) -> bool:
         """Whether it is back, and about to say what there is of the job."""
-        is_back = seat.pod.phase is PodPhase.UP and not seat.is_known and not seat.untrusted
-        return is_back and self.now - seat.contact.since < SILENT_S
+        is_back = (
+            job_pod.pod.phase is PodPhase.UP and not job_pod.is_known and not job_pod.untrusted
+        )
+        return is_back and self.now - job_pod.contact.since < SILENT_S
 
-    def latest_start(self, job: JobId, *, with_ended: bool = False) -> list[Seat]:
+    def latest_start(self, job: JobId, *, with_ended: bool = False) -> list[JobPod]:
         """The pods in which the job's processes last started; of pods that have ended only ``with_ended``."""
-        seats = self.seats_of(job).values()
-        present = [seat for seat in seats if with_ended or not seat.has_ended]
-        latest = max((seat.start for seat in present), default=0)
-        return [seat for seat in present if 0 < latest == seat.start]
+        job_pods = self.pods_of(job).values()
+        present = [job_pod for job_pod in job_pods if with_ended or not job_pod.has_ended]
+        latest = max((job_pod.start for job_pod in present), default=0)
+        return [job_pod for job_pod in present if 0 < latest == job_pod.start]
 
-    def recorded_for(self, seat: Seat) -> frozenset[GpuRef]:
+    def recorded_for(self, job_pod: JobPod) -> frozenset[GpuRef]:
         """All GPUs that were decided for its job on its node, and never seen released."""
-        entry = self.entries.get(seat.key.job)
+        entry = self.entries.get(job_pod.key.job)
         if entry is None:
             return frozenset()
         placement = entry.status.placement
         decided = placement.refs() if placement is not None else ()
         return frozenset(
-            ref for ref in (*decided, *entry.status.leftover) if ref.node == seat.key.node
+            ref for ref in (*decided, *entry.status.leftover) if ref.node == job_pod.key.node
         )
 
 

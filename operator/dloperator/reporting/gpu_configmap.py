@@ -60,14 +60,14 @@ class GpuConfigMap:
             data = found.get("data") or {}
             text = data.get(names.FAULTS_KEY)
             if text:
-                self._controller.health.restore(json.loads(text))
+                self._controller.gpu_faults.restore(json.loads(text))
             numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
             for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
                 # A part that was deleted takes no other with it.
                 with contextlib.suppress(NotFound):
                     part = await self._api.get(CONFIGMAPS, name, self._namespace)
                     numbers |= read_numbers(part["data"][names.GPUS_KEY])
-            self._controller.identities.restore(numbers)
+            self._controller.gpu_uuids.restore(numbers)
         except NotFound:
             return
         except Unreachable:
@@ -97,7 +97,7 @@ class GpuConfigMap:
             if scene is not None and self._may_write:
                 # Nothing awaits before the first write, so that no part is of a later cycle than
                 # another.
-                faults = json.dumps(self._controller.health.write())
+                faults = json.dumps(self._controller.gpu_faults.write())
                 parts = split(self._table.write(scene, self._controller.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
                 told = [{names.GPUS_KEY: text} for text in parts]

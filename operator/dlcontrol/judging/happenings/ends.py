@@ -14,8 +14,8 @@ from dlcontrol.judging.exits import (
     has_done_all,
     has_reported_all,
 )
-from dlcontrol.situation.process_sets import Latest
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.process_sets import ProcessSet
+from dlcontrol.situation.scene import JobPod
 from dlcore.lifecycle import Event
 
 
@@ -48,8 +48,8 @@ def _start_after_trial(case: Case, reason: str, what: str) -> None:
 def judge_finish(case: Case) -> bool:
     """Whether all processes of its latest start ended well, also when they were asked to end meanwhile."""
     last = case.last
-    if not last.seats or not _all_ended(
-        last, ended_with_zero(last.seats), forgotten=case.ended.containers
+    if not last.job_pods or not _all_ended(
+        last, ended_with_zero(last.job_pods), forgotten=case.ended.containers
     ):
         return False
     case.follow_progress()
@@ -59,7 +59,7 @@ def judge_finish(case: Case) -> bool:
             return False
         _finish(case, Ending("Finished", "its training finished"))
         return True
-    ending = describe_end(case.job, case.status, seats=last.seats)
+    ending = describe_end(case.job, case.status, job_pods=last.job_pods)
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
         return _fails_by_ending(case, ending)
     _finish(case, ending)
@@ -72,13 +72,13 @@ def _finish(case: Case, ending: Ending) -> None:
     case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
 
 
-def _all_ended(last: Latest, ended: Sequence[Seat], *, forgotten: int) -> bool:
-    """Whether all seats of the latest start are among the ``ended``, and no container is unaccounted for."""
-    return len(ended) >= len(last.seats) and len(ended) + forgotten >= last.containers
+def _all_ended(last: ProcessSet, ended: Sequence[JobPod], *, forgotten: int) -> bool:
+    """Whether all pods of the latest start are among the ``ended``, and no container is unaccounted for."""
+    return len(ended) >= len(last.job_pods) and len(ended) + forgotten >= last.containers
 
 
 def _have_ended_unasked(case: Case) -> bool:
-    return _all_ended(case.last, ended_well(case.last.seats), forgotten=case.ended.unasked)
+    return _all_ended(case.last, ended_well(case.last.job_pods), forgotten=case.ended.unasked)
 
 
 def _has_finished(case: Case) -> bool:
@@ -86,10 +86,10 @@ def _has_finished(case: Case) -> bool:
     last = case.last
     if not _have_ended_unasked(case):
         return False
-    if trials.has_saved(last.seats):
+    if trials.has_saved(last.job_pods):
         # One that exits when it has saved itself ends like this, too.
         return has_reported_all(case.job, case.status)
-    return has_done_all(case.job, case.status, seats=last.seats)
+    return has_done_all(case.job, case.status, job_pods=last.job_pods)
 
 
 def _fails_by_ending(case: Case, ending: Ending) -> bool:

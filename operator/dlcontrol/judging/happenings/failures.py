@@ -13,17 +13,17 @@ from dlcontrol.judging.exits import (
 )
 from dlcontrol.judging.progress import idle_seconds
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType
 from dlwire.messages import Phase as SideCarPhase
 
 
 def judge_trust(case: Case) -> bool:
     """A SideCar of it says what cannot be: that counts as a failure, once, and ends its pod."""
-    seats = [seat for seat in case.seats if seat.untrusted]
-    if not seats:
+    job_pods = [job_pod for job_pod in case.job_pods if job_pod.untrusted]
+    if not job_pods:
         return False
-    if not _told_of(case, message := say_untrusted(seats)):
+    if not _told_of(case, message := say_untrusted(job_pods)):
         _say_untrusted(case, message)
         broken = max(case.latest.generation, case.status.running, case.status.broken)
         case.status = replace(case.status, broken=broken)
@@ -49,12 +49,12 @@ def judge_lost_gpus(case: Case) -> bool:
     if case.status.placement is None:
         return False
     wanted = set(case.status.placement.refs())
-    for seat in case.seats:
-        if seat.is_leaving or not _needs_its_gpus(seat):
+    for job_pod in case.job_pods:
+        if job_pod.is_leaving or not _needs_its_gpus(job_pod):
             continue
-        missing = missing_in(case.scene, seat)
+        missing = missing_in(case.scene, job_pod)
         if ref := next((ref for ref in sorted(missing) if ref in wanted), None):
-            if seat in case.started:
+            if job_pod in case.started:
                 broken = max(case.latest.generation, case.status.broken)
                 case.status = replace(case.status, broken=broken)
             what = f"its container cannot use GPU {ref}: {missing[ref]}"
@@ -74,7 +74,7 @@ def judge_refused_gpus(case: Case) -> bool:
 
 
 def judge_crash(case: Case) -> bool:
-    failed = [seat for seat in case.started if seat.phase is SideCarPhase.FAILED]
+    failed = [job_pod for job_pod in case.started if job_pod.phase is SideCarPhase.FAILED]
     if not failed or case.latest.generation <= case.status.broken:
         return False
     case.status = replace(case.status, broken=case.latest.generation, exit_code=code_of(failed))
@@ -101,10 +101,10 @@ def judge_stall(case: Case) -> bool:
     return True
 
 
-def _needs_its_gpus(seat: Seat) -> bool:
+def _needs_its_gpus(job_pod: JobPod) -> bool:
     """Whether processes could not begin or hang for want of GPUs; what trains has what it needs."""
-    state = seat.state
+    state = job_pod.state
     if state is None or state.phase is SideCarPhase.EXITED:
         return False
     hangs = state.phase is SideCarPhase.RUNNING and state.progress.stalled
-    return hangs or not seat.is_living or cannot_prove(seat)
+    return hangs or not job_pod.is_living or cannot_prove(job_pod)

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from dlcontrol.judging.coming_up import NODES_REFUSE, patience_with
 from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.lost_pods import explain_loss
 from dlcontrol.judging.silence import is_lost
+from dlcontrol.judging.starting_pods import NODES_REFUSE, patience_with
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import Seat
+from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
@@ -17,15 +17,15 @@ from dlcore.lifecycle import Event
 def judge_lost_pod(case: Case) -> bool:
     """Whether neither the platform nor the SideCar has reported on one of its pods for too long."""
     lost = [
-        seat
-        for seat in case.seats
-        if is_lost(seat, now=case.now, lost_seconds=case.rules.lost_seconds)
+        job_pod
+        for job_pod in case.job_pods
+        if is_lost(job_pod, now=case.now, lost_seconds=case.rules.lost_seconds)
     ]
     if not lost or case.status.placement is None:
         return False
     if len(case.started) > 1:
         case.status = replace(case.status, broken=max(case.latest.generation, case.status.broken))
-    where = ", ".join(sorted(seat.key.node for seat in lost))
+    where = ", ".join(sorted(job_pod.key.node for job_pod in lost))
     message = (
         f"waits: its pod on {where} does not answer; it restarts once it is proven that"
         " no process of it is left there"
@@ -47,10 +47,10 @@ def judge_coming_up(case: Case) -> bool:
     placement = case.status.placement
     if placement is None or case.now < case.status.retry_at:
         return False
-    needed = [seat for seat in case.all_seats if seat.key.node in placement.nodes]
-    ended = [seat for seat in needed if seat.has_ended and seat.fresh]
-    late = [seat for seat in needed if _is_late(case, seat)]
-    pod = next((seat.pod for seat in (*ended, *late)), None)
+    needed = [job_pod for job_pod in case.all_job_pods if job_pod.key.node in placement.nodes]
+    ended = [job_pod for job_pod in needed if job_pod.has_ended and job_pod.fresh]
+    late = [job_pod for job_pod in needed if _is_late(case, job_pod)]
+    pod = next((job_pod.pod for job_pod in (*ended, *late)), None)
     if pod is None:
         return False
     why = pod.message or pod.reason
@@ -75,16 +75,18 @@ def _say_of_pods(case: Case, reason: str, message: str) -> None:
     case.status = case.status.with_condition(said, case.now)
 
 
-def _is_late(case: Case, seat: Seat) -> bool:
-    if seat.has_ended or seat.contact.reachable or seat.pod.phase is PodPhase.LOST:
+def _is_late(case: Case, job_pod: JobPod) -> bool:
+    if job_pod.has_ended or job_pod.contact.reachable or job_pod.pod.phase is PodPhase.LOST:
         return False
-    since = case.status.booked_at if seat.fresh else seat.contact.since
-    return case.now - since > patience_with(seat.pod, case.rules)
+    since = case.status.booked_at if job_pod.fresh else job_pod.contact.since
+    return case.now - since > patience_with(job_pod.pod, case.rules)
 
 
 def judge_falling_apart(case: Case) -> bool:
     """Some of its processes or containers are gone, and the others would wait for ever."""
-    if any(not seat.is_stamped(case.scene.epoch) and not seat.fresh for seat in case.seats):
+    if any(
+        not job_pod.is_stamped(case.scene.epoch) and not job_pod.fresh for job_pod in case.job_pods
+    ):
         return False  # A command of a former controller may be on its way, and complete the start.
     is_incomplete, foreign = case.latest.is_incomplete, case.latest.foreign_generation
     if not (is_incomplete or foreign or case.latest.is_undone):
@@ -101,7 +103,7 @@ def judge_falling_apart(case: Case) -> bool:
         return True
     loss = explain_loss(
         case.scene,
-        case.all_seats,
+        case.all_job_pods,
         placement=status.placement,
         generation=case.latest.generation,
     )

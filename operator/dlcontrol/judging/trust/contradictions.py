@@ -11,7 +11,7 @@ from typing import Final
 from dlcontrol.gpus.visibility import NOT_RELEASED
 from dlcontrol.situation.commanded import Commanded
 from dlcontrol.situation.ports import MOST_JUMP
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlwire.messages import Phase, Run, State, Stop, Term
@@ -25,15 +25,15 @@ _QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
 
 
 def find_disobedience(
-    scene: Scene, seat: Seat, *, epoch: int, state: State, told: Commanded | None
+    scene: Scene, job_pod: JobPod, *, epoch: int, state: State, told: Commanded | None
 ) -> str:
     """Say which command it claims to obey that no controller can have sent; empty if all is
     well."""
     if state.epoch < epoch:
-        known = scene.entries[seat.key.job].status.run_generation
+        known = scene.entries[job_pod.key.job].status.run_generation
         if state.generation > known + MOST_JUMP:
             return f"it obeys generation {state.generation}, and the latest decided is {known}"
-        return _is_late(scene, seat, state=state, told=told)
+        return _is_late(scene, job_pod, state=state, told=told)
     if told is None:
         return "it says that it obeys this controller, which has sent it no command"
     latest = told.target
@@ -44,18 +44,22 @@ def find_disobedience(
         )
     if state.generation == latest.generation and not _may_be(state, told):
         return f"it obeys another command of generation {latest.generation} than it was given"
-    return _is_late(scene, seat, state=state, told=told)
+    return _is_late(scene, job_pod, state=state, told=told)
 
 
 def iter_disobedient(
     scene: Scene, commanded: Mapping[tuple[JobId, Booking], Commanded]
-) -> Iterator[Seat]:
+) -> Iterator[JobPod]:
     """Find the SideCars that have left an old command undone."""
     for (job, booking), told in commanded.items():
-        seat = scene.seats_of(job).get(booking.node)
-        state = seat.state if seat is not None and seat.booking == booking else None
-        if seat is not None and state is not None and _is_late(scene, seat, state=state, told=told):
-            yield seat
+        job_pod = scene.pods_of(job).get(booking.node)
+        state = job_pod.state if job_pod is not None and job_pod.booking == booking else None
+        if (
+            job_pod is not None
+            and state is not None
+            and _is_late(scene, job_pod, state=state, told=told)
+        ):
+            yield job_pod
 
 
 def contradicts_itself(state: State) -> str:
@@ -84,14 +88,14 @@ def _may_be(state: State, told: Commanded) -> bool:
     return not told.is_exact or target == told.target
 
 
-def _is_late(scene: Scene, seat: Seat, *, state: State, told: Commanded | None) -> str:
+def _is_late(scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | None) -> str:
     """Say which command it has left undone although it had the time; empty if it has done it, or has the
     time."""
-    if told is None or not seat.contact.reachable or _has_done(state, told):
+    if told is None or not job_pod.contact.reachable or _has_done(state, told):
         return ""
-    if not told.is_for(state.incarnation) or told.start != seat.pod.start:
+    if not told.is_for(state.incarnation) or told.start != job_pod.pod.start:
         return ""  # It has restarted since, and is about to get its command.
-    checkpoint = scene.entries[seat.key.job].job.checkpoint
+    checkpoint = scene.entries[job_pod.key.job].job.checkpoint
     limit = checkpoint.timeout_seconds + checkpoint.grace_seconds + scene.obey_seconds
     if any(problem.name in COMPLAINING for problem in state.problems):
         limit *= PATIENCE

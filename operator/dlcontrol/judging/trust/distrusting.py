@@ -31,7 +31,7 @@ from dlcontrol.situation.ports import (
     Platform,
     Pod,
 )
-from dlcontrol.situation.scene import Doubt, Scene, Seat
+from dlcontrol.situation.scene import ForeignEpoch, JobPod, Scene
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlwire.messages import State
@@ -42,17 +42,17 @@ _PodStart = tuple[JobId, Booking, str]
 """One start of a pod's container, as far as the platform can tell."""
 
 
-class Lie(NamedTuple):
+class Contradiction(NamedTuple):
     """An impossible report of a SideCar."""
 
     sentence: str
-    doubt: Doubt | None = None
+    foreign: ForeignEpoch | None = None
     """Set where another controller could have made it so."""
     claimed: frozenset[str] = frozenset()
     """GPUs that it may hold all the same, because an earlier controller could have given it these."""
 
 
-class Distrust:
+class DistrustedPods:
     """Which pods are set aside; one for the life of a controller."""
 
     def __init__(self, platform: Platform, epoch: int, *, may_rise: bool = True) -> None:
@@ -60,12 +60,12 @@ class Distrust:
         self._platform = platform
         self._epoch = epoch
         self._may_rise = may_rise
-        self._judged: dict[_PodStart, Lie] = {}
-        self._later: dict[_PodStart, Doubt] = {}
+        self._judged: dict[_PodStart, Contradiction] = {}
+        self._later: dict[_PodStart, ForeignEpoch] = {}
         """SideCars that obey a later epoch than ours although no other controller leads."""
         self._inherited: dict[tuple[JobId, Booking], frozenset[str]] = {}
         """Which GPUs a pod of an earlier controller held when this one met it, by its names for them."""
-        self._unheard: list[Seat] = []
+        self._unheard: list[JobPod] = []
         """Those that are still to be heard, because what is recorded could not be read."""
 
     @property
@@ -73,26 +73,28 @@ class Distrust:
         """Whether any pod is set aside."""
         return bool(self._judged)
 
-    def find(self, job: JobId, booking: Booking, pod: Pod) -> Lie | None:
+    def find(self, job: JobId, booking: Booking, pod: Pod) -> Contradiction | None:
         """Return why a pod is set aside, if it is."""
         return self._judged.get((job, booking, pod.start))
 
-    def is_met(self, seat: Seat) -> bool:
+    def is_met(self, job_pod: JobPod) -> bool:
         """Whether nothing more has to be heard of it before anything is decided."""
-        return bool(seat.untrusted) or _start_of(seat) in self._later
+        return bool(job_pod.untrusted) or _start_of(job_pod) in self._later
 
     def keep(self, scene: Scene) -> None:
         """Remember nothing of pods that are gone."""
         if not self._judged and not self._inherited:
             return
         booked = {(job, pod) for job, entry in scene.entries.items() for pod in entry.status.pods}
-        self._judged = {at: lie for at, lie in self._judged.items() if at[:2] in booked}
+        self._judged = {
+            at: contradiction for at, contradiction in self._judged.items() if at[:2] in booked
+        }
         self._inherited = {at: had for at, had in self._inherited.items() if at in booked}
 
-    async def look(
+    async def examine(
         self,
         scene: Scene,
-        changed: Iterable[Seat],
+        changed: Iterable[JobPod],
         commanded: Mapping[tuple[JobId, Booking], Commanded],
     ) -> bool:
         """
@@ -101,19 +103,24 @@ class Distrust:
         Raises :class:`Fenced` if another controller leads.
         """
         found = False
-        # A seat is listed as changed in one cycle only. If the record cannot be read, NotKept
+        # A pod is listed as changed in one cycle only. If the record cannot be read, NotKept
         # leaves the list as it is, so that the next cycle hears all of them.
         self._unheard = [*filter(partial(_is_there, scene), self._unheard), *changed]
-        for seat in [*self._unheard, *iter_disobedient(scene, commanded)]:
-            at = _start_of(seat)
-            if seat.untrusted or seat.has_ended or at in self._later:
+        for job_pod in [*self._unheard, *iter_disobedient(scene, commanded)]:
+            at = _start_of(job_pod)
+            if job_pod.untrusted or job_pod.has_ended or at in self._later:
                 continue
-            lie = self._find_lie(scene, seat, told=commanded.get(at[:2]))
-            if lie is None or (lie.doubt is not None and await self._is_excused(seat, lie.doubt)):
+            contradiction = self._find_contradiction(scene, job_pod, told=commanded.get(at[:2]))
+            if contradiction is None or (
+                contradiction.foreign is not None
+                and await self._is_excused(job_pod, contradiction.foreign)
+            ):
                 continue
-            log.error("the SideCar of %s is not trusted any more: %s", seat.key, lie.sentence)
+            log.error(
+                "the SideCar of %s is not trusted any more: %s", job_pod.key, contradiction.sentence
+            )
             # Of this start of the container: the processes of the next one are other witnesses.
-            self._judged[at] = lie
+            self._judged[at] = contradiction
             found = True
         self._unheard.clear()
         return found
@@ -122,58 +129,66 @@ class Distrust:
         """Raise :class:`Behind` if SideCars have heard of later controllers than are recorded."""
         if not self._later:
             return
-        (job, booking, _), doubt = max(self._later.items(), key=lambda each: each[1].epoch)
+        (job, booking, _), foreign = max(self._later.items(), key=lambda each: each[1].epoch)
         raise Behind(
-            doubt.epoch + 1,
-            f"the SideCar of {job} on {booking.node} obeys epoch {doubt.epoch}, no other controller leads,"
+            foreign.epoch + 1,
+            f"the SideCar of {job} on {booking.node} obeys epoch {foreign.epoch}, no other controller leads,"
             f" and the record says epoch {self._epoch}, so the record was restored from a backup",
         )
 
-    async def _is_excused(self, seat: Seat, doubt: Doubt) -> bool:
+    async def _is_excused(self, job_pod: JobPod, foreign: ForeignEpoch) -> bool:
         """Whether it may be true; raises :class:`Fenced` if it is by what is recorded."""
         if await self._platform.is_overtaken():
-            raise Fenced(f"the SideCar of {seat.key} obeys another controller, which leads by now")
-        is_near = self._epoch < doubt.epoch <= self._epoch + MOST_JUMP
-        is_possible = self._may_rise and not seat.fresh and not doubt.installation
-        if not (is_near and is_possible and seat.state is None):
+            raise Fenced(
+                f"the SideCar of {job_pod.key} obeys another controller, which leads by now"
+            )
+        is_near = self._epoch < foreign.epoch <= self._epoch + MOST_JUMP
+        is_possible = self._may_rise and not job_pod.fresh and not foreign.installation
+        if not (is_near and is_possible and job_pod.state is None):
             return False
-        self._later[_start_of(seat)] = doubt
+        self._later[_start_of(job_pod)] = foreign
         return True
 
     def end_meeting(self) -> None:
         """From now on a SideCar that obeys a later epoch has it from no controller."""
         self._may_rise = False
 
-    def _find_lie(self, scene: Scene, seat: Seat, *, told: Commanded | None) -> Lie | None:
-        doubt, state = seat.contact.doubt, seat.contact.state
-        if doubt is None and state is not None and state.epoch > self._epoch:
-            doubt = Doubt(state.epoch)
-        if doubt is not None:
-            return Lie(doubt.sentence, doubt)
+    def _find_contradiction(
+        self, scene: Scene, job_pod: JobPod, *, told: Commanded | None
+    ) -> Contradiction | None:
+        foreign, state = job_pod.contact.foreign, job_pod.contact.state
+        if foreign is None and state is not None and state.epoch > self._epoch:
+            foreign = ForeignEpoch(state.epoch)
+        if foreign is not None:
+            return Contradiction(foreign.sentence, foreign)
         if state is None:
             return None
         sentence = contradicts_itself(state) or find_disobedience(
-            scene, seat, epoch=self._epoch, state=state, told=told
+            scene, job_pod, epoch=self._epoch, state=state, told=told
         )
-        return Lie(sentence) if sentence else self._overclaims(scene, seat, state=state, told=told)
+        return (
+            Contradiction(sentence)
+            if sentence
+            else self._overclaims(scene, job_pod, state=state, told=told)
+        )
 
     def _overclaims(
-        self, scene: Scene, seat: Seat, *, state: State, told: Commanded | None
-    ) -> Lie | None:
+        self, scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | None
+    ) -> Contradiction | None:
         """Find the GPUs that it claims to hold and that no decision can have given to it."""
         held = frozenset(state.held)
         if not held:
             return None
-        at = (seat.key.job, seat.booking)
+        at = (job_pod.key.job, job_pod.booking)
         given = told.gpus if told is not None else frozenset[str]()
         if held <= given:
             return None
-        if told is None and not seat.fresh and at not in self._inherited:
+        if told is None and not job_pod.fresh and at not in self._inherited:
             # At the first meeting only: later claims are compared with the commands that we sent.
             self._inherited[at] = held
         inherited = self._inherited.get(at, frozenset())
-        beyond = scene.gpu_names.find_all(seat.key.node, held, state=state) - scene.recorded_for(
-            seat
+        beyond = scene.gpu_names.find_all(job_pod.key.node, held, state=state) - scene.recorded_for(
+            job_pod
         )
         if not beyond:
             return None
@@ -182,12 +197,14 @@ class Distrust:
             return None  # A restored record may not know of these.
         ref = next(iter(owners), min(beyond))
         whose = f"was decided for {owners[ref]}" if ref in owners else "was never decided for it"
-        return Lie(f"it says that it holds GPU {ref}, which {whose}", claimed=held & inherited)
+        return Contradiction(
+            f"it says that it holds GPU {ref}, which {whose}", claimed=held & inherited
+        )
 
 
-def _is_there(scene: Scene, seat: Seat) -> bool:
-    return scene.seats_of(seat.key.job).get(seat.key.node) is seat
+def _is_there(scene: Scene, job_pod: JobPod) -> bool:
+    return scene.pods_of(job_pod.key.job).get(job_pod.key.node) is job_pod
 
 
-def _start_of(seat: Seat) -> _PodStart:
-    return seat.key.job, seat.booking, seat.pod.start
+def _start_of(job_pod: JobPod) -> _PodStart:
+    return job_pod.key.job, job_pod.booking, job_pod.pod.start

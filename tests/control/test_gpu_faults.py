@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.gpus.faults import Health
+from dlcontrol.gpus.faults import GpuFaults
 from dlcontrol.situation.ports import BootState
 from dlcore import policies
 from dlcore.model import Gpu, GpuRef, NodeName
@@ -26,12 +26,12 @@ def reporting(*seen: Seen, holds=(0, 1), incarnation="x"):
     """A job whose SideCar reports this."""
     told = running(run(3, *holds, incarnation=incarnation), incarnation=incarnation)
     state = replace(told, gpus=seen)
-    return make_scene(cast("a", {"n0": holds}, seats={"n0": state}))
+    return make_scene(cast("a", {"n0": holds}, job_pods={"n0": state}))
 
 
-def broken(health, scene):
-    health.look(scene)
-    gpus = health.mark(scene).nodes[N0].gpus
+def broken(faults, scene):
+    faults.update(scene)
+    gpus = faults.mark(scene).nodes[N0].gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 
@@ -48,30 +48,30 @@ def broken(health, scene):
     ],
 )
 def test_a_gpu_whose_hardware_is_at_fault_is_taken_out(seen, why):
-    assert broken(Health(), reporting(Seen(0), seen)) == {1: why}
+    assert broken(GpuFaults(), reporting(Seen(0), seen)) == {1: why}
 
 
 @pytest.mark.parametrize("seen", [Seen(1), Seen(1, xid_errors=(13, 31, 43), busy_unassigned=True)])
 def test_what_a_program_has_done_wrong_is_not_held_against_the_gpu(seen):
-    assert broken(Health(), reporting(seen)) == {}
+    assert broken(GpuFaults(), reporting(seen)) == {}
 
 
 def test_a_gpu_is_known_by_its_uuid_where_the_node_tells_them():
     scene = reporting(Seen(0, uuid="GPU-b", xid_errors=(79,)), Seen(1, uuid="GPU-z", ecc_errors=1))
     node = replace(scene.nodes[N0], gpus=(Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
-    assert broken(Health(), replace(scene, nodes={N0: node})) == {1: FELL_OFF}
+    assert broken(GpuFaults(), replace(scene, nodes={N0: node})) == {1: FELL_OFF}
 
 
 def test_it_is_remembered_when_nobody_reports_it_any_longer():
-    health = Health()
-    assert health.look(reporting(Seen(1, xid_errors=(79,)))) == (BROKEN,)
-    assert broken(health, make_scene()) == {1: FELL_OFF}
+    faults = GpuFaults()
+    assert faults.update(reporting(Seen(1, xid_errors=(79,)))) == (BROKEN,)
+    assert broken(faults, make_scene()) == {1: FELL_OFF}
 
 
 def test_who_has_it_is_told_and_nobody_else():
-    health = Health()
+    faults = GpuFaults()
     scene = reporting(Seen(1, xid_errors=(79,)), Seen(2, ecc_errors=1), holds=(0, 1))
-    (suspected, (job, news)) = health.news(scene, health.look(scene))
+    (suspected, (job, news)) = faults.news(scene, faults.update(scene))
     assert suspected[1].reason == "GpuSuspected"
     assert (job, news.reason, news.warning) == ("a", "GpuBroken", True)
     assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, no job gets it"
@@ -81,30 +81,30 @@ def test_who_has_it_is_told_and_nobody_else():
 
 
 def test_what_was_forgiven_counts_no_more_and_what_comes_after_does():
-    health, scene = Health(), reporting(Seen(1, xid_errors=(79,), ecc_errors=2))
-    health.look(scene)
-    assert health.forgive(BROKEN)
-    assert not health.forgive(BROKEN)
-    assert broken(health, scene) == {}
+    faults, scene = GpuFaults(), reporting(Seen(1, xid_errors=(79,), ecc_errors=2))
+    faults.update(scene)
+    assert faults.reinstate(BROKEN)
+    assert not faults.reinstate(BROKEN)
+    assert broken(faults, scene) == {}
     later = reporting(Seen(1, xid_errors=(79, 119), ecc_errors=2))
-    assert broken(health, later) == {1: "it reported Xid 119 (GSP does not answer)"}
+    assert broken(faults, later) == {1: "it reported Xid 119 (GSP does not answer)"}
 
 
 def test_the_same_error_seen_by_a_later_sidecar_is_a_new_one():
-    health, seen = Health(), Seen(1, xid_errors=(79,))
-    health.look(reporting(seen))
-    health.forgive(BROKEN)
-    assert broken(health, reporting(seen, incarnation="y")) == {1: FELL_OFF}
+    faults, seen = GpuFaults(), Seen(1, xid_errors=(79,))
+    faults.update(reporting(seen))
+    faults.reinstate(BROKEN)
+    assert broken(faults, reporting(seen, incarnation="y")) == {1: FELL_OFF}
 
 
 def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
-    health, scene = Health(), reporting(Seen(1, xid_errors=(79,)))
-    health.look(scene)
+    faults, scene = GpuFaults(), reporting(Seen(1, xid_errors=(79,)))
+    faults.update(scene)
     out = replace(scene, nodes={N0: replace(scene.nodes[N0], schedulable=False)})
     away = replace(scene, nodes={})
     for each in (out, away):
-        assert health.look(each) == ()
-    assert broken(health, scene) == {}
+        assert faults.update(each) == ()
+    assert broken(faults, scene) == {}
 
 
 # --- another one, and another start of its machine -------------------------------------------
@@ -122,9 +122,9 @@ ILL = Seen(1, "GPU-b", xid_errors=(79,), ecc_errors=2)
 
 def known(**machine_is):
     """A controller that knows of a fault of the second of two GPUs."""
-    health = Health()
-    assert broken(health, machine(reporting(ILL), *TWO, **machine_is)) != {}
-    return health
+    faults = GpuFaults()
+    assert broken(faults, machine(reporting(ILL), *TWO, **machine_is)) != {}
+    return faults
 
 
 @pytest.mark.parametrize(
@@ -144,37 +144,37 @@ def test_it_is_that_device_in_that_start_of_its_machine(uuids, boot, out):
 
 def test_each_new_word_on_its_node_pardons_once():
     """The word says nothing by itself: it may be an old one, of an earlier fault."""
-    health = Health()
+    faults = GpuFaults()
     scene = reporting(ILL)
-    assert list(broken(health, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
-    assert list(broken(health, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
-    assert list(broken(health, machine(scene, *TWO, pardons={1: "tuesday"}))) == []
+    assert list(broken(faults, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
+    assert list(broken(faults, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
+    assert list(broken(faults, machine(scene, *TWO, pardons={1: "tuesday"}))) == []
     worse = reporting(replace(ILL, ecc_errors=3))
-    assert list(broken(health, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
-    assert list(broken(health, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
+    assert list(broken(faults, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
+    assert list(broken(faults, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
 
 
 # --- another controller ---------------------------------------------------------------------
 
 
-def succeeded(health):
-    successor = Health()
-    successor.restore(json.loads(json.dumps(health.write())))
+def succeeded(faults):
+    successor = GpuFaults()
+    successor.restore(json.loads(json.dumps(faults.write())))
     return successor
 
 
 def test_the_next_controller_knows_it_although_nobody_reports_it_any_longer():
     assert broken(succeeded(known()), machine(make_scene(), *TWO)) != {}
     assert broken(succeeded(known()), machine(make_scene(), *TWO, boot="second")) == {}
-    assert broken(Health(), machine(make_scene(), *TWO)) == {}
+    assert broken(GpuFaults(), machine(make_scene(), *TWO)) == {}
 
 
 def test_the_next_controller_knows_what_was_pardoned():
-    health, scene = known(), machine(reporting(ILL), *TWO)
-    health.forgive(BROKEN)
-    assert broken(succeeded(health), scene) == {}
+    faults, scene = known(), machine(reporting(ILL), *TWO)
+    faults.reinstate(BROKEN)
+    assert broken(succeeded(faults), scene) == {}
     later = machine(reporting(replace(ILL, xid_errors=(79, 119))), *TWO)
-    assert list(broken(succeeded(health), later)) == [1]
+    assert list(broken(succeeded(faults), later)) == [1]
 
 
 def test_a_pardon_while_nobody_leads_counts_and_an_old_one_does_not():
@@ -221,7 +221,7 @@ def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
         told = [each for each in government.leader.platform.told if each[1] == "GpuBroken"]
         assert told == [(first.id, "GpuBroken", message)]
         assert "GpuBroken" in [news.reason for _, news in government.memory.news]
-        assert government.leader.controller.forgive(ref)
+        assert government.leader.controller.reinstate(ref)
         government.wake()
         world.run(60.0)
         assert all(entry.status.placement for entry in world.entries.values())

@@ -15,7 +15,7 @@ from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile
 
 
-class Memory(Protocol):
+class LearningPort(Protocol):
     """Keeps profiles and the history, which outlive a job. It never waits for the store."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
@@ -27,7 +27,7 @@ class Memory(Protocol):
     def resumptions(self) -> Mapping[JobId, Resumption]:
         """Which jobs have taken the first step of their latest start, and what it has cost them."""
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Learn from what the SideCars say."""
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
@@ -46,7 +46,7 @@ class Memory(Protocol):
         """Keep for how long a change has kept a job from training."""
 
 
-class Gauge(Protocol):
+class MetricsPort(Protocol):
     """The part that counts and times, for the metrics."""
 
     def cycle(self, seconds: float, *, decided: bool) -> None:

@@ -1,7 +1,7 @@
 """Limits a rate: some things at once, and over a longer time a fixed number of them a second."""
 
 
-class Allowance:
+class RateLimit:
     """A token bucket, which is full at first; times are those of the caller's clock."""
 
     def __init__(self, per_second: float, at_once: float) -> None:

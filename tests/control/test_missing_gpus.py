@@ -7,8 +7,8 @@ import pytest
 from dlcontrol.acting.commands import Remove
 from dlcontrol.acting.coordinating import next_commands
 from dlcontrol.acting.job_in_scene import NAMES_S, is_ready
-from dlcontrol.gpus.uuids import Identities
-from dlcontrol.gpus.visibility import Vanishing
+from dlcontrol.gpus.uuids import GpuUuids
+from dlcontrol.gpus.visibility import MissingGpus
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.rules import Rules
 from dlcontrol.situation.scene import Scene
@@ -35,7 +35,7 @@ LOST = (WELL[0], replace(WELL[1], lost_because=CLOSED))
 
 def scene_of(state: State, *, holds=(0, 1), uuids=("GPU-a", "GPU-b")) -> Scene:
     """One job on a node of two GPUs; its SideCar says this."""
-    scene = make_scene(cast("a", {"n0": holds}, seats={"n0": state}))
+    scene = make_scene(cast("a", {"n0": holds}, job_pods={"n0": state}))
     node = Node.of("n0", 2)
     gpus = tuple(replace(g, uuid=uuid) for g, uuid in zip(node.gpus, uuids, strict=True))
     return replace(scene, nodes={N0: replace(node, gpus=gpus)})
@@ -47,9 +47,9 @@ def training(*gpus: Gpu, incarnation="x", stalled=False, problems=()) -> State:
     return replace(told, gpus=gpus, progress=progress, problems=problems)
 
 
-def out(vanishing: Vanishing, scene: Scene) -> dict[int, str]:
-    vanishing.look(scene)
-    gpus = vanishing.mark(scene).nodes[N0].gpus
+def out(missing: MissingGpus, scene: Scene) -> dict[int, str]:
+    missing.update(scene)
+    gpus = missing.mark(scene).nodes[N0].gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 
@@ -57,32 +57,32 @@ EMPTY = replace(make_scene(), nodes={N0: Node.of("n0", 2)})
 
 
 def test_what_vanishes_from_a_container_is_given_to_nobody_until_that_container_is_gone():
-    vanishing = Vanishing()
-    assert out(vanishing, scene_of(training(*WELL))) == {}
-    told = out(vanishing, scene_of(training(*LOST)))
+    missing = MissingGpus()
+    assert out(missing, scene_of(training(*WELL))) == {}
+    told = out(missing, scene_of(training(*LOST)))
     assert told == {1: f"it vanished from a container on its node: {CLOSED}"}
-    assert out(vanishing, EMPTY) == {}, "a new container may see it"
+    assert out(missing, EMPTY) == {}, "a new container may see it"
 
 
 def test_what_a_new_container_does_not_see_stays_out_until_one_does():
-    vanishing = Vanishing()
+    missing = MissingGpus()
     why = f"a new container on its node does not see it: {CLOSED}"
-    assert out(vanishing, scene_of(training(*LOST))) == {1: why}
-    assert out(vanishing, EMPTY) == {1: why}
-    assert out(vanishing, scene_of(training(*WELL, incarnation="y"))) == {}
-    assert out(vanishing, EMPTY) == {}
+    assert out(missing, scene_of(training(*LOST))) == {1: why}
+    assert out(missing, EMPTY) == {1: why}
+    assert out(missing, scene_of(training(*WELL, incarnation="y"))) == {}
+    assert out(missing, EMPTY) == {}
 
 
 def test_who_takes_the_node_out_and_gives_it_back_says_that_they_are_there_again():
-    vanishing = Vanishing()
-    assert set(out(vanishing, scene_of(training(*LOST)))) == {1}
+    missing = MissingGpus()
+    assert set(out(missing, scene_of(training(*LOST)))) == {1}
     cordoned = replace(EMPTY.nodes[N0], schedulable=False)
     for nodes in ({N0: cordoned}, {}, {N0: cordoned}):
-        vanishing.look(replace(EMPTY, nodes=nodes))
-    assert out(vanishing, EMPTY) == {}
-    vanishing.look(scene_of(training(*LOST)))
-    assert vanishing.forgive(GpuRef(N0, 1))
-    assert out(vanishing, EMPTY) == {}
+        missing.update(replace(EMPTY, nodes=nodes))
+    assert out(missing, EMPTY) == {}
+    missing.update(scene_of(training(*LOST)))
+    assert missing.reinstate(GpuRef(N0, 1))
+    assert out(missing, EMPTY) == {}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_who_takes_the_node_out_and_gives_it_back_says_that_they_are_there_again
     ],
 )
 def test_what_is_not_told_of_is_missing_where_it_is_known_what_should_be(state, uuids, missing):
-    assert set(out(Vanishing(), scene_of(state, uuids=uuids))) == missing
+    assert set(out(MissingGpus(), scene_of(state, uuids=uuids))) == missing
 
 
 def test_a_container_with_a_runtime_class_of_its_own_says_nothing_of_its_node():
@@ -105,7 +105,7 @@ def test_a_container_with_a_runtime_class_of_its_own_says_nothing_of_its_node():
     template = {"spec": {**entry.job.template.get("spec", {}), "runtimeClassName": "mine"}}
     job = replace(entry.job, template=template)
     own = replace(scene, entries={A: replace(entry, job=job)})
-    assert out(Vanishing(), own) == {}
+    assert out(MissingGpus(), own) == {}
 
 
 def test_names_that_the_driver_does_not_know_are_missing():
@@ -114,7 +114,7 @@ def test_names_that_the_driver_does_not_know_are_missing():
     )
     state = replace(failed, gpus=(WELL[0],))
     why = "a new container on its node does not see it: this machine has no GPU 1"
-    assert out(Vanishing(), scene_of(state, uuids=("", ""))) == {1: why}
+    assert out(MissingGpus(), scene_of(state, uuids=("", ""))) == {1: why}
 
 
 # --- the job --------------------------------------------------------------------------------
@@ -154,17 +154,17 @@ def test_who_cannot_train_for_it_gets_new_pods_and_it_is_not_held_against_him(st
 # --- names ----------------------------------------------------------------------------------
 
 
-def names(identities: Identities, scene: Scene) -> list[str]:
-    identities.look(scene)
-    return [gpu.uuid for gpu in identities.mark(scene).nodes[N0].gpus]
+def names(uuids: GpuUuids, scene: Scene) -> list[str]:
+    uuids.update(scene)
+    return [gpu.uuid for gpu in uuids.mark(scene).nodes[N0].gpus]
 
 
 def test_names_are_learnt_from_who_sees_all_gpus_and_kept():
-    identities, unnamed = Identities(), ("", "")
-    assert names(identities, scene_of(training(WELL[0]), uuids=unnamed)) == ["", ""]
-    assert names(identities, scene_of(training(*WELL), uuids=unnamed)) == ["GPU-a", "GPU-b"]
-    assert names(identities, EMPTY) == ["GPU-a", "GPU-b"]
-    assert identities.mark(EMPTY).nodes[N0] is identities.mark(EMPTY).nodes[N0]
+    uuids, unnamed = GpuUuids(), ("", "")
+    assert names(uuids, scene_of(training(WELL[0]), uuids=unnamed)) == ["", ""]
+    assert names(uuids, scene_of(training(*WELL), uuids=unnamed)) == ["GPU-a", "GPU-b"]
+    assert names(uuids, EMPTY) == ["GPU-a", "GPU-b"]
+    assert uuids.mark(EMPTY).nodes[N0] is uuids.mark(EMPTY).nodes[N0]
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,19 @@ def test_names_are_learnt_from_who_sees_all_gpus_and_kept():
     [(Gpu(0, "GPU-a"), Gpu(1, "GPU-a")), (Gpu(0), Gpu(1, "GPU-b")), (Gpu(0, "a"), Gpu(2, "b"))],
 )
 def test_names_that_cannot_be_are_not_learnt(gpus):
-    assert names(Identities(), scene_of(training(*gpus), uuids=("", ""))) == ["", ""]
+    assert names(GpuUuids(), scene_of(training(*gpus), uuids=("", ""))) == ["", ""]
 
 
-def numbers(identities: Identities, scene: Scene) -> dict[int, str]:
-    identities.look(scene)
-    return {gpu.index: gpu.uuid for gpu in identities.mark(scene).nodes[N0].gpus}
+def numbers(uuids: GpuUuids, scene: Scene) -> dict[int, str]:
+    uuids.update(scene)
+    return {gpu.index: gpu.uuid for gpu in uuids.mark(scene).nodes[N0].gpus}
 
 
-def node_of(count: int, *seats: State) -> Scene:
+def node_of(count: int, *job_pods: State) -> Scene:
     """A node of ``count`` unnamed GPUs, with a job for each SideCar there."""
     jobs = [
-        cast(name, {"n0": (0,)}, seats={"n0": s}) for name, s in zip("abc", seats, strict=False)
+        cast(name, {"n0": (0,)}, job_pods={"n0": s})
+        for name, s in zip("abc", job_pods, strict=False)
     ]
     return make_scene(*jobs, nodes={"n0": count})
 
@@ -194,33 +195,33 @@ MOVED = (FOUR[0], replace(FOUR[2], index=1), replace(FOUR[3], index=2))
 
 
 def test_a_number_stays_with_its_gpu_when_another_one_dies():
-    identities = Identities()
+    uuids = GpuUuids()
     whole = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: "GPU-d"}
     old, later = training(*FOUR), training(*MOVED, incarnation="y")
-    assert numbers(identities, node_of(4, old)) == whole
+    assert numbers(uuids, node_of(4, old)) == whole
     # The node does not know yet, and then it does: it has fewer GPUs than before.
-    assert numbers(identities, node_of(4, old, later)) == whole
+    assert numbers(uuids, node_of(4, old, later)) == whole
     left = {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
-    assert numbers(identities, node_of(3, old)) == left
-    assert numbers(identities, node_of(3)) == left
+    assert numbers(uuids, node_of(3, old)) == left
+    assert numbers(uuids, node_of(3)) == left
     # Another device in its place has its number, because that is free.
     repaired = tuple(replace(gpu, uuid=gpu.uuid.replace("b", "e")) for gpu in FOUR)
     mended = training(*repaired, incarnation="z")
-    assert numbers(identities, node_of(4, mended)) == whole | {1: "GPU-e"}
+    assert numbers(uuids, node_of(4, mended)) == whole | {1: "GPU-e"}
 
 
 def test_a_lost_handle_costs_the_name_of_that_gpu_and_no_other():
-    identities = Identities()
+    uuids = GpuUuids()
     hole = replace(FOUR[1], uuid="", lost_because="NVML cannot use it")
-    assert numbers(identities, node_of(3, training(FOUR[0], hole, FOUR[2]))) == {
+    assert numbers(uuids, node_of(3, training(FOUR[0], hole, FOUR[2]))) == {
         0: "GPU-a",
         1: "",
         2: "GPU-c",
     }
     whole = training(*FOUR[:3], incarnation="y")
-    assert numbers(identities, node_of(3, whole)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+    assert numbers(uuids, node_of(3, whole)) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
     again = node_of(3, training(FOUR[0], hole, FOUR[2], incarnation="z"))
-    assert numbers(identities, again) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+    assert numbers(uuids, again) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
 
 
 def test_what_holds_a_gpu_by_its_index_holds_that_device():
@@ -228,17 +229,17 @@ def test_what_holds_a_gpu_by_its_index_holds_that_device():
     told = running(run(3, 3, incarnation="x"), incarnation="x")
     holder = replace(told, gpus=FOUR)
     later = training(*MOVED, incarnation="y")
-    identities = Identities()
-    identities.restore({N0: {0: "GPU-a", 1: "GPU-c", 2: "GPU-d"}})
+    uuids = GpuUuids()
+    uuids.restore({N0: {0: "GPU-a", 1: "GPU-c", 2: "GPU-d"}})
     scene = node_of(3, holder, later)
-    identities.look(scene)
-    marked = identities.mark(scene)
+    uuids.update(scene)
+    marked = uuids.mark(scene)
     assert GpuRef(N0, 2) in marked.held_by(JobId("a"))
     assert not marked.is_free_for(JobId("b"), GpuRef(N0, 2))
 
 
 def test_what_the_platform_tells_is_not_doubted():
-    assert names(Identities(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]
+    assert names(GpuUuids(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_who_wants_names_waits_a_moment_for_its_sidecar_to_tell_them(
     state, uuids, age, is_waited_for
 ):
     for ids, must_wait in (("uuid", is_waited_for), ("index", False)):
-        cast_ = cast("a", {"n0": (0, 1)}, seats={"n0": state}, ids=ids)
+        cast_ = cast("a", {"n0": (0, 1)}, job_pods={"n0": state}, ids=ids)
         scene = make_scene(cast_, now=age)  # First spoken to at 0.
         node = Node.of("n0", 2)
         gpus = tuple(replace(g, uuid=u) for g, u in zip(node.gpus, uuids, strict=True))
@@ -267,8 +268,8 @@ def test_a_pod_whose_lost_gpus_keep_it_from_proving_its_end_is_ended_from_outsid
     stopping = running(told, stop(4, leave=True))
     unproven = Problem("GPUMemoryNotReleased", "GPU-b does not tell how much is in use")
     stuck = replace(stopping, gpus=LOST, problems=(unproven,))
-    scene = make_scene(cast("a", seats={"n0": stuck}, generation=2))
+    scene = make_scene(cast("a", job_pods={"n0": stuck}, generation=2))
     assert [type(each) for each in next_commands(scene)] == [Remove]
     for state in (stopping, replace(stuck, gpus=WELL), replace(stuck, problems=())):
-        scene = make_scene(cast("a", seats={"n0": state}, generation=2))
+        scene = make_scene(cast("a", job_pods={"n0": state}, generation=2))
         assert next_commands(scene) == []

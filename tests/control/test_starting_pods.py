@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcontrol.acting.coordinating import iter_commands
-from dlcontrol.acting.job_in_scene import Board
+from dlcontrol.acting.job_in_scene import JobsInScene
 from dlcontrol.judging import judging
-from dlcontrol.judging.coming_up import LONGEST_S, Coming, is_coming_up
 from dlcontrol.judging.conditions import NOT_STARTED
 from dlcontrol.judging.judging import judge
+from dlcontrol.judging.starting_pods import LONGEST_S, StartingPods, is_coming_up
 from dlcontrol.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
-from dlcontrol.situation.quarantine import Asides
+from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import Rules
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import JobId, Limits, Mechanism, NodeName, Phase
@@ -37,20 +37,20 @@ def coming_up(name="a", pods=("n0",), pod=None, **rest):
         "iterations_total": 1000.0,
     }
     holds = dict.fromkeys(pods, (0,))
-    return cast(name, holds, seats=dict.fromkeys(pods, sat), **(status | rest))
+    return cast(name, holds, job_pods=dict.fromkeys(pods, sat), **(status | rest))
 
 
-def settle(scene, coming=None):
+def settle(scene, starting=None):
     """Judge it until there is nothing more to be said; returns it as it is then."""
     for _ in range(5):
-        verdicts = judge(scene, RULES, coming=coming)
+        verdicts = judge(scene, RULES, starting=starting)
         if not verdicts:
             return scene
         scene = scene.with_statuses({job: each.status for job, each in verdicts.items()})
     raise AssertionError("there is always something new to be said")
 
 
-def count_looks(monkeypatch, scene, coming, **rest):
+def count_looks(monkeypatch, scene, starting, **rest):
     """How many jobs are looked at."""
     looked = []
 
@@ -62,35 +62,35 @@ def count_looks(monkeypatch, scene, coming, **rest):
 
     with monkeypatch.context() as patched:
         patched.setattr(judging, "reach_verdict", note_and_reach)
-        judge(scene, RULES, coming=coming, **rest)
+        judge(scene, RULES, starting=starting, **rest)
     return len(looked)
 
 
 def test_it_is_looked_at_once_and_again_when_something_of_it_changes(monkeypatch):
-    coming = Coming()
-    scene = settle(make_scene(coming_up(), coming_up("b")), coming)
+    starting = StartingPods()
+    scene = settle(make_scene(coming_up(), coming_up("b")), starting)
     later = replace(scene, now=NOW + 1)
-    assert count_looks(monkeypatch, later, coming) == 0
+    assert count_looks(monkeypatch, later, starting) == 0
     entries = {**later.entries, A: replace(later.entries[A], spec_generation=2)}
     later = replace(later, entries=entries)
-    assert [count_looks(monkeypatch, later, coming) for _ in range(2)] == [1, 0]
-    seats = {**later.seats, A: {N0: Sat(ready(), fresh=True).seat(A, N0)}}
-    assert count_looks(monkeypatch, replace(later, seats=seats), coming) == 1
+    assert [count_looks(monkeypatch, later, starting) for _ in range(2)] == [1, 0]
+    job_pods = {**later.job_pods, A: {N0: Sat(ready(), fresh=True).job_pod(A, N0)}}
+    assert count_looks(monkeypatch, replace(later, job_pods=job_pods), starting) == 1
 
 
 def test_it_is_looked_at_after_some_seconds_in_any_case(monkeypatch):
-    coming = Coming()
+    starting = StartingPods()
     told = {"reason": "ImagePullBackOff", "message": "no such image"}
-    scene = settle(make_scene(coming_up(pod=told)), coming)
-    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S - 1), coming) == 0
-    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S), coming) == 1
+    scene = settle(make_scene(coming_up(pod=told)), starting)
+    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S - 1), starting) == 0
+    assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S), starting) == 1
 
 
 def test_who_is_gone_is_remembered_no_longer():
-    coming = Coming()
-    scene = settle(make_scene(coming_up()), coming)
-    judge(replace(scene, entries={}, seats={}), RULES, coming=coming)
-    assert not coming._known
+    starting = StartingPods()
+    scene = settle(make_scene(coming_up()), starting)
+    judge(replace(scene, entries={}, job_pods={}), RULES, starting=starting)
+    assert not starting._known
 
 
 TOLD_BEFORE = Condition(
@@ -140,16 +140,16 @@ def test_nothing_is_missed(
         limits=Limits(active_deadline_seconds=deadline),
     )
     crowd = [coming_up(f"other-{n}") for n in range(others)]
-    scene, coming = make_scene(job, *crowd), Coming()
+    scene, starting = make_scene(job, *crowd), StartingPods()
     for step in steps:
-        plain, remembering = judge(scene, RULES), judge(scene, RULES, coming=coming)
+        plain, remembering = judge(scene, RULES), judge(scene, RULES, starting=starting)
         assert remembering.get(A) == plain.get(A)
         if A in plain:
             scene = scene.with_statuses({A: plain[A].status})
         if scene.now > NOW + leave_at:
             # They come up, and the time is nearer when the status says that no reason is known for
             # this one.
-            scene = replace(scene, seats={A: scene.seats_of(A)})
+            scene = replace(scene, job_pods={A: scene.pods_of(A)})
         scene = replace(scene, now=scene.now + step)
 
 
@@ -166,12 +166,12 @@ def test_nothing_is_to_be_done_for_it(mechanism):
     """The judge concludes nothing about a job that it leaves out because its pods come up."""
     count = 0
     for sat, other in itertools.product(SATS, (None, PENDING, Sat(ready()))):
-        seats = {"n0": sat} | ({"n1": other} if other is not None else {})
+        job_pods = {"n0": sat} | ({"n1": other} if other is not None else {})
         for holds in ({"n0": (0,)}, {"n0": (0,), "n1": (0,)}, {"n1": (0,)}, None):
-            job = cast("a", holds, seats=seats, phase=Phase.INITIALIZED)
+            job = cast("a", holds, job_pods=job_pods, phase=Phase.INITIALIZED)
             scene = make_scene(job, mechanism=mechanism)
             if is_coming_up(scene, scene.entries[A]):
                 count += 1
-                board = Board(scene, Asides())
-                assert list(iter_commands(board.case(A))) == [], (seats, holds)
+                jobs = JobsInScene(scene, Quarantine())
+                assert list(iter_commands(jobs.case(A))) == [], (job_pods, holds)
     assert (count > 0) == (mechanism is Mechanism.IN_PLACE)

@@ -18,7 +18,7 @@ from dlcontrol.situation.ports import (
     Pod,
 )
 from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.scene import Scene, Seat
+from dlcontrol.situation.scene import JobPod, Scene
 from dlcore.model import JobId, Mechanism
 
 LONGEST_S: Final = 10.0
@@ -30,11 +30,11 @@ NODES_REFUSE: Final = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
 
 def is_coming_up(scene: Scene, entry: Entry) -> bool:
     """Whether all pods that the job needs were asked for by us, and none can take commands yet."""
-    placement, seats = entry.status.placement, scene.seats_of(entry.job.id)
+    placement, job_pods = entry.status.placement, scene.pods_of(entry.job.id)
     if placement is None or scene.mechanism is not Mechanism.IN_PLACE:
         return False
-    return len(seats) == len(placement.nodes) and all(
-        node in seats and seats[node].is_coming_up for node in placement.nodes
+    return len(job_pods) == len(placement.nodes) and all(
+        node in job_pods and job_pods[node].is_coming_up for node in placement.nodes
     )
 
 
@@ -52,14 +52,14 @@ def quiet_seconds(scene: Scene, rules: Rules) -> float:
 
 class _Known(NamedTuple):
     entry: Entry
-    seats: tuple[Seat, ...]
+    job_pods: tuple[JobPod, ...]
     forecast: float | None
     until: float
     quiet_since: float | None
     """Since when the pod is not up without a known reason, if DLJob has not reported it yet."""
 
 
-class Coming:
+class StartingPods:
     """Remembers of which of them there was nothing to be said; one for the life of a controller."""
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ class Coming:
         is_early = scene.now < known.until
         if known.quiet_since is not None:
             is_early = is_early and scene.now < known.quiet_since + quiet_seconds(scene, rules)
-        seats = scene.seats_of(entry.job.id)
+        job_pods = scene.pods_of(entry.job.id)
         if (
             is_early
             and known.entry is entry
             and known.forecast == forecast
-            and len(seats) == len(known.seats)
-            and all(map(is_, seats.values(), known.seats))
+            and len(job_pods) == len(known.job_pods)
+            and all(map(is_, job_pods.values(), known.job_pods))
         ):
             return True
         del self._known[entry.job.id]
@@ -91,14 +91,14 @@ class Coming:
         """Take in that there is nothing to be said of a job now."""
         if not is_coming_up(scene, entry):
             return
-        seats = tuple(scene.seats_of(entry.job.id).values())
+        job_pods = tuple(scene.pods_of(entry.job.id).values())
         since: float | None = entry.status.booked_at
         if scene.now >= entry.status.booked_at + quiet_seconds(scene, rules) or all(
-            seat.pod.reason for seat in seats
+            job_pod.pod.reason for job_pod in job_pods
         ):
             since = None  # All that can be said is.
-        dates = _dates(scene, entry, rules=rules, seats=seats)
-        self._known[entry.job.id] = _Known(entry, seats, forecast, min(dates), since)
+        dates = _dates(scene, entry, rules=rules, job_pods=job_pods)
+        self._known[entry.job.id] = _Known(entry, job_pods, forecast, min(dates), since)
 
     def keep(self, entries: Mapping[JobId, Entry]) -> None:
         """Forget all but these."""
@@ -106,12 +106,14 @@ class Coming:
             del self._known[gone]
 
 
-def _dates(scene: Scene, entry: Entry, *, rules: Rules, seats: tuple[Seat, ...]) -> Iterator[float]:
+def _dates(
+    scene: Scene, entry: Entry, *, rules: Rules, job_pods: tuple[JobPod, ...]
+) -> Iterator[float]:
     """When something may have to be said of it, although nothing of it has changed."""
     status, limit = entry.status, entry.job.limits.active_deadline_seconds
     yield scene.now + LONGEST_S
     yield max(status.counted_at, status.decided_at) + count_every(scene.holding)
     if limit is not None and status.started_at is not None:
         yield status.started_at + limit
-    for seat in seats:
-        yield status.booked_at + patience_with(seat.pod, rules)
+    for job_pod in job_pods:
+        yield status.booked_at + patience_with(job_pod.pod, rules)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.learning.memory import Remembrance
-from dlcontrol.learning.speeds import Lessons
+from dlcontrol.learning.learned_state import LearnedState
+from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
@@ -49,10 +49,10 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def memory(file: Path) -> Iterator[Remembrance]:
+def memory(file: Path) -> Iterator[LearnedState]:
     notebook = Notebook(open_store(str(file), environment={}), tell=lambda _: None)
     notebook.open(wait_seconds=LONG_S)
-    remembrance = Remembrance(notebook, Lessons(sample_seconds=1.0), epoch=1)
+    remembrance = LearnedState(notebook, SpeedSamples(sample_seconds=1.0), epoch=1)
     yield remembrance
     remembrance.close()
 
@@ -62,7 +62,7 @@ def entry(generation: int, placement: Placement | None, kind: JobType = OWN, **s
     return Entry(make_job(JOB, options=(1, 2), model=kind.model), 0, now)
 
 
-def trains(memory: Remembrance, there: Entry, *, since: float, until: float) -> None:
+def trains(memory: LearnedState, there: Entry, *, since: float, until: float) -> None:
     """Let it train ten iterations a second, and its SideCar tell that each second."""
     generation = there.status.run_generation
     for second in range(int(until - since) + 1):
@@ -88,7 +88,7 @@ def scene(*entries: Entry, now: float = 1.0) -> Scene:
         now=now,
         epoch=1,
         entries={each.job.id: each for each in entries},
-        seats={},
+        job_pods={},
         nodes={NODE: Node.of(NODE, 2)},
     )
 
@@ -96,7 +96,7 @@ def scene(*entries: Entry, now: float = 1.0) -> Scene:
 # --- types of one job -----------------------------------------------------------------------
 
 
-def speeds_of(memory: Remembrance, kind: JobType) -> list[float]:
+def speeds_of(memory: LearnedState, kind: JobType) -> list[float]:
     profile = memory.profiles().get(kind)
     return [] if profile is None else [each.iterations_per_s for each in profile.speeds.values()]
 
@@ -116,10 +116,10 @@ def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
     job = replace(there.job, training=Training(iterations=1000, batch_size=64))
     there = replace(there, job=job)
     trains(memory, there, since=100.0, until=110.0)
-    memory.look(scene(there))
+    memory.update(scene(there))
     assert speeds_of(memory, OWN._replace(batch_size=128)) == pytest.approx([5.0])
     over = replace(there, status=replace(there.status, phase=Phase.COMPLETED))
-    memory.look(scene(over))
+    memory.update(scene(over))
     assert memory.profiles() == {}
 
 
@@ -136,17 +136,17 @@ def test_what_only_one_job_can_use_is_not_kept(memory, file):
 def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file):
     there = entry(1, ONE)
     trains(memory, there, since=100.0, until=110.0)
-    memory.look(scene(there))
+    memory.update(scene(there))
     with closing(open_store(str(file), environment={})) as store:
         store.change(JobType("bert"), lambda _: None)
     assert OWN in memory.profiles()
     over = replace(there, status=replace(there.status, phase=Phase.COMPLETED, placement=None))
-    memory.look(scene(over))
+    memory.update(scene(over))
     assert OWN not in memory.profiles()
 
 
 def test_the_table_of_jobs_tells_no_type_that_nobody_gave(memory, file):
-    memory.look(scene(entry(1, ONE), now=1000.0))
+    memory.update(scene(entry(1, ONE), now=1000.0))
     assert memory.notebook.flush(LONG_S)
     with closing(open_store(str(file), environment={})) as store:
         assert [row.type for row in store.jobs()] == [JobType("")]
@@ -155,13 +155,13 @@ def test_the_table_of_jobs_tells_no_type_that_nobody_gave(memory, file):
 # --- what changes cost ----------------------------------------------------------------------
 
 
-def note(memory: Remembrance, step: Start | Reshape, there: Entry) -> None:
+def note(memory: LearnedState, step: Start | Reshape, there: Entry) -> None:
     state = JobState(job=there.job, order=0, iterations_total=1000.0)
     snapshot = Snapshot(now=time.time(), cluster=Cluster([Node.of(NODE, 2)]), pending=(state,))
     memory.note(Plan((step,)), snapshot, {JOB: there.status})
 
 
-def costs(memory: Remembrance) -> list[tuple[str, float | None]]:
+def costs(memory: LearnedState) -> list[tuple[str, float | None]]:
     found = memory.notebook.history(JOB)
     return [(each.kind, each.cost_seconds) for each in reversed(found)]
 
@@ -192,14 +192,14 @@ def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
     assert costs(memory) == [("reshape", 35.0)]
 
 
-def test_what_people_were_warned_of_is_kept_as_a_warning(memory: Remembrance):
+def test_what_people_were_warned_of_is_kept_as_a_warning(memory: LearnedState):
     memory.note_news(JOB, News("Crashed", "exited with status 7", warning=True), 1.0)
     memory.note_news(JOB, News("Running", "trains on n0[0]"), 2.0)
     told = [(entry.kind, entry.warning) for entry in memory.notebook.history(JOB)]
     assert told == [("running", False), ("crashed", True)]
 
 
-def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: Remembrance):
+def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: LearnedState):
     for turn in range(5):
         state = JobState(job=entry(1, ONE).job, order=0, iterations_total=1000.0)
         now = 100.0 + turn

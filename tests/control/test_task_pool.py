@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from dlcontrol.acting.task_pool import Trailing, Turns
+from dlcontrol.acting.task_pool import Slots, TaskPool
 from tests.control.callers import living
 
 
@@ -22,14 +22,14 @@ class Piece:
 
 
 def begin(count):
-    trailing: Trailing[int | str] = Trailing()
+    trailing: TaskPool[int | str] = TaskPool()
     pieces = [Piece() for _ in range(count)]
     for number, piece in enumerate(pieces):
         trailing.start(number, piece.work())
     return trailing, pieces
 
 
-async def turns(count=10):
+async def slots(count=10):
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -42,7 +42,7 @@ async def fail() -> None:
 async def test_what_one_fails_with_is_raised_at_once_and_ever_after():
     trailing, _ = begin(2)
     waiting = asyncio.create_task(trailing.wait_until_few())
-    await turns()
+    await slots()
     trailing.start("fails", fail())
     for most in (0, 99):
         with pytest.raises(OSError, match="no"):
@@ -57,15 +57,15 @@ async def test_what_one_fails_with_is_raised_at_once_and_ever_after():
 async def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
-    trailing: Trailing[int] = Trailing()
+    trailing: TaskPool[int] = TaskPool()
     for number in range(3):
         trailing.start(number, fail())
-    await turns()
+    await slots()
     with pytest.raises(OSError, match="no"):
         trailing.check()
     del trailing
     gc.collect()
-    await turns()
+    await slots()
     assert complaints == []
 
 
@@ -73,13 +73,13 @@ async def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
 async def test_who_is_ended_while_waiting_leaves_nothing_under_way():
     trailing, pieces = begin(3)
     waiting = asyncio.create_task(trailing.wait_until_few())
-    await turns()
+    await slots()
     waiting.cancel()
     await asyncio.wait({waiting}, timeout=240.0)
     assert waiting.cancelled()
     for piece in pieces:
         piece.may_end.set()
-    await turns()
+    await slots()
     assert not any(piece.ended for piece in pieces)
     assert not any(number in trailing for number in range(3))
 
@@ -88,10 +88,10 @@ async def test_who_is_ended_while_waiting_leaves_nothing_under_way():
 async def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_cut_short():
     is_cut, at_work, given = False, [], []
     may_end = asyncio.Event()
-    turns = Turns(2, lambda: is_cut)
+    slots = Slots(2, lambda: is_cut)
 
     async def work(number) -> None:
-        async with turns.one() as is_mine:
+        async with slots.one() as is_mine:
             given.append((number, is_mine))
             at_work.append(number)
             await may_end.wait()

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dlcontrol.gpus.gpu_table import gpu_rows
-from dlcontrol.learning.pod_times import PodLessons
-from dlcontrol.learning.speeds import Lessons, sort_by_type
+from dlcontrol.learning.pod_times import PodTimes
+from dlcontrol.learning.speeds import SpeedSamples, sort_by_type
 from dlcontrol.recording.recorder import Recorder
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News, Resumption
@@ -36,13 +36,13 @@ CLOSE_SECONDS = 3.0
 """The time that the store gets at the end to write what it does not have yet."""
 
 
-class Remembrance:
+class LearnedState:
     """One for the life of a controller."""
 
-    def __init__(self, notebook: Notebook, lessons: Lessons, *, epoch: int) -> None:
+    def __init__(self, notebook: Notebook, lessons: SpeedSamples, *, epoch: int) -> None:
         self.notebook = notebook
         self._lessons = lessons
-        self._pods = PodLessons()
+        self._pods = PodTimes()
         self._recorder = Recorder()
         self._epoch = epoch
         self._forecasts: dict[JobId, Forecast] = {}
@@ -107,12 +107,12 @@ class Remembrance:
             self._changes[job] = replace(change, cost_seconds=known + seconds)
             self.notebook.record((self._changes[job],))
 
-    def look(self, scene: Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Learn from the state of pods, renew predictions, and forget jobs that have ended."""
-        for kind, seen in self._pods.look(scene):
+        for kind, seen in self._pods.update(scene):
             self._learn(kind, (seen,))
         self._forget_own_types(scene)
-        self.notebook.add_timeline(self._recorder.look(scene))
+        self.notebook.add_timeline(self._recorder.update(scene))
         if scene.now >= self._shown_at + SHOW_SECONDS:
             self._shown_at = scene.now
             self._show(scene)
