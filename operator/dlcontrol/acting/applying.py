@@ -50,7 +50,6 @@ from dlwire.messages import Peer, Run, Stop, Target
 from dlwire.messages import Phase as SideCarPhase
 
 LONGEST_REASON = 1024
-
 RESTARTS_S = 3600.0
 
 
