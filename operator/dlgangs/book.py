@@ -15,11 +15,11 @@ from dlgangs.members import GangName, Member, World, Wrong
 from dlgangs.reading import Occupant, is_of_a_gang, read_member, read_occupant
 from dlkube.constraints.reading import read_traits
 from dlkube.constraints.requirements import NodeTraits
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirror
 
-Json = Mapping[str, Any]
 T = TypeVar("T")
 
 _KEPT_METADATA = (

@@ -20,12 +20,12 @@ from dlgangs.decider import Admitted, Decider
 from dlgangs.members import Standing, tenant_of
 from dlgangs.placing import HIGHEST, score
 from dlgangs.reading import gang_of, is_of_a_gang
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import version_of
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 TOP_PRIORITY: Final = 10
 """The highest score that an extender may give (``MaxExtenderPriority``)."""

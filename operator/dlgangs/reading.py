@@ -9,16 +9,15 @@ Pure.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlcore.placement.amounts import Amounts, NoAmount, requests_of
 from dlgangs.members import GangName, Member, Stage, Wrong, tenant_of
 from dlkube import names
 from dlkube.constraints.reading import read_wants
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.parsing import parse
-
-Json = Mapping[str, Any]
 
 GANG_LABEL: Final = "dljob.io/gang"
 ROLE_LABEL: Final = "dljob.io/gang-role"

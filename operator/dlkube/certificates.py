@@ -35,11 +35,11 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
+from dlkube.documents import JsonObject
 from dlkube.resources import SECRETS
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
 NEXT, NEXT_KEY, FORMER = "next.crt", "next.key", "former.crt"
@@ -106,7 +106,7 @@ class Authority:
         """Whether every peer that trusts this authority also trusts the other one."""
         return other.certificate in (self.certificate, *self.others)
 
-    def data(self) -> Json:
+    def data(self) -> JsonObject:
         """Return what a Secret is to hold."""
         files = {CERTIFICATE: _pem(self.certificate), KEY: _key_pem(self.key)}
         # The key of the next one is not known here, so that a step in between begins again.
@@ -234,7 +234,7 @@ class Certificates:
         self._written[job] = (metadata["uid"], self._clock())
         self._renew_at[job] = self._clock() + share * self._days * 86_400
 
-    async def _write_over(self, document: Json) -> None:
+    async def _write_over(self, document: JsonObject) -> None:
         """
         Replace an existing Secret, also one of a former job of this name.
 
@@ -251,7 +251,7 @@ class Certificates:
             await self._api.create(SECRETS, document, metadata["namespace"])
 
 
-def authority_document(authority: Authority, namespace: str) -> Json:
+def authority_document(authority: Authority, namespace: str) -> JsonObject:
     """Make the Secret in which the authority of an installation is kept."""
     return {
         "apiVersion": "v1",
@@ -349,5 +349,5 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _encoded(files: Mapping[str, bytes]) -> Json:
+def _encoded(files: Mapping[str, bytes]) -> JsonObject:
     return {name: base64.b64encode(content).decode() for name, content in files.items()}

@@ -20,13 +20,13 @@ from urllib.request import getproxies
 import aiohttp
 
 from dlkube.access import Access, Connector
+from dlkube.documents import JsonObject
 from dlkube.names import MANAGER
 from dlkube.parsing import parse
 from dlkube.resources import Resource, selection
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
@@ -48,12 +48,12 @@ class Unreachable(Exception):
 class Rejected(Exception):
     """The API server does not do it."""
 
-    def __init__(self, status: int, answer: Json) -> None:
+    def __init__(self, status: int, answer: JsonObject) -> None:
         super().__init__(answer.get("message") or f"status {status}")
         self.status = status
         self.reason: str = answer.get("reason", "")
-        self.details: Json = answer.get("details") or {}
-        self.causes: list[Json] = self.details.get("causes") or []
+        self.details: JsonObject = answer.get("details") or {}
+        self.causes: list[JsonObject] = self.details.get("causes") or []
 
     @property
     def is_passing(self) -> bool:
@@ -75,7 +75,7 @@ _KINDS: Final = {NOT_FOUND: NotFound, CONFLICT: Conflict}
 class Listing(NamedTuple):
     """Objects of a kind as they were at one version of the whole."""
 
-    items: list[Json]
+    items: list[JsonObject]
     version: str
 
 
@@ -100,7 +100,7 @@ class ApiServer:
 
     # --- reading
 
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Json:
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> JsonObject:
         """Read one object."""
         return await self._ask("GET", resource.path(namespace, name))
 
@@ -108,7 +108,7 @@ class ApiServer:
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> Listing:
         """Read all objects, and keep them all; see :meth:`pages`."""
-        items: list[Json] = []
+        items: list[JsonObject] = []
         version = ""
         async for page in self.pages(resource, namespace, labels=labels, fields=fields):
             items += page.items
@@ -156,7 +156,7 @@ class ApiServer:
         *,
         dry_run: bool = False,
         strict: bool = False,
-    ) -> Json:
+    ) -> JsonObject:
         """
         Let there be this object; a :class:`Conflict` if there is one of its name.
 
@@ -172,7 +172,7 @@ class ApiServer:
         *,
         namespace: str = "",
         sub: str = "",
-    ) -> Json:
+    ) -> JsonObject:
         """
         Let the fields of this document be so, and those that we no longer name be gone.
 
@@ -191,7 +191,7 @@ class ApiServer:
         changes: Mapping[str, Any],
         namespace: str = "",
         sub: str = "",
-    ) -> Json:
+    ) -> JsonObject:
         """Change these fields; one that is null is removed."""
         path = resource.path(namespace, name, sub)
         return await self._ask(
@@ -200,7 +200,7 @@ class ApiServer:
 
     async def hold_by(
         self, resource: Resource, document: Mapping[str, Any], *, finalizers: Sequence[str]
-    ) -> Json:
+    ) -> JsonObject:
         """Set exactly these finalizers on an object, unless it has been written since."""
         metadata = document["metadata"]
         change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
@@ -219,7 +219,7 @@ class ApiServer:
         *,
         dry_run: bool = False,
         strict: bool = False,
-    ) -> Json:
+    ) -> JsonObject:
         """Write the whole object, if it is still of the version that the document says."""
         path = resource.path(namespace, document["metadata"]["name"])
         query = self._query_for_writing(dry_run=dry_run, strict=strict)
@@ -243,7 +243,7 @@ class ApiServer:
         grace_seconds: int | None = None,
     ) -> None:
         """Let it be deleted: that one and no later one of its name; fine if it is gone."""
-        options: Json = {"propagationPolicy": "Background"}
+        options: JsonObject = {"propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
@@ -286,7 +286,7 @@ class ApiServer:
         version: str,
         labels: str = "",
         fields: str = "",
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncIterator[JsonObject]:
         """Yield events after this version until the watch is over, which it is now and then."""
         query = {
             "watch": "true",
@@ -336,7 +336,7 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         form: str = "application/json",
-    ) -> Json:
+    ) -> JsonObject:
         url = self._url(path, query)
         data = json.dumps(body).encode() if body is not None else None
         for _ in range(PATIENCE):
@@ -387,11 +387,11 @@ async def iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             yield line
 
 
-def _rejection(status: int, answer: Json) -> Rejected:
+def _rejection(status: int, answer: JsonObject) -> Rejected:
     return _KINDS.get(status, Rejected)(status, answer)
 
 
-def _parse(answer: bytes) -> Json:
+def _parse(answer: bytes) -> JsonObject:
     try:
         document = parse(answer or b"{}")
     except ValueError:

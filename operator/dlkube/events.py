@@ -9,7 +9,6 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -19,11 +18,11 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
+from dlkube.documents import Json
 from dlkube.resources import EVENTS
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 MOST_WAITING = 2000
 MOST_REMEMBERED = 4000

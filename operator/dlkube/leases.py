@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlcontrol.situation.ports import MOST_JUMP, Fenced
 from dlkube import names
@@ -33,12 +33,12 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
+from dlkube.documents import JsonObject
 from dlkube.programs.own_thread import OwnThread
 from dlkube.resources import LEASES
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 SIGN_OF_LIFE_S: Final = 1.0
 RISE_LOOK_S: Final = 0.1
@@ -93,7 +93,7 @@ class Election:
         self._identity = identity
         self._settings = settings
         self._clock = clock
-        self._lease: Json | None = None
+        self._lease: JsonObject | None = None
         self._renewed_at = 0.0
         self._turned_at = 0.0
         """When the event loop gave its last sign of life."""
@@ -242,17 +242,17 @@ class Election:
         except (Rejected, Unreachable) as error:
             log.warning("the Lease could not be released and will expire: %s", error)
 
-    async def _release(self, lease: Json) -> None:
+    async def _release(self, lease: JsonObject) -> None:
         spec = {**lease["spec"], "holderIdentity": ""}
         await self._api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
 
-    async def _read(self, api: ApiServer) -> Json | None:
+    async def _read(self, api: ApiServer) -> JsonObject | None:
         try:
             return await api.get(LEASES, self._settings.name, self._namespace)
         except NotFound:
             return None
 
-    async def _take(self, api: ApiServer, lease: Json | None, epoch: int) -> None:
+    async def _take(self, api: ApiServer, lease: JsonObject | None, epoch: int) -> None:
         now, began = _now(), self._clock()
         old = (lease or {}).get("spec") or {}
         is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch
@@ -282,7 +282,7 @@ class Election:
         self.epoch, self._renewed_at = epoch, began
 
 
-def _mark(lease: Json | None) -> tuple[object, ...] | None:
+def _mark(lease: JsonObject | None) -> tuple[object, ...] | None:
     return None if lease is None else (lease["metadata"]["resourceVersion"],)
 
 

@@ -6,10 +6,10 @@ Part of :mod:`dloperator.cluster`.
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from dlcontrol.situation.ports import Behind, Entry, NotKeptAlone, Observation
 from dlcore.model import JobId, NodeName
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import job_id
@@ -22,8 +22,6 @@ from dloperator.pods.dry_runs import DryRuns
 from dloperator.pods.orphans import Orphans
 
 log = logging.getLogger(__name__)
-
-Json = Mapping[str, Any]
 
 
 class JobReader:

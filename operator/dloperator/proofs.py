@@ -9,13 +9,11 @@ administrator's confirmation that the machine is gone (:func:`is_gone`).
 Pure.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlkube import names
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own taint by which an administrator confirms that a node is shut down."""

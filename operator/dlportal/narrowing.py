@@ -8,16 +8,15 @@ Pure.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from dlclient.cluster.reading.gpus import HIDDEN, UNKNOWN
 from dlcore.documents.jobnames import full_name
 from dlcore.model import GpuRef, NodeName
 from dlcore.recording.record import Gpu, Line, Record
 from dlcore.recording.sums import list_spans
+from dlkube.documents import JsonObject
 from dlportal.rights import Rights
-
-Json = dict[str, Any]
 
 SHOWN: Final = ("index", "state", "job", "worker", "since")
 """Fields of a visible job's GPU. The reason why it is out of service may name other jobs, and is not part of its job."""
@@ -28,12 +27,12 @@ PARTLY: Final = (
 )
 
 
-def narrow_jobs(jobs: Iterable[Json], rights: Rights) -> list[Json]:
+def narrow_jobs(jobs: Iterable[JsonObject], rights: Rights) -> list[JsonObject]:
     """Leave out the jobs of other namespaces."""
     return [job for job in jobs if rights.shows(full_name(job))]
 
 
-def narrow_nodes(nodes: Iterable[Json], rights: Rights) -> list[Json]:
+def narrow_nodes(nodes: Iterable[JsonObject], rights: Rights) -> list[JsonObject]:
     """Leave out other jobs; without the right to list nodes, also the GPUs that no visible job has."""
     if rights.has_all:
         return list(nodes)
@@ -44,7 +43,7 @@ def narrow_nodes(nodes: Iterable[Json], rights: Rights) -> list[Json]:
     return [node for node in narrowed if node["gpus"]]
 
 
-def _narrow_gpu(gpu: Json, rights: Rights) -> Iterator[Json]:
+def _narrow_gpu(gpu: JsonObject, rights: Rights) -> Iterator[JsonObject]:
     job = gpu.get("job")
     if job is not None and rights.shows(job):
         yield {name: gpu[name] for name in SHOWN if name in gpu}

@@ -9,15 +9,14 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlcore.documents.profilefile import render_all
 from dlcore.profiles import Profile
 from dlctl.verbs.studies.supposing import HERE
+from dlkube.documents import JsonObject
 from dlportal.rights import Rights
 from dlweb.games import Game
-
-Json = dict[str, Any]
 
 LONGEST_S: Final = 60.0
 """After this time a question is given up, where the command line names no other."""
@@ -41,7 +40,7 @@ SHIPPED: Final = (
 class Known(NamedTuple):
     """The knowledge that a game needs beside jobs and nodes."""
 
-    settings: Sequence[Json]
+    settings: Sequence[JsonObject]
     profiles: Sequence[Profile]
     notes: Sequence[str]
 
@@ -62,7 +61,7 @@ def explain_withheld(rights: Rights) -> str:
 
 
 def pose_game(
-    question: object, *, jobs: Sequence[Json], nodes: Sequence[Json], known: Known
+    question: object, *, jobs: Sequence[JsonObject], nodes: Sequence[JsonObject], known: Known
 ) -> Game:
     """Prepare the process that answers a question."""
     told = {

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from dlclient.backend import BackendError
 from dlclient.cluster.backend import ClusterBackend
@@ -24,6 +24,7 @@ from dlcore.recording.record import Source as Origin
 from dlctl.output.page_source import make_harmless, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import list_known, open_profiles
+from dlkube.documents import JsonObject
 from dlportal.narrowing import narrow_jobs, narrow_nodes, narrow_record
 from dlportal.posing import SHIPPED, Known, explain_withheld, pose_game
 from dlportal.rights import Rights
@@ -33,7 +34,6 @@ from dlweb.serving import PRESENT_S, RECORD_S, SourceError
 
 log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 CLUSTER: Final = "all namespaces"
@@ -66,31 +66,31 @@ class Whole:
         self._namespaces = tuple(namespaces)
         self._decode = make_memory()
         self._record: Shared[Found[Record]] = Shared(self._find_record, every_s=record_s)
-        self._jobs: Shared[Found[list[Json]]] = Shared(self._find_jobs, every_s=present_s)
-        self._nodes: Shared[list[Json]] = Shared(
+        self._jobs: Shared[Found[list[JsonObject]]] = Shared(self._find_jobs, every_s=present_s)
+        self._nodes: Shared[list[JsonObject]] = Shared(
             lambda: self._ask(lambda backend: backend.list_nodes()), every_s=present_s
         )
 
     def read_record(self) -> Record:
         return self._record.get().value
 
-    def list_jobs(self) -> list[Json]:
+    def list_jobs(self) -> list[JsonObject]:
         return self._jobs.get().value
 
-    def list_nodes(self) -> list[Json]:
+    def list_nodes(self) -> list[JsonObject]:
         return self._nodes.get()
 
     def list_namespaces(self) -> frozenset[str]:
         """List the namespaces that have jobs, or had jobs that the record still tells of."""
         return self._jobs.get().namespaces | self._record.get().namespaces
 
-    def explain(self, name: str, *, with_outages: bool) -> Json:
+    def explain(self, name: str, *, with_outages: bool) -> JsonObject:
         return self._ask(lambda backend: backend.explain(name, with_outages=with_outages))
 
     def read_known(self) -> Known:
         """Read what a game needs beside jobs and nodes; what cannot be read, its notes tell."""
         notes: list[str] = []
-        settings: list[Json] = []
+        settings: list[JsonObject] = []
         try:
             settings = self._ask(lambda backend: backend.list_settings())
         except SourceError as error:
@@ -107,7 +107,7 @@ class Whole:
                 notes.append(f"its profiles cannot be read ({error})")
         return Known(settings, profiles=profiles, notes=notes)
 
-    def _find_jobs(self) -> Found[list[Json]]:
+    def _find_jobs(self) -> Found[list[JsonObject]]:
         jobs = self._ask(lambda backend: backend.list_jobs().items)
         return Found(jobs, frozenset(namespace_of(full_name(job)) for job in jobs))
 
@@ -167,19 +167,19 @@ class Narrowed:
     def read_record(self, since: float) -> Record:  # noqa: ARG002 - the page shows all of it
         return narrow_record(self._whole.read_record(), self._rights)
 
-    def list_jobs(self) -> list[Json]:
+    def list_jobs(self) -> list[JsonObject]:
         return make_harmless(narrow_jobs(self._whole.list_jobs(), self._rights))
 
-    def explain(self, name: str) -> Json:
+    def explain(self, name: str) -> JsonObject:
         if not self._rights.shows(name):
             # As for one that is not there, so that names of other jobs cannot be tried.
             raise SourceError(f"{name}: there is no such job that you may see", status=404)
         # Outages are of all nodes, and their reasons may name any job.
         told = self._whole.explain(name, with_outages=self._rights.has_all)
-        answer: Json = harmless_document(told)
+        answer: JsonObject = harmless_document(told)
         return answer
 
-    def list_nodes(self) -> list[Json]:
+    def list_nodes(self) -> list[JsonObject]:
         return make_harmless(narrow_nodes(self._whole.list_nodes(), self._rights))
 
     @property

@@ -11,10 +11,10 @@ from dlcore.documents.rules.podrules import TRAINER
 from dlkube import access, names
 from dlkube.client import (
     ApiServer,
-    Json,
     NotFound,
     Rejected,
 )
+from dlkube.documents import JsonObject as Json
 from dlkube.names import Name
 from dlkube.resources import DLJOBS, PODS
 from dlkube.watches.mirror import Mirrors

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dlkube import access
-from dlkube.client import ApiServer, Json
+from dlkube.client import ApiServer
+from dlkube.documents import JsonObject as Json
 from dlkube.resources import DLJOBS
 from dloperator.jobs.entries import Specs
 from dloperator.pods.dry_runs import DryRuns

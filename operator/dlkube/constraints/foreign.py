@@ -8,13 +8,12 @@ before each start whether a GPU is empty.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from dlcore.documents.rules.podrules import is_gpu_resource
 from dlkube.constraints.usage import Name
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 HIDDEN: Final = frozenset({"void", "none", ""})

@@ -4,13 +4,11 @@ Remembers the other users of the nodes: the pods of others, and the nodes that c
 :mod:`dloperator.nodes.other_pods` fills it; :mod:`dloperator.nodes.room` computes from it the room for jobs.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from dlkube.constraints.reaching import Reaching
 from dlkube.constraints.usage import Name, Occupancy, read_usage
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 
 class OtherObjects:

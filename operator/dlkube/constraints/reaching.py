@@ -5,13 +5,11 @@ A few words are kept of each pod that has a way, of each claim that was given GP
 of GPUs that a driver offers.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from dlkube.constraints.foreign import Ways, is_gpu_driver, read_ways
 from dlkube.constraints.usage import Name
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 EVERYWHERE = ""
 """Of a slice that Kubernetes offers on more nodes than one."""

@@ -4,7 +4,6 @@ Reads documents of pods and nodes into the values of :mod:`dlkube.constraints.re
 Pure.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from dlcore.placement.amounts import read_amounts, requests_of
@@ -16,8 +15,7 @@ from dlkube.constraints.requirements import (
     Toleration,
     Wants,
 )
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")

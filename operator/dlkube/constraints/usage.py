@@ -5,9 +5,9 @@ Of pods that are not ours nothing else is remembered: who shares a pool with tho
 others keeps a name, a node and a few numbers of each, and the numbers are shared by those alike.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcore.placement.amounts import (
     Amounts,
@@ -15,8 +15,8 @@ from dlcore.placement.amounts import (
     requests_of,
     total,
 )
+from dlkube.documents import Json
 
-Json = Mapping[str, Any]
 Name = tuple[str, str]
 """Of a pod, with its namespace before."""
 

@@ -6,10 +6,11 @@ so an answer to a write and an event of the watch can come in any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from dlkube import names
 from dlkube.constraints.other_pods import OtherObjects
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.trimming import (
     is_more_than_a_heartbeat,
@@ -17,8 +18,6 @@ from dlkube.watches.trimming import (
     trim_node,
     trim_pod,
 )
-
-Json = Mapping[str, Any]
 
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000

@@ -6,10 +6,10 @@ drop, not those to keep, so that code may begin to read another field without a 
 """
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 _BOOKS: Final = frozenset({"managedFields"})
 _VERSION: Final = frozenset({"resourceVersion"})

@@ -10,19 +10,20 @@ from typing import Any, Final
 
 from dlcontrol.reporting import formatting
 from dlcore.model import Phase
+from dlkube.documents import JsonObject
 from dloperator.jobs.status_schema import STATUS
 from dloperator.jobs.truncating import bounded
 
-Json = dict[str, Any]
 
-
-def _column(name: str, path: str, *, description: str, kind: str = "string", wide: bool) -> Json:
+def _column(
+    name: str, path: str, *, description: str, kind: str = "string", wide: bool
+) -> JsonObject:
     column = {"name": name, "type": kind, "jsonPath": path, "description": description}
     # Only -o wide shows columns of priority 1.
     return {**column, "priority": 1} if wide else column
 
 
-COLUMNS: Final[tuple[Json, ...]] = (
+COLUMNS: Final[tuple[JsonObject, ...]] = (
     _column("Phase", ".status.phase", description="The phase of the job.", wide=False),
     _column(
         "GPUs",
@@ -91,7 +92,7 @@ COLUMNS: Final[tuple[Json, ...]] = (
 )
 
 
-def with_columns(status: Mapping[str, Any]) -> Json:
+def with_columns(status: Mapping[str, Any]) -> JsonObject:
     """
     Complete a status, as the controller writes it, for the custom resource.
 
@@ -99,7 +100,7 @@ def with_columns(status: Mapping[str, Any]) -> Json:
     the job could not go on.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
-    fitting: Json = bounded(STATUS, {**status, **shown})
+    fitting: JsonObject = bounded(STATUS, {**status, **shown})
     return fitting
 
 

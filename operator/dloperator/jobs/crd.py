@@ -6,16 +6,15 @@ rule can express, so that the API server itself refuses a wrong job, on ``kubect
 of ours.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from dlcore.documents import jobschema
 from dlkube import names
+from dlkube.documents import JsonObject
 from dloperator.jobs.columns import COLUMNS
 from dloperator.jobs.status_schema import STATUS
-
-Json = dict[str, Any]
 
 NAME: Final = f"{names.PLURAL}.{names.GROUP}"
 FILE: Final = f"{NAME}.yaml"
@@ -24,7 +23,7 @@ _ORIGIN: Final = (
 )
 
 
-def definition() -> Json:
+def definition() -> JsonObject:
     """Build the CustomResourceDefinition."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -56,7 +55,7 @@ def definition() -> Json:
     }
 
 
-def schema() -> Json:
+def schema() -> JsonObject:
     """Describe a job with its status."""
     described = jobschema.openapi()
     # The status has one writer, so managed fields are of no use in it: with one entry for each field a

@@ -13,17 +13,17 @@ business.
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlkube import names
 from dlkube.client import ApiServer, NotFound, Rejected
+from dlkube.documents import Json
 from dlkube.resources import Resource
 from dlkube.watches.watching import NotInstalled
 from dloperator.jobs import crd
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"

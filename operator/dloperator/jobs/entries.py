@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,12 +25,11 @@ from dlcontrol.situation.status_documents import (
 from dlcore.documents import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting.predictor import Span
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import epoch_of, version_of
 from dloperator.jobs import history
 from dloperator.jobs.columns import with_columns
-
-Json = Mapping[str, Any]
 
 ORDERS_A_SECOND = 1_000_000
 """How many jobs may arrive in the one second to which Kubernetes tells when something was created."""

@@ -13,18 +13,18 @@ that another program writes there counts (:meth:`~dloperator.jobs.entries.Jobs.i
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 from dlcontrol.situation.ports import Fenced, NotKept
 from dlcore.primitives.once_per_change import OncePerChange
 from dlkube.client import Rejected, Unreachable
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import epoch_of
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 NOT_CONFIRMED: Final = "EpochNotConfirmed"
 """The reason of the Event of a job whose status tells of a leader that there is not."""

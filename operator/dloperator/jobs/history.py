@@ -8,10 +8,11 @@ status when it writes the new one, so they cost no write of their own. No decisi
 Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-Json = Mapping[str, Any]
+from dlkube.documents import Json
+
 Entry = dict[str, Any]
 
 KEPT: Final = 10

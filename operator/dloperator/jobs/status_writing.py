@@ -16,6 +16,7 @@ from dlcore.model import JobId, Phase
 from dlcore.predicting.predictor import Span
 from dlkube import names
 from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import DLJOBS
 from dlkube.watches.mirror import Mirrors
@@ -29,8 +30,6 @@ from dloperator.jobs.entries import (
     template_condition,
 )
 from dloperator.jobs.trusted_jobs import TrustedJobs
-
-Json = Mapping[str, Any]
 
 AT_ONCE: Final = 16
 """The writes that are under way at the same time."""

@@ -4,15 +4,13 @@ The jobs as this leader may believe them: where another program has written a st
 Every part of an operator that acts on the status of a job reads it here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import Jobs, Specs
 from dloperator.jobs.epochs import Epochs, Term
-
-Json = Mapping[str, Any]
 
 
 class TrustedJobs:

@@ -6,10 +6,11 @@ Pure.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.situation.ports import BootState
 from dlcore.model import Gpu, Node, NodeName
+from dlkube.documents import Json
 from dlkube.parsing import parse
 from dloperator.nodes.placeholders import (
     RESOURCE,
@@ -18,8 +19,6 @@ from dloperator.nodes.placeholders import (
     Supply,
 )
 from dloperator.proofs import is_gone
-
-Json = Mapping[str, Any]
 
 COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")
 TYPE_LABELS: Final = ("dljob.io/gpu-type", "nvidia.com/gpu.product")

@@ -7,10 +7,10 @@ node to look at it: jobs leave when it has lasted for a while.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 TAINTS: Final = (
     "ToBeDeletedByClusterAutoscaler",

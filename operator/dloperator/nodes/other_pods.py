@@ -9,12 +9,13 @@ those the amounts that they ask for.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlkube import names
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import (
     CLAIMS,
@@ -29,7 +30,6 @@ from dlkube.watches.mirror import Mirrors, version_of
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 AGAIN_S: Final = 3.0

@@ -8,13 +8,11 @@ A label alone makes no node ours: it says that an administrator wants it to be. 
 Pure.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dlcore.documents.rules.podrules import is_gpu_resource
 from dlkube.constraints.reaching import Reaching
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 

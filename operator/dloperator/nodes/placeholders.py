@@ -20,10 +20,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dlkube import names
+from dlkube.documents import Json
 from dlkube.names import Name
 from dloperator.podspecs.podsettings import RESTRICTED
-
-Json = Mapping[str, Any]
 
 RESOURCE: Final = "nvidia.com/gpu"
 ROLE: Final = "placeholder"

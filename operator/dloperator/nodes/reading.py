@@ -4,18 +4,17 @@ The nodes as the controller sees them: each document is read once, and again whe
 Called by :mod:`dloperator.cluster` in each cycle; with a thousand nodes most of them are as they were.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from dlcontrol.situation.ports import BootState, Entry
 from dlcore.model import Node
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.nodes import Pool, is_in_pool, read_boot_state, read_node
 from dloperator.nodes.notices import Notices
 from dloperator.nodes.reserving import Reservations
-
-Json = Mapping[str, Any]
 
 
 class _ReadNode(NamedTuple):

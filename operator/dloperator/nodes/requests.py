@@ -5,9 +5,9 @@ take such a pod even when they are empty, with the reason.
 Pure. Only kube-scheduler knows affinity to other pods and topology; its refusals teach us those.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcore.model import NodeName
 from dlcore.placement.amounts import Amounts
@@ -16,9 +16,8 @@ from dlkube.constraints.matching import find_repelling, is_wanted
 from dlkube.constraints.reading import read_term, read_wants
 from dlkube.constraints.requirements import NodeTraits, Term, Wants
 from dlkube.constraints.usage import asked_by
+from dlkube.documents import Json
 from dlkube.names import Name
-
-Json = Mapping[str, Any]
 
 
 class Asks(NamedTuple):

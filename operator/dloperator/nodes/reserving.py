@@ -9,7 +9,7 @@ recorded yet.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.primitives.once_per_change import OncePerChange
@@ -19,6 +19,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
@@ -43,7 +44,6 @@ from dloperator.proofs import is_gone, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 REST_S: Final = 10.0
 """The time that an ended placeholder stays, so that one that always ends is not created in a busy loop."""

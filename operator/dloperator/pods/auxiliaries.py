@@ -9,7 +9,7 @@ know it.
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcore.documents import jobfile
 from dlcore.documents.rules.podrules import TRAINER
@@ -23,6 +23,7 @@ from dlkube.client import (
     Unreachable,
 )
 from dlkube.constraints.foreign import CDI_MARKS
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
@@ -34,7 +35,6 @@ from dloperator.proofs import is_of, role_of
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 Warn = Callable[[Json, str, str], None]
 """Warns people about a job: with a reason, and a message."""
 

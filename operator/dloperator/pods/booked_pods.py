@@ -1,7 +1,7 @@
 """The booked pods, as the mirrors show them; a pod is read again only when its documents have changed."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcontrol.situation.ports import (
     Address,
@@ -11,6 +11,7 @@ from dlcontrol.situation.ports import (
 )
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
@@ -18,8 +19,6 @@ from dloperator.pods.missing_pods import MissingPods
 from dloperator.pods.pod_states import read_pod
 from dloperator.podspecs import building
 from dloperator.proofs import is_of
-
-Json = Mapping[str, Any]
 
 
 class _Read(NamedTuple):

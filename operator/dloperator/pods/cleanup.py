@@ -9,8 +9,8 @@ job that has ended stay until the job is deleted, so that users can read their l
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Phase
@@ -24,6 +24,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
@@ -36,7 +37,6 @@ from dloperator.proofs import awaits_proof, is_booked, is_bound, job_of, proof_o
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 AGAIN_S = 5.0
 GONE_S = 300.0

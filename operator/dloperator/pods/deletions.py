@@ -4,21 +4,17 @@ Jobs that have ended are deleted, after their pods.
 The finalizer of a job keeps it until its pods are proven to have ended. Part of :mod:`dloperator.cluster`.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from dlcontrol.situation.ports import Entry
 from dlcore.model import JobId
 from dlkube import names
 from dlkube.client import ApiServer, Conflict, NotFound
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import DLJOBS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.entries import name_of
 from dloperator.jobs.status_writing import StatusWriter
 from dloperator.proofs import awaits_proof, is_bound
-
-Json = Mapping[str, Any]
 
 
 class Deletions:

@@ -15,9 +15,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlcontrol.situation.status import Booking
 from dlcore.documents import jobfile
@@ -30,6 +30,7 @@ from dlkube.client import (
     Rejected,
     Unreachable,
 )
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dloperator.jobs.entries import Specs, is_over
@@ -40,7 +41,6 @@ from dloperator.podspecs.podsettings import PodSettings
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 AT_ONCE = 8
 FRESH_S = 60.0

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.situation.ports import Entry, PodKey, PodOrder
 from dlcontrol.situation.status import Booking
@@ -14,6 +13,7 @@ from dlkube.client import (
     NotFound,
     Rejected,
 )
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
@@ -29,8 +29,6 @@ from dloperator.podspecs.host_ports import (
 )
 from dloperator.podspecs.podsettings import PodSettings
 from dloperator.proofs import is_of
-
-Json = Mapping[str, Any]
 
 FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
 """The ports of the rendezvous of a job's processes, in a pod with an address of its own."""

@@ -15,9 +15,8 @@ never gets one, because an operator records a command first and a former leader 
 late request of the former leader still creates the pod, it is not booked, and is deleted like any such pod.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from dlcontrol.situation.ports import (
     Address,
@@ -25,9 +24,8 @@ from dlcontrol.situation.ports import (
     PodKey,
     PodPhase,
 )
+from dlkube.documents import Json
 from dloperator.proofs import is_gone
-
-Json = Mapping[str, Any]
 
 REASON = "PodVanished"
 

@@ -14,18 +14,16 @@ Until such a pod is proven to have ended, no GPU of its node is given away that 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import GpuRef, JobId, Node, NodeName
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.proofs import is_booked, is_bound, job_of, proof_of_end, role_of
-
-Json = Mapping[str, Any]
 
 
 class Orphans:

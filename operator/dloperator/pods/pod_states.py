@@ -11,18 +11,17 @@ Pure.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.situation.ports import NODE_NOT_READY, Address, Pod, PodKey, PodPhase
 from dlcore.documents.rules.podrules import TRAINER
 from dlkube import names
+from dlkube.documents import Json
 from dloperator.nodes.nodes import is_ready, readiness
 from dloperator.podspecs.bringing import INSTALLER
 from dloperator.podspecs.building import SIDECAR_PORT
 from dloperator.podspecs.host_ports import first_port
 from dloperator.proofs import OUT_OF_SERVICE, is_bound, proof_of_end, trainer_of
-
-Json = Mapping[str, Any]
 
 NEVER_RUNS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """The job says something that can never be."""

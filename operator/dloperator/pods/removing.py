@@ -1,12 +1,10 @@
 """Pods that are asked to go: each is asked once, because that it goes may take minutes to be seen."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from dlkube.client import ApiServer
+from dlkube.documents import Json
 from dlkube.resources import PODS
-
-Json = Mapping[str, Any]
 
 
 class Removals:

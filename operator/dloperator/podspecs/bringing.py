@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dlcore.documents.rules.podrules import TRAINER
+from dlkube.documents import JsonObject
 from dloperator.podspecs.podsettings import RESTRICTED, Bringing, PodSettings
-
-Json = dict[str, Any]
 
 SIDECAR_FOLDER: Final = "/dljob"
 SIDECAR_VOLUME: Final = "dljob-sidecar"
@@ -36,7 +35,7 @@ _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def bring_sidecar(
-    spec: Json, settings: PodSettings, *, node: Mapping[str, Any] | None
+    spec: JsonObject, settings: PodSettings, *, node: Mapping[str, Any] | None
 ) -> list[str]:
     """Add what brings the SideCar to a pod, and return the command that starts it."""
     known = spec.get("imagePullSecrets") or []
@@ -73,16 +72,16 @@ def _is_since(program: str, version: str) -> bool:
     return found is not None and least is not None and (int(found[1]), int(found[2])) >= least
 
 
-def _image_volume(settings: PodSettings) -> Json:
+def _image_volume(settings: PodSettings) -> JsonObject:
     source = {"reference": settings.image}
     if settings.pull_policy:
         source["pullPolicy"] = settings.pull_policy
     return {"image": source}
 
 
-def _installer(settings: PodSettings) -> Json:
+def _installer(settings: PodSettings) -> JsonObject:
     amounts = {"cpu": settings.init_cpu, "memory": settings.init_memory}
-    installer: Json = {
+    installer: JsonObject = {
         "name": INSTALLER,
         "image": settings.image,
         "args": [SIDECAR_FOLDER],

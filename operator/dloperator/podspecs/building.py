@@ -27,12 +27,11 @@ from dlcore.model import Job, NodeName, Role
 from dlcore.problems import Problem, WrongDocument
 from dlkube import names
 from dlkube.constraints.foreign import VISIBLE as VISIBLE_GPUS
+from dlkube.documents import JsonObject
 from dloperator.podspecs.bringing import bring_sidecar
 from dloperator.podspecs.host_ports import is_on_host, take_ports
 from dloperator.podspecs.podsettings import GpuAccess, PodSettings
 from dloperator.podspecs.validating import REQUIRED, insist_on_shapes
-
-Json = dict[str, Any]
 
 TLS_FOLDER: Final = "/dljob-tls"
 TLS_VOLUME: Final = "dljob-tls"
@@ -104,14 +103,14 @@ def _stem(name: str) -> str:
 
 
 def make_trainer(
-    document: Json,
+    document: JsonObject,
     job: Job,
     booking: Booking,
     settings: PodSettings,
     *,
     node: Mapping[str, Any] | None = None,
     host_port: int = 0,
-) -> Json:
+) -> JsonObject:
     """
     Make the pod of a booking; ``document`` is the job as the API server keeps it, ``node`` its node.
 
@@ -162,13 +161,13 @@ def make_trainer(
     return pod
 
 
-def make_bare(document: Json, job: Job) -> Json:
+def make_bare(document: JsonObject, job: Job) -> JsonObject:
     """Make the pod of the template alone, so that what Kubernetes says of it is of the user's words."""
     template, metadata = copy.deepcopy(dict(job.template)), document["metadata"]
     return _pod(metadata, template, trainer_name(metadata["name"], 0), TRAINER)
 
 
-def _pod(metadata: Json, template: Json, name: str, role: str) -> Json:
+def _pod(metadata: JsonObject, template: JsonObject, name: str, role: str) -> JsonObject:
     own = template.get("metadata") or {}
     return {
         "apiVersion": "v1",
@@ -188,14 +187,14 @@ def _pod(metadata: Json, template: Json, name: str, role: str) -> Json:
     }
 
 
-def _grace_seconds(spec: Json, job: Job) -> int:
+def _grace_seconds(spec: JsonObject, job: Job) -> int:
     """Long enough for a checkpoint and an orderly end, where the kubelet ends the pod."""
     checkpoint = job.checkpoint
     needed = checkpoint.timeout_seconds + checkpoint.grace_seconds + LATE_SECONDS
     return int(max(needed, spec.get("terminationGracePeriodSeconds") or 0))
 
 
-def _on_node(affinity: Json, node: NodeName) -> Json:
+def _on_node(affinity: JsonObject, node: NodeName) -> JsonObject:
     """
     Tie a pod to a node, in addition to its user's own requirements for nodes.
 
@@ -213,7 +212,7 @@ def _on_node(affinity: Json, node: NodeName) -> Json:
     return affinity
 
 
-def _tolerate(spec: Json, settings: PodSettings) -> None:
+def _tolerate(spec: JsonObject, settings: PodSettings) -> None:
     """
     Let it on the nodes of the pool, and let it stay on one that is not heard of.
 
@@ -235,7 +234,7 @@ def _tolerate(spec: Json, settings: PodSettings) -> None:
         spec["tolerations"] = [*tolerations, *stays]
 
 
-def _claim_gpus(container: Json) -> None:
+def _claim_gpus(container: JsonObject) -> None:
     """Let the trainer, and no other container of its pod, see what the claim of the pod was given."""
     resources = container.get("resources") or {}
     claims = [*(resources.get("claims") or ()), {"name": CLAIM}]
@@ -243,7 +242,7 @@ def _claim_gpus(container: Json) -> None:
 
 
 def _supervise(
-    container: Json, job: Job, uid: str, settings: PodSettings, *, first_port: int
+    container: JsonObject, job: Job, uid: str, settings: PodSettings, *, first_port: int
 ) -> None:
     """Let the SideCar be what is started, and what the user wrote be what it starts."""
     job = _settle_checkpoints(container, job)
@@ -287,7 +286,7 @@ def _supervise(
         ]
 
 
-def _settle_checkpoints(container: Json, job: Job) -> Job:
+def _settle_checkpoints(container: JsonObject, job: Job) -> Job:
     """
     Let the training know the folder of its checkpoints, and the SideCar what paths refer to.
 
@@ -313,14 +312,14 @@ def _literal(option: str) -> str:
 # --- the pods beside it -------------------------------------------------------------------
 
 
-def make_auxiliaries(document: Json, roles: Iterable[Role]) -> list[Json]:
+def make_auxiliaries(document: JsonObject, roles: Iterable[Role]) -> list[JsonObject]:
     """Make the pods of all auxiliary roles, which live and die with the training."""
     return [
         make_auxiliary(document, role, number) for role in roles for number in range(role.replicas)
     ]
 
 
-def make_auxiliary(document: Json, role: Role, number: int) -> Json:
+def make_auxiliary(document: JsonObject, role: Role, number: int) -> JsonObject:
     """Make one pod of an auxiliary role."""
     metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
     _hide_gpus(template["spec"])
@@ -328,7 +327,7 @@ def make_auxiliary(document: Json, role: Role, number: int) -> Json:
     return _pod(metadata, template, auxiliary_name(metadata["name"], role.name, number), role.name)
 
 
-def _prefer_beside(spec: Json, document: Json) -> None:
+def _prefer_beside(spec: JsonObject, document: JsonObject) -> None:
     """
     Let a pod come to a node where its job trains if it can, the one with the most GPUs first.
 
@@ -359,7 +358,7 @@ def _prefer_beside(spec: Json, document: Json) -> None:
     spec["affinity"] = {**affinity, "nodeAffinity": {**nodes, PREFERRED: preferred}}
 
 
-def _hide_gpus(spec: Json) -> None:
+def _hide_gpus(spec: JsonObject) -> None:
     """
     Let no container but the trainer see GPUs.
 

@@ -8,13 +8,12 @@ Pure.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 BLOCK: Final = 100
 OWN: Final = 2

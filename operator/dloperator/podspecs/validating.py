@@ -7,14 +7,13 @@ of the finished pod. But DLJob adds to lists and maps of the template before tha
 Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.problems import Problem, WrongDocument, kind_of, shown
 from dlkube.constraints.foreign import CDI_MARKS
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -19,11 +19,12 @@ from dlcontrol.deciding.futures import foresee_in_time, turn_document
 from dlcontrol.loop import Controller
 from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status_documents import Json, read_time
+from dlcontrol.situation.status_documents import read_time
 from dlcore.contract import Policy
 from dlcore.foreseeing import Turn
 from dlcore.model import JobId, Snapshot
 from dlcore.primitives.once_per_change import OncePerChange
+from dlkube.documents import Json
 from dloperator.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ DLJob with a wrong URL sees these Events in ``kubectl describe pod`` and ``kubec
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from dlkube.client import (
     ApiServer,
@@ -23,8 +22,6 @@ from dlstore.notebook.notebook import NotebookState
 LOOK_S = 1.0
 AGAIN_S = 1800.0
 """The Event is sent again as long as the store is away, because Kubernetes forgets Events after an hour."""
-
-Json = dict[str, Any]
 
 
 async def tell_of_store(

@@ -9,13 +9,14 @@ jobs wait, and hundreds of nodes have pods that come and go.
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.situation.ports import Entry
 from dlcore.model import JobId, Node, NodeName
 from dlcore.placement.needs import Needs
 from dlkube.constraints.foreign import Ways, read_ways
 from dlkube.constraints.usage import PodUsage, read_usage
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirrors
@@ -29,8 +30,6 @@ from dloperator.nodes.room.job_requests import JobRequests
 from dloperator.nodes.room.refusals import Refusals, leave_out, read_refusal
 from dloperator.podspecs import building
 from dloperator.proofs import is_bound, job_of, role_of
-
-Json = Mapping[str, Any]
 
 UNBOUND: Final = "unbound immediate PersistentVolumeClaims"
 """The words by which kube-scheduler refuses a pod on every node until its volumes are bound."""

@@ -4,18 +4,17 @@ Which nodes suit which pods, by labels, taints, capacity and volumes, found once
 The results hold as long as no node changes in a way that affects which pods may run there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dlcore.model import Node, NodeName
 from dlcore.placement.needs import Needs
 from dlkube.constraints.reading import read_traits
 from dlkube.constraints.requirements import NodeTraits, Wants
+from dlkube.documents import Json
 from dlkube.unread import Unread
 from dloperator.nodes.requests import Fit, Reach, find_fit, find_needs
-
-Json = Mapping[str, Any]
 
 MOST_KINDS: Final = 5000
 """Of needs; and of what pods want, each of which may name all nodes."""

@@ -1,17 +1,15 @@
 """The free resources on each node of the pool: the allocatable ones less the requests of all pods there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from dlcore.model import Node
 from dlcore.placement.amounts import WHOLE, Amounts, less
 from dlkube.constraints.requirements import NodeTraits
 from dlkube.constraints.usage import PORT, Occupancy
+from dlkube.documents import Json
 from dloperator.nodes.requests import Asks
 from dloperator.nodes.room.fitting import Fitting
-
-Json = Mapping[str, Any]
 
 
 class FreeAmounts:

@@ -6,13 +6,12 @@ again afterwards.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from dlcontrol.situation.ports import UNSCHEDULABLE
 from dlcore.model import JobId, NodeName
 from dlcore.placement.needs import Needs
-
-Json = Mapping[str, Any]
+from dlkube.documents import Json
 
 REFUSED_S: Final = 300.0
 """The time for which a job avoids a node after kube-scheduler has refused its pod there."""
