@@ -15,9 +15,8 @@ from dlcore.placement.amounts import Amounts, NoAmount, requests_of
 from dlgangs.members import GangName, Member, Stage, Wrong, tenant_of
 from dlkube import names
 from dlkube.constraints.reading import read_wants
-from dlkube.documents import Json
+from dlkube.documents import Json, parse
 from dlkube.names import Name
-from dlkube.parsing import parse
 
 GANG_LABEL: Final = "dljob.io/gang"
 ROLE_LABEL: Final = "dljob.io/gang-role"

@@ -20,9 +20,8 @@ from urllib.request import getproxies
 import aiohttp
 
 from dlkube.access import Access, Connector
-from dlkube.documents import JsonObject
+from dlkube.documents import JsonObject, parse
 from dlkube.names import MANAGER
-from dlkube.parsing import parse
 from dlkube.resources import Resource, selection
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,56 @@
-"""The documents of the API server, as they are read and made here."""
+"""
+The documents of the API server, and how they are parsed, however deeply they are nested.
 
-from collections.abc import Mapping
-from typing import Any
+Kubernetes accepts documents that are nested 10,000 levels deep, and Python's parser gives up at a tenth of
+that. One such DLJob would end every operator that lists jobs. So this module cuts off what is too deep: the
+job that holds it is refused later for its depth, and other jobs are not affected.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 Json = Mapping[str, Any]
 """A document, or a part of one, that is only read."""
 JsonObject = dict[str, Any]
 """A document that is being made, or was just parsed."""
+
+DEEPEST: Final = 200
+"""More levels than a job may have, or any other document that is read here."""
+FEW_BRACKETS: Final = 500
+"""A document with fewer opening brackets is never too deep for Python's parser."""
+CUT: Final = '"nested too deeply to be read"'
+
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+
+
+def parse(text: str | bytes) -> Any:
+    """Parse JSON; raises ValueError where it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return json.loads("".join(_shallow(text if isinstance(text, str) else text.decode())))
+
+
+def cut_depth(text: bytes) -> bytes:
+    """Return JSON that Python's parser can read."""
+    if text.count(b"{") + text.count(b"[") < FEW_BRACKETS:
+        return text
+    return "".join(_shallow(text.decode())).encode()
+
+
+def _shallow(text: str) -> Iterator[str]:
+    """Yield a JSON text with another value in place of all that is nested too deeply."""
+    depth, kept_from = 0, 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                yield text[kept_from : token.start()]
+                yield CUT
+        elif token[0] in "]}":
+            if depth == DEEPEST + 1:
+                kept_from = token.end()
+            depth -= 1
+    yield text[kept_from:]

@@ -21,7 +21,7 @@ from dlcontrol.situation.status_documents import read_status, write_status
 from dlcore.documents import jobfile
 from dlcore.placement.amounts import LARGEST, NoAmount, read_amount, requests_of
 from dlcore.problems import WrongDocument
-from dlkube.parsing import parse as parse_foreign
+from dlkube.documents import parse as parse_foreign
 from dllocal.api import labels
 from dlsim.errors import BadInput
 from dlsim.inputs import traces, yamlfiles

@@ -9,7 +9,7 @@ from dlcontrol.situation.status_documents import read_status
 from dlcore.placement.amounts import LARGEST, read_amount
 from dlgangs.book import Book
 from dlkube.client import ApiServer
-from dlkube.parsing import CUT, DEEPEST, parse
+from dlkube.documents import CUT, DEEPEST, parse
 from dlkube.unread import MOST_REPORTED, Unread
 from dlkube.watches.mirror import Mirrors
 from dloperator.nodes.other_pods import OtherPods

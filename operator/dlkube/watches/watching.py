@@ -21,8 +21,7 @@ import kopf
 from dlkube import names
 from dlkube.access import Access, Connector
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable, iter_lines
-from dlkube.documents import Json
-from dlkube.parsing import cut_depth, parse
+from dlkube.documents import Json, cut_depth, parse
 from dlkube.resources import DLJOBS, NODES, PODS, Resource
 from dlkube.watches.mirror import Mirror, Mirrors
 

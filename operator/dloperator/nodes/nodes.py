@@ -10,8 +10,7 @@ from typing import Final
 
 from dlcontrol.situation.ports import BootState
 from dlcore.model import Gpu, Node, NodeName
-from dlkube.documents import Json
-from dlkube.parsing import parse
+from dlkube.documents import Json, parse
 from dloperator.nodes.placeholders import (
     RESOURCE,
     PlaceholderSettings,
