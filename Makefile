@@ -51,12 +51,8 @@ demo: setup  ## show what it does, live: the SideCar paper's case study on this 
 	$(BIN)/dljob demo
 
 .PHONY: lint
-lint: setup  ## formatting, style, types and the arrows between packages
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/python scripts/measure-house --check
+lint:  ## formatting, style, types and the arrows between packages
+	@exec $(RUN) lint
 
 .PHONY: check
 check:  ## lint and the pure tests, in under two minutes

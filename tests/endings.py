@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from tests.running import kernel
+
 LONGEST_S = 60.0
 """What SIGKILL has not ended by then waits for the kernel, and does not end by being killed again."""
 
@@ -15,17 +17,10 @@ def kill_all(find: Callable[[], Iterable[int]], *, seconds: float = LONGEST_S) -
     end = time.monotonic() + seconds
     while found := list(find()):
         if time.monotonic() > end:
-            raise TimeoutError(f"SIGKILL has not ended {', '.join(map(_describe, found))}")
+            raise TimeoutError(
+                f"SIGKILL has not ended {', '.join(map(kernel.describe_process, found))}"
+            )
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-
-
-def _describe(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
-            name, _, rest = file.read().partition("(")[2].rpartition(")")
-    except OSError:
-        return f"{pid} (it is gone now)"
-    return f"{pid} ({name}, in state {rest.split()[0]})"

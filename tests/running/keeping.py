@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import endings
 from tests.running import kernel, notes
 from tests.running.output import say
 
@@ -78,17 +79,16 @@ class Keeper:
             self._reap()
 
     def _clear(self) -> None:
-        """Kill what is left, generation by generation: the children of a killed process become ours."""
-        end = time.monotonic() + BURIAL_S
-        while children := kernel.find_children(os.getpid()):
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
+        """Kill the rest, generation by generation: the children of a killed process become ours."""
+
+        def find() -> list[int]:
             self._reap()
-            if time.monotonic() > end:
-                for pid in children:
-                    say(f"cannot be killed: {kernel.describe_process(pid)}")
-                return
-            signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+            return kernel.find_children(os.getpid())
+
+        try:
+            endings.kill_all(find, seconds=BURIAL_S)
+        except TimeoutError as error:
+            say(str(error))
 
     def _reap(self) -> None:
         """Bury what has ended, and count what it took."""

@@ -1,8 +1,8 @@
 """
-The parts of the tests: what each runs, beside what, and how long it may take.
+The parts of the tests: the commands of each, and their limits.
 
-A part is rounds, one after the other; a round is lanes, at most two that compute beside each other; a lane is steps, one after
-the other. A machine has two cores, so two lanes of one process each, or one lane of two.
+A part is rounds, one after the other; a round is at most two lanes, which run at the same time on the two cores of a
+machine; a lane is steps, one after the other.
 """
 
 import os
@@ -85,13 +85,11 @@ SITE = Step("site", ("make", "docs"), 10 * MINUTE, status=3)
 PURE = _marked(without=("slow", *REAL, *OTHERS))
 
 
-def core(floor: bool) -> Step:
-    """The brain's own tests, which hold the floor under its branches."""
-    held = ("--cov", "--cov-report=", "--min-branches=95") if floor else ()
-    return _pytest("core", "tests/core", *PURE, *held, workers=2)
-
-
+# The brain's own tests, which hold the floor under its branches.
+FLOOR = ("--cov", "--cov-report=", "--min-branches=95")
+CORE = _pytest("core", "tests/core", *PURE, *FLOOR, workers=2)
 OTHER_PURE = _pytest("pure", "tests", "--ignore=tests/core", *PURE, workers=2)
+ALL_PURE = _pytest("pure", "tests", *PURE, workers=2)
 SLOW = _pytest("slow", *_marked("slow", without=(*REAL, *OTHERS)), workers=2, minutes=60)
 STORIES = (
     _pytest(
@@ -124,7 +122,7 @@ GATE = Part(
     "the gate: lint, the site, all pure tests, and one real run of every behaviour",
     (
         ((SETUP, SITE_SETUP),),
-        ((SERVERS,), (*LINT, SITE, core(floor=True), OTHER_PURE)),
+        ((SERVERS,), (*LINT, SITE, CORE, OTHER_PURE)),
         ((STORIES[0],), STORIES[1:]),
     ),
     30 * MINUTE,
@@ -132,9 +130,10 @@ GATE = Part(
 CHECK = Part(
     "check",
     "lint and the pure tests, before each commit",
-    (((SETUP,),), ((*LINT, core(floor=False), OTHER_PURE),)),
+    (((SETUP,),), (LINT, (ALL_PURE,))),
     20 * MINUTE,
 )
+LINTERS = Part("lint", "formatting, style, types and arrows", (((SETUP,),), (LINT,)), 20 * MINUTE)
 DEEP = (
     _alone("test-slow", "pure tests that take more than a second each", SLOW),
     _alone(
@@ -199,7 +198,7 @@ DEEP = (
         servers=True,
     ),
 )
-PARTS = {part.name: part for part in (GATE, CHECK, *DEEP)}
+PARTS = {part.name: part for part in (GATE, CHECK, LINTERS, *DEEP)}
 
 
 def again(tests: Sequence[str]) -> Step:
