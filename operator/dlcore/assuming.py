@@ -78,7 +78,7 @@ class Assuming(Protocol):
 
     @property
     def assumes(self) -> Assumes:
-        """Every piece of knowledge that its decisions use, with what it does without."""
+        """Every piece of knowledge that its decisions use, and the fallback for each."""
         ...
 
 
@@ -104,7 +104,7 @@ class Assumptions:
         self._waiting: dict[tuple[JobType, GpuDemand, Needs | None], _Speeds] = {}
 
     def of(self, state: JobState) -> tuple[str, ...]:
-        """Say what is assumed about a job: a clause for each piece of knowledge that it lacks."""
+        """Return what is assumed about a job: a clause for each piece of knowledge that it lacks."""
         if not self._assumes:
             return ()
         lacks = dict(self._iter_lacks(state))
@@ -184,12 +184,12 @@ class Assumptions:
 
 
 def _shows_speed(state: JobState) -> bool:
-    """Whether the job trains now, so that its speed is seen where it is."""
+    """Return whether the job trains now, so that its present speed is known."""
     return state.placement is not None and state.speed > 0.0 and not state.adjusting
 
 
 def _on(guessed: Mapping[str, tuple[int, ...]]) -> str:
-    """Say on which GPUs: ``on 2, 4 or 8 GPUs``, or by type where there are several."""
+    """Name the GPUs: ``on 2, 4 or 8 GPUs``, or by type where there are several."""
     counts = {_write_counts(numbers) for numbers in guessed.values()}
     kinds = [kind for kind in guessed if kind]
     if len(guessed) == 1 or len(counts) > 1:

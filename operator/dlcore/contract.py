@@ -71,7 +71,7 @@ class Decision:
     lose some, and where the policy knows it, to jobs that keep theirs and to jobs that wait.
     """
     is_partial: bool = False
-    """Whether newcomers were left for the next time: they have no share yet, and no reason to wait."""
+    """True if the policy left newcomers for the next time: they have no share and no reason to wait yet."""
 
 
 class Policy(Protocol):
@@ -86,5 +86,5 @@ class Policy(Protocol):
     """The laws of plans that it breaks on purpose: empty but for a baseline that shows the harm."""
 
     def allocate(self, view: View) -> Decision:
-        """Say how many GPUs each job shall have."""
+        """Return how many GPUs each job shall have."""
         ...

@@ -89,7 +89,7 @@ class _Made(NamedTuple):
     decision: Decision
     placed: Placed
     newcomers: tuple[JobState, ...]
-    """Those of the jobs that wait which have a share, as the policy was shown them."""
+    """The waiting jobs that have a share, as the policy was shown them."""
     waiting: Queue[JobState]
     """All of them that it was shown."""
     set_aside: Mapping[JobId, Cause]
@@ -178,7 +178,7 @@ class _Beside(NamedTuple):
     found: Collection[JobId]
     """Jobs that would have room but for the kept GPUs. They are set aside, because a policy could not place them."""
     crowded: tuple[JobState, ...]
-    """Those of them that are within the limits of their namespaces."""
+    """The ones that are within the limits of their namespaces."""
     behind: Mapping[JobId, Cause]
     """The jobs that wait behind one of these."""
 
@@ -203,7 +203,7 @@ def _find_behind(
     kept: tuple[JobState, ...],
 ) -> Mapping[JobId, Cause]:
     """
-    Tell who waits behind a job that needs what others keep, also where the policy takes nothing away.
+    Return the jobs that wait behind one that needs GPUs which others keep.
 
     It would give idle GPUs to newer jobs, which keep them in their turn.
     """
@@ -248,14 +248,14 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
 
 
 def _is_odd(state: JobState, allotted: Allotted) -> bool:
-    """Whether a policy may have counted on what cannot be, and on what others could use."""
+    """Return whether a policy may have counted on GPUs that a job cannot get and others could use."""
     return state.needs is not None or state.id in allotted.allotments
 
 
 def _name_causes(
     running: tuple[JobState, ...], placed: Placed, ending: Mapping[JobId, Cause]
 ) -> dict[JobState, Cause]:
-    """Tell why each job loses all its GPUs that does."""
+    """Return the reason for each job that loses all its GPUs."""
     stopped = dict.fromkeys(placed.stopped, _OUTRANKED)
     for state in running:
         if state.id in ending:

@@ -10,8 +10,7 @@ their spec changes), and to a job of higher priority which the policy wanted to 
 then those go whose stop loses least, and no more of them than that job needs.
 
 In that second answer a job that needs what others keep would be passed by newer jobs for ever. So
-those wait behind it once it has waited as long as the last of the kept jobs still takes. The GPUs
-that are idle for it are so for no longer than it has waited already.
+newer jobs wait behind it once it has waited as long as the last of the kept jobs still takes. GPUs stay idle for it no longer than it has waited already.
 """
 
 import math
@@ -30,7 +29,7 @@ _TURN = Cause(CauseCode.ITS_TURN)
 
 
 def keeps(state: JobState) -> bool:
-    """Whether a job with GPUs keeps just these, because a change would lose its work."""
+    """Return whether a job with GPUs keeps just these, because a change would lose its work."""
     return state.unsaved_from is not None and state.has_allowed_size
 
 
@@ -67,7 +66,7 @@ def hold_back(
     pending: Iterable[JobState], crowded: Iterable[JobState], kept: Iterable[JobState], now: float
 ) -> dict[JobId, Cause]:
     """
-    Tell which jobs wait behind one that needs what others keep, and behind which.
+    Return the jobs that wait behind one that needs GPUs which others keep, each with that job.
 
     Those that came later and have no higher priority, once it has waited as long as the kept jobs
     still take.
@@ -222,7 +221,7 @@ def _place_anew(
     newcomers = [state for state in settled.newcomers if state.id != first.id]
     in_order = tuple(sorted((*settled.running, *settled.kept), key=lambda state: state.order))
     placed = placing.place(decision, in_order, (*newcomers, first), snapshot.cluster)
-    # Only this job may profit from what the victims give up.
+    # Only this job may profit from the GPUs that the victims give up.
     stopped = {ref for s in placed.stopped if s.id in victims for ref in _refs(s)}
     takers = {
         job for job, want in placed.wanted.items() if not stopped.isdisjoint(want.placement.refs())
@@ -233,7 +232,6 @@ def _place_anew(
 
 
 def _is_beyond(settled: Settled, placed: Placed, first: JobState, limits: NamespaceLimits) -> bool:
-    """Whether its namespace would have more than it may with what was placed now."""
     namespace = namespace_of(first.id)
     limit = limits.gpus_of(namespace)
     if limit is None:

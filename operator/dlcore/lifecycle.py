@@ -136,7 +136,7 @@ FINAL: Final = frozenset(
 
 
 def advance(phase: Phase, event: Event) -> Phase:
-    """Say in which phase a job is after ``event``; raise :class:`IllegalEvent` if it cannot be."""
+    """Return in which phase a job is after ``event``; raise :class:`IllegalEvent` if it cannot be."""
     try:
         return TABLE[phase][event]
     except KeyError:

@@ -72,7 +72,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Tell a pending job why it waits: a step only when the reason is not the one told before."""
+    """The reason why a pending job waits: a step only when the reason has changed."""
 
     job: JobId
     cause: Cause
@@ -92,7 +92,7 @@ class Plan:
     """When the policy wants to be asked again at the latest."""
     policy_state: object = None
     is_partial: bool = False
-    """Whether there are pending jobs about which nothing was decided yet."""
+    """True if there are pending jobs about which nothing was decided yet."""
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
     """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
 
@@ -134,7 +134,7 @@ def diff(
     """
     Return the steps that turn what is decided now into ``wanted``.
 
-    ``wanted`` holds what is to be different: the jobs ``changed``, and those started. Its order is
+    ``wanted`` holds the differences: the jobs ``changed``, and the started ones. Its order is
     the order in which placing gave GPUs away; it is kept, because a job may have been given what
     an earlier one left. The others wait for the reason in ``waits``, or for ``wait``; where there is
     no such reason, they get none. ``worths`` is the worth of a GPU to the jobs that get or lose
@@ -220,7 +220,7 @@ def _find_receivers(
 
 
 def _find_holders(stopped: Iterable[JobState], changed: Iterable[JobState]) -> dict[GpuRef, JobId]:
-    """Tell for every GPU of a job that is stopped or changed whose it is now."""
+    """Return the present owner of every GPU of a job that is stopped or changed."""
     holders: dict[GpuRef, JobId] = {}
     for state in (*stopped, *changed):
         assert state.placement is not None
@@ -250,7 +250,7 @@ def _name_receiver(
 
 
 def _compare_worths(cause: Cause, job: JobId, worths: Mapping[JobId, float]) -> Cause:
-    """Say how much more a GPU is worth to the job that profits, where the policy knows that."""
+    """Return how much more a GPU is worth to the job that profits, where the policy knows that."""
     own, other = worths.get(job, 0.0), worths.get(cause.job, 0.0) if cause.job else 0.0
     if not 0.0 < own < other:
         return cause
@@ -276,7 +276,7 @@ def _iter_waits(
                 yield Wait(state.id, waits[state.id])
         return
     # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
-    # Causes are compared by value: after a restart the one told before is not the same object.
+    # Causes are compared by value: after a restart the last reported one is another object.
     untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting != wait]
     if waits:
         others = queue.select(waits.keys())

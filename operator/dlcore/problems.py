@@ -39,7 +39,7 @@ class Problem:
     remedy: str
 
     def line(self, source: str = "") -> str:
-        """Tell it in one line, beginning with the file (if given) and the path in it."""
+        """Write the problem in one line that begins with the file (if given) and the path in it."""
         where = "".join(f"{part}: " for part in (source, self.path) if part)
         return f"{where}{self.message}; {self.remedy}"
 
@@ -57,7 +57,7 @@ class WrongDocument(Exception):
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> tuple[str, ...]:
-        """Tell each problem in one line."""
+        """Return each problem in one line."""
         return tuple(problem.line(self.source) for problem in self.problems)
 
 
@@ -123,7 +123,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def foreign_values(value: Any, path: str) -> Iterator[Problem]:
-    """Yield what cannot be JSON in a value that is otherwise not looked into."""
+    """Yield the parts of a value that cannot be JSON."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             where = join(path, key)

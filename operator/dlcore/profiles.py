@@ -36,7 +36,7 @@ class JobType(NamedTuple):
 
     @property
     def is_of_one_job(self) -> bool:
-        """Whether no other job will ever have this type, so that it is not worth keeping."""
+        """True if no other job will ever have this type, so that it is not worth keeping."""
         return self.model.startswith(OF_ONE_JOB)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class AccuracyPoint(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be reckoned with: beyond these a metric has diverged, or is none."""
+        """True if the metric is usable: beyond these bounds it has diverged."""
         return 0.0 <= self.iteration < 1e18 and abs(self.value) < 1e100
 
 
@@ -135,7 +135,7 @@ class Profile:
     object."""
 
     def says_the_same_as(self, other: "Profile") -> bool:
-        """Tell whether the same is known by both, although they are two objects."""
+        """Return whether the same is known by both, although they are two objects."""
         return (
             self.type == other.type
             and self.speeds == other.speeds
@@ -201,7 +201,7 @@ MOST_SHAPES = 128
 """The number of shapes whose speeds are kept; beyond it, those are dropped that were not seen for longest."""
 
 SLOWEST, FASTEST = 1e-9, 1e9
-"""Iterations a second. Beyond these, what was measured was not a training."""
+"""Iterations a second. A measurement beyond these bounds was not a training."""
 
 LONGEST_COST_S = 1e9
 

@@ -1,5 +1,5 @@
 """
-Jobs in order of arrival, as a value that costs little to change and remembers what it was asked.
+Jobs in order of arrival, as a value that costs little to change and caches results.
 
 Thousands of jobs may wait while a decision concerns three. A :class:`Queue` keeps them in blocks;
 the queue of the next instant shares all blocks with the one before it but those that changed, and
@@ -96,7 +96,7 @@ class Queue(Sequence[S]):
         return cls(tuple(Block(ordered[start : start + BLOCK_SIZE]) for start in starts))
 
     def put(self, state: S) -> "Queue[S]":
-        """The queue with this job in its place, in the stead of its older self if it was there."""
+        """The queue with this job in its place; the job's older state is replaced."""
         if not self.blocks:
             return Queue((Block((state,)),))
         at = max(0, bisect_right(self.blocks, state.order, key=_first) - 1)
@@ -130,7 +130,7 @@ class Queue(Sequence[S]):
         return states[bisect_right(states, order, key=_order) - 1]
 
     def select(self, names: Collection[Name]) -> dict[Name, S]:
-        """Those of the named jobs that are in the queue, in its order."""
+        """The named jobs that are in the queue, in its order."""
         if not names:
             return {}
         blocks: Iterable[Block[S]] = self.blocks

@@ -1,4 +1,4 @@
-"""Whether what a step gives to a job is real, and something that the job said it can run on."""
+"""The check that a step gives a job real GPUs that the job can run on."""
 
 from collections.abc import Collection, Iterator
 
@@ -44,9 +44,9 @@ def _find_wrong_number(
 
 def _find_shared_nodes(job: JobId, whole: Placement, cluster: Cluster) -> Iterator[Breach]:
     """
-    Find the nodes of which a job that shares no node has only a part, unless it is on one only.
+    Find the nodes of which a job that shares no node has only a part; a job on one node is excepted.
 
-    A baseline that gives a gang its pods one by one cannot see to it, and is not held to it.
+    A baseline that gives a gang its pods one by one is not held to this.
     """
     for node, gpus in whole.slices:
         if len(gpus) < len(cluster.usable.get(node, ())) and len(whole.slices) > 1:

@@ -33,7 +33,7 @@ class Holders:
                 for node, gpus in state.placement.slices:
                     self._busy.setdefault(node, set()).update(gpus)
         self.has_doubles = held != sum(map(len, self._busy.values()))
-        """Whether two jobs have one GPU."""
+        """True while two jobs have the same GPU."""
 
     def find_doubles(self, stopped: Collection[JobId]) -> Iterator[Breach]:
         """Find GPUs that two jobs have, and that the plan leaves to both."""
@@ -80,7 +80,7 @@ class Holders:
 
     def release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            # One that another job has by now, or keeps, does not become free.
+            # A GPU that another job has by now, or keeps, does not become free.
             if ref not in self._given and ref not in self._shared:
                 self._busy[ref.node].discard(ref.number)
                 self._released[ref] = job

@@ -12,7 +12,7 @@ class Law(StrEnum):
     ONE_MASTER = "one-master"
     """A GPU belongs to one job."""
     REAL_GPUS = "real-gpus"
-    """Only GPUs that exist, are healthy and of the told type are given."""
+    """Only GPUs that exist, are healthy and of the stated type are given."""
     ALLOWED_SHAPE = "allowed-shape"
     """A job gets a number, a type and a spread of GPUs that it said it can run on."""
     ALLOWED_BATCH = "allowed-batch"
@@ -24,7 +24,7 @@ class Law(StrEnum):
     CHECKPOINT_IN_REACH = "checkpoint-in-reach"
     """A job whose checkpoints only one node can read stays on that node."""
     ROOM_FOR_PODS = "room-for-pods"
-    """A new pod comes only to a node that takes it and has room for what it asks."""
+    """A new pod comes only to a node that takes it and has room for its requests."""
     NAMESPACE_LIMIT = "namespace-limit"
     """Where a namespace has more GPUs than it may, none of its jobs gets more."""
     WORK_KEPT = "work-kept"
@@ -34,7 +34,7 @@ class Law(StrEnum):
 
 
 class Breach(NamedTuple):
-    """That a step breaks a law. ``message`` follows the name of the job in a sentence."""
+    """A broken law. ``message`` follows the name of the job in a sentence."""
 
     law: Law
     job: JobId

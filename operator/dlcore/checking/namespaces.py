@@ -1,4 +1,4 @@
-"""Whether the jobs of each namespace together have more GPUs than it may have, after a plan."""
+"""The check that after a plan the jobs of a namespace stay within its limit."""
 
 from collections.abc import Iterator, Sequence
 

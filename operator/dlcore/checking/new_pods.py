@@ -1,4 +1,4 @@
-"""Whether the nodes have room for the pods that the steps of a plan add."""
+"""The check that the nodes have room for the pods that the steps of a plan add."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ class NewPods:
     """
     The requests of new pods, by their node.
 
-    Pods that are to go keep what they asked for until then, so that only ``free`` can be had.
+    Pods keep their requests until they end, so only ``free`` can be given.
     """
 
     __slots__ = ("_asked", "_free")

@@ -1,7 +1,7 @@
 """
-Whether the reason of a step holds: it changes something, and what a job loses another one gains.
+The check of a step's reason: it changes something, and another job gains the GPUs that one loses.
 
-Laws are about what is done, these two also about why: ``purpose`` and ``work-kept``.
+The laws ``purpose`` and ``work-kept`` are about the reason of a step; all others only about its effect.
 """
 
 from collections.abc import Collection, Iterator
@@ -24,13 +24,13 @@ def find_idle_wait(step: Wait, state: JobState | None) -> Iterator[Breach]:
 
 
 def find_idle_change(step: Reshape | Move, state: JobState) -> Iterator[Breach]:
-    """Find out whether a change gives the job something better, and is named for what it is."""
+    """Find out whether a change gives the job something better, and has the right name."""
     same_batch = step.batch_size is None or step.batch_size == state.batch_size
     if same_batch and set(step.old.refs()) == set(step.new.refs()):
         message = "gets exactly the GPUs and the batch that it has"
         yield Breach(Law.PURPOSE, step.job, message)
     elif same_batch and _is_as_good(step.old, step.new) and step.cause.code not in _TIDYING:
-        message = "is changed, and what it gets is no better than what it has"
+        message = "is changed, and its new GPUs are no better than its present ones"
         yield Breach(Law.PURPOSE, step.job, message)
     stays = not set(step.old.nodes).isdisjoint(step.new.nodes)
     if stays != isinstance(step, Reshape):
@@ -45,7 +45,7 @@ def find_vain_loss(
     if step.cause.code in OWN_REASONS:
         return
     if step.old.gpus not in state.job.gpus.options:
-        return  # Its user has changed what it may have.
+        return  # Its user has changed its allowed GPUs.
     named = step.cause.job
     if named is not None and named in gainers:
         return
@@ -64,13 +64,13 @@ def find_lost_work(
     if state.unsaved_from is None or step.cause.code in DEMANDS:
         return
     if not state.has_allowed_size:
-        return  # Its user has changed what it may have.
+        return  # Its user has changed its allowed GPUs.
     is_outranked = gainer is not None and gainer.job.priority > state.job.priority
     if not (isinstance(step, Stop) and is_outranked):
         yield Breach(Law.WORK_KEPT, step.job, "would lose work that no checkpoint saves")
 
 
 def _is_as_good(old: Placement, new: Placement) -> bool:
-    """Whether a job has nothing of the new placement that it had not of the old one."""
+    """Return whether a job has nothing of the new placement that it had not of the old one."""
     same = (old.gpus, old.gpu_type) == (new.gpus, new.gpu_type)
     return same and new.shape.nodes >= old.shape.nodes

@@ -40,7 +40,7 @@ class _Replay:
         self.breaks = breaks
         self.cluster = snapshot.cluster
         self.pending = snapshot.queue.select({step.job for step in steps})
-        # Jobs that wait on take no GPUs, so that nothing need be known of those that run.
+        # Jobs that wait on take no GPUs, so the running jobs are of no interest.
         is_still = all(isinstance(step, Wait) for step in steps)
         self.holders = Holders(() if is_still else snapshot.running)
         self.new_pods = NewPods(self.cluster.free)
@@ -140,7 +140,7 @@ class _Replay:
             )
 
     def _gives_up(self, owner: JobId, ref: GpuRef) -> bool:
-        """Whether the GPU is taken from its owner by a step that comes later."""
+        """Return whether the GPU is taken from its owner by a step that comes later."""
         return any(
             isinstance(step, Stop)
             or (isinstance(step, Reshape | Move) and ref not in step.new.refs())

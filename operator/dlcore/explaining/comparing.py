@@ -22,7 +22,7 @@ Worths = Mapping[JobId, float]
 
 
 def compare_with_running(snapshot: Snapshot, state: JobState, worths: Worths) -> str:
-    """Say how much the GPUs that a job lacks are worth to the jobs that could give them up most easily."""
+    """Compare the worth of the missing GPUs to the jobs that could give them up most easily."""
     own = worths.get(state.id, 0.0)
     if own <= 0.0:
         return ""

@@ -98,7 +98,7 @@ def held_by_node(cluster: Cluster, state: JobState) -> Iterator[tuple[NodeName, 
 
 
 def describe_supply(snapshot: Snapshot, need: _Need) -> str:
-    """Say what is free now, and who will have released enough when."""
+    """Name the free GPUs, and the jobs that release enough, with the time."""
     most = need.most(free_by_node(snapshot))
     if most >= need.gpus:
         return f"{is_or_are(most)} free already"
@@ -128,7 +128,7 @@ def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
 
 
 def out_of_service(snapshot: Snapshot, names: Iterable[NodeName]) -> str:
-    """Say how many GPUs of these nodes are out of service, and why the first of them is."""
+    """Return how many GPUs of these nodes are out of service, and why the first of them is."""
     nodes = [snapshot.cluster.by_name[name] for name in dict.fromkeys(names)]
     out = [(node, gpu) for node in nodes for gpu in node.gpus if gpu.unavailable_because]
     if not out:

@@ -31,7 +31,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """Say between which bounds a duration is, or just how long it is where that says the same."""
+    """Name the bounds of a duration, or one duration where both round to the same."""
     if not isfinite(high):
         return f"{duration(low)} or more"
     shortest, longest = duration(low), duration(high)
@@ -45,7 +45,7 @@ def between(low: float, high: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Say it as people do who do not need it exactly."""
+    """Round a duration as people do."""
     if seconds < SHORTEST:
         return "less than 1 s"
     if seconds < 90:

@@ -1,5 +1,5 @@
 """
-The sentence that says why no node takes a job's pods, with what is lacking and where most of it is.
+The sentence that says why no node takes a job's pods, with the missing resource and the most that any node has.
 
 As everything in :mod:`dlcore.explaining.sentences`, it is computed on request, and no decision
 depends on it.
@@ -19,7 +19,7 @@ SHOWN = 3
 
 def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) -> str:
     """
-    Say why no nodes with ``gpus`` GPUs take its pods now; or, ``alone``, ever could.
+    Return why no nodes with ``gpus`` GPUs take its pods now; or, ``alone``, ever could.
 
     Requests of other pods count in the first case, and not in the second.
     """
@@ -44,7 +44,7 @@ def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) 
 
 
 def _too_little(needs: Needs, nodes: Sequence[Node], of: Amount, *, alone: bool) -> str:
-    """Name what is short on every node; else what is short where least is."""
+    """Name the resources that are short on every node; else those of the node that lacks the fewest."""
     asked = dict(needs.amounts)
     short = [set(lacking(asked, of(node) or {})) for node in nodes]
     everywhere = sorted(set.intersection(*short))
@@ -74,7 +74,7 @@ def _barred(needs: Needs) -> str:
 
 
 def _beside(needs: Needs) -> str:
-    """Say what the nodes are like that would not take it however much room they had."""
+    """Name the properties of the nodes that refuse the pods regardless of room."""
     return f"; of the others {_barred(needs)}" if needs.refusals else ""
 
 

@@ -1,7 +1,7 @@
 """
 Sentences for people, made from the causes that programs read.
 
-A :class:`~dlcore.model.Cause` says only what stays true while a job waits. This module looks up the
+A :class:`~dlcore.model.Cause` holds only facts that stay true while a job waits. This module looks up the
 numbers of the moment (free GPUs, and which jobs release some and when) for ``dljob why``, for the
 Event about a step, and for the condition of a job. Nothing in a decision depends on this module, so
 it may take its time.
@@ -49,7 +49,7 @@ UNSAID: Worths = {}
 def sentence_for_wait(
     snapshot: Snapshot, state: JobState, cause: Cause, worths: Worths = UNSAID
 ) -> str:
-    """Say why a job waits, with the numbers of this snapshot and what the policy weighed."""
+    """Return why a job waits, with the numbers of this snapshot and the policy's worths."""
     write = _WAITS.get(cause.code)
     reason = write(snapshot, state, cause) if write else _REASONS[cause.code](cause)
     if cause.code in _WEIGHED:
@@ -60,7 +60,7 @@ def sentence_for_wait(
 def sentences_for(
     snapshot: Snapshot, steps: Sequence[Step], worths: Worths = UNSAID
 ) -> dict[JobId, str]:
-    """Say what each step of a plan does and why; who waits, waits for what the others leave."""
+    """Return the effect and the reason of each step; jobs wait for GPUs that the other steps leave."""
     settled = _settle(snapshot, steps)
     return {
         step.job: sentence_for_step(settled if isinstance(step, Wait) else snapshot, step, worths)
@@ -93,7 +93,7 @@ def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
 
 
 def sentence_for_step(snapshot: Snapshot, step: Step, worths: Worths = UNSAID) -> str:
-    """Say what a step does and why. ``snapshot`` is the one that its plan was made from."""
+    """Return what a step does and why. ``snapshot`` is the one that its plan was made from."""
     state = _find(snapshot, step.job)
     match step:
         case Wait():
@@ -117,7 +117,7 @@ def sentence_for_step(snapshot: Snapshot, step: Step, worths: Worths = UNSAID) -
 
 
 def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
-    """Say how a job that trains does, how far it is and how long it will take yet."""
+    """Return the progress of a training job and its remaining time."""
     assert state.placement is not None
     now, total = snapshot.now, state.iterations_total
     told = f"trains on {named_place(state.placement)}"
@@ -150,7 +150,7 @@ def _named(job: JobId | None) -> str:
 
 
 def _worth(cause: Cause) -> str:
-    """Say by how much the change pays, where the policy weighs jobs against each other."""
+    """Return by how much the change pays, where the policy weighs jobs against each other."""
     if cause.worth <= 0.0:
         return ""
     return f", because a GPU is worth {cause.worth:g} times as much there now"
@@ -218,7 +218,7 @@ def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
 
 
 def _cost_of_change(predictor: Predictor, job: Job, shape: Shape) -> str:
-    """Say how long the change takes, as far as that was measured: what was not is no short time."""
+    """Return how long the change takes. Unmeasured parts are named, not counted as short."""
     seconds, untimed = predictor.change_cost(job, shape), _find_untimed(predictor, job)
     if CostTerm.PROCESS_INITIALIZATION in untimed:
         return "how long the change takes has not been measured yet"
@@ -334,7 +334,7 @@ Write = Callable[[Snapshot, JobState, Cause], str]
 
 
 def _until(moment: str) -> Write:
-    """Say for which moment a job waits, and what it needs then."""
+    """Return the time for which a job waits, and its needs at that time."""
     return lambda *found: f"for {moment}; it {_no_room(*found)}"
 
 

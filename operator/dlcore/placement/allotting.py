@@ -32,7 +32,7 @@ class Allotted:
     running: tuple[JobState, ...]
     pending: Queue[JobState]
     set_aside: Mapping[JobId, Cause] = field(default_factory=dict)
-    """Those that cannot have GPUs within the limits, and why."""
+    """The jobs that cannot have GPUs within the limits, and why."""
     allotments: Mapping[JobId, int] = field(default_factory=dict)
     """How many GPUs; of the jobs in limited namespaces."""
 
@@ -40,7 +40,7 @@ class Allotted:
 def allot(
     running: tuple[JobState, ...], pending: Queue[JobState], limits: NamespaceLimits
 ) -> Allotted:
-    """Say what each job may have."""
+    """Return the allotment of each job."""
     if not limits:
         return Allotted(running, pending)
     set_aside: dict[JobId, Cause] = {}

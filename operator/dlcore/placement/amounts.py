@@ -32,7 +32,7 @@ LARGEST: Final = (2**63 - 1) * WHOLE
 """Kubernetes takes the larger of the two."""
 _LONGEST: Final = 128
 _MOST_POWERS: Final = 2 * _LONGEST
-"""A number of no more digits than that, with so large an exponent, is beyond every bound."""
+"""With this exponent, a number that is short enough to be read is beyond every bound."""
 _EXACT: Final = Context(prec=8 * _LONGEST, Emax=16 * _LONGEST, Emin=-16 * _LONGEST)
 _FORM: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE](?P<power>[+-]?[0-9]+)|(?P<unit>[numkKMGTPEi]*))"
@@ -46,7 +46,7 @@ class NoAmount(ValueError):
 def read_amount(text: str | float) -> int:
     """Read an amount as Kubernetes writes it: ``500m``, ``4Gi``, ``1e3``, 8; rounded up."""
     written = str(text).strip()
-    # Nothing of others' is remembered that is longer than an amount has to be.
+    # A foreign text that is longer than any amount is not cached.
     if len(written) > _LONGEST:
         raise NoAmount(f"{written[:20]!r}... is no amount: it has {len(written)} characters")
     return _read_amount(written)
@@ -74,8 +74,8 @@ def requests_of(spec: Json) -> dict[str, int]:
     """
     Return what a pod asks for, itself included as one of ``pods``.
 
-    Containers run together, and those that are started first run one after the other, beside the
-    SideCars among them (which are those that are always restarted) that were started before.
+    Containers run together, and init containers run one after the other, next to earlier init containers
+    that always restart.
     """
     together = total(_requests(each) for each in spec.get("containers") or ())
     alone: dict[str, int] = {}
@@ -103,7 +103,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def less(amounts: Amounts, taken: Amounts) -> dict[str, int]:
-    """Take amounts away; what is not there becomes a debt."""
+    """Subtract amounts; results may be negative."""
     result = dict(amounts)
     for name, amount in taken.items():
         result[name] = result.get(name, 0) - amount
@@ -116,12 +116,12 @@ def lacking(asked: Amounts, there: Amounts) -> list[str]:
 
 
 def fits(asked: Amounts, there: Amounts) -> bool:
-    """Whether there is enough of everything."""
+    """Return whether there is enough of everything."""
     return all(amount <= there.get(name, 0) for name, amount in asked.items())
 
 
 def show(name: str, amount: int) -> str:
-    """Say an amount of a resource to people."""
+    """Write an amount of a resource for people."""
     units = ("Ki", "Mi", "Gi", "Ti") if name in {"memory", "ephemeral-storage"} else ()
     value, shown = Decimal(amount) / WHOLE, ""
     for unit in units:

@@ -10,7 +10,7 @@ from dlcore.model import (
 
 
 def has_whole_nodes(nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
-    """Whether these are all the GPUs of each node that may be given away."""
+    """Return whether these are all the GPUs of each node that may be given away."""
     return all(count >= len(cluster.usable.get(node, ())) for node, count in nodes.items())
 
 

@@ -33,7 +33,7 @@ class Fit:
 
 
 class Room:
-    """The free GPUs of a cluster, by count, and the room for pods beside them."""
+    """The free GPUs of a cluster, by count, and the room for new pods."""
 
     __slots__ = ("_vain", "cluster", "free", "gaps", "nodes", "pod_room")
 
@@ -68,15 +68,15 @@ class Room:
             self.pod_room.give(nodes, state)
 
     def takes_pod(self, state: JobState, node: NodeName) -> bool:
-        """Whether a pod of the job could run on this node, regardless of its GPUs."""
+        """Return whether a pod of the job could run on this node, regardless of its GPUs."""
         return self.pod_room.takes(state, node)
 
     def has(self, nodes: Mapping[NodeName, int]) -> bool:
-        """Tell whether each of these nodes has its number of free GPUs."""
+        """Return whether each of these nodes has its number of free GPUs."""
         return all(self.nodes.get(node, -1) >= count for node, count in nodes.items())
 
     def lacks_room_for_pod(self, state: JobState, gpus: int) -> bool:
-        """Whether a node has ``gpus`` free GPUs but does not take a pod of the job."""
+        """Return whether a node has ``gpus`` free GPUs but does not take a pod of the job."""
         return state.needs is not None and any(
             count >= gpus and not self.takes_pod(state, node) for node, count in self.nodes.items()
         )
@@ -101,7 +101,7 @@ class Room:
             return self._find_bound(state, gpus, kinds)
         if state.needs is None or state.pods_at or state.placement is not None:
             return self._find(state, gpus, kinds, may_mix=gpu_type is None)
-        # Thousands that are alike may wait for a node with room for their pods.
+        # Thousands of equal jobs may wait for a node with room for their pods.
         asked = (state.needs, gpus, kinds)
         if asked in self._vain and not state.job.gpus.mixed:
             return None
@@ -134,7 +134,7 @@ class Room:
         kinds: tuple[str, ...],
         beside: Mapping[NodeName, int] = MappingProxyType({}),
     ) -> dict[NodeName, int] | None:
-        """Find ``gpus`` GPUs on the fewest nodes, beside those that the job has already."""
+        """Find ``gpus`` GPUs on the fewest nodes, in addition to those that the job has already."""
         if sum(self.free.get(kind, 0) for kind in kinds) < gpus:
             return None
         takers, demand = self.pod_room.takers(state), state.job.gpus
@@ -176,7 +176,7 @@ def _take_fewest(
 
 
 def may_share_as(state: JobState, nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
-    """Whether the job may have exactly these GPUs on these nodes, as far as sharing nodes goes."""
+    """Return whether the job may have exactly these GPUs on these nodes, as far as sharing nodes goes."""
     return not state.job.gpus.whole_nodes or len(nodes) == 1 or has_whole_nodes(nodes, cluster)
 
 

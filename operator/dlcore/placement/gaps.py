@@ -29,7 +29,7 @@ class Gaps:
             name: len(usable) for name, usable in cluster.usable.items()
         }
         for placement in taken:
-            # Spelt out, for this runs over every running job.
+            # Without a helper, because this runs over every running job.
             for node, gpus in placement.slices:
                 good = len(gpus) if node in cluster.whole else count_good_of(cluster, node, gpus)
                 self.nodes[node] -= good
@@ -40,7 +40,7 @@ class Gaps:
         }
         for name, count in self.nodes.items():
             kind = cluster.by_name[name].gpu_type
-            # Never below nothing, should two jobs be seen with one GPU: checking will tell.
+            # Never below zero, even if two jobs have one GPU, which the check of the plan reports.
             left = self.nodes[name] = max(0, count)
             self.free[kind] += left
             self._buckets[kind][left][name] = None

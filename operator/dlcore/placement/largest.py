@@ -32,7 +32,7 @@ def largest_at_present(state: JobState, cluster: Cluster) -> int:
     """
     The same were no GPU given away, on the nodes that have room for its pods now.
 
-    It counts the existing pods, because new ones start beside them.
+    It counts the existing pods, because new ones start while they run.
     """
     needs = state.needs
     if needs is None or state.placement is not None:
@@ -62,7 +62,7 @@ def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
 
 
 def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
-    """Whether every node of the cluster would take the job if it were empty, as far as pods go."""
+    """Return whether every node of the cluster would take the job if it were empty, as far as pods go."""
     return _sizes_in_reach(state, cluster) is cluster.sizes
 
 

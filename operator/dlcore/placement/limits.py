@@ -34,7 +34,7 @@ class NamespaceLimits:
                 raise ValueError(f"{name} cannot have {gpus} GPUs; write 0 or more")
 
     def __bool__(self) -> bool:
-        """Whether there is any limit."""
+        """Return whether there is any limit."""
         return bool(self.max_gpus or self.max_priority)
 
     def gpus_of(self, namespace: str) -> int | None:

@@ -23,15 +23,15 @@ class Needs:
     """Why the others would not, for people, and how many of them for that reason."""
 
     def fits(self, free: Amounts | None) -> bool:
-        """Whether there is enough of every resource; a resource that is not counted always
+        """Return whether there is enough of every resource; a resource that is not counted always
         suffices."""
         if free is not None:
-            # Spelt out, for this is asked for each of hundreds of nodes.
+            # Without a helper, because this runs for each of hundreds of nodes.
             for name, amount in self.amounts:
                 if amount > free.get(name, 0):
                     return False
         return True
 
     def may_be_on(self, node: str, free: Amounts | None) -> bool:
-        """Whether a new pod could be on this node, given what is free there."""
+        """Return whether a new pod could be on this node, given what is free there."""
         return (self.nodes is None or node in self.nodes) and self.fits(free)

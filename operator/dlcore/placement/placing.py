@@ -1,7 +1,7 @@
 """
 Chooses which job gets which GPUs on which nodes.
 
-Called by :func:`dlcore.cycle.schedule` with what the policy decided. A job keeps what it holds;
+Called by :func:`dlcore.cycle.schedule` with the policy's shares. A job keeps what it holds;
 else it goes where :mod:`dlcore.placement.free_gpus` finds room. Only here GPUs are chosen by their ids.
 """
 
@@ -44,7 +44,7 @@ def place(
     """
     Turn shares into placements with GPU ids. Newcomers are the pending jobs that have a share.
 
-    A share that finds no place leaves a running job with what it has, and a pending one waiting.
+    A share that finds no place leaves a running job as it is, and a pending one waiting.
     The policy normally knew, because it asked :class:`Room`.
     """
     shares = decision.shares
@@ -73,7 +73,7 @@ def place(
 
 
 def _keeps(state: JobState, share: Share) -> bool:
-    """Whether nothing changes for a running job. The first line recognises the usual case."""
+    """Return whether nothing changes for a running job. The first line recognises the usual case."""
     placement = state.placement
     assert placement is not None
     if share.gpus != placement.shape.gpus:
@@ -90,8 +90,8 @@ def _find_vain_losses(states: Iterable[JobState], wanted: Mapping[JobId, Wanted]
     """
     Find the jobs that would lose GPUs without a gain for another job, and so keep what they have.
 
-    That happens when whom they were taken for found no place after all, and it may happen to any
-    policy that thinks in numbers and leaves the places to us.
+    That happens when the job that should get their GPUs found no place after all, under any policy that
+    decides numbers and leaves the places to us.
     """
     losers = [state for state in states if _loses(state, wanted.get(state.id))]
     if not losers:
@@ -112,7 +112,7 @@ def _find_vain_losses(states: Iterable[JobState], wanted: Mapping[JobId, Wanted]
 
 
 def _loses(state: JobState, want: Wanted | None) -> bool:
-    """Whether the job is to have fewer GPUs for another's sake, not for its own."""
+    """Return whether the job is to have fewer GPUs for another's sake, not for its own."""
     placement = state.placement
     if placement is None or placement.gpus not in state.job.gpus.options:
         return False
@@ -159,7 +159,7 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
 def _may_be_on(
     state: JobState, share: Share, nodes: Mapping[NodeName, int], cluster: Cluster
 ) -> bool:
-    """Whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
+    """Return whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
     return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster)
 
 
@@ -198,7 +198,7 @@ class _Placer:
         changed: Iterable[JobState],
         newcomers: Iterable[JobState],
     ) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
-        """Let first shrink who shrinks, then place the others in the order of the shares."""
+        """Shrink jobs first, then place the others in the order of the shares."""
         wanted: dict[JobId, Wanted] = {}
         takers: dict[JobId, JobState] = {}
         for state in changed:

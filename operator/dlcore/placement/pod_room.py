@@ -14,7 +14,7 @@ from dlcore.placement.needs import Needs
 
 
 class PodRoom:
-    """The free resources for new pods, beside the existing ones."""
+    """The free resources for new pods, in addition to the existing ones."""
 
     __slots__ = ("_cluster", "_left", "_taking")
 
@@ -25,12 +25,12 @@ class PodRoom:
         self._taking: dict[Needs, set[NodeName]] = {}
 
     def takes(self, state: JobState, node: NodeName) -> bool:
-        """Whether a pod of the job could run on this node, or exists there."""
+        """Return whether a pod of the job could run on this node, or exists there."""
         needs = state.needs
         return needs is None or node in self._nodes_for(needs) or state.has_pod_on(node)
 
     def takers(self, state: JobState) -> AbstractSet[NodeName] | None:
-        """The nodes that take a pod of the job, beside those that it trains on; ``None``: any."""
+        """The nodes that take a pod of the job, in addition to the nodes that it trains on; ``None``: any."""
         if state.needs is None:
             return None
         nodes = self._nodes_for(state.needs)

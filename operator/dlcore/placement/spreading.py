@@ -21,7 +21,7 @@ def spread(
     beside: Mapping[NodeName, int],
 ) -> dict[NodeName, int] | None:
     """
-    Find ``gpus`` GPUs on the fewest nodes, beside those that the job has already.
+    Find ``gpus`` GPUs on the fewest nodes, in addition to those that the job has already.
 
     The fullest gaps are taken first, which needs the fewest nodes; the last is a best fit.
     """

@@ -1,5 +1,5 @@
 """
-How many iterations a job needs whose user said only what it shall reach.
+The number of iterations of a job whose user only set a target for its metric.
 
 The builder of a snapshot calls :func:`predict_iterations` with the points of the profile and those
 that the job has reported, and puts the answer into ``JobState.iterations_total``.
@@ -31,7 +31,7 @@ FEWEST_POINTS = 3
 """With fewer, three unknowns could be anything."""
 
 MOST_POINTS = 200
-"""More are thinned out: they would cost time and tell nothing new."""
+"""More points are thinned out: they cost time and add nothing."""
 
 OFFLINE_WEIGHT = 4.0
 """The points of the profile together weigh no more than this many points of the job itself."""
@@ -65,7 +65,7 @@ class Curve:
     b1: float
     limit: float
     error: float
-    """The weighted root mean square of what it misses."""
+    """The weighted root mean square of its errors."""
 
     def iterations_to(self, value: float) -> float:
         """When it comes down to ``value``; infinite when it never does."""
@@ -89,7 +89,7 @@ def predict_iterations(
     asked: int | None,
 ) -> Forecast:
     """
-    Say at which iteration the target will be reached, ``patience`` times in a row.
+    Return at which iteration the target will be reached, ``patience`` times in a row.
 
     The points of the profile, from earlier jobs of the type, count for less and less as the job
     reports its own. ``asked`` is the number of iterations after which the job ends in any case.
@@ -117,7 +117,7 @@ def predict_iterations(
 
 
 def _tidy(points: Iterable[AccuracyPoint]) -> list[AccuracyPoint]:
-    """Those that say anything, in order of iteration, and not too many of them."""
+    """The points that count, thinned out, in the order of iterations."""
     sound = sorted(point for point in points if point.is_sound)
     if len(sound) <= MOST_POINTS:
         return sound
@@ -227,7 +227,7 @@ def _offline_weights(count: int) -> Floats:
 
 
 def _online_weights(count: int) -> Floats:
-    """The later the heavier: how a curve ends tells more about how it goes on than its start."""
+    """The later the heavier: the end of a curve predicts its course better than its start."""
     return 0.2 + np.arange(1, count + 1) / max(count, 1)
 
 
@@ -304,7 +304,7 @@ def _fit_to_limits(
     x: Floats, values: Floats, weights: Floats, limits: Floats, *, least: float
 ) -> tuple[Floats, Floats, Floats]:
     """
-    Fit b0 and b1 for each limit, by non-negative least squares; tell the errors in the metric.
+    Fit b0 and b1 for each limit, by non-negative least squares; return the errors in the metric.
 
     With two unknowns these have a closed form, so all limits are done at once: where one of the
     two would be negative, it is zero and the other is fitted alone.

@@ -67,7 +67,7 @@ class Growths:
         own = self._growth_of(profile, start, shape)
         if own is not None:
             return Factor(own, 0.6)
-        # Three points tell a fit from noise; with two it is only better than others' curves in general.
+        # Three points distinguish a fit from noise; with two it is only better than others' curves in general.
         if len(curve) >= 3:
             return Factor(fitted_growth(curve, start, shape.gpus), 0.8 * nearness)
         same_model = self._growth_of_model(profile.type, start, shape)

@@ -160,7 +160,7 @@ def fit_iteration_time(curve: Sequence[Point]) -> IterationTime:
     """
     Fit ``a, b, c >= 0`` of ``t(g) = a/g + b + c*g`` to the relative errors of a curve.
 
-    Two points cannot tell a constant from a rising part, so they get no ``c``.
+    Two points cannot distinguish a constant from a rising part, so they get no ``c``.
     """
     # A point of no weight at all would be no point.
     trust = [math.sqrt(min(max(point.weight, 0.1), 10.0)) for point in curve]
@@ -194,7 +194,7 @@ def _fit_nonnegative(columns: Sequence[Numbers], wanted: Numbers) -> list[float]
 
 
 def _fit(columns: Sequence[Numbers], wanted: Numbers) -> tuple[list[float], float]:
-    """Solve the least squares, and tell their sum, by making each column orthogonal to the former."""
+    """Solve the least squares, and return their sum, by making each column orthogonal to the former."""
     if not columns:
         return [], _dot(wanted, wanted)
     first, *others = columns

@@ -1,7 +1,7 @@
 """
 Coach's marginal utility: how fast a job trains with a number of workers, by a parabola fitted to a few.
 
-Lövenvald (Umeå University, 2021), section 4.2. It exists beside our own prediction
+Lövenvald (Umeå University, 2021), section 4.2. It exists next to our own prediction
 (:mod:`dlcore.predicting.interpolating`, :mod:`dlcore.predicting.relating`), for comparison: ``dljob simulate
 --predictor marginal-utility`` lets policies believe it, and ``benchmarks/prediction.py --speeds``
 holds both against measured speeds.
@@ -51,7 +51,7 @@ class Utility(NamedTuple):
     """The speed that counts as 1."""
 
     def speed(self, workers: int, servers: int = 1) -> float:
-        """Iterations or epochs a second, never below a small share of what was seen."""
+        """Iterations or epochs a second, never below a small share of the observed speed."""
         return self.unit * max(FLOOR, self._value(workers, servers))
 
     def gain_of_worker(self, workers: int, servers: int = 1) -> float:

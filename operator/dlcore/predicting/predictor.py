@@ -36,8 +36,8 @@ class Predictor:
     Predictions for one decision. Cheap to make: what was concluded from a profile stays with it.
 
     Speeds of a *type* come from its profile alone (``speed``). Times of a *job* that trains
-    also heed the speed observed of it now: what it makes of its present shape, compared with what
-    was predicted for it, corrects the prediction for its other shapes by the same factor.
+    also heed the speed observed of it now: what it makes of its present shape, compared with the
+    prediction for it, corrects the prediction for its other shapes by the same factor.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Predictor:
         here = self.speed(job, present)
         if here > 0.0:
             return self.speed(job, shape) * (observed / here)
-        # Nothing is known but what is seen: take it to scale like the usual job.
+        # Only the present speed is known: assume that it scales like the usual job.
         return observed * usual_growth(present.gpus, shape.gpus)
 
     # --- times, in seconds from now

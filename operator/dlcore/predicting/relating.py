@@ -1,7 +1,7 @@
 """
-How fast a type of job trains in a shape, with what other profiles teach about it.
+How fast a type of job trains in a shape, by its own profile and those of others.
 
-:class:`dlcore.predicting.speeds.Speeds` calls this. Where a profile alone cannot tell
+:class:`dlcore.predicting.speeds.Speeds` calls this. Where a profile alone does not suffice
 (:mod:`dlcore.predicting.interpolating`), it is asked in this order, with falling confidence:
 
 1. the same type of GPU over another number of nodes: every doubling of the nodes costs a constant
@@ -77,7 +77,7 @@ class Atlas:
             return self._of_slowest(kind, shape)
         return self._from_other_type(kind, profile, shape)
 
-    # --- one profile, with what others teach about factors
+    # --- one profile, with the factors from others
 
     def _along(self, profile: Profile, shape: Shape) -> Estimate:
         """Along what was measured on this type of GPU, as if all of it over as many nodes."""

@@ -1,5 +1,5 @@
 """
-How fast jobs train in shapes of one cluster, by what their profiles and those of others teach.
+How fast jobs train in shapes of one cluster, by their profiles and those of others.
 
 :class:`Speeds` is made for each decision, and :class:`dlcore.predicting.predictor.Predictor` concludes
 times from it. It knows the types of jobs and nothing of how far a job is.
@@ -27,7 +27,7 @@ class Speeds:
         self._shapes: dict[tuple[int, str], Shape] = {}
 
     def speed(self, job: Job, shape: Shape) -> float:
-        """Iterations per second; 0 if nothing at all is known that could tell."""
+        """Iterations per second; 0 if nothing is known about it."""
         # This repeats estimate(), because policies ask it ten thousand times a decision.
         profile = self.profiles.get(job.type)
         if profile is not None:

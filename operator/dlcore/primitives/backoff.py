@@ -48,7 +48,7 @@ class Backoff(Generic[K]):
         return iter(self._refusals)
 
     def may_try(self, what: K, now: float) -> bool:
-        """Whether it was never refused, or its wait is over."""
+        """Return whether it was never refused, or the wait is over."""
         refusal = self._refusals.get(what)
         return refusal is None or now >= refusal.until
 

@@ -1,4 +1,4 @@
-"""Limits a rate: some things at once, and over a longer time a fixed number of them a second."""
+"""A limit on a rate: a burst at once, and over a longer time a fixed number a second."""
 
 
 class RateLimit:
@@ -8,11 +8,11 @@ class RateLimit:
         self._per_second = per_second
         self._at_once = at_once
         self._left = at_once
-        """Below 0 after more was taken than there was."""
+        """Negative after tokens were taken in advance."""
         self._at = float("-inf")
 
     def take(self, now: float, count: float = 1.0) -> float:
-        """Take one, or ``count``, in advance if need be; return how long to wait for it."""
+        """Take one, or ``count``, in advance if need be; return the seconds to wait for it."""
         self._refill(now)
         self._left -= count
         return max(0.0, -self._left / self._per_second)
