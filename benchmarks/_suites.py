@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from _progress import say
 
-from dlctl.verbs.studies.comparing.working import Work
+from dlctl.verbs.studies.working import Work
 from dlsim.comparing.journal import Journal
 from dlsim.comparing.suite import load_suite, plan_suite
 from dlsim.comparing.tasks import Task, Values

@@ -19,7 +19,7 @@ from dlcore.contract import Decision, View
 from dlsim import policies
 from dlsim.bounding.bounds import ROUNDS, Bound, bound_mean_jct
 from dlsim.clusters import fill_nodes, parse_cluster
-from dlsim.comparing.planning import Axes, make_rows, plan
+from dlsim.comparing.planning import make_rows, plan
 from dlsim.comparing.running import Failure, run_tasks
 from dlsim.comparing.summing import Line, sum_up
 from dlsim.comparing.tasks import Task, Values
@@ -132,14 +132,7 @@ def compare(
     tasks: list[Task] = []
     for trace in several:
         scenario = _scenario(trace, cluster)
-        axes = Axes(
-            loads=(scenario.load,),
-            restart_costs=(scenario.restart_cost_s,),
-            speed_errors=(scenario.speed_error,),
-            size_errors=(scenario.size_error,),
-            sizes_known=(scenario.sizes_known,),
-            seeds=tuple(range(scenario.seed, scenario.seed + seeds)),
-        )
+        axes = {"seed": range(scenario.seed, scenario.seed + seeds)}
         tasks += plan(scenario, [scenario.trace], axes, policies=policies, bound=False)
     results: dict[int, Values] = {}
     failures: dict[str, str] = {}

@@ -13,7 +13,7 @@ from dlcore.model import Mechanism
 from dlsim.clusters import Machines
 from dlsim.comparing import tasks as tasks_module
 from dlsim.comparing.journal import Journal
-from dlsim.comparing.planning import Axes, plan
+from dlsim.comparing.planning import plan
 from dlsim.comparing.running import Failure, perform, run_tasks
 from dlsim.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
 from dlsim.comparing.tasks import Task, Values, digest_program, without_measured
@@ -103,7 +103,12 @@ def test_a_change_of_the_program_makes_results_stale(monkeypatch):
 
 
 def test_every_combination_is_a_task_and_none_is_there_twice(scenario):
-    axes = Axes(loads=(0.5, 0.9), restart_costs=(0.0, 30.0), size_errors=(0.0, 0.2), seeds=(0, 1))
+    axes = {
+        "load": (0.5, 0.9),
+        "restart_cost_s": (0.0, 30.0),
+        "size_error": (0.0, 0.2),
+        "seed": (0, 1),
+    }
     every = plan(scenario, [scenario.trace], axes, policies=["fifo", "srtf"], bound=True)
     played = [task for task in every if task.policy is not None]
     assert len(played) == len(set(played)) == 2 * 2 * 2 * 2 * 2

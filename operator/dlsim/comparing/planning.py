@@ -6,64 +6,29 @@ innermost of the loops, so tasks that read the same trace follow each other.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from dlsim.comparing.tasks import Task, Values
 from dlsim.scenarios import Scenario
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
-    """The axes along which scenarios vary."""
-
-    loads: tuple[float | None, ...] = (None,)
-    restart_costs: tuple[float | None, ...] = (None,)
-    speed_errors: tuple[float, ...] = (0.0,)
-    size_errors: tuple[float, ...] = (0.0,)
-    sizes_known: tuple[bool, ...] = (True,)
-    seeds: tuple[int, ...] = (0,)
-
-    def vary(self, base: Scenario) -> list[Scenario]:
-        """Make each combination of a scenario."""
-        return [
-            replace(
-                base,
-                load=load,
-                restart_cost_s=cost,
-                speed_error=speed_error,
-                size_error=size_error,
-                sizes_known=known,
-                seed=seed,
-            )
-            for load, cost, speed_error, size_error, known, seed in product(
-                self.loads,
-                self.restart_costs,
-                self.speed_errors,
-                self.size_errors,
-                self.sizes_known,
-                self.seeds,
-            )
-        ]
+Axes = Mapping[str, Sequence[Any]]
+"""The values of fields of :class:`Scenario` that vary; every combination is played."""
 
 
 def plan(
-    base: Scenario,
-    traces: Sequence[Path],
-    axes: Axes,
-    *,
-    policies: Sequence[str],
-    bound: bool,
+    base: Scenario, traces: Sequence[Path], axes: Axes, *, policies: Sequence[str], bound: bool
 ) -> list[Task]:
     """List the tasks of a comparison; of tasks that are the same, one."""
     tasks: dict[Task, None] = {}
-    for trace in traces:
-        for scenario in axes.vary(replace(base, trace=trace)):
-            for policy in policies:
-                tasks.setdefault(Task(scenario=scenario, policy=policy))
-            if bound:
-                tasks.setdefault(Task(scenario=scenario).bound())
+    for trace, *values in product(traces, *axes.values()):
+        scenario = replace(base, trace=trace, **dict(zip(axes, values, strict=True)))
+        for policy in policies:
+            tasks.setdefault(Task(scenario=scenario, policy=policy))
+        if bound:
+            tasks.setdefault(Task(scenario=scenario).bound())
     return list(tasks)
 
 

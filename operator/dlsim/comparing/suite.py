@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlsim.clusters import parse_cluster
-from dlsim.comparing.planning import Axes, plan
+from dlsim.comparing.planning import plan
 from dlsim.comparing.tasks import Task
 from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
@@ -79,7 +79,7 @@ def plan_suite(
     window: int | None = None,
 ) -> list[Task]:
     """List the tasks of the suite, or of a part, with its window or a smaller one to try it."""
-    axes = Axes(loads=suite.loads, restart_costs=suite.restart_costs, seeds=suite.seeds)
+    axes = {"load": suite.loads, "restart_cost_s": suite.restart_costs, "seed": suite.seeds}
     tasks: list[Task] = []
     for entry in suite.entries:
         if entry.part not in parts:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from dlctl.output import printing
 from dlctl.output.bars import progress_bar
@@ -91,26 +89,19 @@ def show(bound: Bound, scenario: Scenario, trace: str, wall_s: float, form: str)
         return to_json(row)
     if form == "csv":
         return printing.to_csv([row])
-    return _tabulate(bound, trace, wall_s=wall_s)
+    return printing.tabulate(["", ""], _list_facts(bound, wall_s), title=trace)
 
 
-def _tabulate(bound: Bound, trace: str, *, wall_s: float) -> str:
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=trace)
-    table.title_justify, table.title_style = "left", "bold"
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
+def _list_facts(bound: Bound, wall_s: float) -> list[tuple[str, str]]:
     left_out = {"dropped": bound.dropped, "that can never run": bound.never}
-    rows = {
-        "avg JCT of any policy is at least": f"{bound.avg_jct_s:,.1f} s",
-        "if each job were alone": f"{bound.alone_s:,.1f} s",
-        f"under {bound.reference}": f"{bound.reference_avg_jct_s:,.1f} s",
-        "jobs": f"{bound.jobs:,}",
-        **{f"jobs {name}": f"{count:,}" for name, count in left_out.items() if count},
-        "rounds": f"{bound.rounds:,}",
-        "bins of time": f"{bound.bins:,}",
-        "gained by the last quarter of the rounds": f"{100 * bound.last_gain:.2f}%",
-        "computed in": f"{wall_s:,.1f} s",
-    }
-    for title, value in rows.items():
-        table.add_row(title, value)
-    return printing.render(table)
+    return [
+        ("avg JCT of any policy is at least", f"{bound.avg_jct_s:,.1f} s"),
+        ("if each job were alone", f"{bound.alone_s:,.1f} s"),
+        (f"under {bound.reference}", f"{bound.reference_avg_jct_s:,.1f} s"),
+        ("jobs", f"{bound.jobs:,}"),
+        *((f"jobs {name}", f"{count:,}") for name, count in left_out.items() if count),
+        ("rounds", f"{bound.rounds:,}"),
+        ("bins of time", f"{bound.bins:,}"),
+        ("gained by the last quarter of the rounds", f"{100 * bound.last_gain:.2f}%"),
+        ("computed in", f"{wall_s:,.1f} s"),
+    ]

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from dlcontrol.reporting.formatting import NOTHING, duration
 from dlcore.model import JobId
-from dlctl.output import printing, texts
+from dlctl.output import texts
 from dlctl.output.forms import to_json
+from dlctl.verbs.studies import figures
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Happening, Record
 from dlsim.simulating import Outcome
@@ -47,16 +48,25 @@ def _count_gpus_now(traced: TracedJob) -> int:
 
 def show(workload: Workload, outcomes: Sequence[Outcome], form: str) -> str:
     """Show scores and futures in one of the formats of :mod:`dlctl.output.printing`."""
-    scores = [outcome.score for outcome in outcomes]
-    if form == "csv":
-        return printing.show_scores(scores, form)
+    scores = [asdict(outcome.score) for outcome in outcomes]
     futures = [foretell(workload, outcome.record) for outcome in outcomes]
     if form == "json":
-        told = zip(scores, futures, strict=True)
-        return to_json([{**asdict(score), "ends": _document(each)} for score, each in told])
-    return (
-        printing.show_scores(scores, form) + "\n" + _tabulate(workload, outcomes, futures=futures)
-    )
+        both = zip(scores, futures, strict=True)
+        return to_json([{**score, "ends": _document(each)} for score, each in both])
+    text = figures.show(scores, form, title=figures.title_of(outcomes[0].score))
+    if form == "csv":
+        return text
+    # A row for each job: its GPUs now, and under each policy the GPUs of its first decision and its end.
+    header = ("JOB", "GPUS", *(outcome.score.policy.upper() for outcome in outcomes))
+    rows = [
+        (
+            str(traced.job.id),
+            str(_count_gpus_now(traced)),
+            *(_write(each[traced.job.id]) for each in futures),
+        )
+        for traced in workload.jobs
+    ]
+    return f"{text}\n{texts.tabulate(header, rows)}"
 
 
 def _document(futures: Mapping[JobId, Future]) -> list[dict[str, Any]]:
@@ -66,22 +76,6 @@ def _document(futures: Mapping[JobId, Future]) -> list[dict[str, Any]]:
     ]
 
 
-def _tabulate(
-    workload: Workload, outcomes: Sequence[Outcome], *, futures: Sequence[Mapping[JobId, Future]]
-) -> str:
-    """One row a job: its GPUs now, and for each policy the GPUs of its first decision and the end."""
-    header = ("JOB", "GPUS", *(outcome.score.policy.upper() for outcome in outcomes))
-    rows = [
-        (
-            str(traced.job.id),
-            str(_count_gpus_now(traced)),
-            *(_tell(each[traced.job.id]) for each in futures),
-        )
-        for traced in workload.jobs
-    ]
-    return texts.tabulate(header, rows)
-
-
-def _tell(future: Future) -> str:
+def _write(future: Future) -> str:
     end = NOTHING if future.ends_in_s is None else f"ends in {duration(future.ends_in_s)}"
     return f"{future.gpus} GPUs, {end}" if future.gpus else f"waits, {end}"

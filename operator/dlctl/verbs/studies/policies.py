@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from dlcore import policies as controllers
 from dlcore.options import rules_of
@@ -46,7 +44,11 @@ def command(output: str) -> None:
     if output == "json":
         click.echo(to_json([asdict(entry) for entry in entries]), nl=False)
     else:
-        click.echo(_tabulate(entries), nl=False)
+        titles = ("policy", "what it does", "from", "needs to know", "options")
+        rows = [_list_cells(entry) for entry in entries]
+        click.echo(printing.tabulate(titles, rows, words=5, shares=(None, 4, 2, 2, 2)), nl=False)
+        offered = ", ".join(controllers.NAMES)
+        click.echo(f"Controllers offer {offered}; the others are for simulations.")
 
 
 def describe(name: str) -> Entry:
@@ -64,19 +66,10 @@ def describe(name: str) -> Entry:
     )
 
 
-def _tabulate(entries: list[Entry]) -> str:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("policy", no_wrap=True, style="bold")
-    table.add_column("what it does", ratio=4)
-    table.add_column("from", ratio=2)
-    table.add_column("needs to know", ratio=2)
-    table.add_column("options", ratio=2)
-    for entry in entries:
-        options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
-        breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
-        table.add_row(entry.name, entry.does + breaks, entry.paper, entry.needs, options)
-    offered = ", ".join(controllers.NAMES)
-    return f"{printing.render(table)}Controllers offer {offered}; the others are for simulations.\n"
+def _list_cells(entry: Entry) -> tuple[str, ...]:
+    options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
+    breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
+    return (entry.name, entry.does + breaks, entry.paper, entry.needs, options)
 
 
 def _write(value: Any) -> str:

@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich import box
-from rich.table import Table
 
 from dlclient.extras import check_can_draw
 from dlctl.output import printing
@@ -97,17 +95,15 @@ def show_rows(rows: Sequence[Row], form: str) -> str:
         return to_json([asdict(row) for row in rows])
     if form == "csv":
         return printing.to_csv([asdict(row) for row in rows])
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in ("item", "quantity", "unit"):
-        table.add_column(title, no_wrap=True)
-    for title in ("paper", "ours", "±", "ours/paper"):
-        table.add_column(title, justify="right")
-    for row in rows:
-        spread = _round(row.spread) if row.spread else ""
-        ratio = f"{row.ours / row.paper:.3f}" if row.paper else ""
-        paper = _round(row.paper) if row.paper else ""
-        table.add_row(row.item, row.quantity, row.unit, paper, _round(row.ours), spread, ratio)
-    return printing.render(table)
+    titles = ("item", "quantity", "unit", "paper", "ours", "±", "ours/paper")
+    return printing.tabulate(titles, [_list_cells(row) for row in rows], words=3)
+
+
+def _list_cells(row: Row) -> tuple[str, ...]:
+    spread = _round(row.spread) if row.spread else ""
+    ratio = f"{row.ours / row.paper:.3f}" if row.paper else ""
+    paper = _round(row.paper) if row.paper else ""
+    return (row.item, row.quantity, row.unit, paper, _round(row.ours), spread, ratio)
 
 
 def _round(value: float) -> str:

@@ -5,26 +5,23 @@
 mean.
 """
 
-from array import array
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from dlclient.extras import check_can_draw
 from dlclient.places import Place, opened
-from dlcore.model import JobId
 from dlctl.inputs import arguments
 from dlctl.inputs.completing import complete_policies
 from dlctl.inputs.options import with_place
-from dlctl.output import printing
-from dlctl.output.bars import progress_bar
 from dlctl.output.messages import INTERRUPTED, say
-from dlctl.output.streams import divert_libraries
 from dlctl.verbs.studies import bound as bounding
+from dlctl.verbs.studies import figures
+from dlctl.verbs.studies.playing import Options, conclude
 from dlctl.verbs.studies.scenarios import (
     CASE,
     CLUSTER,
@@ -37,37 +34,17 @@ from dlctl.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
+from dlctl.verbs.studies.working import Work
 from dlsim import policies
-from dlsim.engine.settings import Setting
-from dlsim.errors import BadInput
-from dlsim.jobs.workloads import Workload
+from dlsim.bounding.bounds import Bound
+from dlsim.comparing.planning import make_rows, plan
+from dlsim.comparing.tasks import Values, without_measured
 from dlsim.premises import list_premises
-from dlsim.results import writing
-from dlsim.results.looks import LOOKS, Format
-from dlsim.results.records import Record, Series
+from dlsim.results.scoring import Score
 from dlsim.scenarios import Scenario, build_setting, charge_trials, read_workload
-from dlsim.simulating import Contestant, Outcome, simulate
+from dlsim.simulating import Contestant
 
 MOST_SEEDS = 10_000
-
-MOST_NAMED = 10
-"""How many of the jobs that were dropped or never ended are named; all are counted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The command line."""
-
-    source: object
-    """The played trace or system, as errors name it."""
-    policies: tuple[Contestant, ...]
-    bound: bool
-    output: str
-    jobs_out: Path | None
-    plot: Path | None
-    record: Path | None
-    formats: tuple[Format, ...]
-    look: str
 
 
 @click.command("simulate")
@@ -143,60 +120,111 @@ def command(*, place: Place, live: bool, **given: Any) -> int:
         raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
     if given["trace"] is None:
         raise click.UsageError("Missing argument 'TRACE'.")
-    seeds = given.pop("seeds")
+    seeds, bound, output = given.pop("seeds"), given.pop("bound"), given.pop("output")
     scenario = take_scenario(given)
     options = Options(source=scenario.trace, **given)
     if seeds is None:
-        return run(scenario, options)
-    return run_seeds(scenario, options, seeds=seeds)
+        return run(scenario, options, bound=bound, output=output)
+    return run_seeds(scenario, options, seeds=seeds, bound=bound, output=output)
 
 
-def run_seeds(scenario: Scenario, options: Options, *, seeds: int) -> int:
-    """Play a trace with several seeds on all cores, print means and spreads, and return the status."""
-    # Not at the top, because one seed needs no other processes.
-    from dlctl.verbs.studies import seeds as several  # noqa: PLC0415
-
-    if options.jobs_out is not None:
-        raise click.UsageError("--jobs-out is for one seed; leave --seeds out, and give --seed")
-    if options.record is not None:
-        raise click.UsageError("--record is for one seed; leave --seeds out, and give --seed")
-    if options.plot is not None:
-        raise click.UsageError(
-            "--plot is for one seed; `dljob compare --seeds N --plot` draws several"
-        )
-    plan = several.Plan(
-        scenario=scenario,
-        policies=[contestant.label for contestant in options.policies],
-        seeds=seeds,
-        bound=options.bound,
-        output=options.output,
-    )
-    return several.run(plan)
-
-
-def run(scenario: Scenario, options: Options) -> int:
-    """Play a trace, print the figures, and return the exit status."""
+def run(scenario: Scenario, options: Options, *, bound: bool, output: str) -> int:
+    """Play a trace with one seed, print the figures, and return the exit status."""
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
     setting = charge_trials(scenario, setting, workload=workload)
     played = conclude(options, workload, setting=setting)
     if not played.outcomes:
         return INTERRUPTED
-    bound = None
-    if options.bound and not played.is_cut:
+    least = None
+    if bound and not played.is_cut:
         try:
-            bound = bounding.compute(workload, setting)
+            least = bounding.compute(workload, setting)
         except KeyboardInterrupt:
             played = replace(played, is_cut=True)
             say("interrupted: the bound is missing")
-    text = printing.show_scores(
-        [outcome.score for outcome in played.outcomes],
-        options.output,
-        bound=bound,
+    scores = [outcome.score for outcome in played.outcomes]
+    text = figures.show(
+        [asdict(score) | _compare(score, least) for score in scores],
+        output,
+        title=figures.title_of(scores[0]),
         premises=list_premises(workload, setting),
     )
     click.echo(text, nl=False)
     return INTERRUPTED if played.is_cut else 0
+
+
+def _compare(score: Score, bound: Bound | None) -> dict[str, float | None]:
+    if bound is None:
+        return {}
+    return {
+        "bound_avg_jct_s": bound.avg_jct_s,
+        "avg_jct_over_bound": bound.ratio(score.avg_jct_s, score.jobs - score.unfinished),
+    }
+
+
+def run_seeds(scenario: Scenario, options: Options, *, seeds: int, bound: bool, output: str) -> int:
+    """Play a trace with several seeds on all cores, print means and spreads, and return the status."""
+    for name, what in (("jobs_out", "--jobs-out"), ("record", "--record")):
+        if getattr(options, name) is not None:
+            raise click.UsageError(f"{what} is for one seed; leave --seeds out, and give --seed")
+    if options.plot is not None:
+        raise click.UsageError(
+            "--plot is for one seed; `dljob compare --seeds N --plot` draws several"
+        )
+    # A mistake in the input is one error, and not one for each simulation.
+    setting = build_setting(scenario)
+    workload = read_workload(scenario, setting)
+    axes = {"seed": range(scenario.seed, scenario.seed + seeds)}
+    labels = [contestant.label for contestant in options.policies]
+    work = Work(plan(scenario, [scenario.trace], axes, policies=labels, bound=bound), None)
+    is_complete = work.run(os.cpu_count() or 1)
+    rows = make_rows(work.results)
+    if rows:
+        for note in workload.notes:
+            say(f"{note} (seed {scenario.seed})" if seeds > 1 else note)
+        text = figures.show(
+            rows,
+            output,
+            title=_title_of_seeds(rows, scenario.mechanism.value),
+            columns=figures.OF_SEVERAL,
+            premises=list_premises(workload, setting, seeds=seeds),
+        )
+        click.echo(text, nl=False)
+        _report_chance(rows)
+    for task, message in work.failures.items():
+        say(f"{task.policy or 'bound'} (seed {task.scenario.seed}): {message}")
+    if not is_complete:
+        say(
+            f"interrupted: {len(work.results):,} of {len(work.tasks):,} simulations were played "
+            "to the end; the table is about those"
+        )
+        return INTERRUPTED
+    return 1 if work.failures else 0
+
+
+def _title_of_seeds(rows: Sequence[Values], mechanism: str) -> str:
+    seeds = sorted({row["seed"] for row in rows})
+    jobs = sorted({row["jobs"] for row in rows})
+    count = f"{jobs[0]:,}" if len(jobs) == 1 else f"{jobs[0]:,} to {jobs[-1]:,}"
+    return (
+        f"{rows[0]['trace']}: {count} jobs; {mechanism}; mean ± standard "
+        f"deviation over seeds {seeds[0]} to {seeds[-1]}"
+    )
+
+
+def _report_chance(rows: Sequence[Values]) -> None:
+    """Report that the seed changes nothing, because a spread of 0 looks like a safe result."""
+    by_policy: dict[str, list[Values]] = {}
+    for row in rows:
+        same = {name: value for name, value in without_measured(row).items() if name != "seed"}
+        by_policy.setdefault(row["policy"], []).append(same)
+    several = [found for found in by_policy.values() if len(found) > 1]
+    if several and all(each == found[0] for found in several for each in found):
+        say(
+            "the seed changes nothing here: no curve, window or error is drawn; "
+            "--window N draws parts of the trace"
+        )
 
 
 def run_live(place: Place, given: dict[str, Any]) -> int:
@@ -213,12 +241,14 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
     if not present.workload.jobs:
         say("There are no jobs that train or wait.")
         return 0
-    chosen = given["policies"] if "policies" in typed else _read_policies([present.policy])
+    chosen = (
+        given["policies"]
+        if "policies" in typed
+        else (Contestant(present.policy, policies.read(present.policy)),)
+    )
     options = Options(
         source=live.NAME,
         policies=chosen,
-        bound=False,
-        output=given["output"],
         jobs_out=given["jobs_out"],
         plot=given["plot"],
         record=given["record"],
@@ -228,159 +258,5 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
     workload = live.mislead(present.workload, given)
     played = conclude(options, workload, setting=live.adjust(present.setting, given, typed=typed))
     if played.outcomes:
-        click.echo(foretelling.show(workload, played.outcomes, options.output), nl=False)
+        click.echo(foretelling.show(workload, played.outcomes, given["output"]), nl=False)
     return INTERRUPTED if played.is_cut else 0
-
-
-def _read_policies(names: Sequence[str]) -> tuple[Contestant, ...]:
-    return tuple(Contestant(name, policies.read(name)) for name in names)
-
-
-@dataclass(frozen=True)
-class Played:
-    """The results, policy by policy."""
-
-    outcomes: list[Outcome]
-    is_cut: bool = False
-    """Whether Ctrl-C ended it before all policies were played."""
-
-
-def conclude(options: Options, workload: Workload, *, setting: Setting) -> Played:
-    """Play the workload, say what is to be known of it, and write what is asked for."""
-    check_outputs(options)
-    played = play(options, workload, setting)
-    outcomes = played.outcomes
-    if played.is_cut:
-        report_cut(options, outcomes)
-    if not outcomes:
-        return played
-    for note in workload.notes:
-        say(note)
-    report_left_out(outcomes)
-    if options.jobs_out is not None:
-        write_jobs(options.jobs_out, outcomes, workload=workload)
-    if options.plot is not None:
-        draw(options.plot, outcomes, options)
-    if options.record is not None:
-        write_records(options.record, outcomes)
-    return played
-
-
-def report_cut(options: Options, outcomes: Sequence[Outcome]) -> None:
-    """Say that this is a part of the result, and of which policies."""
-    missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
-    say(
-        f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
-        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    )
-
-
-def check_outputs(options: Options) -> None:
-    """Find out now, and not after the replay, that a result could not be written."""
-    if options.jobs_out is not None:
-        writing.check_writable(options.jobs_out)
-    if options.plot is not None:
-        check_can_draw()
-        writing.check_writable(options.plot / "picture.png")
-    if options.record is not None:
-        writing.check_writable(options.record)
-
-
-def play(options: Options, workload: Workload, setting: Setting) -> Played:
-    """Play the workload under every policy, with a bar for a person who watches."""
-    # The output has a line for each of the few jobs of a live system.
-    is_live = any(traced.standing is not None for traced in workload.jobs)
-    keeps = is_live or options.jobs_out is not None or options.plot is not None
-    outcomes: list[Outcome] = []
-    with progress_bar() as bar, divert_libraries():
-        watch = bar.watch if bar is not None else None
-        try:
-            played = simulate(
-                workload,
-                setting,
-                options.policies,
-                watch=watch,
-                records=options.record is not None,
-            )
-            for outcome in played:
-                _check_fits(options, outcome.record)
-                outcomes.append(outcome if keeps else forget_history(outcome))
-        except KeyboardInterrupt:
-            # The results so far may have taken hours, and the user wants to see them.
-            return Played(outcomes, is_cut=True)
-    return Played(outcomes)
-
-
-def _check_fits(options: Options, record: Record) -> None:
-    if not record.jobs:
-        raise BadInput(
-            options.source,
-            f"has no job that fits into {record.gpus} GPUs",
-            remedy="give a larger cluster, or the types of GPU that its jobs ask for",
-        )
-
-
-def forget_history(outcome: Outcome) -> Outcome:
-    """Keep the printed part of a run and drop the rest, before the next one needs the memory."""
-    record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
-    return replace(outcome, record=record)
-
-
-def report_left_out(outcomes: Sequence[Outcome]) -> None:
-    """Name the jobs that are not in the figures."""
-    # Which jobs are dropped does not depend on the policy, so one of them tells for all.
-    dropped = outcomes[0].record.dropped
-    if dropped:
-        say(f"dropped {_name_jobs(dropped)}: more GPUs requested than the cluster has of a type")
-    for outcome in outcomes:
-        waiting = [job.job for job in outcome.record.unfinished]
-        if waiting:
-            say(
-                f"{outcome.score.policy}: {_name_jobs(waiting)} never finished;"
-                " figures of completions leave them out"
-            )
-
-
-def _name_jobs(jobs: Sequence[JobId]) -> str:
-    named = ", ".join(jobs[:MOST_NAMED])
-    more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
-    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
-
-
-def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -> None:
-    """Write one row a job and policy."""
-    rows = [
-        row
-        for outcome in outcomes
-        for row in printing.list_jobs(outcome.score.policy, outcome.record, workload)
-    ]
-    writing.write_text(path, printing.to_csv(rows))
-
-
-def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write all that happened, to one file for each policy."""
-    # Not at the top, because most simulations are not recorded.
-    from dlclient.exporting.files import write_file  # noqa: PLC0415
-
-    for outcome in outcomes:
-        assert outcome.happenings is not None
-        name = outcome.score.policy.translate(_NO_SEPARATORS)
-        own = path if len(outcomes) == 1 else path.with_stem(f"{path.stem}-{name}")
-        write_file(own, outcome.happenings)
-
-
-_NO_SEPARATORS = str.maketrans(dict.fromkeys("/:=,", "-"))
-"""The options of a policy, or the file that it is from, are no folders."""
-
-
-def draw(folder: Path, outcomes: Sequence[Outcome], options: Options) -> None:
-    """Draw the runs, each picture named for the trace and what it shows."""
-    # Not at the top, because it takes longer to load than a small trace to play.
-    from dlctl.output.pictures import write_pictures  # noqa: PLC0415
-    from dlsim.results import plots  # noqa: PLC0415
-
-    runs = [plots.Run(outcome.score.policy, outcome.record) for outcome in outcomes]
-    trace = outcomes[0].score.trace
-    drawn = plots.draw_runs(runs, look=LOOKS[options.look])
-    figures = {f"{trace}-{name}": figure for name, figure in drawn.items()}
-    write_pictures(folder, figures, forms=options.formats)

@@ -23,7 +23,6 @@ from dlctl.output.forms import to_json
 from dlctl.output.messages import INTERRUPTED, say
 from dlctl.verbs.studies.comparing import comparisons, leaderboard
 from dlctl.verbs.studies.comparing.assuming import tell_premises
-from dlctl.verbs.studies.comparing.working import Work
 from dlctl.verbs.studies.scenarios import (
     CLUSTER,
     OUTPUT,
@@ -33,9 +32,10 @@ from dlctl.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
+from dlctl.verbs.studies.working import Work
 from dlsim import policies
 from dlsim.comparing.journal import Journal
-from dlsim.comparing.planning import Axes, make_rows, plan
+from dlsim.comparing.planning import make_rows, plan
 from dlsim.comparing.suite import PARTS, load_suite, plan_suite
 from dlsim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
@@ -229,14 +229,14 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
         raise click.UsageError("no TRACE is given; name one or more, or add --suite")
     if given["parts"] or given["write"]:
         raise click.UsageError("--part and --write are for --suite alone")
-    axes = Axes(
-        loads=given["loads"] or (None,),
-        restart_costs=given["restart_costs"] or (None,),
-        speed_errors=given["speed_errors"],
-        size_errors=given["size_errors"],
-        sizes_known=(True, False) if sizes == "both" else (sizes == "known",),
-        seeds=tuple(range(given["seeds"])),
-    )
+    axes = {
+        "load": given["loads"] or (None,),
+        "restart_cost_s": given["restart_costs"] or (None,),
+        "speed_error": given["speed_errors"],
+        "size_error": given["size_errors"],
+        "sizes_known": (True, False) if sizes == "both" else (sizes == "known",),
+        "seed": range(given["seeds"]),
+    }
     shown = Display(
         by=given["by"],
         references=find_references(given, names, usual=names[0] if given["policies"] else USUAL),
@@ -330,13 +330,9 @@ def show(rows: Sequence[Values], display: Display) -> None:
     if display.output == "json":
         text = to_json(rows)
     elif display.output == "csv":
-        text = printing.to_csv([printing.flatten(row) for row in rows])
+        text = printing.to_csv(rows)
     else:
         lines = sum_up(rows, by=display.by, references=display.references)
-        text = comparisons.tabulate(
-            lines,
-            by=display.by,
-            references=display.references,
-            all_of_it=display.output == printing.WIDE,
-        )
+        wide = display.output == printing.WIDE
+        text = comparisons.show(lines, by=display.by, references=display.references, wide=wide)
     click.echo(text, nl=False)

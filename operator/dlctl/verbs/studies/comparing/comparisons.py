@@ -1,12 +1,7 @@
-"""How a comparison looks: the table of :mod:`dlsim.comparing.summing`'s lines."""
+"""The table of a comparison: the lines of :mod:`dlsim.comparing.summing`, for a terminal and for a page."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from dlctl.output import printing
 from dlsim.comparing.summing import FIGURES, Line, Spread
@@ -17,92 +12,46 @@ TITLES: Mapping[str, str] = {
     "makespan_s": "makespan",
 }
 
-
 LEAST = ("cases", "unfair", "worst", "p99 JCT", "makespan")
-"""The columns that a narrow terminal leaves out, the first one first."""
+"""The columns that a narrow terminal leaves out after the ranges, the first one first."""
+
+RANGE = "from–to"
 
 
-class Choice(NamedTuple):
-    """The parts of the table that are shown."""
-
-    ranges: Sequence[str]
-    """The figures that have a range beside their mean."""
-    without: Sequence[str] = ()
-    """The titles of columns that are left out."""
-
-
-CHOICES = (
-    Choice(FIGURES),
-    Choice(FIGURES[:1]),
-    *(Choice((), LEAST[:count]) for count in range(len(LEAST) + 1)),
-)
-"""From wide to narrow terminals."""
-
-
-def list_titles(
-    lines: Sequence[Line], by: Sequence[str], *, ranges: Sequence[str] = FIGURES
-) -> list[str]:
+def list_titles(lines: Sequence[Line], by: Sequence[str]) -> list[str]:
     """Name the columns."""
     bound = ["JCT / bound", "worst"] if any(line.bound for line in lines) else []
-    figures: list[str] = []
-    for figure in FIGURES:
-        figures += [TITLES[figure], "from–to"] if figure in ranges else [TITLES[figure]]
-    return [*by, "policy", "cases", *bound, *figures, "unfair", "unfinished"]
+    ratios = [title for figure in FIGURES for title in (TITLES[figure], RANGE)]
+    return [*by, "policy", "cases", *bound, *ratios, "unfair", "unfinished"]
 
 
-def list_cells(lines: Sequence[Line], *, ranges: Sequence[str] = FIGURES) -> list[list[str]]:
+def list_cells(lines: Sequence[Line]) -> list[list[str]]:
     """Write the cells of each line."""
     with_bound = any(line.bound for line in lines)
-    return [_write_cells(line, with_bound=with_bound, ranges=ranges) for line in lines]
+    return [_write_cells(line, with_bound=with_bound) for line in lines]
 
 
-def _write_cells(line: Line, *, with_bound: bool, ranges: Sequence[str]) -> list[str]:
+def _write_cells(line: Line, *, with_bound: bool) -> list[str]:
     bound = [_mean(line.bound), _high(line.bound)] if with_bound else []
-    figures: list[str] = []
-    for figure in FIGURES:
-        ratio = line.ratios[figure]
-        figures += [_mean(ratio), _range(ratio)] if figure in ranges else [_mean(ratio)]
+    ratios = [write(line.ratios[figure]) for figure in FIGURES for write in (_mean, _range)]
     unfair = "–" if math.isnan(line.unfair) else f"{100 * line.unfair:.1f}%"
     tail = [unfair, f"{line.unfinished:,}" if line.unfinished else ""]
-    return [*line.group, line.policy, f"{line.cases:,}", *bound, *figures, *tail]
+    return [*line.group, line.policy, f"{line.cases:,}", *bound, *ratios, *tail]
 
 
-def tabulate(
-    lines: Sequence[Line],
-    *,
-    by: Sequence[str],
-    references: Sequence[str],
-    all_of_it: bool = False,
-) -> str:
-    """Make the table for people, as detailed as the terminal is wide; what it leaves out is named."""
+def show(lines: Sequence[Line], *, by: Sequence[str], references: Sequence[str], wide: bool) -> str:
+    """Write the table for people, as detailed as the terminal is wide."""
     best = "the best of " if len(references) > 1 else ""
-    title = f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less"
-    room = printing.ENDLESS if all_of_it else printing.find_width(printing.ENDLESS)
-    wide = Console(width=printing.ENDLESS)
-    chosen = CHOICES[-1]
-    for choice in CHOICES:
-        if wide.measure(_make_table(lines, by, title=title, choice=choice)).maximum <= room:
-            chosen = choice
-            break
-    table = _make_table(lines, by, title=title, choice=chosen)
-    text = printing.render(table, piped_width=printing.ENDLESS, all_of_it=all_of_it)
-    left_out = [name for name in list_titles(lines, by) if name in chosen.without]
-    ranges = [TITLES[figure] for figure in FIGURES if figure not in chosen.ranges]
-    hidden = [*left_out, *(f"from–to of {name}" for name in ranges if name not in left_out)]
-    return text + printing.tell_hidden(hidden, room)
-
-
-def _make_table(lines: Sequence[Line], by: Sequence[str], *, title: str, choice: Choice) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title)
-    table.title_justify, table.title_style = "left", "bold"
-    titles = list_titles(lines, by, ranges=choice.ranges)
-    shown = [number for number, name in enumerate(titles) if name not in choice.without]
-    for number in shown:
-        justify: Literal["left", "right"] = "left" if number <= len(by) else "right"
-        table.add_column(titles[number], justify=justify, no_wrap=True)
-    for cells in list_cells(lines, ranges=choice.ranges):
-        table.add_row(*(cells[number] for number in shown))
-    return table
+    titles = list_titles(lines, by)
+    first, *ranges = [place for place, title in enumerate(titles) if title == RANGE]
+    return printing.tabulate(
+        titles,
+        list_cells(lines),
+        title=f"ratios to {best}{', '.join(references)}: geometric mean ± spread; below 1 is less",
+        words=len(by) + 1,
+        hide=[ranges, [first], *([titles.index(name)] for name in LEAST if name in titles)],
+        wide=wide,
+    )
 
 
 def _mean(spread: Spread | None) -> str:

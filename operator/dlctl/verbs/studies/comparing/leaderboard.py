@@ -64,7 +64,8 @@ def _iter_blocks(suite: Suite, rows: Rows, *, window: int | None) -> Iterator[st
             found = [r for r in rows if r["part"] == part and r["placement"] == placement]
             if found:
                 yield f"## For {part}, {placement}\n"
-                yield _tabulate(sum_up(found, references=[suite.reference]))
+                lines = sorted(sum_up(found, references=[suite.reference]), key=_rank)
+                yield _make_table(list_titles(lines, ()), list_cells(lines), words=1)
     yield RULES.format(reference=suite.reference)
     yield "## What was played\n"
     yield _tell_scenarios(suite, rows)
@@ -77,11 +78,6 @@ def _warn(window: int | None) -> Iterator[str]:
         yield (
             f"**Made with windows of {window} jobs, to try it: these figures count for nothing.**\n"
         )
-
-
-def _tabulate(lines: Sequence[Line]) -> str:
-    best_first = sorted(lines, key=_rank)
-    return _make_table(list_titles(lines, ()), list_cells(best_first), words=1)
 
 
 def _rank(line: Line) -> tuple[float, str]:
