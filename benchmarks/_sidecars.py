@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import select
 import signal
@@ -9,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
 
 from _progress import ROOT, attempts
 
@@ -38,6 +40,18 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def write_fields(fields: Mapping[str, Any]) -> str:
+    """Write the fields of ``--training``; those of the checkpoint have names such as ``checkpoint.path``."""
+    written: dict[str, Any] = {}
+    for name, value in fields.items():
+        group, _, inner = name.rpartition(".")
+        (written.setdefault(group, {}) if group else written)[inner] = value
+    return json.dumps(written)
+
+
 class SideCar:
     """One start of a container: as PID 1 of a namespace where that is allowed, as on any machine."""
 
@@ -46,13 +60,15 @@ class SideCar:
         folder: Path,
         command: Sequence[str],
         *,
-        options: Sequence[str] = (),
+        options: Mapping[str, Any] = NO_FIELDS,
+        flags: Sequence[str] = (),
         program: Sequence[str] = MODULE,
     ) -> None:
         self.socket = folder / "control"
         self.log = folder / "log"
-        start = [*program, "run", "--socket", str(self.socket), "--no-gpus-expected"]
-        start += ["--framework", "pytorch", *options, "--", *command]
+        training = {"framework": "pytorch", "expectsGpus": False, **options}
+        start = [*program, "run", "--socket", str(self.socket), *flags]
+        start += ["--training", write_fields(training), "--", *command]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "sidecar")}
         with self.log.open("ab") as log:
             self.began = time.monotonic()

@@ -81,18 +81,18 @@ def measure(disk: Path, gib: int, *, in_memory: bool) -> dict[str, float]:
     memory = MEMORY / f"dljob-{folder.name}"
     journal = folder / "journal"
     command = [sys.executable, "-c", TRAINING, str((gib << 30) // (64 << 20)), str(journal)]
-    options = [
-        "--checkpoint-signal=SIGUSR1",
-        "--checkpoint-confirm=file",
-        f"--checkpoint-path={folder / 'saved'}",
-        "--checkpoint-complete=marker",
-        "--checkpoint-files=step-*",
-        "--checkpoint-marker=DONE",
-        f"--checkpoint-seconds={LONGEST_S:g}",
-    ]
+    options = {
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "file",
+        "checkpoint.path": str(folder / "saved"),
+        "checkpoint.complete": "marker",
+        "checkpoint.files": "step-*",
+        "checkpoint.marker": "DONE",
+        "checkpoint.timeoutSeconds": LONGEST_S,
+    }
     if in_memory:
-        options.append(f"--checkpoint-memory={2 * gib * 1024 + 64}")
-        options.append(f"--checkpoint-memory-path={memory}")
+        options["checkpoint.memoryBytes"] = (2 * gib * 1024 + 64) << 20
+        options["checkpoint.memoryPath"] = str(memory)
     try:
         with SideCar(folder, command, options=options) as sidecar:
             sidecar.wait_ready()

@@ -12,7 +12,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from _progress import count, run
 from _sidecars import MODULE, SideCar, count_held, measure_memory, read_processor_seconds
 
 SLEEP = ("sleep", "100000")
-EXPRESSION = ("--progress-log", r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)")
+EXPRESSION = {"progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
 ALL_DOORS = ("--health", "127.0.0.1:0")
 POLLS_PER_S = 1 / 5
 LINES_PER_S = 1000
@@ -46,11 +46,13 @@ def spend(pids: Sequence[int]) -> float:
 
 
 @contextlib.contextmanager
-def training(program: Sequence[str], options: Sequence[str]) -> Iterator[tuple[SideCar, list[int]]]:
+def training(
+    program: Sequence[str], options: Mapping[str, Any], *, flags: Sequence[str] = ()
+) -> Iterator[tuple[SideCar, list[int]]]:
     """Yield a SideCar with a training that does nothing, and what of it is the SideCar's own."""
     with (
         tempfile.TemporaryDirectory() as name,
-        SideCar(Path(name), SLEEP, program=program, options=options) as sidecar,
+        SideCar(Path(name), SLEEP, program=program, options=options, flags=flags) as sidecar,
     ):
         sidecar.wait_ready()
         pids = sidecar.pids()
@@ -77,9 +79,11 @@ def measure_starts(program: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def measure_residence(program: Sequence[str], options: Sequence[str], what: str) -> dict[str, Any]:
+def measure_residence(
+    program: Sequence[str], options: Mapping[str, Any], what: str, *, flags: Sequence[str] = ()
+) -> dict[str, Any]:
     """Tell the memory while a training runs."""
-    with training(program, options) as (_, pids):
+    with training(program, options, flags=flags) as (_, pids):
         memory = measure_memory(pids)
     return {
         "what": f"memory {what}",
@@ -113,7 +117,7 @@ def measure_polls(program: Sequence[str], count: int) -> dict[str, Any]:
 def measure_lines(program: Sequence[str], count: int, *, to_file: bool) -> dict[str, Any]:
     """Print lines one by one, a thousand a second, of which each is progress."""
     with tempfile.TemporaryDirectory() as name:
-        options = [*EXPRESSION, *(["--log-file", f"{name}/training.log"] if to_file else [])]
+        options = {**EXPRESSION, **({"logFile": f"{name}/training.log"} if to_file else {})}
         command = [sys.executable, "-S", "-c", LINES, str(count), str(1 / LINES_PER_S)]
         with SideCar(Path(name), command, program=program, options=options) as sidecar:
             sidecar.wait_ready()
@@ -165,9 +169,9 @@ def main(
     program = (sys.executable, "-I", "-S", archive) if archive else MODULE
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "starts": lambda: measure_starts(program, starts),
-        "memory": lambda: measure_residence(program, (), "without a helper"),
+        "memory": lambda: measure_residence(program, {}, "without a helper"),
         "memory with all doors": lambda: measure_residence(
-            program, (*EXPRESSION, *ALL_DOORS), "with a helper and all doors"
+            program, EXPRESSION, "with a helper and all doors", flags=ALL_DOORS
         ),
         "polls": lambda: measure_polls(program, polls),
         "lines": lambda: measure_lines(program, lines, to_file=False),

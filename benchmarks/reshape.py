@@ -29,7 +29,7 @@ LIMIT_MS = 100.0
 GPU_LIMIT_MS = 2000.0
 """For the first step of a ResNet-18 on a GPU, with a warm interpreter."""
 SIZES = (4, 2)
-PER_GPU = ("--processes", "perGpu")
+PER_GPU = {"processes": "perGpu"}
 
 # The clock is read before anything else is done: what came before is the interpreter's start.
 BARE = f"import time\nat = time.monotonic()\n{TELL}tell('begun', at)\ntime.sleep(1000)\n"
@@ -152,7 +152,7 @@ def measure_warmth(library: str, script: str, python: str, count: int) -> dict[s
 
 
 def _reshape_to_step(script: str, python: str, count: int, *, preload: str = "") -> list[float]:
-    options = ["--preload", preload] if preload else []
+    options = {"preload": preload.split(",")} if preload else {}
     with tempfile.TemporaryDirectory() as name, Tellings(Path(name)) as tellings:
         command = _write_training(Path(name), script, python, tellings)
         with SideCar(Path(name), command, options=options) as sidecar:

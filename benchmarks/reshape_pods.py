@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -165,7 +165,7 @@ def _is_tried(state: State) -> bool:
 class NewPods:
     """Pods that come up in the middle of a change."""
 
-    def __init__(self, folder: Path, command: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], options: Mapping[str, Any]) -> None:
         self._folder = folder
         self._command = command
         self._options = options
@@ -192,14 +192,14 @@ def _is_warm(state: State, first_seen: float) -> bool:
 
 
 def measure_new_pods(
-    python: str, changes: int, options: Sequence[str], *, waits: bool
+    python: str, changes: int, options: Mapping[str, Any], *, waits: bool
 ) -> dict[str, Any]:
     """Let the job grow from one process to one and three in a pod that comes up for it."""
     with tempfile.TemporaryDirectory() as name, Tellings(Path(name)) as tellings:
         root = Path(name)
         command, given = _prepare(python, root, tellings, options=options, is_warm=True)
-        new_pods = NewPods(root, command, [*given, "--most-spares=3"])
-        with SideCar(root / "first", command, options=[*given, "--most-spares=1"]) as first:
+        new_pods = NewPods(root, command, {**given, "mostSpares": 3})
+        with SideCar(root / "first", command, options={**given, "mostSpares": 1}) as first:
             first.wait_ready()
             pods = Pods(first, first, tellings)
             pods.run(1)
@@ -224,16 +224,22 @@ def _sum_up(found: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def _prepare(
-    python: str, root: Path, tellings: Tellings, *, options: Sequence[str], is_warm: bool
-) -> tuple[list[str], list[str]]:
+    python: str, root: Path, tellings: Tellings, *, options: Mapping[str, Any], is_warm: bool
+) -> tuple[list[str], dict[str, Any]]:
     """Write the training; return its command, and the options of its SideCars."""
     checkpoints = root / "checkpoints"
     script = root / "train.py"
     script.write_text(TRAINING, encoding="utf-8")
-    given = ["--processes", "perGpu", "--checkpoint-signal", "SIGUSR1", *options]
-    given += ["--checkpoint-confirm", "file", "--checkpoint-path", str(checkpoints)]
-    given += ["--checkpoint-files", "checkpoint-*", "--checkpoint-seconds", f"{LONGEST_S:g}"]
-    given += ["--preload", "torch,torch.distributed"] if is_warm else []
+    given = {
+        "processes": "perGpu",
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "file",
+        "checkpoint.path": str(checkpoints),
+        "checkpoint.files": "checkpoint-*",
+        "checkpoint.timeoutSeconds": LONGEST_S,
+        "preload": ["torch", "torch.distributed"] if is_warm else [],
+        **options,
+    }
     for folder in (root / "first", root / "second", checkpoints):
         folder.mkdir()
     return [python, str(script), str(tellings.path), str(checkpoints)], given
@@ -242,7 +248,7 @@ def _prepare(
 def measure(
     python: str,
     changes: int,
-    options: Sequence[str],
+    options: Mapping[str, Any],
     *,
     is_warm: bool,
     is_tried: bool = True,
@@ -253,10 +259,8 @@ def measure(
         root = Path(name)
         command, given = _prepare(python, root, tellings, options=options, is_warm=is_warm)
         with (
-            SideCar(root / "first", command, options=[*given, f"--most-spares={wide[0]}"]) as first,
-            SideCar(
-                root / "second", command, options=[*given, f"--most-spares={wide[1]}"]
-            ) as second,
+            SideCar(root / "first", command, options={**given, "mostSpares": wide[0]}) as first,
+            SideCar(root / "second", command, options={**given, "mostSpares": wide[1]}) as second,
         ):
             first.wait_ready()
             second.wait_ready()
@@ -332,8 +336,8 @@ def main(*, changes: int, python: str, output: str) -> None:
         raise CannotRun(f"{python} has no PyTorch; `make test-frameworks` installs one")
     # As in a container with three GPUs: this many interpreters wait before the first run.
     os.environ["NVIDIA_VISIBLE_DEVICES"] = "0,1,2"
-    settled = ("--checkpoint-complete", "settled")
-    marked = ("--checkpoint-complete", "marker", "--checkpoint-marker", "DONE")
+    settled = {"checkpoint.complete": "settled"}
+    marked = {"checkpoint.complete": "marker", "checkpoint.marker": "DONE"}
     result = {
         "changes": changes,
         "cold_ms": measure(python, changes, settled, is_warm=False),

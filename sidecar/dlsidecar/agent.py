@@ -41,7 +41,6 @@ from dlsidecar.checkpoints.trying import Trials
 from dlsidecar.contract import Facts, Supervisor
 from dlsidecar.remedies import make_problem
 from dlsidecar.serving import metrics
-from dlsidecar.settings import Training
 from dlwire.messages import (
     LONGEST_MESSAGE,
     MOST_PROBLEMS,
@@ -53,6 +52,7 @@ from dlwire.messages import (
     Target,
     Term,
 )
+from dlwire.training import Training
 
 log = logging.getLogger(__name__)
 
@@ -294,10 +294,10 @@ class Agent:
 def limits_of(training: Training) -> Limits:
     """Say how a job wants to be stopped."""
     return Limits(
-        saves=training.saving.is_possible,
-        leader_saves=not training.saving.to_all,
-        tries=training.saving.goes_on,
-        checkpoint_seconds=training.saving.timeout_seconds,
+        saves=training.checkpoint.is_possible,
+        leader_saves=not training.checkpoint.to_all,
+        tries=training.checkpoint.goes_on,
+        checkpoint_seconds=training.checkpoint.timeout_seconds,
         grace_seconds=training.grace_seconds,
         kill_seconds=training.kill_seconds,
     )

@@ -28,11 +28,12 @@ from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.observing.tailing import Tail
 from dlsidecar.processes.supervising import Processes
 from dlsidecar.serving.admitting import Admission
-from dlsidecar.settings import Confirmation, Settings, Split, Training
+from dlsidecar.settings import Settings
 from dlsidecar.warm import offering
 from dlsidecar.warm.budgets import Budget, read_free_bytes
 from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
+from dlwire.training import Confirmation, Split, Training
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
@@ -84,8 +85,8 @@ class Assembly:
             on_match=self._take_match,
             on_problem=complain,
             progress=training.progress_log,
-            confirm=training.saving.confirm_log
-            if training.saving.confirm is Confirmation.LOG
+            confirm=training.checkpoint.confirm_log
+            if training.checkpoint.confirm is Confirmation.LOG
             else "",
         )
         self._tracebacks = Tracebacks()
@@ -93,7 +94,7 @@ class Assembly:
         self._tails: list[Tail] = []
         self._outputs = Outputs(
             self._open_outputs(training.log_file),
-            by_rank=training.split is Split.PER_GPU,
+            by_rank=training.processes is Split.PER_GPU,
             on_problem=complain,
             on_relief=self._observer.reported.solve,
         )
@@ -106,7 +107,7 @@ class Assembly:
         self._observer.warmth = self.warmth
         self._observer.held = self._held
         self._observer.processes = self.processes
-        self._split = training.split
+        self._split = training.processes
         self._most_spares = training.most_spares
         self._asking: asyncio.TimerHandle | None = None
 
@@ -123,7 +124,7 @@ class Assembly:
             on_problem=self._observer.reported.complain,
             on_relief=self._observer.reported.solve,
         )
-        reserved = training.saving.memory_bytes
+        reserved = training.checkpoint.memory_bytes
         spare_pool.budget = Budget(
             training.spare_memory_bytes, functools.partial(read_free_bytes, reserved)
         )

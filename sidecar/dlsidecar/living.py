@@ -99,12 +99,14 @@ def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Assembly:
             settings,
             report=agent.happen,
             changed=agent.changed,
-            environment=options.environment_of_training(os.environ, settings.serving.inner_socket),
+            environment=options.environment_of_training(
+                os.environ, settings.serving.progress_socket
+            ),
             mark=leftovers.make_mark(name, agent.incarnation),
             passed=passed,
         )
     except LogCannotOpen as error:
-        raise CannotBegin(f"LogCannotOpen: {error}; see --log-file") from error
+        raise CannotBegin(f"LogCannotOpen: {error}; see logFile of --training") from error
     # The doors are open already, but no request is served before live() awaits.
     agent.begin(assembly.supervisor, assembly)
     return assembly

@@ -1,9 +1,8 @@
 """
 The command line and the environment, read once into :class:`~dlsidecar.settings.Settings`.
 
-Each option may also be set by an environment variable, ``--grace-seconds`` by
-``DLJOB_SIDECAR_GRACE_SECONDS``; the command line wins. Contradictory options are refused here, by
-name and before anything is started.
+A variable can replace each option, ``DLJOB_SIDECAR_JOB_UID`` the option ``--job-uid``; the command line
+wins. Contradictory options are refused by name, before anything is started.
 """
 
 from __future__ import annotations
@@ -11,34 +10,28 @@ from __future__ import annotations
 import argparse
 import platform
 import re
+import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from dlsidecar import __version__
-from dlsidecar.option_groups import add_progress, add_saving, add_serving, add_training
-from dlsidecar.settings import (
-    Complete,
-    Confirmation,
-    Framework,
-    GpuIds,
-    Saving,
-    Serving,
-    Settings,
-    Split,
-    Training,
-)
+from dlsidecar.settings import Serving, Settings
+from dlwire.endpoints import Endpoint, read_endpoint
+from dlwire.kinds import Wrong
+from dlwire.training import Training, read_training
 
 PREFIX = "DLJOB_SIDECAR_"
 PROGRESS_SOCKET = "DLJOB_PROGRESS_SOCKET"
 SERVICE_LINK = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
-"""The variables that Kubernetes puts into every container for a Service, which may well have our name."""
+"""The variables that Kubernetes adds to every container for a Service, which may have the name of ours."""
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be."""
+    """The command line is wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,14 +42,9 @@ class _Parser(argparse.ArgumentParser):
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Make the settings, or raise :class:`UsageError`."""
-    parser = _build_parser()
-    commands = parser.parse_args(_with_environment(arguments, environment))
-    return Settings(
-        training=_training(commands),
-        serving=_serving(commands),
-        expected_gpus=not commands.no_gpus_expected,
-        poll_seconds=max(commands.poll_seconds, 0.1),
-    )
+    options = _build_parser().parse_args(_with_environment(arguments, environment))
+    training = _training(options)
+    return Settings(training, _serving(options, training))
 
 
 def _build_parser() -> _Parser:
@@ -68,31 +56,73 @@ def _build_parser() -> _Parser:
         "run",
         help="wait for the controller to assign GPUs, then run the command on them",
         usage="dljob-sidecar run [options] -- COMMAND [ARGUMENT ...]",
-        epilog="Each option may also be set by a variable, as --grace-seconds by"
-        f" {PREFIX}GRACE_SECONDS; the command line wins.",
+        epilog="Each option may also be set by a variable, as --job-uid by"
+        f" {PREFIX}JOB_UID; the command line wins.",
     )
-    add_training(run.add_argument_group("the training"))
-    add_saving(run.add_argument_group("how it saves itself before a stop"))
-    add_progress(run.add_argument_group("where the SideCar reads its progress"))
-    add_serving(run.add_argument_group("who may speak to the SideCar, and where"))
+    run.add_argument(
+        "--training",
+        default="{}",
+        metavar="JSON",
+        help="the training as one JSON object; docs/sidecar.md lists its fields",
+    )
+    run.add_argument(
+        "--socket",
+        default="",
+        metavar="FILE",
+        help="on one machine: answer on this Unix socket, which only its owner may open",
+    )
+    run.add_argument(
+        "--listen",
+        type=_read_address,
+        default=("", 0),
+        metavar="[ADDRESS]:PORT",
+        help="on a network: answer on this address, over mutual TLS",
+    )
+    run.add_argument(
+        "--tls",
+        default="",
+        metavar="FOLDER",
+        help="with --listen: the folder of tls.crt, tls.key and ca.crt; the SideCar reads renewed files by itself",
+    )
+    run.add_argument(
+        "--job-uid",
+        default="",
+        metavar="UID",
+        help="with --listen: the UID of the job that this SideCar belongs to, as its certificate names it",
+    )
+    run.add_argument(
+        "--controller-name",
+        default="controller.dljob",
+        metavar="NAME",
+        help="the name in the certificate of the controller; only that one may command (%(default)s)",
+    )
+    run.add_argument(
+        "--health",
+        type=_read_address,
+        metavar="[ADDRESS]:PORT",
+        help="answer /healthz and /metrics on this address, over plain HTTP and without authentication",
+    )
     run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
+def _read_address(text: str) -> Endpoint:
+    try:
+        return read_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Put the options of the environment before those of the command line, which so win."""
+    """Put the options of the environment before those of the command line, which then win."""
     if not arguments or arguments[0] != "run":
         return list(arguments)
-    given = []
-    for name, value in sorted(environment.items()):
-        if is_option(name) and value:
-            option = "--" + name[len(PREFIX) :].lower().replace("_", "-")
-            is_switch = option in {"--no-gpus-expected", "--progress-http"}
-            given.append(option if is_switch else f"{option}={value}")
+    given = [
+        f"--{name[len(PREFIX) :].lower().replace('_', '-')}={value}"
+        for name, value in sorted(environment.items())
+        if is_option(name) and value
+    ]
     return [arguments[0], *given, *arguments[1:]]
-
-
-# --- from options to settings -------------------------------------------------------------
 
 
 def _training(options: argparse.Namespace) -> Training:
@@ -103,71 +133,17 @@ def _training(options: argparse.Namespace) -> Training:
         raise UsageError(
             "the command to run is missing; write it after --, as in: -- python train.py"
         )
-    return Training(
-        command=tuple(command),
-        framework=Framework(options.framework),
-        split=Split(options.processes),
-        gpu_ids=GpuIds(options.gpu_ids),
-        saving=_saving(options),
-        grace_seconds=options.grace_seconds,
-        kill_seconds=max(options.kill_seconds, 0.1),
-        release_seconds=options.release_seconds,
-        preload=options.preload,
-        most_spares=options.most_spares,
-        spare_memory_bytes=options.spare_memory,
-        progress_log=options.progress_log,
-        progress_file=options.progress_file,
-        samples_per_iteration=max(0, options.samples_per_iteration),
-        stall_seconds=options.stall_seconds,
-        log_file=options.log_file,
-    )
+    try:
+        training = read_training(options.training)
+    except Wrong as error:
+        raise UsageError(f"--training: {error}") from error
+    name = training.checkpoint.signal
+    if name and name not in signal.Signals.__members__:
+        raise UsageError(f"--training: checkpoint.signal: {name} is not the name of a signal here")
+    return replace(training, command=tuple(command))
 
 
-def _saving(options: argparse.Namespace) -> Saving:
-    ways = {
-        "--checkpoint-signal": options.checkpoint_signal,
-        "--checkpoint-command": options.checkpoint_command,
-        "--checkpoint-http": options.checkpoint_http,
-    }
-    named = [name for name, value in ways.items() if value]
-    if len(named) > 1:
-        raise UsageError(
-            f"only one way to ask for a checkpoint is possible; remove all but one of {named}"
-        )
-    needed = {"file": "--checkpoint-path", "log": "--checkpoint-log"}
-    missing = needed.get(options.checkpoint_confirm)
-    given = {
-        "--checkpoint-path": options.checkpoint_path,
-        "--checkpoint-log": options.checkpoint_log,
-    }
-    if named and missing and not given[missing]:
-        confirm = options.checkpoint_confirm
-        raise UsageError(f"--checkpoint-confirm {confirm} needs {missing}")
-    if bool(options.checkpoint_memory) != bool(options.checkpoint_memory_path):
-        raise UsageError(
-            "--checkpoint-memory and --checkpoint-memory-path are only possible together"
-        )
-    if options.checkpoint_memory and options.checkpoint_confirm != "file":
-        raise UsageError("--checkpoint-memory needs --checkpoint-confirm file")
-    return Saving(
-        signal=options.checkpoint_signal or "",
-        command=options.checkpoint_command,
-        http=options.checkpoint_http or "",
-        to_all=options.checkpoint_to == "all",
-        confirm=Confirmation(options.checkpoint_confirm),
-        confirm_log=options.checkpoint_log,
-        path=options.checkpoint_path,
-        files=options.checkpoint_files or "",
-        complete=Complete(options.checkpoint_complete),
-        marker=options.checkpoint_marker,
-        settle_seconds=options.checkpoint_settle_seconds,
-        timeout_seconds=options.checkpoint_seconds,
-        memory_bytes=options.checkpoint_memory,
-        memory_path=options.checkpoint_memory_path,
-    )
-
-
-def _serving(options: argparse.Namespace) -> Serving:
+def _serving(options: argparse.Namespace, training: Training) -> Serving:
     address, port = options.listen
     if not options.socket and not options.tls:
         raise UsageError(
@@ -176,10 +152,6 @@ def _serving(options: argparse.Namespace) -> Serving:
         )
     if bool(options.tls) != bool(port) or bool(options.tls) != bool(options.job_uid):
         raise UsageError("--listen, --tls and --job-uid need each other; give all three or none")
-    if options.progress_http and not options.inner_socket:
-        raise UsageError(
-            "--progress-http needs --inner-socket, the socket to which the training reports"
-        )
     health_address, health_port = options.health or ("", None)
     return Serving(
         socket=options.socket,
@@ -188,24 +160,20 @@ def _serving(options: argparse.Namespace) -> Serving:
         tls_folder=options.tls,
         job_uid=options.job_uid,
         controller_name=options.controller_name,
-        inner_socket=options.inner_socket,
+        progress_socket=training.progress_socket,
         health_address=health_address,
         health_port=health_port,
     )
 
 
-# --- the kinds of values ------------------------------------------------------------------
-# argparse reports a ValueError of these as "invalid … value" with the name of the option.
-
-
 def environment_of_training(
-    environment: Mapping[str, str], inner_socket: str = ""
+    environment: Mapping[str, str], progress_socket: str = ""
 ) -> dict[str, str]:
-    """Return what the training would get without us, and where it may tell its progress."""
-    door = {PROGRESS_SOCKET: str(Path(inner_socket).absolute())} if inner_socket else {}
-    return {**{name: to for name, to in environment.items() if not is_option(name)}, **door}
+    """Return the environment without our options, and with the socket for the progress."""
+    own = {PROGRESS_SOCKET: str(Path(progress_socket).absolute())} if progress_socket else {}
+    return {**{name: to for name, to in environment.items() if not is_option(name)}, **own}
 
 
 def is_option(name: str) -> bool:
-    """Whether a variable of the environment is meant for us."""
+    """Whether a variable of the environment is an option of the SideCar."""
     return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(f"_{name[len(PREFIX) :]}")

@@ -46,7 +46,7 @@ REMEDIES = {
     "GPUsVanished": "the controller replaces the container, because only a new one sees the GPUs again; check whether"
     " systemd was reloaded on the node (docs/gpus.md), and the driver (dmesg)",
     "HelperCannotStart": "check that the SideCar's Python interpreter can start a second process",
-    "LogUnreadable": "let --log-file name a regular file",
+    "LogUnreadable": "let logFile name a regular file",
     "NoWarmStart": "remove warmStart from the job, or correct the error in the message",
     "OutOfMemory": "raise resources.limits.memory, or let the training use less memory",
     "OutputLost": "check the program that reads the output of the container; it is too slow or has ended",

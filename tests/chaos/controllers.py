@@ -37,6 +37,7 @@ from dlsidecar.linux.kernel import die_with_parent
 from dlsim.clusters import build_packed, parse_cluster
 from dlwire.messages import Run, Target
 from tests.chaos.points import Fuse, Plan
+from tests.chaos.processes import log_file
 
 WITHOUT_NAMESPACE = (
     "import dlsidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
@@ -192,12 +193,11 @@ def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
     """Have points around the start of a SideCar, and tell its training which node this is."""
 
     def start(command: list[str], *, env: dict[str, str], **named: Any) -> Any:
-        (log,) = (word for word in command if word.startswith("--log-file="))
         place = command.index("-m")
         if not has_namespaces:
             command = [*command[:place], "-c", WITHOUT_NAMESPACE, *command[place + 2 :]]
         return fuse.around("starting a SideCar", subprocess.Popen)(
-            command, env={**env, "CHAOS_NODE": Path(log).stem}, **named
+            command, env={**env, "CHAOS_NODE": log_file(" ".join(command)).stem}, **named
         )
 
     changed: Any = sidecar_processes

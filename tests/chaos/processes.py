@@ -2,7 +2,9 @@
 
 import contextlib
 import fcntl
+import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -40,8 +42,13 @@ def served_job(command: str) -> str:
     Return the job of a SideCar, by its log file: its command need not name the job, and is `false`
     where nothing may run.
     """
-    (log,) = (word for word in command.split() if word.startswith("--log-file="))
-    return Path(log.removeprefix("--log-file=")).parent.name
+    return log_file(command).parent.name
+
+
+def log_file(command: str) -> Path:
+    """Return the log file of a SideCar's training."""
+    (found,) = re.findall(r'"logFile":("[^"]+")', command)
+    return Path(json.loads(found))
 
 
 def parent(pid: int) -> int:

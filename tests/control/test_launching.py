@@ -4,12 +4,19 @@ from typing import Any
 
 import yaml
 
-from dlcontrol.acting.sidecar_options import sidecar_options
+from dlcontrol.acting.sidecar_options import describe_training
 from dlcore.documents import jobfile
 from dlcore.documents.checkpointfields import CHECKPOINT_SIGNS
 from dlcore.model import Job
-from dlsidecar.options import read
-from dlsidecar.settings import Complete, Confirmation, Framework, Split, Training
+from dlwire.training import (
+    Complete,
+    Confirmation,
+    Framework,
+    Split,
+    Training,
+    read_training,
+    write_training,
+)
 from tests.sidecar.drivers import ROOT
 
 
@@ -20,16 +27,17 @@ def launched(checkpoint: dict[str, Any] | None = None, memory: str = "") -> tupl
         document["spec"]["checkpoint"] = checkpoint
     job = jobfile.parse(document, require_template=True)
     assert jobfile.parse(jobfile.render(job), require_template=True) == job
-    options = sidecar_options(job, *([memory] if memory else []))
-    command = ["run", "--socket=control", *options, "--", "python", "train.py"]
-    return job, read(command, {}).training
+    return job, read_training(write_training(describe_training(job, memory_folder=memory)))
 
 
 def test_a_sidecar_understands_what_is_said_of_an_example():
     job, training = launched()
-    assert (training.framework, training.split) == (Framework.PYTORCH, Split.PER_GPU)
-    assert (training.saving.signal, training.saving.confirm) == ("SIGUSR1", Confirmation.FILE)
-    assert training.saving.path == job.checkpoint.path
+    assert (training.framework, training.processes) == (Framework.PYTORCH, Split.PER_GPU)
+    assert (training.checkpoint.signal, training.checkpoint.confirm) == (
+        "SIGUSR1",
+        Confirmation.FILE,
+    )
+    assert training.checkpoint.path == job.checkpoint.path
     assert training.progress_log == job.progress.log
     # No more interpreters wait than it can ever have processes.
     assert (training.preload, training.most_spares) == (("numpy",), 4)
@@ -38,14 +46,17 @@ def test_a_sidecar_understands_what_is_said_of_an_example():
 def test_memory_for_checkpoints_reaches_the_sidecar_where_the_platform_has_a_folder_for_it():
     asked = {"signal": "SIGUSR1", "confirm": "file", "path": "/ckpt", "complete": "dcp"}
     job, training = launched(asked | {"memory": "4Gi"}, "/memory")
-    assert (training.saving.memory_bytes, training.saving.memory_path) == (4 << 30, "/memory")
-    assert not any("memory" in option for option in sidecar_options(job))
+    assert (training.checkpoint.memory_bytes, training.checkpoint.memory_path) == (
+        4 << 30,
+        "/memory",
+    )
+    assert "memory" not in write_training(describe_training(job))
 
 
 def test_what_is_a_checkpoint_reaches_the_sidecar_of_a_job_that_is_never_asked_as_well():
     given = {"path": "/ckpt", "files": "step-*", "complete": "marker", "marker": "DONE"}
     _, training = launched(given | {"settleSeconds": 0.5})
-    saving = training.saving
+    saving = training.checkpoint
     assert (saving.path, saving.files, saving.marker) == ("/ckpt", "step-*", "DONE")
     assert (saving.complete, saving.settle_seconds) == (Complete.MARKER, 0.5)
     assert not saving.is_possible

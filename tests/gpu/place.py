@@ -7,10 +7,13 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from _sidecars import NO_FIELDS
 
 from tests.gpu import witness
 from tests.sidecar.drivers import ROOT, find_processes
@@ -37,12 +40,14 @@ class Place:
     """An interpreter that has PyTorch; empty if there is none."""
 
     @contextmanager
-    def sidecar(self, *command: str, name: str, options: tuple[str, ...] = ()) -> Iterator[SideCar]:
+    def sidecar(
+        self, *command: str, name: str, options: Mapping[str, Any] = NO_FIELDS
+    ) -> Iterator[SideCar]:
         """Have a SideCar around a command; it is ended afterwards."""
         folder = self.folder / name
         folder.mkdir()
-        always = ("--poll-seconds", "0.2", "--grace-seconds", "0.5", "--kill-seconds", "1")
-        sidecar = SideCar(folder, self.token, *command, options=(*always, *options))
+        always = {"pollSeconds": 0.2, "graceSeconds": 0.5, "killSeconds": 1}
+        sidecar = SideCar(folder, self.token, *command, options={**always, **options})
         try:
             sidecar.wait_ready()
             yield sidecar

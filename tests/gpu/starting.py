@@ -62,7 +62,7 @@ def show_pinning(place: Place) -> Figures:
     """A start names the GPU by UUID, and the training gets the name that its job wants."""
     figures: Figures = {}
     for wanted in ("index", "uuid"):
-        options = ("--gpu-ids", wanted)
+        options = {"gpuIds": wanted}
         command = consume(PROGRAM_MIB, place.token)
         with place.sidecar(*command, name=f"pinned-by-{wanted}", options=options) as sidecar:
             began = time.monotonic()
@@ -124,7 +124,7 @@ def show_emptiness(place: Place) -> Figures:
 def show_release(place: Place) -> Figures:
     """After SIGKILL a SideCar says that the GPU is released when its memory is free, and not before."""
     command = consume(PROGRAM_MIB, place.token, "stubborn")
-    with place.sidecar(*command, name="released", options=("--grace-seconds", "0")) as sidecar:
+    with place.sidecar(*command, name="released", options={"graceSeconds": 0}) as sidecar:
         sidecar.run(1, place.uuid)
         sidecar.wait_for(is_running(1))
         place.wait(place.holds, "the training on its GPU")

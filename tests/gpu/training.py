@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dlwire.messages import Phase, Saving
 from tests.gpu.place import Place
@@ -21,7 +21,7 @@ START_SECONDS = 240.0
 def show_training(place: Place) -> Figures:
     """The training goes on from its checkpoint each time, on the GPU that its environment names."""
     cold = measure(place, "cold")
-    warm = measure(place, "warm", "--preload", "torch")
+    warm = measure(place, "warm", ["torch"])
     return {
         f"{how}: {what}, s": value
         for how, each in (("cold", cold), ("warm", warm))
@@ -29,18 +29,24 @@ def show_training(place: Place) -> Figures:
     }
 
 
-def measure(place: Place, name: str, *options: str) -> Mapping[str, float]:
+def measure(place: Place, name: str, preload: Sequence[str] = ()) -> Mapping[str, float]:
     """Return the medians of some stops and starts."""
     saved = place.folder / f"saved-{name}"
     command = (place.torch, str(TRAIN), "--iterations=1000000", f"--checkpoints={saved}")
-    how = (
-        *("--framework=pytorch", "--processes=perGpu", "--gpu-ids=index", "--grace-seconds=5"),
-        *("--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file"),
-        *(f"--checkpoint-path={saved}", "--checkpoint-seconds=60"),
-        r"--progress-log=step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)",
-    )
+    how = {
+        "framework": "pytorch",
+        "processes": "perGpu",
+        "gpuIds": "index",
+        "graceSeconds": 5,
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "file",
+        "checkpoint.path": str(saved),
+        "checkpoint.timeoutSeconds": 60,
+        "progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)",
+        "preload": list(preload),
+    }
     rounds = []
-    with place.sidecar(*command, name=f"pytorch-{name}", options=(*how, *options)) as sidecar:
+    with place.sidecar(*command, name=f"pytorch-{name}", options=how) as sidecar:
         first = begin(place, sidecar, 1)
         rounds += [change(place, sidecar, 2 * n) for n in range(1, ROUNDS + 1)]
         if not place.is_rehearsal:

@@ -15,6 +15,7 @@ from dlkube import names
 from dloperator.podspecs import building
 from dloperator.podspecs.building import make_trainer
 from dloperator.podspecs.podsettings import GpuAccess, PodSettings
+from dlwire.training import read_training
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -80,6 +81,12 @@ def trainer(pod):
     return next(each for each in pod["spec"]["containers"] if each["name"] == "trainer")
 
 
+def training_of(command):
+    """Return what a pod tells its SideCar of the training."""
+    (option,) = [word for word in command if word.startswith("--training=")]
+    return read_training(option.removeprefix("--training="))
+
+
 def test_what_its_user_wrote_is_all_there():
     pod = made()
     template = yaml.safe_load(JOB)["spec"]["template"]
@@ -106,7 +113,7 @@ def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
     assert command[command.index("--") + 1 :] == ["python", "train.py", "--data", "/data"]
     assert "args" not in trainer(made())
     assert "--job-uid=5D0E-11" in command
-    assert "--checkpoint-seconds=90" in command
+    assert training_of(command).checkpoint.timeout_seconds == 90
 
 
 def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
@@ -129,13 +136,12 @@ def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
     mount = {"name": volume["name"], "mountPath": "/dljob-checkpoints"}
     assert mount in trainer(pod)["volumeMounts"]
     command = trainer(pod)["command"]
-    assert "--checkpoint-memory=4096" in command
-    assert "--checkpoint-memory-path=/dljob-checkpoints" in command
+    saving = training_of(command).checkpoint
+    assert (saving.memory_bytes, saving.memory_path) == (4 << 30, "/dljob-checkpoints")
 
 
 def test_a_pattern_is_no_variable_of_kubernetes():
-    (pattern,) = [word for word in trainer(made())["command"] if "--progress-log" in word]
-    assert pattern.endswith("$$(x)")
+    assert training_of(trainer(made())["command"]).progress_log.endswith("$$(x)")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +390,7 @@ def test_a_path_may_refer_to_the_folder_that_the_container_names():
     own = {"name": "DLJOB_CHECKPOINT_DIR", "value": "/ckpt/a"}
     command, variables = checkpoints_in("$(DLJOB_CHECKPOINT_DIR)/latest", own)
     assert variables["DLJOB_CHECKPOINT_DIR"] == "/ckpt/a"
-    assert "--checkpoint-path=/ckpt/a/latest" in command
+    assert training_of(command).checkpoint.path == "/ckpt/a/latest"
 
 
 def test_a_folder_that_nothing_names_is_refused_with_the_remedy():

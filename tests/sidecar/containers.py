@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dlsidecar import EXIT_UNAVAILABLE
 from dlwire import codec
@@ -24,7 +25,7 @@ from tests.sidecar.matrices import POSSIBLE, REPEATED, STAMPED, Pair, read_pairs
 from tests.sidecar.sidecars import TRAINER, SideCar
 from tests.sidecar.witnesses import Witness, find_held_gpus, find_trainings
 
-FRAMEWORK = ("--framework", "pytorch", "--processes", "perGpu")
+FRAMEWORK = {"framework": "pytorch", "processes": "perGpu"}
 FIRST_PORT = 20000
 INTERPRETER = (sys.executable,)
 UP, GAVE_WAY = "up", "gave way"
@@ -38,7 +39,7 @@ class Manner:
 
     manners: tuple[str, ...] | None = ()
     """None: there is no such command."""
-    options: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     flags: tuple[str, ...] = ("-S",)
     """Of the interpreter that runs the training."""
     python: tuple[str, ...] = INTERPRETER
@@ -76,7 +77,7 @@ class Container:
             self.folder,
             self.token,
             *self.manner.command(self.token, self.folder),
-            options=(*FRAMEWORK, *self.manner.options),
+            options={**FRAMEWORK, **self.manner.options},
             python=self.manner.python,
             environment={"TOKEN": self.token},
         )

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,25 @@ from dlsidecar.observing.gpus.gpu_thread import GpuThread
 from dlsidecar.observing.gpus.nvml import NoGpuReader
 from dlsidecar.observing.tailing import FollowedFile
 from dlsidecar.processes import keeper, supervising
-from dlsidecar.settings import Complete, Confirmation, Framework, Saving, Settings, Split, Training
+from dlsidecar.settings import Settings
 from dlsidecar.warm.warming import SparePool
+from dlwire.kinds import camel
 from dlwire.messages import Peer, Run
+from dlwire.training import read_training
 
 LIMIT_SECONDS = 240.0
 
 
 def build_settings(document: dict[str, Any]) -> Settings:
-    saving = document.pop("saving", {})
-    if "confirm" in saving:
-        saving["confirm"] = Confirmation(saving["confirm"])
-    saving["complete"] = Complete(saving.get("complete", "auto"))
-    saving["command"] = tuple(saving.get("command", ()))
-    document["command"] = tuple(document["command"])
-    document["preload"] = tuple(document.get("preload", ()))
-    document["framework"] = Framework(document.get("framework", "none"))
-    document["split"] = Split(document.get("split", "perNode"))
-    poll = document.pop("poll_seconds", 0.2)
+    command = tuple(document.pop("command"))
     slow_down(document.pop("look_seconds", 0.0))
-    training = Training(saving=Saving(**saving), **document)
-    return Settings(training, expected_gpus=False, poll_seconds=poll)
+    fields = _in_camel({"poll_seconds": 0.2, "expects_gpus": False, **document})
+    fields["checkpoint"] = _in_camel(fields.get("checkpoint", {}))
+    return Settings(replace(read_training(json.dumps(fields)), command=command))
+
+
+def _in_camel(fields: dict[str, Any]) -> dict[str, Any]:
+    return {camel(name): value for name, value in fields.items()}
 
 
 def slow_down(seconds: float) -> None:

@@ -8,18 +8,21 @@ Used by :mod:`tests.sidecar.test_trainings`, and by hand for the table of docs/t
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from dlcontrol.acting.sidecar_options import sidecar_options, with_folder
+from dlcontrol.acting.sidecar_options import describe_training, with_folder
 from dlcore.documents import jobfile
 from dlwire.messages import Phase, State
+from dlwire.training import write_training
 from tests.sidecar.drivers import HERE, ROOT
 from tests.sidecar.sidecars import SideCar
 
@@ -65,19 +68,20 @@ def begin(
     job = jobfile.parse(document, require_template=True)
     own = folder / token
     own.mkdir()
-    options = [*sidecar_options(with_folder(job, str(own))), "--poll-seconds=0.2"]
-    options = [each for each in options if not each.startswith("--grace-seconds")]
+    training = replace(describe_training(with_folder(job, str(own))), poll_seconds=0.2)
+    options = json.loads(write_training(replace(training, grace_seconds=1.0)))
+    options["graceSeconds"] = 10
     if job.progress.http:
-        options.append(f"--inner-socket={folder / 'progress'}")
+        options["progressSocket"] = str(folder / "progress")
     if not warm:
-        options = [each for each in options if not each.startswith(("--preload", "--most-spares"))]
+        options.pop("preload", None)
     script = str(EXAMPLES / name / "train.py")
     command = [str(find_python(name)), *launcher, script, "--steps=1000000", f"--out={own}"]
     return SideCar(
         folder,
         token,
         *command,
-        options=(*options, "--grace-seconds=10"),
+        options=options,
         environment={**ENVIRONMENT, "DLJOB_CHECKPOINT_DIR": str(own)},
     )
 

@@ -7,6 +7,7 @@ Used by the tests, a few reshapes of each shape, and by ``python -m tests.sideca
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -26,7 +27,7 @@ PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
 """The declared patterns of the jobs of these shapes; the files of frameworks are recognised."""
 COMPLETE = {"several": "auto", "rename": "rename", "marker": "marker"}
 SETTLED = (Phase.RUNNING, Phase.FAILED, Phase.EXITED, Phase.STOPPED)
-FRAMEWORK = ("--framework=pytorch", "--processes=perGpu")
+FRAMEWORK = {"framework": "pytorch", "processes": "perGpu"}
 """So that a training knows of which generation it is, by its port."""
 
 
@@ -56,17 +57,17 @@ class Job:
             program = (python, "-s", REAL_SAVER)
         given = (token, shape, said.get("writes") or str(self.path), str(self.journal))
         self.command = (*program, *given, f"gap={gap}", f"every={every}")
-        self.options = (
-            *FRAMEWORK,
-            "--checkpoint-signal=SIGUSR1",
-            "--checkpoint-confirm=file",
-            f"--checkpoint-path={said.get('watched', self.path)}",
-            f"--checkpoint-complete={said.get('complete', COMPLETE.get(shape, 'auto'))}",
-            f"--checkpoint-seconds={said.get('seconds', '60')}",
-            r"--progress-log=step (?P<iteration>\d+)",
-            *([f"--checkpoint-files={PATTERNS[shape]}"] if shape in PATTERNS else []),
-            *said.get("more", "").split(),
-        )
+        self.options = {
+            **FRAMEWORK,
+            "checkpoint.signal": "SIGUSR1",
+            "checkpoint.confirm": "file",
+            "checkpoint.path": str(said.get("watched", self.path)),
+            "checkpoint.complete": str(said.get("complete", COMPLETE.get(shape, "auto"))),
+            "checkpoint.timeoutSeconds": float(said.get("seconds", "60")),
+            "progressLog": r"step (?P<iteration>\d+)",
+            **({"checkpoint.files": str(PATTERNS[shape])} if shape in PATTERNS else {}),
+            **json.loads(said.get("more", "{}")),
+        }
         self.generation = 0
         self.tally = Tally()
         self.sidecar = self.begin()

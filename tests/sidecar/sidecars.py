@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from _sidecars import NO_FIELDS, write_fields
 
 from dlwire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
@@ -35,7 +38,7 @@ class SideCar:
         folder: Path,
         token: str,
         *command: str,
-        options: tuple[str, ...] = (),
+        options: Mapping[str, Any] = NO_FIELDS,
         python: tuple[str, ...] = (sys.executable,),
         program: tuple[str, ...] = ("-m", "dlsidecar"),
         path: tuple[str, ...] = (),
@@ -49,8 +52,8 @@ class SideCar:
         modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
         given = {**os.environ, **environment, "PYTHONPATH": modules}
         start = [*python, *program, "run", "--socket", str(self.socket)]
-        start += [] if expects_gpus else ["--no-gpus-expected"]
-        start += ["--grace-seconds", "1", *options, "--", *command]
+        training = {"graceSeconds": 1, "expectsGpus": expects_gpus, **options}
+        start += ["--training", write_fields(training), "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(
             start, env=given, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log

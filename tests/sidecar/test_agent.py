@@ -12,10 +12,10 @@ from dlsidecar.behaviour.machine import Limits
 from dlsidecar.processes.supervising import Processes
 from dlsidecar.serving.admitting import Admitted
 from dlsidecar.serving.metrics import write
-from dlsidecar.settings import Saving, Training
 from dlwire import codec
 from dlwire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
 from dlwire.messages import Saving as Saved
+from dlwire.training import Saving, Training
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop
@@ -213,8 +213,8 @@ async def test_what_a_change_costs_is_measured():
 
 
 def test_how_a_job_wants_to_be_stopped_is_taken_from_its_settings():
-    training = Training(command=("true",), saving=Saving(signal="SIGUSR1", timeout_seconds=7))
+    training = Training(command=("true",), checkpoint=Saving(signal="SIGUSR1", timeout_seconds=7))
     assert limits_of(training) == Limits(saves=True, leader_saves=True, checkpoint_seconds=7)
     saving = Saving(signal="SIGUSR1", to_all=True)
-    assert limits_of(Training(command=("true",), saving=saving)) == Limits(saves=True)
+    assert limits_of(Training(command=("true",), checkpoint=saving)) == Limits(saves=True)
     assert not limits_of(Training(command=("true",))).saves

@@ -20,7 +20,7 @@ from tests.sidecar.sidecars import SideCar, read_children
 
 pytestmark = pytest.mark.processes
 
-POLL = ("--poll-seconds", "0.1")
+POLL = {"pollSeconds": 0.1}
 WAIT = "import time; time.sleep(1000)"
 MIB = 1 << 20
 
@@ -67,11 +67,11 @@ def test_a_command_that_does_not_exist(start, tmp_path, token):
 
 
 def test_a_folder_for_the_log_that_does_not_exist(start, tmp_path):
-    sidecar = start(options=("--log-file", str(tmp_path / "missing" / "log")))
+    sidecar = start(options={"logFile": str(tmp_path / "missing" / "log")})
     assert sidecar.wait_ended() == EXIT_UNAVAILABLE
     [line] = [line for line in sidecar.told().splitlines() if "LogCannotOpen" in line]
     assert str(tmp_path / "missing") in line
-    assert "--log-file" in line
+    assert "logFile" in line
 
 
 # --- what a machine has not ---------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_a_full_disk_under_the_log_of_the_training(start, tmp_path):
     # Says much, and ends where that is not possible, as most programs do.
     command = ("sh", "-c", "printf '%030000d\\n' 0 && echo well && exec sleep 1000")
     python = on_small_disk(folder, size=64 * 1024)
-    sidecar = start(command=command, options=(*POLL, "--log-file", str(log)), python=python)
+    sidecar = start(command=command, options={**POLL, "logFile": str(log)}, python=python)
     sidecar.wait_ready()
     [pid] = read_children(sidecar.process.pid)
     inside = Path(f"/proc/{pid}/root{folder}")
@@ -116,7 +116,7 @@ for step in range(100_000):
     print("step", step, flush=True)
     time.sleep(0.01)
 """
-READ_STEPS = (*POLL, "--progress-log", r"step (?P<iteration>\d+)")
+READ_STEPS = {**POLL, "progressLog": r"step (?P<iteration>\d+)"}
 
 
 def test_a_full_disk_under_our_own_output_does_not_stop_the_training(start, tmp_path, token):
@@ -169,7 +169,7 @@ def read_peak_kib(pid: int) -> int:
 def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, token):
     enough, done, sink = tmp_path / "enough", tmp_path / "done", tmp_path / "sink"
     command = (sys.executable, "-S", "-c", FLOOD, str(enough), str(done), token)
-    options = ("--progress-log", r"step (?P<iteration>\d+)", "--log-file", str(sink))
+    options = {"progressLog": r"step (?P<iteration>\d+)", "logFile": str(sink)}
     sidecar = start(command=command, options=options)
     sidecar.wait_ready()
     [agent] = read_children(sidecar.process.pid)

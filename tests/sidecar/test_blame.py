@@ -110,9 +110,9 @@ def failing(start, token, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
 
-    def begin(*options):
+    def begin(**options):
         command = (sys.executable, "-S", str(script), token, str(tmp_path))
-        options = ("--processes", "perGpu", "--framework", "pytorch", *options)
+        options = {"processes": "perGpu", "framework": "pytorch", **options}
         sidecar = start(command=command, options=options)
         sidecar.wait_ready()
         sidecar.run(1, "0", "1", processes=2)
@@ -136,7 +136,7 @@ def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, t
 @processes
 @pytest.mark.parametrize("has_file", [pytest.param(False, marks=pytest.mark.story), True])
 def test_the_exception_of_the_rank_that_raised_first_is_told(failing, tmp_path, has_file):
-    sidecar = failing(*(["--log-file", str(tmp_path / "output")] if has_file else []))
+    sidecar = failing(**({"logFile": str(tmp_path / "output")} if has_file else {}))
     began = time.time()
     (tmp_path / "fail").touch()
     failure = sidecar.wait_for(lambda state: state.phase is Phase.FAILED).failure

@@ -37,7 +37,7 @@ def test_the_job_may_say_how_much_it_is():
     some = budget(100_000, given_mib=512)
     most, why = some.allow(4, ready=0)
     assert most == 2
-    assert "--spare-memory" in why
+    assert "spareMemoryBytes" in why
 
 
 def test_where_nobody_knows_what_is_free_there_is_no_limit():

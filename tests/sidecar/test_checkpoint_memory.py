@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def job(tmp_path, token, memory):
     jobs = []
 
     def begin(shape, *, mebibytes=64, **said):
-        more = f"--checkpoint-memory={mebibytes} --checkpoint-memory-path={memory}"
-        said = {"gap": 0.05, "complete": shape, "writes": "-", "more": more, **said}
+        fields = {"checkpoint.memoryBytes": mebibytes << 20, "checkpoint.memoryPath": str(memory)}
+        said = {"gap": 0.05, "complete": shape, "writes": "-", "more": json.dumps(fields), **said}
         jobs.append(Job(tmp_path, token, shape, **said))
         return jobs[-1]
 

@@ -33,8 +33,12 @@ def wait_told(sidecar: SideCar, text: str) -> None:
 @pytest.mark.story
 def test_a_training_saves_itself_and_is_moved_stopped_and_started_again_in_place(start, tmp_path):
     latest = tmp_path / "latest"
-    saving = ("--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=log", "--checkpoint-log=^saved ")
-    sidecar = start(f"save={latest}", options=(*saving, "--checkpoint-seconds=240"))
+    saving = {
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "log",
+        "checkpoint.confirmLog": "^saved ",
+    }
+    sidecar = start(f"save={latest}", options={**saving, "checkpoint.timeoutSeconds": 240})
     before = sidecar.wait_ready()
     assert (before.phase, before.released, before.generation) == (Phase.READY, True, 0)
     former = None
@@ -184,7 +188,7 @@ time.sleep(1000)
 
 def test_a_training_tells_its_progress_where_its_environment_says(start, tmp_path, token):
     command = (sys.executable, "-S", "-c", POST, token)
-    sidecar = start(command=command, options=("--inner-socket", str(tmp_path / "inner")))
+    sidecar = start(command=command, options={"progressSocket": str(tmp_path / "inner")})
     sidecar.wait_ready()
     sidecar.run(1)
     sidecar.wait_for(lambda s: s.progress.iteration == 7)

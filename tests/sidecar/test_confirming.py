@@ -22,7 +22,7 @@ from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.file_threads import FileThread
 from dlsidecar.processes.saving import CheckpointRequests
 from dlsidecar.processes.supervising import Processes
-from dlsidecar.settings import Complete, Confirmation, Saving
+from dlwire.training import Complete, Confirmation, Saving
 from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0

@@ -92,12 +92,18 @@ class Disturbed:
         script.write_text(HELD_BACK)
         python, *training = digits(folder)
         command = (python, str(script), str(self.released), *training)
-        options = ["--framework", "pytorch", "--processes", "perGpu", "--preload", "numpy"]
-        options += ["--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "file"]
-        options += ["--checkpoint-complete", "rename"]
-        options += ["--checkpoint-path", str(folder), "--progress-log", r"step (?P<iteration>\d+)"]
-        options += ["--log-file", str(self.log)]
-        self.start = lambda: start(command=command, options=tuple(options))
+        options = {
+            "framework": "pytorch",
+            "processes": "perGpu",
+            "preload": ["numpy"],
+            "checkpoint.signal": "SIGUSR1",
+            "checkpoint.confirm": "file",
+            "checkpoint.complete": "rename",
+            "checkpoint.path": str(folder),
+            "progressLog": r"step (?P<iteration>\d+)",
+            "logFile": str(self.log),
+        }
+        self.start = lambda: start(command=command, options=options)
         self.sidecar = self.start()
         self.sidecar.wait_ready()
         self.generation = 0
@@ -180,7 +186,7 @@ def test_replay_goes_on_from_its_checkpoint_on_another_number_of_gpus(drive, tok
         f"--checkpoint={folder / 'iteration'}",
     ]
     saving = {"signal": "SIGUSR1", "confirm": "file", "complete": "rename", "path": str(folder)}
-    driver = drive(command=command, saving=saving, progress_log=r"step (?P<iteration>\d+)")
+    driver = drive(command=command, checkpoint=saving, progress_log=r"step (?P<iteration>\d+)")
     for attempt, gpus in enumerate((1, 4), start=1):
         driver.start(attempt, gpus=gpus)
         driver.wait_for("Started", attempt=attempt)

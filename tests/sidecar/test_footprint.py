@@ -11,7 +11,7 @@ from _sidecars import SideCar, count_held, measure_memory, read_processor_second
 
 pytestmark = pytest.mark.processes
 
-EXPRESSION = ("--progress-log", r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)")
+EXPRESSION = {"progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
 MEMORY_MB = 90
 READY_SECONDS = 3.0
 POLL_SECONDS, LINE_SECONDS = 0.02, 0.0005
@@ -29,8 +29,8 @@ time.sleep(100000)
 @pytest.fixture
 def sidecar(tmp_path):
     """A SideCar whose training prints lines."""
-    options = (*EXPRESSION, "--health", "127.0.0.1:0")
-    begun = SideCar(tmp_path, (sys.executable, "-S", "-c", LINES), options=options)
+    flags = ("--health", "127.0.0.1:0")
+    begun = SideCar(tmp_path, (sys.executable, "-S", "-c", LINES), options=EXPRESSION, flags=flags)
     begun.wait_ready()
     yield begun
     begun.end()

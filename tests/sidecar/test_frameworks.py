@@ -56,8 +56,8 @@ def train_undisturbed(name, folder):
 
 
 OPTIONS = {
-    "pytorch": ("--framework=pytorch", "--processes=perGpu", "--preload=torch"),
-    "tensorflow": ("--framework=tensorflow", "--processes=perNode", "--preload=tensorflow"),
+    "pytorch": {"framework": "pytorch", "processes": "perGpu", "preload": ["torch"]},
+    "tensorflow": {"framework": "tensorflow", "processes": "perNode", "preload": ["tensorflow"]},
 }
 
 
@@ -70,15 +70,18 @@ def sidecar_of(tmp_path, token):
 
     def begin(name):
         folder = tmp_path / token
-        saving = ["--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file"]
-        saving += [f"--checkpoint-path={folder}", "--checkpoint-seconds=60"]
-        progress = r"--progress-log=step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
+        saving = {
+            "checkpoint.signal": "SIGUSR1",
+            "checkpoint.confirm": "file",
+            "checkpoint.path": str(folder),
+        }
+        progress = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
         started.append(
             SideCar(
                 tmp_path,
                 token,
                 *make_command(name, folder),
-                options=(*OPTIONS[name], *saving, progress, "--poll-seconds=0.5"),
+                options={**OPTIONS[name], **saving, "progressLog": progress, "pollSeconds": 0.5},
                 python=(sys.executable, "-I", "-S"),
                 program=(str(archive),),
                 environment=QUIET,

@@ -14,8 +14,8 @@ from tests.sidecar.sidecars import TRAINER
 
 pytestmark = pytest.mark.processes
 
-POLL = ("--poll-seconds", "0.1")
-SOON = ("--grace-seconds", "0.2", "--kill-seconds", "0.3")
+POLL = {"pollSeconds": 0.1}
+SOON = {"graceSeconds": 0.2, "killSeconds": 0.3}
 
 
 def names(state: State) -> set[str]:
@@ -43,7 +43,7 @@ def test_gpus_that_the_machine_does_not_have_are_named_and_the_next_start_is_wel
 @pytest.mark.story
 def test_nothing_is_released_before_the_memory_of_the_gpu_is(start, driver):
     driver.hold(100)
-    sidecar = start(options=(*POLL, *SOON))
+    sidecar = start(options={**POLL, **SOON})
     sidecar.wait_ready()
     sidecar.run(1, "0")
     sidecar.wait_for(is_running(1))
@@ -62,7 +62,7 @@ def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_fo
     start, driver
 ):
     # Long after it is said that the memory keeps them, also where the SideCar stands still before.
-    sidecar = start(options=(*POLL, *SOON, "--release-seconds", "6"))
+    sidecar = start(options={**POLL, **SOON, "releaseSeconds": 6})
     sidecar.wait_ready()
     sidecar.run(1, "0")
     sidecar.wait_for(is_running(1))
@@ -71,12 +71,12 @@ def test_on_a_shared_machine_memory_that_no_process_is_known_for_keeps_no_gpu_fo
     state = sidecar.wait_for(lambda s: "GPUReleasedInUse" in names(s))
     (released,) = [each for each in state.problems if each.name == "GPUReleasedInUse"]
     assert "GPU-standin-0 holds 5000 MiB more" in released.message
-    assert "--release-seconds releases them after 6 s" in sidecar.told()
+    assert "releaseSeconds releases them after 6 s" in sidecar.told()
     assert sidecar.wait_for(is_running(2)).held == ("1",)
 
 
 def test_a_driver_that_hangs_holds_nobody_up_but_the_release(start, driver):
-    sidecar = start(options=(*POLL, *SOON))
+    sidecar = start(options={**POLL, **SOON})
     sidecar.wait_ready()
     sidecar.run(1, "0")
     sidecar.wait_for(is_running(1))
@@ -99,7 +99,9 @@ def test_spares_are_awaited_before_the_driver_has_said_how_many_there_can_be(sta
     """A controller that hears of no spares takes the pod for one without them, and starts it cold."""
     driver.hang()
     command = (sys.executable, TRAINER, token)
-    sidecar = start(command=command, options=(*POLL, "--preload=colorsys", "--processes=perGpu"))
+    sidecar = start(
+        command=command, options={**POLL, "preload": ["colorsys"], "processes": "perGpu"}
+    )
     sidecar.wait_ready()
     warmth = sidecar.wait_for(lambda s: s.warmth.ready).warmth
     assert (warmth.ready, warmth.wanted) == (1, 2)

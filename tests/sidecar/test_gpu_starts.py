@@ -17,8 +17,8 @@ from tests.sidecar.standins import Witness, consume
 
 pytestmark = pytest.mark.processes
 
-POLL = ("--poll-seconds", "0.1")
-BY_INDEX = (*POLL, "--gpu-ids", "index")
+POLL = {"pollSeconds": 0.1}
+BY_INDEX = {**POLL, "gpuIds": "index"}
 ENDS = (Phase.RUNNING, Phase.FAILED)
 """The phases in which a start results."""
 
@@ -97,10 +97,10 @@ def test_a_job_whose_gpu_has_died_starts_on_no_neighbours_gpu(start, driver, tok
     """CUDA counts what is left, so that index 1 of the next start was GPU 2, where the neighbour trains."""
     driver.count(3)
     sidecars = {}
-    soon = ("--grace-seconds=0.2", "--kill-seconds=0.3", "--release-seconds=0.5")
+    soon = {"graceSeconds": 0.2, "killSeconds": 0.3, "releaseSeconds": 0.5}
     for name, gpu in (("neighbour", "2"), ("job", told)):
         command = consume(700, token, name)
-        sidecars[name] = start(name=name, options=(*BY_INDEX, *soon), command=command)
+        sidecars[name] = start(name=name, options={**BY_INDEX, **soon}, command=command)
         sidecars[name].wait_ready()
         sidecars[name].run(1, gpu)
         sidecars[name].wait_for(is_running(1))

@@ -13,8 +13,8 @@ from dlsidecar.observing.gpus import nvml as gpus
 from dlsidecar.observing.gpus.emptiness import Bases
 from dlsidecar.observing.gpus.naming import Naming, name_gpus
 from dlsidecar.processes.releasing import Base, is_stranger, measure
-from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu, GpuProcess
+from dlwire.training import GpuIds
 
 
 class Library:

@@ -17,7 +17,7 @@ from dlwire.messages import Phase, Saving
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
 
-SAVING = ("--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file")
+SAVING = {"checkpoint.signal": "SIGUSR1", "checkpoint.confirm": "file"}
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def begin(start, tmp_path, token):
     (folder / "checkpoints").mkdir()
     sign = tmp_path / f"{token}.hang"
 
-    def begin_training(*options):
+    def begin_training(options):
         sidecar = start(
             f"save={folder / 'checkpoints' / 'latest'}",
             program=(str(HERE / "hanging.py"), str(folder)),
-            options=(f"--log-file={folder / 'log'}", "--poll-seconds=0.2", *options),
+            options={"logFile": str(folder / "log"), "pollSeconds": 0.2, **options},
         )
         sidecar.wait_ready()
         sidecar.run(1)
@@ -51,7 +51,7 @@ def names(state):
 @pytest.mark.processes
 def test_the_state_is_told_while_log_and_progress_cannot_be_read(begin, token, tmp_path):
     progress = tmp_path / token / "progress"
-    sidecar, _, sign = begin(f"--progress-file={progress}")
+    sidecar, _, sign = begin({"progressFile": str(progress)})
     sign.touch()
     state = sidecar.wait_for(lambda s: {"LogUnreadable", "ProgressFileUnreadable"} <= names(s))
     assert state.phase is Phase.RUNNING
@@ -68,7 +68,9 @@ def test_the_state_is_told_while_log_and_progress_cannot_be_read(begin, token, t
 def test_a_stop_is_not_held_up_by_the_checkpoints_path(begin, token, tmp_path):
     path = tmp_path / token / "checkpoints"
     # Long after the path is said not to answer, so that a slow machine hears of that before the stop.
-    sidecar, folder, sign = begin(*SAVING, f"--checkpoint-path={path}", "--checkpoint-seconds=25")
+    sidecar, folder, sign = begin(
+        {**SAVING, "checkpoint.path": str(path), "checkpoint.timeoutSeconds": 25}
+    )
     sign.touch()
     sidecar.stop(2)
     told = sidecar.wait_for(lambda s: "CheckpointPathDoesNotAnswer" in names(s))
@@ -91,7 +93,7 @@ def test_a_path_with_too_much_in_it_is_named(begin, token, tmp_path):
     for number in range(checkpoint_files.MOST_FILES + 1):
         os.close(os.open(path / str(number), os.O_CREAT | os.O_WRONLY))
     # To look at all these files takes seconds on a busy machine.
-    sidecar, _, _ = begin(*SAVING, f"--checkpoint-path={path}", "--checkpoint-seconds=60")
+    sidecar, _, _ = begin({**SAVING, "checkpoint.path": str(path)})
     sidecar.stop(2)
     sidecar.wait_for(lambda s: "CheckpointPathTooLarge" in names(s))
 

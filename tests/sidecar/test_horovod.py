@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from _sidecars import NO_FIELDS
 
 from dlwire.messages import Peer, Phase, Run
 from tests.sidecar.drivers import HERE, ROOT, wait_until
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.frameworks]
 
 PYTHON = ROOT / ".frameworks" / "horovod" / "bin" / "python"
 TOLD = re.compile(r"rank (\d+/\d+) (\d+/\d+) cross (\d+/\d+) sum (\d+)")
-OPTIONS = ("--framework=horovod", "--processes=perGpu")
+OPTIONS = {"framework": "horovod", "processes": "perGpu"}
 QUIET = {"OMP_NUM_THREADS": "1"}
 
 
@@ -28,12 +29,12 @@ def start(tmp_path, token):
         pytest.skip("Horovod is not installed; `scripts/install-horovod .frameworks` builds it")
     started = []
 
-    def begin(name, *options):
+    def begin(name, options=NO_FIELDS):
         folder = tmp_path / name
         folder.mkdir()
         command = (str(PYTHON), str(HERE / "allreduces.py"), token)
         started.append(
-            SideCar(folder, token, *command, options=(*OPTIONS, *options), environment=QUIET)
+            SideCar(folder, token, *command, options={**OPTIONS, **options}, environment=QUIET)
         )
         return started[-1]
 
@@ -69,9 +70,11 @@ def run_both(sidecars, processes, generation):
         assert sidecar.declare(run).status == 200
 
 
-@pytest.mark.parametrize("options", [(), ("--preload=torch,horovod.torch",)], ids=["cold", "warm"])
+@pytest.mark.parametrize(
+    "options", [{}, {"preload": ["torch", "horovod.torch"]}], ids=["cold", "warm"]
+)
 def test_it_goes_on_with_another_number_of_processes(start, options):
-    sidecar = start("one", *options)
+    sidecar = start("one", options)
     sidecar.wait_ready()
     told = set()
     for generation, processes in enumerate((2, 3, 1), start=1):

@@ -20,10 +20,12 @@ from tests.sidecar.witnesses import find_relatives, find_trainings
 
 pytestmark = pytest.mark.processes
 
-SAVED = (
-    *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "log"),
-    *("--checkpoint-log", "^saved", "--checkpoint-seconds", "600"),
-)
+SAVED = {
+    "checkpoint.signal": "SIGUSR1",
+    "checkpoint.confirm": "log",
+    "checkpoint.confirmLog": "^saved",
+    "checkpoint.timeoutSeconds": 600,
+}
 
 
 @contextmanager

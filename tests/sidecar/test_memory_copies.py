@@ -15,7 +15,7 @@ from dlsidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _replace
 from dlsidecar.checkpoints.memory.cache import MemoryCache
 from dlsidecar.checkpoints.memory.writing_out import Writer
 from dlsidecar.observing.file_threads import FileThread
-from dlsidecar.settings import MARKER, Complete, Saving
+from dlwire.training import MARKER, Complete, Saving
 from tests.sidecar.clients import live_through
 
 LIMIT_S = 240.0

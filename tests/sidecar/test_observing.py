@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from dlsidecar.observing.facts import Observer
 from dlsidecar.observing.gpus.gpu_thread import GpuThread
-from dlsidecar.settings import Settings, Training
+from dlsidecar.settings import Settings
 from dlwire.messages import Post
+from dlwire.training import Training
 from tests.sidecar.clients import live_through
 
 Story = Callable[[Observer, list[int]], Awaitable[None]]

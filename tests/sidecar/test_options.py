@@ -1,53 +1,62 @@
 """The command line: valid options, and refusals that name the wrong option."""
 
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from dlsidecar.options import UsageError, environment_of_training, read
-from dlsidecar.settings import Confirmation, Framework, Split
+from dlwire.kinds import kinds_of
+from dlwire.training import (
+    Confirmation,
+    Framework,
+    GpuIds,
+    Saving,
+    Split,
+    Training,
+    read_training,
+    write_training,
+)
+from tests.sidecar.drivers import ROOT
 
 LOCAL = ["--socket", "control"]
 NETWORK = ["--listen", ":8470", "--tls", "certificates", "--job-uid", "uid-1"]
 
 
-def settings_of(*options: str, environment: dict[str, str] | None = None):
-    return read(["run", *LOCAL, *options, "--", "python", "train.py"], environment or {})
+def settings_of(environment=None, **fields):
+    given = ["--training", json.dumps(fields)] if fields else []
+    return read(["run", *LOCAL, *given, "--", "python", "train.py"], environment or {})
 
 
 def test_everything_can_be_said():
-    training = settings_of(
-        *["--framework", "pytorch", "--processes", "perGpu", "--grace-seconds", "3.5"],
-        *["--preload", "torch, torchvision", "--checkpoint-signal", "sigusr1"],
-        *["--checkpoint-to", "all", "--checkpoint-confirm", "file", "--checkpoint-path", "/ckpt"],
-    ).training
-    assert training.command == ("python", "train.py")
-    assert (training.framework, training.split) == (Framework.PYTORCH, Split.PER_GPU)
-    assert (training.grace_seconds, training.preload) == (3.5, ("torch", "torchvision"))
-    saving = training.saving
-    assert (saving.signal, saving.to_all, saving.confirm) == ("SIGUSR1", True, Confirmation.FILE)
-    network = [*NETWORK, "--health", "[::1]:80", "--poll-seconds", "0"]
-    settings = read(["run", *network, "--", "sh", "-c", "echo --grace-seconds 3"], {})
-    assert settings.training.command == ("sh", "-c", "echo --grace-seconds 3")
+    training = Training(
+        ("python", "train.py"),
+        Framework.PYTORCH,
+        Split.PER_GPU,
+        GpuIds.UUID,
+        Saving("SIGUSR1", to_all=True, confirm=Confirmation.FILE, path="/ckpt", settle_seconds=0.5),
+        grace_seconds=3.5,
+        preload=("torch", "torchvision"),
+        progress_log="loss=(?P<loss>\\S+)\tµ \udce4",
+        expects_gpus=False,
+    )
+    assert replace(read_training(write_training(training)), command=training.command) == training
+    assert write_training(Training()) == "{}"
+    given = [*NETWORK, "--health", "[::1]:80", "--training", write_training(training)]
+    settings = read(["run", *given, "--", "sh", "-c", "echo --socket 3"], {})
+    assert settings.training == replace(training, command=("sh", "-c", "echo --socket 3"))
     serving = settings.serving
     assert (serving.address, serving.port, serving.job_uid) == ("", 8470, "uid-1")
     assert (serving.health_address, serving.health_port) == ("::1", 80)
-    # To look around without a pause is not possible.
-    assert settings.poll_seconds > 0
 
 
 def test_the_environment_may_say_it_and_the_command_line_wins():
-    environment = {
-        "DLJOB_SIDECAR_GRACE_SECONDS": "1",
-        "DLJOB_SIDECAR_KILL_SECONDS": "2",
-        "DLJOB_SIDECAR_NO_GPUS_EXPECTED": "1",
-        "DLJOB_SIDECAR_PROGRESS_LOG": r"step (?P<iteration>\d+) --grace-seconds 9",
-    }
-    settings = settings_of("--kill-seconds", "3", environment=environment)
-    training = settings.training
-    assert (training.grace_seconds, training.kill_seconds) == (1, 3)
-    assert training.progress_log == environment["DLJOB_SIDECAR_PROGRESS_LOG"]
-    assert not settings.expected_gpus
+    environment = {"DLJOB_SIDECAR_TRAINING": '{"graceSeconds": 1}', "DLJOB_SIDECAR_HEALTH": ":80"}
+    assert settings_of(environment).training.grace_seconds == 1
+    settings = settings_of(environment, killSeconds=3)
+    assert (settings.training.grace_seconds, settings.training.kill_seconds) == (10, 3)
+    assert settings.serving.health_port == 80
 
 
 def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
@@ -58,13 +67,13 @@ def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
         "DLJOB_SIDECAR_PORT": "tcp://10.0.0.1:9000",
         "DLJOB_SIDECAR_PORT_9000_TCP_ADDR": "10.0.0.1",
     }
-    assert settings_of(environment=links) == settings_of()
+    assert settings_of(links) == settings_of()
     assert environment_of_training(links) == links
 
 
 def test_an_unknown_option_in_the_environment_is_refused():
     with pytest.raises(UsageError, match="--graze-seconds"):
-        settings_of(environment={"DLJOB_SIDECAR_GRAZE_SECONDS": "3"})
+        settings_of({"DLJOB_SIDECAR_GRAZE_SECONDS": "3"})
 
 
 def test_the_training_sees_none_of_our_options_and_where_it_may_tell_its_progress(
@@ -85,18 +94,23 @@ WRONG: list[tuple[list[str], str]] = [
     (["run", "--tls", "folder", "--listen", ":1", "--", "true"], "need each other"),
     ([], "required: verb"),
     (["dance"], "dance"),
+    (["run", *LOCAL, "--speed", "--", "true"], "--speed"),
+    (["run", *LOCAL, "--health", "80", "--", "true"], "80 is not an address with"),
 ]
-WRONG_OPTIONS = [
-    ("--speed", "--speed"),
-    ("--health 80", "80 is not an address with"),
-    ("--grace-seconds -1", "not a time"),
-    ("--grace-seconds nan", "not a time"),
-    ("--checkpoint-signal USR9", "not the name of a signal"),
-    ("--checkpoint-http save", "no hook"),
-    ("--checkpoint-command save.sh", "no list"),
-    ("--checkpoint-signal SIGUSR1 --checkpoint-http 1/x", "one way to ask for a checkpoint"),
-    ("--checkpoint-signal SIGUSR1 --checkpoint-confirm file", "needs --checkpoint-path"),
-    ("--progress-http", "--inner-socket"),
+WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
+    ({"speed": 1}, "speed: is unknown"),
+    ({"checkpoint": {"speed": 1}}, "checkpoint.speed: is unknown"),
+    ({"checkpoint": []}, "checkpoint: must be an object"),
+    ({"graceSeconds": -1}, "graceSeconds: is out of bounds"),
+    ({"pollSeconds": 0}, "pollSeconds: is out of bounds"),
+    ({"checkpoint": {"signal": "USR1"}}, "checkpoint.signal: has the wrong form"),
+    ({"checkpoint": {"signal": "SIGUSR9"}}, "SIGUSR9 is not the name of a signal"),
+    ({"checkpoint": {"http": "save"}}, "checkpoint.http: has the wrong form"),
+    ({"checkpoint": {"files": "../x"}}, "checkpoint.files: has the wrong form"),
+    ({"checkpoint": {"command": "save.sh"}}, "checkpoint.command: must be a list"),
+    ({"checkpoint": {"signal": "SIGUSR1", "http": "1/x"}}, "only one way to ask for a checkpoint"),
+    ({"checkpoint": {"signal": "SIGUSR1", "confirm": "file"}}, "needs checkpoint.path"),
+    ({"checkpoint": {"memoryBytes": 1}}, "only possible together"),
 ]
 
 
@@ -104,17 +118,23 @@ def test_what_contradicts_itself_is_refused_by_name():
     for arguments, message in WRONG:
         with pytest.raises(UsageError, match=message):
             read(arguments, {})
-    for options, message in WRONG_OPTIONS:
-        with pytest.raises(UsageError, match=message):
-            settings_of(*options.split())
+    for text in ("[]", "{", '{"framework": "x", "framework": "y"}'):
+        with pytest.raises(UsageError, match="--training: "):
+            read(["run", *LOCAL, f"--training={text}", "--", "true"], {})
+    for fields, message in WRONG_FIELDS:
+        with pytest.raises(UsageError, match=f"--training: .*{message}"):
+            settings_of(**fields)
 
 
-def test_the_help_explains_every_option(capsys):
+def test_the_help_explains_every_option_and_a_page_every_field(capsys):
     with pytest.raises(SystemExit):
         read(["run", "--help"], {})
     told = capsys.readouterr().out
-    described = re.findall(r"^  (--[\w-]+)[^\n]*?(?:\n {24}|  )(\S)", told, re.MULTILINE)
-    options = set(re.findall(r"^  (--[\w-]+)", told, re.MULTILINE))
-    assert len(options) > 20
-    assert {name for name, _ in described} == options
-    assert "DLJOB_SIDECAR_GRACE_SECONDS" in told
+    assert set(re.findall(r"^  (--[\w-]+)", told, re.MULTILINE)) == {
+        *("--training", "--socket", "--listen", "--tls", "--job-uid", "--controller-name"),
+        "--health",
+    }
+    page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
+    fields = {name for name in kinds_of(Training) if name != "checkpoint"}
+    fields |= {f"checkpoint.{name}" for name in kinds_of(Saving)}
+    assert set(re.findall(r"^\| `([\w.]+)` \| `[^|]*` \| ", page, re.MULTILINE)) == fields

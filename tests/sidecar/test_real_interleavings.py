@@ -39,19 +39,20 @@ STORIES = 12
 AT_ONCE = 2
 """The number of stories that run at the same time, each in a container of its own."""
 
-HASTY = (
-    *("--grace-seconds", "0.1", "--checkpoint-to", "all", "--checkpoint-seconds", "0.2"),
-    "--checkpoint-signal",
-)
-NEVER_SAVED = (
-    *(*HASTY, "SIGCONT"),
-    *("--checkpoint-confirm", "file", "--checkpoint-path", "/nowhere"),
-)
+HASTY = {"graceSeconds": 0.1, "checkpoint.toAll": True, "checkpoint.timeoutSeconds": 0.2}
+NEVER_SAVED = {
+    **HASTY,
+    "checkpoint.signal": "SIGCONT",
+    "checkpoint.confirm": "file",
+    "checkpoint.path": "/nowhere",
+}
 """A checkpoint that hangs: the training does not handle that signal."""
-SAVED = (
-    *(*HASTY, "SIGUSR1"),
-    *("--checkpoint-confirm", "log", "--checkpoint-log", "^saved "),
-)
+SAVED = {
+    **HASTY,
+    "checkpoint.signal": "SIGUSR1",
+    "checkpoint.confirm": "log",
+    "checkpoint.confirmLog": "^saved ",
+}
 SAVES = "save={folder}/checkpoint"
 HIDING = ("fork", "daemon", "setsid", "clearenv", "deaf")
 
@@ -64,7 +65,7 @@ MANNERS = {
     "hiding": Manner(HIDING, NEVER_SAVED),
     "hiding without namespaces": Manner(HIDING, NEVER_SAVED, python=BOUNDED),
     "leaving others behind": Manner(("fork", "lone"), SAVED),
-    "warm": Manner((SAVES,), (*SAVED, "--preload", "json"), flags=("-s",)),
+    "warm": Manner((SAVES,), {**SAVED, "preload": ["json"]}, flags=("-s",)),
     "crashing": Manner(("quit=3",), NEVER_SAVED),
     "short": Manner(("quit=0", "fork"), NEVER_SAVED),
     "missing": Manner(None, NEVER_SAVED),

@@ -26,17 +26,20 @@ from tests.sidecar.witnesses import find_relatives, find_trainings
 
 pytestmark = pytest.mark.processes
 
-SAVING = (
-    *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "log"),
-    *("--checkpoint-log", "^saved$", "--checkpoint-seconds", "600"),
-)
-SAVING_BY_ITS_END = (
-    *("--checkpoint-signal", "SIGUSR1", "--checkpoint-confirm", "exit"),
-    *("--checkpoint-seconds", "600"),
-)
-SAVING_SOON = (*SAVING[:-1], "0.1")
-PATIENT = ("--grace-seconds", "600")
-HASTY = ("--grace-seconds", "0.1", "--kill-seconds", "0.1")
+SAVING = {
+    "checkpoint.signal": "SIGUSR1",
+    "checkpoint.confirm": "log",
+    "checkpoint.confirmLog": "^saved$",
+    "checkpoint.timeoutSeconds": 600,
+}
+SAVING_BY_ITS_END = {
+    "checkpoint.signal": "SIGUSR1",
+    "checkpoint.confirm": "exit",
+    "checkpoint.timeoutSeconds": 600,
+}
+SAVING_SOON = {**SAVING, "checkpoint.timeoutSeconds": 0.1}
+PATIENT = {"graceSeconds": 600}
+HASTY = {"graceSeconds": 0.1, "killSeconds": 0.1}
 LENIENT = (sys.executable, str(HERE / "lenient.py"))
 """Runs a SideCar that waits for spares which stand still."""
 
@@ -163,7 +166,7 @@ def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
 
 
 def it_does_not_hear_sigterm(stage: Stage) -> None:
-    with stage.container(Manner(("obey", "deaf"), (*SAVING, *PATIENT))) as container:
+    with stage.container(Manner(("obey", "deaf"), {**SAVING, **PATIENT})) as container:
         container.run_and_wait(3)
         container.stop(checkpoint=False)
         container.say_what_changes_nothing(Phase.STOPPING)
@@ -218,7 +221,7 @@ def trace(pid: int) -> str:
 
 def it_becomes_warm_interpreters(stage: Stage) -> None:
     """Two ranks are started, and one or both of the interpreters stand still for as long as the scene takes."""
-    options = (*SAVING, *HASTY, "--preload", PRELOADED)
+    options = {**SAVING, **HASTY, "preload": [PRELOADED]}
     manner = Manner(("obey",), options, flags=("-s",), python=LENIENT)
     with stage.container(manner) as container:
         # From here on two are kept.

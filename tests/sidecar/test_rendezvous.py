@@ -182,7 +182,7 @@ def test_containers_of_one_machine_are_told_apart():
 @pytest.mark.story
 def test_real_processes_meet_and_the_place_goes_with_their_generation(drive, token):
     command = [sys.executable, "-S", str(HERE / "gloo.py"), token]
-    driver = drive(command=command, framework="horovod", split="perGpu")
+    driver = drive(command=command, framework="horovod", processes="perGpu")
     ports = []
     for attempt, processes in enumerate((3, 2), start=1):
         driver.start(attempt, gpus=processes, processes=processes)
@@ -198,7 +198,7 @@ def test_real_processes_meet_and_the_place_goes_with_their_generation(drive, tok
 
 @pytest.mark.processes
 def test_a_port_that_is_taken_fails_the_start_by_name(drive):
-    driver = drive(framework="horovod", split="perGpu")
+    driver = drive(framework="horovod", processes="perGpu")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         driver.call("start", gpus=["0", "1"], processes=2, attempt=1, port=port)

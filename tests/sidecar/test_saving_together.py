@@ -14,8 +14,12 @@ from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import wait_for
 from tests.sidecar.sidecars import SideCar
 
-MARKER = ("--checkpoint-signal=SIGUSR1", "--checkpoint-confirm=file", "--checkpoint-files=step-*")
-EXIT = ("--checkpoint-signal=SIGTERM", "--checkpoint-confirm=exit")
+MARKER = {
+    "checkpoint.signal": "SIGUSR1",
+    "checkpoint.confirm": "file",
+    "checkpoint.files": "step-*",
+}
+EXIT = {"checkpoint.signal": "SIGTERM", "checkpoint.confirm": "exit"}
 WIDTHS = (1, 3, 1)
 
 
@@ -34,13 +38,13 @@ def train(tmp_path, token):
             tmp_path,
             token,
             *command,
-            options=(
-                *options,
-                "--processes=perGpu",
-                f"--checkpoint-path={folder}",
-                "--checkpoint-complete=marker",
-                f"--inner-socket={tmp_path / 'progress'}",
-            ),
+            options={
+                **options,
+                "processes": "perGpu",
+                "checkpoint.path": str(folder),
+                "checkpoint.complete": "marker",
+                "progressSocket": str(tmp_path / "progress"),
+            },
             path=(str(ROOT),),
         )
         started.append(sidecar)

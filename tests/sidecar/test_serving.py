@@ -40,7 +40,7 @@ class ServedContainer(Container):
     def __init__(self, folder: Path, settings: Serving) -> None:
         super().__init__()
         control, inner = folder / "control", folder / "inner"
-        local = replace(settings, socket=str(control), inner_socket=str(inner))
+        local = replace(settings, socket=str(control), progress_socket=str(inner))
         local = replace(local, health_address="127.0.0.1", health_port=0)
         self.servers = Servers(self.agent, local)
         self.servers.open()

@@ -8,7 +8,7 @@ from dlsidecar.checkpoints.recognizing.signs import (
     recognise,
     resolve,
 )
-from dlsidecar.settings import Complete, Saving
+from dlwire.training import Complete, Saving
 
 NOISE = [
     "metrics.csv",

@@ -36,7 +36,7 @@ def test_a_signal_confirmed_by_a_new_file_or_by_a_line_of_the_log(drive, tmp_pat
     path = tmp_path / "checkpoints"
     path.mkdir()
     saving = {"path": str(path), "signal": "SIGUSR1", **how}
-    driver = begin(drive(f"save={path / 'latest'}", saving=saving))
+    driver = begin(drive(f"save={path / 'latest'}", checkpoint=saving))
     (path / "old").write_text("old")
     driver.call("checkpoint")
     driver.wait_for("CheckpointDone", attempt=1)
@@ -53,7 +53,7 @@ def test_one_that_ends_with_the_word_that_confirms_has_saved(drive, tmp_path, is
     output = tmp_path / "output"
     output.touch()
     way = {"log_file": str(output)} if is_tailed else {"log_file": "", "stdout": str(output)}
-    driver = drive(command=[sys.executable, "-c", code], saving=saving, **way)
+    driver = drive(command=[sys.executable, "-c", code], checkpoint=saving, **way)
     driver.log = output
     begin(driver).call("checkpoint")
     driver.wait_for("RankEnded", exit_code=0)
@@ -72,7 +72,7 @@ def test_one_that_ends_without_the_word_that_confirms_has_not_saved(drive, tmp_p
     progress.touch()
     saving = {"signal": "SIGUSR1", "confirm": "log", "confirm_log": "^saved"}
     files = {"progress_file": str(progress), "look_seconds": look_seconds}
-    driver = begin(drive(command=ENDING, saving=saving, **files))
+    driver = begin(drive(command=ENDING, checkpoint=saving, **files))
     driver.call("checkpoint")
     assert requests.UNCONFIRMED in str(driver.wait_for("CheckpointFailed")["problem"])
     driver.wait_for("Gone")
@@ -83,14 +83,14 @@ def test_one_that_ends_without_the_word_that_confirms_has_not_saved(drive, tmp_p
 )
 def test_the_end_confirms_where_the_job_says_so_and_nowhere_else(drive, tmp_path, confirm, event):
     saving = {"signal": "SIGUSR1", "confirm": confirm, "path": str(tmp_path / "none")}
-    driver = begin(drive(command=ENDING, saving=saving))
+    driver = begin(drive(command=ENDING, checkpoint=saving))
     driver.call("checkpoint")
     driver.wait_for(event)
     driver.wait_for("Gone")
 
 
 def test_a_job_without_a_handler_is_not_killed_by_the_signal(drive):
-    driver = begin(drive(saving={"signal": "SIGUSR1", "confirm": "exit"}))
+    driver = begin(drive(checkpoint={"signal": "SIGUSR1", "confirm": "exit"}))
     driver.call("checkpoint")
     assert "SIGUSR1" in str(driver.wait_for("CheckpointFailed")["problem"])
     assert driver.facts()["processes"][0]["signal"] is None
@@ -100,7 +100,7 @@ def test_a_job_without_a_handler_is_not_killed_by_the_signal(drive):
 def test_a_command_confirms_by_its_end(drive, tmp_path):
     made = tmp_path / "made"
     command = ["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES > {shlex.quote(str(made))}"]
-    driver = begin(drive(saving={"command": command, "confirm": "exit"}))
+    driver = begin(drive(checkpoint={"command": command, "confirm": "exit"}))
     driver.call("checkpoint")
     driver.wait_for("CheckpointDone")
     assert made.read_text() == "0\n"
@@ -112,7 +112,7 @@ def test_a_command_confirms_by_its_end(drive, tmp_path):
     [(["sh", "-c", "exit 4"], "exit code 4"), (["no-such-command"], "not found in PATH")],
 )
 def test_a_command_that_fails_is_told(drive, command, reason):
-    driver = begin(drive(saving={"command": command, "confirm": "exit"}))
+    driver = begin(drive(checkpoint={"command": command, "confirm": "exit"}))
     driver.call("checkpoint")
     assert reason in str(driver.wait_for("CheckpointFailed")["problem"])
     driver.stop_all()
@@ -120,7 +120,7 @@ def test_a_command_that_fails_is_told(drive, command, reason):
 
 def test_a_hanging_command_goes_down_with_the_rest(drive, token):
     hang = [sys.executable, "-S", "-c", "import time; time.sleep(1000)", token]
-    driver = begin(drive(saving={"command": hang, "confirm": "exit"}))
+    driver = begin(drive(checkpoint={"command": hang, "confirm": "exit"}))
     driver.call("checkpoint")
     wait_until(lambda: len(find_processes(token)) == 3, what="the command")
     driver.stop_all()
@@ -144,7 +144,7 @@ def test_a_hook_over_http(drive, tmp_path, status, event):
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         hook = f"{server.server_port}/save"
-        driver = begin(drive(saving={"http": hook, "confirm": "file", "path": str(tmp_path)}))
+        driver = begin(drive(checkpoint={"http": hook, "confirm": "file", "path": str(tmp_path)}))
         driver.call("checkpoint")
         driver.wait_for(event)
         thread.join(LIMIT_SECONDS)

@@ -61,7 +61,7 @@ def test_a_command_that_is_in_no_folder_of_path_is_told_with_path(drive, token):
 
 
 def test_one_process_per_gpu_each_with_its_own(drive, token):
-    driver = drive(split="perGpu")
+    driver = drive(processes="perGpu")
     driver.start(gpus=4, processes=4)
     driver.wait_for("Started")
     log = driver.wait_for_log("ready", 4)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from dljob import training
 
-from dlsidecar.settings import Complete, Saving, Training
 from dlsidecar.warm import offering
+from dlwire.training import Complete, Saving, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until
 
 INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
@@ -148,7 +148,7 @@ def test_a_request_counts_once_and_a_handler_of_the_program_is_called_as_well(mo
 def test_what_the_sidecar_offers_is_what_is_read(monkeypatch, tmp_path):
     saving = Saving(signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE")
     file = tmp_path / "progress.jsonl"
-    told = Training(("python",), saving=saving, progress_file=str(file))
+    told = Training(("python",), checkpoint=saving, progress_file=str(file))
     for name, value in offering.offer({"PYTHONPATH": "/own"}, told).items():
         monkeypatch.setenv(name, value)
     # A variable of the user is left as it is.

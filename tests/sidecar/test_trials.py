@@ -25,9 +25,9 @@ from dlsidecar.behaviour.machine import (
     react,
 )
 from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
-from dlsidecar.settings import Confirmation, Saving, Training
 from dlwire.messages import Phase, Post, Problem, Refused, Run, Trial
 from dlwire.messages import Saving as Saved
+from dlwire.training import Confirmation, Saving, Training
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.reshapes import Job
@@ -143,7 +143,7 @@ def test_who_saves_itself_by_ending_is_not_tried():
         (Saving(http="1/save", confirm=Confirmation.LOG), True),
         (Saving(command=("save",)), True),
     ):
-        assert limits_of(Training(command=("true",), saving=saving)).tries is goes_on, saving
+        assert limits_of(Training(command=("true",), checkpoint=saving)).tries is goes_on, saving
 
 
 # --- what the agent tells of it -------------------------------------------------------------

@@ -18,7 +18,7 @@ from dlsidecar.checkpoints.vetting import (
     note_fruitless,
     vet,
 )
-from dlsidecar.settings import Complete, Saving
+from dlwire.training import Complete, Saving
 from tests.sidecar.savers import BYTES, SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}

@@ -103,7 +103,7 @@ def test_no_more_spares_wait_than_the_job_can_have_processes_and_it_has_gpus(
 ):
     command = [sys.executable, TRAINER, token]
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-    driver = drive_warm(drive, command, count=2, split="perGpu", most_spares=2)
+    driver = drive_warm(drive, command, count=2, processes="perGpu", most_spares=2)
     assert driver.facts()["warmth"]["wanted"] == 2
 
 
@@ -119,7 +119,7 @@ while not (folder / "go").exists():
 
 
 def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive, token):
-    driver = drive_warm(drive, [sys.executable, TRAINER, token], split="perGpu")
+    driver = drive_warm(drive, [sys.executable, TRAINER, token], processes="perGpu")
     driver.start()
     driver.wait_for_log("ready")
     driver.call("prepare", processes=4)

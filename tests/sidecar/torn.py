@@ -8,6 +8,7 @@ goes on from a torn checkpoint, and prints what happened.
 """
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
@@ -61,8 +62,11 @@ def find_ways(python: str) -> list[str]:
 
 def write_to_memory(shape: str, token: str) -> dict[str, str]:
     """Let a job write its checkpoints to memory first."""
-    folder = f"--checkpoint-memory-path=/dev/shm/dljob-{token}"
-    return {"complete": shape, "writes": "-", "more": f"--checkpoint-memory=1024 {folder}"}
+    memory = {
+        "checkpoint.memoryPath": f"/dev/shm/dljob-{token}",  # noqa: S108 - it is named after the test
+        "checkpoint.memoryBytes": 1 << 30,
+    }
+    return {"complete": shape, "writes": "-", "more": json.dumps(memory)}
 
 
 def reshape(job: Job, reshapes: int, chance: random.Random) -> None:

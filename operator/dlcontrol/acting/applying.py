@@ -236,7 +236,7 @@ def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
     Name GPUs by UUID, or by number where that is not known.
 
     When a GPU of a lower number dies, a number means another device. A SideCar gives its training the names
-    that the job wants (``--gpu-ids``).
+    that the job wants (``gpuIds``).
     """
     uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
     return tuple(uuids.get(number, str(number)) for number in numbers)

@@ -1,15 +1,24 @@
 """
-A job, as the command line of its SideCar: the same on every platform.
+A job, as the description that its SideCar gets: the same on every platform.
 
-The platform adds the options of the place (doors, certificates, the log).
+The platform adds the fields and options of the place (addresses, certificates, the log).
 """
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from dlcore.model import Checkpoint, Job, Progress
+from dlcore.model import Checkpoint, Job
+from dlwire.training import (
+    MARKER,
+    Complete,
+    Confirmation,
+    Framework,
+    GpuIds,
+    Saving,
+    Split,
+    Training,
+    write_training,
+)
 
 CHECKPOINT_FOLDER: Final = "DLJOB_CHECKPOINT_DIR"
 """The variable by which the training finds the folder of its job's checkpoints."""
@@ -40,77 +49,61 @@ def with_folder(job: Job, folder: str) -> Job:
     )
 
 
-def sidecar_options(job: Job, memory_folder: str = "") -> tuple[str, ...]:
+def describe_training(job: Job, *, memory_folder: str = "") -> Training:
     """
-    Everything that the SideCar has to know of the job, but for what it runs.
+    Describe a job to its SideCar, without its command and without what the platform adds.
 
     ``memory_folder`` is where the platform lets it hold checkpoints in memory; empty where it cannot.
     """
-    options = [
-        f"--framework={job.framework.value}",
-        f"--processes={job.processes}",
-        f"--gpu-ids={job.gpus.ids}",
-        f"--grace-seconds={job.checkpoint.grace_seconds:g}",
-        *_checkpoint(job.checkpoint),
-        *_memory(job.checkpoint, memory_folder),
-        *_progress(job.progress),
-    ]
-    if job.preload:
-        options.append(f"--preload={','.join(job.preload)}")
+    progress = job.progress
+    return Training(
+        framework=Framework(job.framework.value),
+        processes=Split(job.processes),
+        gpu_ids=GpuIds(job.gpus.ids),
+        checkpoint=_describe_saving(job.checkpoint, memory_folder),
+        grace_seconds=job.checkpoint.grace_seconds,
+        preload=job.preload,
         # The SideCar sees all GPUs of the machine, and the job may never have that many.
-        options.append(f"--most-spares={max(job.gpus.options)}")
-    return tuple(options)
+        most_spares=max(job.gpus.options) if job.preload else 0,
+        progress_log=progress.log,
+        progress_file="" if progress.log else progress.file,
+        samples_per_iteration=progress.samples_per_iteration or 0,
+        stall_seconds=progress.stall_seconds,
+    )
 
 
-def _checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    if checkpoint.path:
-        # Also of a job that is never asked: before each start, torn checkpoints are set aside.
-        yield from _files(checkpoint)
-    if checkpoint.signal:
-        yield f"--checkpoint-signal={checkpoint.signal}"
-    elif checkpoint.command:
-        yield f"--checkpoint-command={json.dumps(list(checkpoint.command))}"
-    elif checkpoint.http:
-        yield f"--checkpoint-http={_hook(checkpoint.http)}"
-    else:
-        return
-    yield f"--checkpoint-to={checkpoint.to}"
-    yield f"--checkpoint-confirm={checkpoint.confirm}"
-    yield f"--checkpoint-seconds={checkpoint.timeout_seconds:g}"
-    if checkpoint.confirm_log:
-        yield f"--checkpoint-log={checkpoint.confirm_log}"
+def _describe_saving(checkpoint: Checkpoint, memory_folder: str) -> Saving:
+    has_memory = bool(checkpoint.memory_mebibytes and memory_folder)
+    saving = Saving(
+        # Also of a job that is never asked: torn checkpoints are found before each start.
+        path=checkpoint.path,
+        files=checkpoint.files,
+        complete=Complete(checkpoint.complete),
+        marker=checkpoint.marker or MARKER,
+        settle_seconds=checkpoint.settle_seconds,
+    )
+    if not (checkpoint.signal or checkpoint.command or checkpoint.http):
+        return saving
+    return replace(
+        saving,
+        signal=checkpoint.signal,
+        command=checkpoint.command,
+        http=_hook(checkpoint.http),
+        to_all=checkpoint.to == "all",
+        confirm=Confirmation(checkpoint.confirm),
+        confirm_log=checkpoint.confirm_log,
+        timeout_seconds=checkpoint.timeout_seconds,
+        memory_bytes=checkpoint.memory_mebibytes << 20 if has_memory else 0,
+        memory_path=memory_folder if has_memory else "",
+    )
 
 
-def _memory(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
-    if checkpoint.memory_mebibytes and folder:
-        yield f"--checkpoint-memory={checkpoint.memory_mebibytes}"
-        yield f"--checkpoint-memory-path={folder}"
-
-
-def _files(checkpoint: Checkpoint) -> Iterator[str]:
-    yield f"--checkpoint-path={checkpoint.path}"
-    yield f"--checkpoint-complete={checkpoint.complete}"
-    if checkpoint.files:
-        yield f"--checkpoint-files={checkpoint.files}"
-    if checkpoint.marker:
-        yield f"--checkpoint-marker={checkpoint.marker}"
-    if checkpoint.settle_seconds is not None:
-        yield f"--checkpoint-settle-seconds={checkpoint.settle_seconds:g}"
+def training_option(training: Training) -> str:
+    """Return the option of the SideCar's command line that carries the description."""
+    return f"--training={write_training(training)}"
 
 
 def _hook(text: str) -> str:
     """``PORT/PATH``, as the SideCar wants it."""
     text = text.removeprefix(":")
     return f"{DEFAULT_HOOK_PORT}{text}" if text.startswith("/") else text
-
-
-def _progress(progress: Progress) -> Iterator[str]:
-    yield f"--stall-seconds={progress.stall_seconds:g}"
-    if progress.samples_per_iteration is not None:
-        yield f"--samples-per-iteration={progress.samples_per_iteration}"
-    if progress.log:
-        yield f"--progress-log={progress.log}"
-    elif progress.file:
-        yield f"--progress-file={progress.file}"
-    elif progress.http:
-        yield "--progress-http"

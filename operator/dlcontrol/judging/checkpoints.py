@@ -21,7 +21,7 @@ from dlcontrol.situation.status import (
 from dlcore.model import Checkpoint, Job, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Saving, State
-from dlwire.savings import goes_on_after_saving
+from dlwire.training import goes_on_after_saving
 
 KEEPS = "it keeps the GPUs it starts with"
 _REMEDY = (

@@ -6,9 +6,15 @@ Called by :mod:`dllocal.pods.processes`, which starts the process and watches it
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, sidecar_options, with_folder
+from dlcontrol.acting.sidecar_options import (
+    CHECKPOINT_FOLDER,
+    describe_training,
+    training_option,
+    with_folder,
+)
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId
@@ -94,22 +100,19 @@ class LaunchCommands:
     def _options(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
         own = str(self._folders.checkpoints(job.id))
         job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
-        options = [
-            f"--socket={self._folders.pod_socket(key, booking.serial)}",
-            f"--log-file={self._folders.training_log(key)}",
-            f"--poll-seconds={self._poll_seconds:g}",
-            f"--release-seconds={self._release_seconds:g}",
-            # In a container this folder is another one, and small.
-            *sidecar_options(
-                job, "" if job.container else str(self._folders.memory(key, booking.serial))
-            ),
-        ]
-        if self._virtual:
-            options.append("--no-gpus-expected")
-        if job.progress.http:
-            inner = self._folders.progress_socket(key, booking.serial)
-            options.append(f"--inner-socket={inner}")
-        return options
+        # In a container this folder is another one, and small.
+        memory = "" if job.container else str(self._folders.memory(key, booking.serial))
+        progress = self._folders.progress_socket(key, booking.serial) if job.progress.http else ""
+        training = replace(
+            describe_training(job, memory_folder=memory),
+            log_file=str(self._folders.training_log(key)),
+            poll_seconds=self._poll_seconds,
+            release_seconds=self._release_seconds,
+            expects_gpus=not self._virtual,
+            progress_socket=str(progress),
+        )
+        socket = self._folders.pod_socket(key, booking.serial)
+        return [f"--socket={socket}", training_option(training)]
 
 
 def is_only_swept(entry: Entry) -> bool:

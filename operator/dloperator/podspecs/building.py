@@ -12,13 +12,15 @@ Pure: the same job, node and settings make the same pod.
 import copy
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dlcontrol.acting.sidecar_options import (
     CHECKPOINT_FOLDER,
     CHECKPOINT_REFERENCE,
+    describe_training,
     refers_to_its_folder,
-    sidecar_options,
+    training_option,
     with_folder,
 )
 from dlcontrol.situation.status import Booking
@@ -38,6 +40,7 @@ TLS_VOLUME: Final = "dljob-tls"
 MEMORY_VOLUME: Final = "dljob-checkpoints"
 MEMORY_FOLDER: Final = "/dljob-checkpoints"
 """Where checkpoints in memory are, for a job that has ``checkpoint.memory``."""
+PROGRESS_SOCKET: Final = "/tmp/dljob-progress.sock"  # noqa: S108 - in the container of the training
 SIDECAR_PORT: Final = 8470
 HEALTH_PORT: Final = SIDECAR_PORT + 1
 """Of the SideCar, in a pod with an address of its own."""
@@ -247,22 +250,22 @@ def _supervise(
     """Let the SideCar be what is started, and what the user wrote be what it starts."""
     job = _settle_checkpoints(container, job)
     interpreter = ["--python", settings.python] if settings.python else []
+    training = replace(
+        describe_training(job, memory_folder=MEMORY_FOLDER),
+        poll_seconds=settings.poll_seconds,
+        release_seconds=settings.release_seconds,
+        expects_gpus=not settings.virtual_gpus,
+        progress_socket=PROGRESS_SOCKET if job.progress.http else "",
+    )
     options = [
         "run",
-        *(_literal(option) for option in sidecar_options(job, MEMORY_FOLDER)),
+        _literal(training_option(training)),
         f"--listen=:{first_port}",
         f"--health=:{first_port + 1}",
         f"--tls={TLS_FOLDER}",
         f"--job-uid={uid}",
         f"--controller-name={settings.controller_name}",
-        f"--poll-seconds={settings.poll_seconds:g}",
     ]
-    if settings.release_seconds:
-        options.append(f"--release-seconds={settings.release_seconds:g}")
-    if settings.virtual_gpus:
-        options.append("--no-gpus-expected")
-    if job.progress.http:
-        options.append("--inner-socket=/tmp/dljob-progress.sock")
     command = [*container["command"], *(container.pop("args", None) or ())]
     container["command"] = [
         *interpreter,

@@ -27,7 +27,7 @@ from dlsidecar.checkpoints.recognizing.shapes import (
 )
 from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise
 from dlsidecar.observing.file_threads import FileThread, rest_after
-from dlsidecar.settings import Saving
+from dlwire.training import Saving
 
 TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"

@@ -21,7 +21,7 @@ from dlsidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dlsidecar.observing.shortages import find_full_disk
-from dlsidecar.settings import Complete, Saving
+from dlwire.training import Complete, Saving
 
 TAIL_BYTES = 256
 MOST_TAILS = 64

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dlsidecar.checkpoints.checkpoint_files import LEDGER
 from dlsidecar.checkpoints.recognizing.shapes import Shape
-from dlsidecar.settings import Saving
+from dlwire.training import Saving
 
 MOST_FAILED = 16
 LARGEST_BYTES = 1 << 20

@@ -26,8 +26,8 @@ from dlsidecar.linux.spawning import (
     Reaper,
     start,
 )
-from dlsidecar.settings import Confirmation, Saving
 from dlwire.messages import MOST_GPUS
+from dlwire.training import Confirmation, Saving
 
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"

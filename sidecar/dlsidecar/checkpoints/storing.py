@@ -28,8 +28,8 @@ from dlsidecar.checkpoints.vetting import (
 )
 from dlsidecar.checkpoints.visiting import Visit
 from dlsidecar.observing.file_threads import FileThread
-from dlsidecar.settings import Confirmation, Saving
 from dlwire.messages import Run
+from dlwire.training import Confirmation, Saving
 
 FOLDER = "DLJOB_CHECKPOINT_DIR"
 """The variable by which the training finds the folder for its checkpoints."""

@@ -36,7 +36,7 @@ from dlsidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dlsidecar.observing.shortages import find_full_disk
-from dlsidecar.settings import Complete, Saving
+from dlwire.training import Complete, Saving
 
 MOST_SET_ASIDE = 2
 MOST_FRUITLESS = 2

@@ -165,7 +165,7 @@ class Observer:
 
     def begin(self) -> None:
         # Armed before the look, so that a look that raises does not end the series.
-        self._timer = self._loop.call_later(self._settings.poll_seconds, self.begin)
+        self._timer = self._loop.call_later(self._settings.training.poll_seconds, self.begin)
         self.poll()
         self._gpu_thread.ask(self.see_gpus)
 
@@ -211,7 +211,7 @@ class Observer:
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))
         _report_gpus(
-            self.reported, reading, self._gpu_thread, expected=self._settings.expected_gpus
+            self.reported, reading, self._gpu_thread, expected=self._settings.training.expects_gpus
         )
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 For how long a training may take no step before it is said to hang, learnt from its steps.
 
 That is ten times the longest pause of this start so far, in which evaluations and checkpoints are, and a
-minute at least. Until enough steps were seen, and at the latest, it is ``--stall-seconds``.
+minute at least. Until enough steps were seen, and at the latest, it is ``stallSeconds``.
 """
 
 from __future__ import annotations

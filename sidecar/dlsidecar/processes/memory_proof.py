@@ -74,7 +74,7 @@ class MemoryProof:
             self._lingering = frozenset(unreleased)
             message = f"no process of the job is left, but {why}"
             limit = self._release_seconds
-            message += f"; --release-seconds releases them after {limit:g} s" if limit else ""
+            message += f"; releaseSeconds releases them after {limit:g} s" if limit else ""
             self._tell(Lingering(self._attempt, make_problem("GPUMemoryNotReleased", message)))
         return False
 

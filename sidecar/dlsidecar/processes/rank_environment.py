@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.processes import ranks, rendezvous
 from dlsidecar.processes.rank_process import RankProcess
-from dlsidecar.settings import Framework, Training
 from dlsidecar.warm import offering
 from dlwire.messages import Run
+from dlwire.training import Framework, Training
 
 RESUME = "DLJOB_CHECKPOINT_RESUME"
 """The variable that names the latest complete checkpoint, where one is known."""

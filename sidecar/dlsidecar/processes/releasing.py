@@ -10,7 +10,7 @@ shared machine. So NVML's list of processes is asked, and a process is a strange
 - the machine shows that it is older than the start, or belongs to another user who is not root.
 
 Memory that processes of other users have taken since the start does not count. Any other holder of
-memory blocks the release and is named; ``--release-seconds`` limits that where a machine is shared
+memory blocks the release and is named; ``releaseSeconds`` limits that where a machine is shared
 and the proof by processes is enough.
 """
 

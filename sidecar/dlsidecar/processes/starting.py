@@ -20,9 +20,9 @@ from dlsidecar.processes import ranks, rendezvous
 from dlsidecar.processes.rank_environment import RankEnvironment
 from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.remedies import make_problem
-from dlsidecar.settings import Training
 from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Problem, Run
+from dlwire.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -32,10 +32,10 @@ from dlsidecar.processes.saving import CheckpointRequests
 from dlsidecar.processes.starting import RankStarter
 from dlsidecar.remedies import make_problem
 from dlsidecar.serving.admitting import Admission, Answer
-from dlsidecar.settings import Training
 from dlsidecar.warm.budgets import read_free_bytes
 from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Problem, Process, Run
+from dlwire.training import Training
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Processes:
         admission: Admission,
     ) -> None:
         self._report = report
-        self._store = CheckpointStore(training.saving, read_free_bytes)
+        self._store = CheckpointStore(training.checkpoint, read_free_bytes)
         self._process_tree, self._spare_pool, self._admission = process_tree, spare_pool, admission
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0

@@ -18,8 +18,8 @@ from dlsidecar.observing.gpus.gpu_thread import GpuThread, Reading
 from dlsidecar.observing.gpus.naming import name_gpus
 from dlsidecar.processes.releasing import Release, measure
 from dlsidecar.remedies import make_problem
-from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu, Problem, Run
+from dlwire.training import GpuIds
 
 AGAIN_SECONDS = 0.25
 

@@ -56,9 +56,9 @@ class Servers:
             self._open_network()
         if settings.socket:
             self._serve_control(trust.Listener(), [self._unix_socket(settings.socket)])
-        if settings.inner_socket:
+        if settings.progress_socket:
             app = serving.inner_app(self._agent, settings)
-            self._serve(app, [self._unix_socket(settings.inner_socket)])
+            self._serve(app, [self._unix_socket(settings.progress_socket)])
         if settings.health_port is not None:
             sockets = bind_sockets(settings.health_port, settings.health_address or None)
             self.health_port = port_of(sockets)

@@ -2,7 +2,7 @@
 How many spare interpreters fit into memory.
 
 :mod:`dlsidecar.warm.warming` asks before it makes any. All spares together may take the amount that the job allows
-(``--spare-memory``), else half of the memory that is free for the container or the machine at that moment: while a
+(``spareMemoryBytes``), else half of the memory that is free for the container or the machine at that moment: while a
 change is under way the training and the spares of the next start live side by side.
 """
 
@@ -47,7 +47,7 @@ class Budget:
         most = self.limit_bytes // one
         if most >= count:
             return count, ""
-        source = "--spare-memory" if self._given_bytes else "half of what is free"
+        source = "spareMemoryBytes" if self._given_bytes else "half of what is free"
         return most, (
             f"{count} spare interpreters are needed and {most} fit into {self.limit_bytes >> 20} MiB"
             f" ({source}), as one takes {one >> 20} MiB: the other processes start cold"

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dlsidecar.settings import Complete, Training
+from dlwire.training import Complete, Training
 
 MODULES = Path(__file__).parents[1] / "importable"
 """Holds the package ``dljob`` and nothing else, also inside the archive that the SideCar is shipped as."""
@@ -21,7 +21,7 @@ AGREEMENT = "DLJOB_AGREEMENT"
 
 def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
     """Add what :mod:`dljob.training` reads; what the user has set stays as it is."""
-    saving = training.saving
+    saving = training.checkpoint
     offered = {
         "DLJOB_CHECKPOINT_DIR": saving.path,
         "DLJOB_CHECKPOINT_SIGNAL": saving.signal,

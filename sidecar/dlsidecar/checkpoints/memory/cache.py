@@ -21,7 +21,7 @@ from dlsidecar.checkpoints.copying import CannotCopy, copy, is_copied, remove, r
 from dlsidecar.checkpoints.memory.contents import Contents, Files
 from dlsidecar.checkpoints.memory.folder import MemoryFolder, MemoryLimit
 from dlsidecar.checkpoints.vetting import Verdict, vet
-from dlsidecar.settings import Saving
+from dlwire.training import Saving
 
 
 @dataclass(frozen=True)

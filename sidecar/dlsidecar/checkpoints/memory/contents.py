@@ -13,7 +13,7 @@ from dlsidecar.checkpoints.copying import files_of
 from dlsidecar.checkpoints.inspecting import find_fault, is_sealed
 from dlsidecar.checkpoints.recognizing.formats import examine
 from dlsidecar.checkpoints.recognizing.signs import is_unfinished, resolve
-from dlsidecar.settings import Saving
+from dlwire.training import Saving
 
 Files = Mapping[str, Mark]
 

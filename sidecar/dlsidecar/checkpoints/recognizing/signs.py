@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TypeVar
 
-from dlsidecar.settings import MARKER, Complete, Saving
+from dlwire.training import MARKER, Complete, Saving
 
 LOG = re.compile(
     r"\.(csv|tsv|log|txt|jsonl|ndjson|out|err|html|png|svg|pid|lock)$|\.tfevents\."

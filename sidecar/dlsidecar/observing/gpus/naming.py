@@ -13,8 +13,8 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dlsidecar.settings import GpuIds
 from dlwire.messages import Gpu
+from dlwire.training import GpuIds
 
 log = logging.getLogger(__name__)
 
