@@ -28,7 +28,7 @@ from dlcore.recording.record import (
 from dlctl.verbs.server.profiles import open_profiles
 from dlstore.history import HistoryEntry
 from dlstore.opening import open_store
-from dlstore.timeline import TimelineRow
+from dlstore.tables import TimelineRow
 from dlweb.guarding import Guard
 from dlweb.serving import Server, listen, serve
 

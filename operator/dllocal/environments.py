@@ -114,6 +114,11 @@ class Origin:
         }
 
 
+def own_origin(_job: str) -> Origin:
+    """Let each job be this very process's own."""
+    return Origin.here()
+
+
 def name_user(uid: int) -> str:
     """Return what a user is called, or the number where it has no name."""
     try:

@@ -34,10 +34,12 @@ from dllocal.gpus.occupancy import OwnUse
 from dllocal.jobs.relisting import Relisting
 from dllocal.jobs.unlisted import has_any
 from dllocal.machine import Machine
+from dllocal.pods.launching import LaunchCommands
 from dllocal.pods.logtimes import LogTimes
 from dllocal.pods.processes import Pods
 from dllocal.pods.removing import Complain, to_the_log
 from dllocal.pods.rotating import JobLogs, LogRotator
+from dllocal.pods.sidecar_processes import lend_nothing
 from dllocal.pods.watching import PodWatch
 from dllocal.server_parts import ServerParts
 from dllocal.setup import Setup
@@ -65,19 +67,16 @@ class Running:
         self.registry = self._relisting.open_registry(self._lock, setup.least_epoch)
         self.events = Events(self.clock)
         self.metrics = Metrics()
-        # `_look` needs the controller, which is made further down: the
-        # event loop calls no reader before this constructor has returned.
-        self._watch = PodWatch(self._look)
+        # The controller is made further down: the event loop calls no reader before this constructor has returned.
+        self._watch = PodWatch(lambda: self.controller.wake())  # noqa: PLW0108
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
-        self.pods.fence(self.registry.leading)
         self._insist_on_kind()
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
             # After `_list_again`, because the pods that it has adopted hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
-            self.pods.inherit(setup.real_gpus.lent)
         self.machine = Machine(
             self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
         )
@@ -104,15 +103,22 @@ class Running:
         )
 
     def _make_pods(self, setup: Setup) -> Pods:
-        return Pods(
+        commands = LaunchCommands(
             self.folders,
             virtual_gpus=setup.virtual_gpus,
-            watch=self._watch,
-            times=setup.pod_times,
             poll_seconds=setup.poll_seconds,
             release_seconds=setup.release_seconds,
             origin=self.registry.origin,
+        )
+        return Pods(
+            self.folders,
+            commands,
+            watch=self._watch,
+            times=setup.pod_times,
+            origin=self.registry.origin,
             complain=self._tell_not_removed(),
+            leading=self.registry.leading,
+            lend=setup.real_gpus.lent if setup.real_gpus is not None else lend_nothing,
         )
 
     def _make_sidecars(self, setup: Setup) -> SideCars:
@@ -222,14 +228,10 @@ class Running:
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what goes on beside the controller, and does not end by itself."""
         if self.setup.real_gpus is not None:
-            yield self.setup.real_gpus.watch(self._ours, self._notice_gpus)
+            yield self.setup.real_gpus.watch(self._ours, self.controller.wake)
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
         yield LogRotator(self.setup.logs, logs, times=self.log_times).run()
         yield report_steps(self.clock, log.warning)
-
-    def _notice_gpus(self) -> None:
-        """Something is different about the GPUs."""
-        self.controller.wake()
 
     def _ours(self) -> OwnUse:
         """Return the use of the GPUs by the jobs of this state folder."""
@@ -321,9 +323,6 @@ class Running:
             "mechanism": self.setup.options.mechanism.value,
             "virtualGpus": self.setup.virtual_gpus,
         }
-
-    def _look(self) -> None:
-        self.controller.wake()
 
     def _tell_not_removed(self) -> Complain:
         """Return what tells users of a folder that is not removed. It may be called on any thread."""

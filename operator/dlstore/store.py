@@ -23,8 +23,7 @@ from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
 from dlstore.history import HistoryEntry
-from dlstore.tables import GpuRow, JobRow
-from dlstore.timeline import TimelineRow
+from dlstore.tables import GpuRow, JobRow, TimelineRow
 
 log = logging.getLogger(__name__)
 

@@ -177,3 +177,27 @@ def read_placement(document: Mapping[str, Any]) -> Placement:
     """Read what :func:`placement_document` wrote."""
     nodes = {NodeName(node["name"]): node["gpuIds"] for node in document["nodes"]}
     return Placement.of(nodes, document.get("gpuType", ""))
+
+
+# --- the timeline
+
+SAMPLE = "progress"
+"""Rows of this kind come as long as a job trains, and have a bound of their own."""
+
+PRUNE_EVERY = 500
+"""A store may exceed its bounds by this number of rows, because looking for the oldest ones takes time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """One line of a record. A row that is added again under its id takes the place of the former one."""
+
+    id: str
+    at: float
+    kind: str
+    line: str
+
+
+def prune_every(most: int) -> int:
+    """Return after how many new rows of a kind that has this bound the oldest are removed."""
+    return max(1, min(PRUNE_EVERY, most // 10))

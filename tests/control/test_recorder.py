@@ -16,8 +16,7 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.recording.record import Ended, Gpu, Header, Source, Stage, Submitted, decode_line
 from dlcore.recording.sums import sum_gpu_seconds
 from dlstore.history import HistoryEntry
-from dlstore.tables import GpuRow
-from dlstore.timeline import TimelineRow
+from dlstore.tables import GpuRow, TimelineRow
 from dlwire.messages import Change, Saving, State
 from dlwire.messages import Phase as SideCarPhase
 from tests.builders import make_job

@@ -9,7 +9,7 @@ import pytest
 
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import JobId, NodeName
-from dllocal.api.jobs import leftovers
+from dllocal.api.jobs.intake import newest_in
 from dllocal.folders import Folders
 from tests.local.ups import going, replay
 
@@ -31,11 +31,11 @@ def small(name, root):
 
 
 def test_what_was_changed_last_is_found_and_hidden_names_are_not(tmp_path):
-    assert leftovers.newest_in(tmp_path / "missing") == ""
+    assert newest_in(tmp_path / "missing") == ""
     (tmp_path / ".dljob-checkpoints.json").touch()
-    assert leftovers.newest_in(tmp_path) == ""
+    assert newest_in(tmp_path) == ""
     (tmp_path / "step-1").touch()
-    assert re.fullmatch(r"step-1 \(\d{4}-\d\d-\d\d \d\d:\d\d\)", leftovers.newest_in(tmp_path))
+    assert re.fullmatch(r"step-1 \(\d{4}-\d\d-\d\d \d\d:\d\d\)", newest_in(tmp_path))
 
 
 def steps_in(folder):

@@ -4,14 +4,18 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from dlcontrol.situation.status import Status
+from dlcontrol.situation.status_documents import write_status
 from dlcore.documents import jobfile
 from dlcore.model import JobId
 from dllocal import environments
 from dllocal.environments import REDACTED, EnvironmentVariablesError, Origin, Submitter
+from dllocal.jobs.jobs_schema import STEPS
 from dllocal.jobs.registry import Registry
 from tests.local.stages import job_document
 from tests.local.ups import going, replay
@@ -102,13 +106,17 @@ def test_the_list_of_jobs_keeps_origins_and_forgets_them_with_their_jobs(tmp_pat
 
 def test_a_list_of_jobs_of_before_is_taken_over(tmp_path):
     file = tmp_path / "jobs.db"
-    Registry.open(file).close()
-    db = sqlite3.connect(file)
-    db.executescript("DROP TABLE origins; PRAGMA user_version = 1;")
-    for column in ("revision", "boot", "since_boot", "at", "seal"):
-        db.execute(f"ALTER TABLE leader DROP COLUMN {column}")
-    db.close()
-    (tmp_path / "jobs.db.journal").unlink()
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        for statement in STEPS[0]:
+            db.execute(statement)
+        old = ("old", 0, json.dumps(job_document("old")), json.dumps(write_status(Status())), 0, 1)
+        db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", old)
+        db.execute("INSERT INTO cordons VALUES ('n0', 7, 'loud')")
+        db.execute("PRAGMA user_version = 1")
+    with closing(Registry.open(file)) as registry:
+        assert list(registry.entries) == ["old"]
+        assert registry.entries[JobId("old")].problem == ""
+        assert registry.cordons() == {("n0", 7): "loud"}
     registry = Registry.open(file)
     registry.submit(job_document("new"), 1.0, origin=Origin(ME, {"A": "1"}))
     assert registry.origin(JobId("new")).variables == {"A": "1"}

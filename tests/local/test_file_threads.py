@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from dllocal.api.file_threads import AllBusyError, FileThreads
 from dllocal.api.jobs import intake
 from dllocal.files import bounded_checks
 from dllocal.files.bounded_checks import BoundedChecks, NoAnswerError
+from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.pods import trainers
 from tests.local.asking import Asker
 from tests.local.stages import job_document, staged

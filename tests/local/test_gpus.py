@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dllocal.environments import name_user
-from dllocal.gpus import devices as gpu_devices
+from dllocal.files.file_threads import FileThreads
 from dllocal.gpus import gpu_choices, gpu_locks
 from dllocal.gpus.devices import RealGpus
 from dllocal.gpus.gpu_choices import GpuChoiceError
@@ -285,17 +285,18 @@ def test_gpus_keep_their_state_while_our_processes_cannot_be_listed(there, caplo
 def test_a_watch_that_is_cancelled_as_an_answer_comes_ends(there, monkeypatch, turns):
     gpus = box_of(there[:1])
     answers: list[object] = []
+    answer = FileThreads._return
 
     async def story():
         watching = asyncio.create_task(gpus.watch(lambda: OwnUse((), ()), lambda: None))
 
-        def answer_and_cancel(asked, usages):
+        def answer_and_cancel(threads, asked, settle):
             if not answers:
                 after_turns(turns, watching.cancel)
-            answers.append(usages)
-            asked.set_result(usages)
+            answers.append(asked)
+            answer(threads, asked, settle)
 
-        monkeypatch.setattr(gpu_devices, "_answer", answer_and_cancel)
+        monkeypatch.setattr(FileThreads, "_return", answer_and_cancel)
         await asyncio.wait({watching}, timeout=LONGEST_S)
         return watching.cancelled()
 

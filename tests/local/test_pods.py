@@ -21,7 +21,8 @@ from dlcore.model import JobId, NodeName, Placement
 from dllocal.files import bounded_checks
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import Folders
-from dllocal.pods.booked_pods import BookedPod
+from dllocal.pods.launching import LaunchCommands
+from dllocal.pods.pod_folders import BookedPod
 from dllocal.pods.pod_states import PodTimes
 from dllocal.pods.processes import Pods
 from dllocal.pods.watching import PodWatch
@@ -54,7 +55,12 @@ class Place:
         make_sockets(self.folders)
         self.watch = PodWatch(self._news.set)
         self.watch.sockets(self.folders.sockets)
-        self.pods = Pods(self.folders, virtual_gpus=True, watch=self.watch, times=times)
+        self.pods = Pods(
+            self.folders,
+            LaunchCommands(self.folders, virtual_gpus=True),
+            watch=self.watch,
+            times=times,
+        )
         self.entry = make_entry()
 
     def look(self) -> Pod:
@@ -268,7 +274,7 @@ def test_checkpoints_that_cannot_be_removed_are_told_of(tmp_path):
         with place(tmp_path, PodTimes()) as there:
             pods = Pods(
                 there.folders,
-                virtual_gpus=True,
+                LaunchCommands(there.folders, virtual_gpus=True),
                 watch=there.watch,
                 complain=lambda job, message: told.append((job, message)),
             )

@@ -15,8 +15,8 @@ from dlcontrol.situation.ports import NotKept
 from dlcore.model import JobId, Node, NodeName
 from dllocal.events import Events
 from dllocal.folders import Folders, StateError
+from dllocal.jobs.cells import job_cells
 from dllocal.jobs.jobs_file import JobsFile
-from dllocal.jobs.journal import change_of
 from dllocal.jobs.registry import Registry
 from dllocal.machine import Machine
 from tests.local.stages import job_document
@@ -38,7 +38,7 @@ def write(path: Path, column: str, text: str, job: JobId = ODD) -> None:
     """Let another dljob have written this."""
     file = JobsFile.open(path, Reading.now()).file
     with closing(file):
-        file.commit([change_of(job, **{column: text})])
+        file.commit(job_cells(job, **{column: text}))
 
 
 def too_new() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dllocal.files.tree_removal import MOST_LEVELS, remove_tree
 from dllocal.folders import IN_MEMORY, Folders
 from dllocal.pods import removing
+from dllocal.pods.launching import LaunchCommands
 from dllocal.pods.processes import Pods
 from dllocal.pods.removing import PREFIX, Remover
 from dllocal.pods.watching import PodWatch
@@ -208,7 +209,7 @@ def test_what_a_killed_controller_was_removing_goes_at_the_next_start(tmp_path):
 
     async def start() -> None:
         watch = PodWatch(lambda: None)
-        Pods(folders, virtual_gpus=True, watch=watch)
+        Pods(folders, LaunchCommands(folders, virtual_gpus=True), watch=watch)
         until = time.monotonic() + LONGEST_S
         while own.exists() or left.exists():
             assert time.monotonic() < until, "it is still there"

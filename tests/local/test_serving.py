@@ -19,7 +19,7 @@ from dlcontrol.reporting.reasons import Outlook
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
-from dllocal.api import first_look, queries, refusals, showing
+from dllocal.api import queries, refusals, showing
 from dllocal.api.access import Access
 from dllocal.folders import StateError
 from dllocal.jobs.registry import Registry
@@ -747,7 +747,7 @@ def test_whatever_is_wrong_is_told_in_one_form(ask):
 
 
 def test_a_request_before_the_first_look_is_answered_after_it(ask, up, monkeypatch):
-    monkeypatch.setattr(first_look, "PATIENCE_S", 240.0)
+    monkeypatch.setattr(queries, "PATIENCE_S", 240.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     answers: list[Answer] = []
     asks = threading.Thread(target=lambda: answers.append(ask("GET", "/v1/nodes")))
@@ -762,7 +762,7 @@ def test_a_request_before_the_first_look_is_answered_after_it(ask, up, monkeypat
 
 
 def test_where_the_first_look_takes_too_long_it_says_so(ask, up, monkeypatch):
-    monkeypatch.setattr(first_look, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     for request_ in (("GET", "/v1/nodes"), ("POST", "/v1/plan", job_document("a"))):
         answer = ask(*request_)

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 import pytest
 
 from dlcontrol.situation.clocks import Reading
+from dllocal.jobs.cells import job_cells
 from dllocal.jobs.jobs_file import JobsFile
-from dllocal.jobs.journal import change_of
 from tests.local.ups import find_processes, going, replay
 from tests.sidecar.drivers import read_proc
 
@@ -80,7 +80,7 @@ def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelle
             first.until_phase(name, "Running")
         assert first.end() == 0
         with closing(JobsFile.open(state / "jobs.db", Reading.now()).file) as jobs:
-            jobs.commit([change_of("odd", document="{half of it")])
+            jobs.commit(job_cells("odd", document="{half of it"))
         with going(state, "--virtual-gpus", 2) as up:
             live_with_what_cannot_be_read(up, root)
             assert up.end() == 0

@@ -19,7 +19,7 @@ from dlcore.recording.record import Decided, Given, Happened, Header, Line, Reco
 from dlcore.recording.sums import cut
 from dlstore.history import HistoryEntry
 from dlstore.store import USUAL_BOUNDS
-from dlstore.timeline import TimelineRow
+from dlstore.tables import TimelineRow
 from dlwire.kinds import Wrong
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,7 @@ from dlcore.recording.record import (
     Submitted,
     encode_line,
 )
-from dlstore.tables import GpuRow
-from dlstore.timeline import TimelineRow
+from dlstore.tables import GpuRow, TimelineRow
 from dlwire.messages import State
 
 PROGRESS_SECONDS = 30.0

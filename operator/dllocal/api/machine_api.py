@@ -13,8 +13,7 @@ from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.recording.record import encode
 from dllocal.api import showing
 from dllocal.api.access import Access
-from dllocal.api.first_look import wait_for_scene
-from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
+from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds, wait_for_scene
 from dllocal.api.refusals import RefusedError
 from dllocal.api.submissions import read_body
 from dllocal.server_parts import LatestScene, ServerParts

@@ -1,12 +1,22 @@
 """The query of a request, read: numbers, times to wait, and yes or no; and whether its client still waits."""
 
+import asyncio
 import math
+import time
+from typing import Final
 
 from aiohttp import web
 
+from dlcontrol.reporting.reasons import Outlook
+from dlcontrol.situation.scene import Scene
+from dlcore.model import Snapshot
 from dllocal.api.refusals import RefusedError
+from dllocal.server_parts import LatestScene
 
 LONGEST_WAIT_S = 60.0
+PATIENCE_S: Final = 10.0
+"""A command waits longer for an answer, so that it shows the reason below and no time-out."""
+POLL_S: Final = 0.05
 GONE_S = 1.0
 """How often a request that waits looks whether its client is still there."""
 
@@ -37,3 +47,16 @@ def read_seconds(request: web.Request, usual: float) -> float:
 def is_gone(request: web.Request) -> bool:
     """Whether the client has hung up. aiohttp lets the handler of its request go on all the same."""
     return request.transport is None or request.transport.is_closing()
+
+
+async def wait_for_scene(latest: LatestScene) -> tuple[Scene, Snapshot, Outlook]:
+    """Return the latest scene as soon as there is one; refuse the request where none comes."""
+    end = time.monotonic() + PATIENCE_S
+    # Polled: the loop only sets an attribute, and this happens once in the life of a server.
+    while (seen := latest.see()) is None:
+        if time.monotonic() > end:
+            raise RefusedError(
+                503, "the controller has not looked around yet; try again in a moment"
+            )
+        await asyncio.sleep(POLL_S)
+    return seen

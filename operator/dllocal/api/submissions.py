@@ -19,11 +19,11 @@ from dlcore.model import Job
 from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
 from dllocal import environments
 from dllocal.api import showing
-from dllocal.api.file_threads import AllBusyError, FileThreads
 from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin
+from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.pods import trainers
 
 MOST_JOBS = 10_000

@@ -2,7 +2,7 @@
 Looks at files that users name, where the event loop cannot await the answer.
 
 A file system may never answer, such as a network file system whose server is down. So a thread makes each look,
-and the caller waits for it a moment at most. :mod:`dllocal.api.file_threads` has the looks that can be awaited.
+and the caller waits for it a moment at most. :mod:`dllocal.files.file_threads` has the looks that can be awaited.
 """
 
 import threading

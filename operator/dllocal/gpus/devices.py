@@ -12,16 +12,15 @@ import asyncio
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from types import MappingProxyType
 
 from dlcore.model import Gpu, Node, NodeName
 from dlcore.primitives.once_per_change import OncePerChange
+from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.gpus.gpu_choices import choose, visible
 from dllocal.gpus.gpu_locks import FOLDER, GpuLock
 from dllocal.gpus.nvml import Device, Driver, Nvml
@@ -124,13 +123,23 @@ class RealGpus:
 
     async def watch(self, ours: Callable[[], OwnUse], notify: Callable[[], None]) -> None:
         """Look again and again until cancelled, and say when something is different."""
-        readings = Readings(self._driver)
+        # A call into a driver may hang for minutes. One at a time, so that no further calls pile up behind it.
+        threads = FileThreads(1)
+        while True:
+            self._take(await self._read(threads), ours, notify)
+            await asyncio.sleep(self._look_seconds)
+
+    async def _read(self, threads: FileThreads) -> Mapping[str, Usage] | None:
+        """Ask the driver; ``None`` if it does not answer in time."""
         try:
-            while True:
-                self._take(await readings.next(PATIENCE_S), ours, notify)
-                await asyncio.sleep(self._look_seconds)
-        finally:
-            readings.close()
+            async with asyncio.timeout(PATIENCE_S):
+                return await threads.run(self._driver.read)
+        except (TimeoutError, AllBusyError):
+            return None
+        except Exception:
+            # A driver may raise anything, and what was not read says nothing.
+            log.exception("the GPUs could not be read")
+            return None
 
     def _take(
         self,
@@ -195,61 +204,6 @@ class RealGpus:
                 log.warning("GPU %s is out of service: %s", where, why)
             elif former and not why:
                 log.warning("GPU %s is back in service: other programs have left it", where)
-
-
-class Readings:
-    """
-    Readings of the driver, made on a thread of their own.
-
-    A call into a driver may hang for minutes, or for ever, and the thread with it; it ends with
-    the process.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._loop = asyncio.get_running_loop()
-        self._orders: SimpleQueue[asyncio.Future[Mapping[str, Usage] | None] | None] = SimpleQueue()
-        self._open: asyncio.Future[Mapping[str, Usage] | None] | None = None
-        # Not `asyncio.to_thread`: its executor joins all threads at exit,
-        # so that a driver that hangs would keep the process from ending.
-        threading.Thread(target=self._work, name="gpus", daemon=True).start()
-
-    async def next(self, patience_seconds: float) -> Mapping[str, Usage] | None:
-        """Return what the GPUs say now; ``None`` if there is no answer in time."""
-        # One call at a time: behind a call that hangs no further ones pile up. An
-        # answer that came after its caller had gone is dropped, because it is old.
-        if self._open is None or self._open.done():
-            self._open = self._loop.create_future()
-            self._orders.put(self._open)
-        with suppress(TimeoutError):
-            # Not wait_for(), which swallows a cancellation that comes with the answer.
-            async with asyncio.timeout(patience_seconds):
-                # A time-out cancels what is waited for. Without the shield the call under way
-                # would count as done then, and the next one would queue behind it.
-                return await asyncio.shield(self._open)
-        return None
-
-    def close(self) -> None:
-        """Ask no more."""
-        self._orders.put(None)
-
-    def _work(self) -> None:
-        while (asked := self._orders.get()) is not None:
-            try:
-                usages: Mapping[str, Usage] | None = self._driver.read()
-            except Exception:
-                # A driver may raise anything, and what was not read says nothing.
-                log.exception("the GPUs could not be read")
-                usages = None
-            with suppress(RuntimeError):  # The loop was closed meanwhile.
-                self._loop.call_soon_threadsafe(_answer, asked, usages)
-
-
-def _answer(
-    asked: "asyncio.Future[Mapping[str, Usage] | None]", usages: Mapping[str, Usage] | None
-) -> None:
-    if not asked.done():
-        asked.set_result(usages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,95 +1,88 @@
 """
 The file of the list of jobs, with its journal: opened, checked, restored, and written by one controller.
 
-:mod:`dllocal.jobs.registry` gives it changes and gets all rows at the start. Both witnesses are read at each opening:
+:mod:`dllocal.jobs.registry` reads the list once, at the start, and writes each change. Every opening checks both copies:
 
-- the file holds a seal, a sum over all that it keeps, so that a flipped bit or a lost row is seen;
+- the file holds a seal, a checksum of all cells, which shows flipped bits and lost cells;
 - the journal (:mod:`dllocal.jobs.journal`) holds every transaction with a checksum, and is written first.
 
-Where the file is damaged, gone or older than its journal, it is restored from that; where the journal is, it is
-written afresh from the file. Where neither can be trusted, no controller begins: it would give out GPUs
-that jobs still have.
+A file that is damaged, missing or older than its journal is restored from the journal; a damaged journal is rewritten
+from the file. If both are damaged no controller begins, because it would give out GPUs that jobs still have.
 """
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dlcontrol.situation.clocks import Reading, Stamp
+from dlcontrol.situation.clocks import Reading
 from dlcontrol.situation.ports import Fenced
 from dllocal.folders import StateError
 from dllocal.jobs import journal
-from dllocal.jobs.jobs_schema import COLUMNS, STEPS
-from dllocal.jobs.journal import (
-    Change,
-    Found,
-    Journal,
-    Kept,
-    Row,
-)
+from dllocal.jobs.cells import EPOCH, Change, Content, Key, Seal, leader
+from dllocal.jobs.jobs_schema import STEPS
+from dllocal.jobs.journal import Found, Journal
 from dllocal.jobs.reserve import Reserve
-from dllocal.jobs.sealing import Key, Seal
+from dlstore.sqlite.database import enter_write_ahead_mode, name_of, transaction, upgrade
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = 3
-
-OPENING_S = 30.0
+OPENING_S: Final = 30.0
 """How long another controller may take for its last write."""
-LOCKED_S = 0.05
-"""How long to wait for another process that has locked the file. It is short, because the loop does nothing else
-meanwhile: the writer tries again later."""
+LOCKED_S: Final = 0.05
+"""How long to wait while another process has locked the file. The loop does nothing else meanwhile, and tries again later."""
+
+_NO_DAMAGE = tuple(
+    f"SQLITE_{name}"
+    for name in ("BUSY", "LOCKED", "FULL", "READONLY", "CANTOPEN", "PERM", "AUTH", "NOMEM")
+)
+"""Errors of SQLite that say nothing about the content of the file."""
 
 
-_NO_DAMAGE = ("BUSY", "LOCKED", "FULL", "READONLY", "CANTOPEN", "PERM", "AUTH", "NOMEM")
-"""Errors of SQLite that say nothing about what is in the file."""
-
-
-class _Damaged(Exception):
-    """The file cannot be what a controller has written last: why."""
+class _DamagedError(Exception):
+    """The file is not as a controller has left it: the reason."""
 
 
 class Opened(NamedTuple):
-    """A list of jobs, and what was the matter with it."""
+    """A list of jobs that a new controller has opened."""
 
     file: "JobsFile"
-    kept: Kept
-    """As it was found, before this controller began."""
+    content: Content
+    """The list before this controller began."""
     mended: str
-    """The damage that was restored, in one line; empty if all was well."""
+    """The damage that was repaired, in one line; empty if there was none."""
 
 
 class JobsFile:
     """The file and its journal, for the life of a controller."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, *, log_of_changes: Journal) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, content: Content) -> None:
         self.path = path
-        self.epoch = 0
+        self.epoch = content.epoch
         self.reserve = Reserve(path)
         self._db = db
-        self._journal = log_of_changes
-        self._revision = 0
-        self._seal = Seal()
-        self._identity = _identity(path)
+        self._journal = Journal(_journal_of(path))
+        self._revision = content.revision
+        self._seal = Seal(content.cells)
+        self._identity = _identify(path)
 
     @classmethod
     def open(cls, path: Path, reading: Reading, *, least_epoch: int = 0) -> Opened:
         """
-        Begin a new epoch, above ``least_epoch``: a controller of before can write no longer.
+        Begin an epoch of at least ``least_epoch``, in which no earlier controller can write any more.
 
-        Raises :class:`StateError` where that cannot be.
+        Raises :class:`StateError`.
         """
         try:
             try:
-                opened = _open(path, reading, least_epoch)
+                opened = _open(path, reading, least_epoch=least_epoch)
             except (sqlite3.Error, OSError):
                 if not Reserve(path).release():
                     raise
                 log.warning("%s: its disk is full; the room that is kept for it is used", path)
-                opened = _open(path, reading, least_epoch)
+                opened = _open(path, reading, least_epoch=least_epoch)
             opened.file.reserve.make()
             return opened
         except (sqlite3.Error, OSError) as error:
@@ -102,85 +95,74 @@ class JobsFile:
         self._db.close()
         self._journal.close()
 
-    def commit(self, changes: Iterable[Change]) -> None:
-        """Write these as one, on the disk when this returns; raises :class:`Fenced` or :class:`sqlite3.Error`."""
-        changes = list(changes)
-        with self.leading():
-            length = self._journal.length
-            try:
-                parts = self._write(changes)
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._journal.take_back(length)
-                raise
+    def commit(self, change: Change) -> None:
+        """Write a change to the disk; raises :class:`Fenced` or :class:`sqlite3.Error`."""
+        length = self._journal.length
+        try:
+            with self.leading():
+                parts = self._write(change)
+        except BaseException:
+            self._journal.truncate(length)
+            raise
         self._seal.accept(parts)
         self._revision += 1
         if self._journal.is_long:
             with suppress(sqlite3.Error):
-                # Where that cannot be, the journal just stays long.
-                self._journal.write_afresh(_load(self._db))
+                self._journal.rewrite(_load(self._db))
 
-    def insist(self, changes: Iterable[Change]) -> None:
-        """Commit what frees room, also on a full disk."""
-        changes = list(changes)
+    def insist(self, change: Change) -> None:
+        """Write a change that frees room, even on a full disk."""
         try:
-            self.commit(changes)
+            self.commit(change)
         except sqlite3.Error:
             if not self.reserve.release():
                 raise
-            self.commit(changes)
+            self.commit(change)
 
-    def begin(self, kept: Kept) -> None:
-        """Write all of this as the first transaction of an epoch, in both."""
-        self.epoch, self._revision = kept.epoch, kept.revision
-        self._seal = Seal(kept.changes())
-        seal = self._seal.text(kept.revision)
-        for change in kept.changes()[:1]:
-            _apply(self._db, change)
-        self._db.execute("UPDATE leader SET revision = ?, seal = ?", (kept.revision, seal))
-        self._journal.write_afresh(kept)
+    def begin(self, content: Content) -> None:
+        """Write the whole list to a new journal, and its seal to the file."""
+        self._db.execute("UPDATE seal SET revision = ?, seal = ?", self._sealed(self._revision))
+        self._journal.rewrite(content)
 
-    def _write(self, changes: list[Change]) -> dict["Key", int]:
-        for change in changes:
-            _apply(self._db, change)
-        revision, parts = self._revision + 1, self._seal.prepare(changes)
-        seal = self._seal.text(revision, parts)
-        self._db.execute("UPDATE leader SET revision = ?, seal = ?", (revision, seal))
-        self._journal.append(revision, changes)
+    def _write(self, change: Change) -> dict[Key, int]:
+        _put(self._db, change)
+        parts = self._seal.prepare(change)
+        sealed = self._sealed(self._revision + 1, parts)
+        self._db.execute("UPDATE seal SET revision = ?, seal = ?", sealed)
+        self._journal.append(self._revision + 1, change)
         return parts
+
+    def _sealed(self, revision: int, parts: dict[Key, int] | None = None) -> tuple[int, str]:
+        return revision, self._seal.text(revision, parts or {})
 
     @contextmanager
     def leading(self) -> Iterator[None]:
         """
-        Do something while no other controller can begin; raises :class:`Fenced` if one has.
+        Act while no other controller can begin; raises :class:`Fenced` if one has.
 
         A controller that is stopped in here, and wakes an hour later, still leads when it goes on.
         """
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._db, writes=True):
             self.insist_on_leading()
             yield
-        finally:
-            # Also where the disk is full, and it was taken back already.
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
 
     def still_leads(self) -> bool:
-        """Whether no other controller has begun; a file that cannot be read says nothing."""
+        """Whether no other controller has begun, as far as the file can be read."""
         try:
             self.insist_on_leading()
         except Fenced:
             return False
         except sqlite3.Error:
-            return True  # Each write looks once more, so that nothing is decided against another.
+            return True  # Each write checks again, so that nothing is decided against another controller.
         return True
 
     def insist_on_leading(self) -> None:
         """Raise :class:`Fenced` if another controller has begun."""
         with suppress(FileNotFoundError):
-            if _identity(self.path) != self._identity:
+            if _identify(self.path) != self._identity:
                 raise Fenced(f"{self.path}: was replaced by the file of another controller")
-        (epoch,) = self._db.execute("SELECT epoch FROM leader").fetchone()
+        query = """SELECT value FROM cells WHERE name = ? AND "column" = ?"""
+        (epoch,) = self._db.execute(query, EPOCH).fetchone()
         if epoch != self.epoch:
             raise Fenced(f"{self.path}: another controller has started (epoch {epoch})")
 
@@ -188,210 +170,146 @@ class JobsFile:
 # --- opening
 
 
-def _open(path: Path, reading: Reading, least_epoch: int) -> Opened:
-    log_of_changes = path.with_name(f"{path.name}.journal")
-    found, mended = journal.read(log_of_changes), ""
+def _open(path: Path, reading: Reading, *, least_epoch: int) -> Opened:
+    found = journal.read(_journal_of(path))
     try:
-        db, kept = _read(path, found)
-    except _Damaged as error:
-        if found.kept is None or not found.is_whole:
+        _insist_on_existence(path, found)
+        return _connect_and_begin(path, found, reading, least_epoch=least_epoch)
+    except _DamagedError as error:
+        if found.content is None or not found.is_whole:
             raise StateError(_hopeless(path, str(error), found=found)) from error
-        mended = f"{path}: {error}; it was restored from its journal, and the damaged file is {_aside(path)}"
         _move_aside(path)
-        db, kept = _make(path, found.kept)
-    if kept.revision and not found.exists:
-        mended = f"{log_of_changes}: was missing; it was written again from {path.name}"
-    elif found.damage:
-        mended = f"{log_of_changes}: {found.damage}; it was written again from {path.name}"
-    try:
-        file = JobsFile(path, db, log_of_changes=Journal(log_of_changes))
-        epoch = max(kept.epoch, found.kept.epoch if found.kept else 0, least_epoch) + 1
-        leader = journal.leader(epoch, reading)
-        file.begin(kept.after(kept.revision + 1, [leader]))
-        db.execute("COMMIT")
-        db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
-    except BaseException:
-        db.close()
-        raise
-    return Opened(file, kept, mended)
-
-
-def _read(path: Path, found: Found) -> tuple[sqlite3.Connection, Kept]:
-    """Open the file within a transaction that writes, and read it; raises :class:`_Damaged`."""
-    if found.exists and (not path.exists() or path.stat().st_size == 0):
-        raise _Damaged("is gone" if not path.exists() else "is empty")
-    db = _connect(path)
-    try:
-        kept = _read_checked(db, path)
-        if found.kept is not None and kept.revision < found.kept.revision:
-            _insist_on_age(kept, found.kept)
-            # Its controller was killed between the two, and had not acted upon it.
-            _replace_all(db, found.kept)
-            kept = found.kept
-    except sqlite3.Error as error:
-        db.close()
-        if _says_damage(error):
-            raise _Damaged(f"is damaged ({error})") from error
-        raise
-    except BaseException:
-        db.close()
-        raise
-    return db, kept
-
-
-def _insist_on_age(kept: Kept, other: Kept) -> None:
-    if kept.revision + 1 < other.revision:
-        raise _Damaged(
-            f"is older than its journal (revision {kept.revision}, and not {other.revision})"
+        opened = _connect_and_begin(path, found, reading, least_epoch=least_epoch, restores=True)
+        aside = f"the damaged file is {path.name}.damaged"
+        return opened._replace(
+            mended=f"{path}: {error}; it was restored from its journal, and {aside}"
         )
 
 
-def _read_checked(db: sqlite3.Connection, path: Path) -> Kept:
-    was_sealed = _migrate(db, path)
-    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if damage != "ok":
-        raise _Damaged(f"is damaged ({' '.join(str(damage).split())})")
-    try:
-        kept = _load(db)
-        seal = Seal(kept.changes()).text(kept.revision)
-    except (TypeError, ValueError) as error:
-        raise _Damaged(f"is damaged ({error})") from error
-    if was_sealed and db.execute("SELECT seal FROM leader").fetchone()[0] != seal:
-        raise _Damaged("is damaged (its content does not match its seal)")
-    return kept
+def _insist_on_existence(path: Path, found: Found) -> None:
+    if found.exists and (not path.exists() or path.stat().st_size == 0):
+        raise _DamagedError("is gone" if not path.exists() else "is empty")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect_and_begin(
+    path: Path, found: Found, reading: Reading, *, least_epoch: int, restores: bool = False
+) -> Opened:
+    """Read the file and begin an epoch in it, in one transaction; raises :class:`_DamagedError`."""
     db = sqlite3.connect(path, isolation_level=None, timeout=OPENING_S)
     try:
         path.chmod(0o600)
-        db.execute("PRAGMA journal_mode=WAL")
+        enter_write_ahead_mode(db, patience_seconds=OPENING_S)
         db.execute("PRAGMA synchronous=FULL")
-        db.execute("BEGIN IMMEDIATE")
+        with transaction(db, writes=True):
+            is_current = _upgrade(db, path)
+            content = _newer(db, _read(db, is_sealed=is_current), found, restores=restores)
+            known = found.content.epoch if found.content is not None else 0
+            change = leader(max(content.epoch, known, least_epoch) + 1, reading)
+            _put(db, change)
+            begun = Content({**content.cells, **change}, content.revision + 1)
+            file = JobsFile(path, db, begun)
+            file.begin(begun)
+        db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
     except sqlite3.Error as error:
         db.close()
         if _says_damage(error):
-            raise _Damaged(f"is damaged ({error})") from error
+            raise _DamagedError(f"is damaged ({error})") from error
         raise
-    return db
+    except BaseException:
+        db.close()
+        raise
+    return Opened(file, content, _mended(path, found, content) if is_current else "")
 
 
-def _migrate(db: sqlite3.Connection, path: Path) -> bool:
-    """Bring the file up to date; tells whether it had a seal before."""
+def _newer(db: sqlite3.Connection, content: Content, found: Found, *, restores: bool) -> Content:
+    """Bring the file to the state of its journal if that is newer."""
+    known = found.content
+    if known is None or known.revision <= content.revision:
+        return content
+    # If it lacks the last change alone, its controller was killed between the two writes, before it acted.
+    if not restores and content.revision + 1 < known.revision:
+        raise _DamagedError(
+            f"is older than its journal (revision {content.revision}, and not {known.revision})"
+        )
+    db.execute("DELETE FROM cells")
+    _put(db, known.cells)
+    return known
+
+
+def _upgrade(db: sqlite3.Connection, path: Path) -> bool:
+    """Bring the file up to date; returns whether it was before."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
+    if version > len(STEPS):
         raise StateError(
             f"{path}: was written by a newer dljob (version {version} of the file, this one knows"
-            f" {VERSION}); use that one, or name another folder with --state"
+            f" {len(STEPS)}); use that one, or name another folder with --state"
         )
-    for step in STEPS[max(0, version) :]:
-        for statement in step:
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version = {VERSION}")
-    return bool(version >= VERSION)
+    upgrade(db, STEPS, version=max(0, version))
+    return bool(version == len(STEPS))
 
 
-def _make(path: Path, kept: Kept) -> tuple[sqlite3.Connection, Kept]:
-    """Make the file from its journal."""
-    db = _connect(path)
-    _migrate(db, path)
-    _replace_all(db, kept)
-    return db, kept
+def _read(db: sqlite3.Connection, *, is_sealed: bool) -> Content:
+    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise _DamagedError(f"is damaged ({' '.join(str(damage).split())})")
+    try:
+        content = _load(db)
+        seal = Seal(content.cells).text(content.revision)
+    except (TypeError, ValueError) as error:
+        raise _DamagedError(f"is damaged ({error})") from error
+    if is_sealed and db.execute("SELECT seal FROM seal").fetchone()[0] != seal:
+        raise _DamagedError("is damaged (its content does not match its seal)")
+    return content
+
+
+def _mended(path: Path, found: Found, content: Content) -> str:
+    name = _journal_of(path)
+    if content.revision and not found.exists:
+        return f"{name}: was missing; it was written again from {path.name}"
+    return f"{name}: {found.damage}; it was written again from {path.name}" if found.damage else ""
 
 
 def _hopeless(path: Path, why: str, *, found: Found) -> str:
-    journal_name = f"{path.name}.journal"
-    other = (
-        f"{journal_name} as well ({found.damage})" if found.exists else f"{journal_name} is gone"
-    )
+    name = _journal_of(path).name
+    other = f"{name} as well ({found.damage})" if found.exists else f"{name} is gone"
     return (
         f"{path}: {why}, and {other}; put copies of both back, or move both away: then the list begins"
         " empty, and pods that live keep their GPUs"
     )
 
 
-def _aside(path: Path) -> str:
-    return f"{path.name}.damaged"
+def _journal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.journal")
 
 
 def _move_aside(path: Path) -> None:
-    """Keep the damaged file for inspection; of each file the last one."""
+    """Keep the damaged file for inspection, in place of an earlier one."""
     for end in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             path.with_name(f"{path.name}{end}").replace(path.with_name(f"{path.name}.damaged{end}"))
 
 
 def _says_damage(error: sqlite3.Error) -> bool:
-    name = str(getattr(error, "sqlite_errorname", "")).removeprefix("SQLITE_")
-    if name.startswith("IOERR"):
-        return name.startswith("IOERR_SHORT_READ")
+    name = name_of(error)
+    if name.startswith("SQLITE_IOERR"):
+        return name.startswith("SQLITE_IOERR_SHORT_READ")
     return not name.startswith(_NO_DAMAGE)
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identify(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
-# --- rows and changes
+def _load(db: sqlite3.Connection) -> Content:
+    cells = {(name, column): value for name, column, value in db.execute("SELECT * FROM cells")}
+    ((revision,),) = db.execute("SELECT revision FROM seal").fetchall()
+    return Content(cells, int(revision))
 
 
-def _load(db: sqlite3.Connection) -> Kept:
-    """Read all that is kept; raises :class:`ValueError` or :class:`TypeError` where it is no such thing."""
-    ((epoch, revision, boot, since_boot, at),) = db.execute(
-        "SELECT epoch, revision, boot, since_boot, at FROM leader"
-    ).fetchall()
-    origins = dict(db.execute("SELECT name, origin FROM origins"))
-    rows = db.execute(
-        'SELECT name, "order", document, status, cancelled, spec_generation'
-        ' FROM jobs ORDER BY "order"'
-    )
-    return Kept(
-        revision=int(revision),
-        epoch=int(epoch),
-        reading=Reading(Stamp(str(boot), float(since_boot)), float(at)),
-        rows={row[0]: Row(*row[1:])._replace(origin=origins.get(row[0], "")) for row in rows},
-        cordons={
-            (node, gpu): reason
-            for node, gpu, reason in db.execute("SELECT node, gpu, reason FROM cordons")
-        },
-    )
-
-
-def _replace_all(db: sqlite3.Connection, kept: Kept) -> None:
-    for table in ("jobs", "origins", "cordons"):
-        db.execute(f"DELETE FROM {table}")  # noqa: S608 - one of three names
-    for change in kept.changes():
-        _apply(db, change)
-
-
-def _apply(db: sqlite3.Connection, change: Change) -> None:
-    match change["what"]:
-        case "job":
-            _insert(db, change["name"], row=Row(*change["row"]))
-        case "fields":
-            for column, value in change["fields"].items():
-                db.execute(COLUMNS[column], (value, change["name"]))
-        case "gone":
-            db.execute("DELETE FROM jobs WHERE name = ?", (change["name"],))
-            db.execute("DELETE FROM origins WHERE name = ?", (change["name"],))
-        case "cordon":
-            place = change["node"], change["gpu"]
-            db.execute("DELETE FROM cordons WHERE node = ? AND gpu = ?", place)
-            if change["reason"]:
-                db.execute("INSERT INTO cordons VALUES (?, ?, ?)", (*place, change["reason"]))
-        case "leader":
-            db.execute(
-                "UPDATE leader SET epoch = ?, boot = ?, since_boot = ?, at = ?",
-                (change["epoch"], *change["reading"]),
-            )
-
-
-def _insert(db: sqlite3.Connection, name: str, *, row: Row) -> None:
-    db.execute(
-        'INSERT INTO jobs (name, "order", document, status, cancelled, spec_generation)'
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (name, *row[:-1]),
-    )
-    if row.origin:
-        db.execute(COLUMNS["origin"], (row.origin, name))
+def _put(db: sqlite3.Connection, change: Change) -> None:
+    for key, value in change.items():
+        if value is None:
+            db.execute("""DELETE FROM cells WHERE name = ? AND "column" = ?""", key)
+        else:
+            db.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (*key, value))

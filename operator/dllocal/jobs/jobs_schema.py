@@ -1,6 +1,6 @@
-"""The tables of the file of jobs, and the statements that bring an older file to this schema."""
+"""The table of the list of jobs, and the statements that upgrade the files of older versions."""
 
-_SCHEMA = (
+_JOBS = (
     "CREATE TABLE leader (epoch INTEGER NOT NULL)",
     "INSERT INTO leader VALUES (0)",
     """
@@ -16,10 +16,7 @@ _SCHEMA = (
     "CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu))",
 )
 
-
 _ORIGINS = ("CREATE TABLE origins (name TEXT PRIMARY KEY, origin TEXT NOT NULL)",)
-"""The submitters of jobs, and their environments: apart from the documents, which clients may read."""
-
 
 _SEALED = (
     "ALTER TABLE leader ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",
@@ -29,16 +26,22 @@ _SEALED = (
     "ALTER TABLE leader ADD COLUMN seal TEXT NOT NULL DEFAULT ''",
 )
 
+_CELLS = (
+    """
+    CREATE TABLE cells (
+        name TEXT NOT NULL, "column" TEXT NOT NULL, value, PRIMARY KEY (name, "column")
+    ) WITHOUT ROWID
+    """,
+    *(
+        f"""INSERT INTO cells SELECT name, '{column}', "{column}" FROM jobs"""  # noqa: S608 - our own names
+        for column in ("order", "document", "status", "cancelled", "spec_generation")
+    ),
+    "INSERT INTO cells SELECT name, 'origin', coalesce(origin, '') FROM jobs LEFT JOIN origins USING (name)",
+    "INSERT INTO cells SELECT '', node || '/' || gpu, reason FROM cordons",
+    "INSERT INTO cells SELECT '', 'epoch', epoch FROM leader",
+    "INSERT INTO cells SELECT '', 'reading', json_array(boot, since_boot, at) FROM leader",
+    "CREATE TABLE seal AS SELECT revision, seal FROM leader",
+    *(f"DROP TABLE {table}" for table in ("jobs", "origins", "cordons", "leader")),
+)
 
-STEPS = (_SCHEMA, _ORIGINS, _SEALED)
-"""The statements that bring a file from each version of the schema to the next."""
-
-
-COLUMNS = {
-    "order": 'UPDATE jobs SET "order" = ? WHERE name = ?',
-    "document": "UPDATE jobs SET document = ? WHERE name = ?",
-    "status": "UPDATE jobs SET status = ? WHERE name = ?",
-    "cancelled": "UPDATE jobs SET cancelled = ? WHERE name = ?",
-    "spec_generation": "UPDATE jobs SET spec_generation = ? WHERE name = ?",
-    "origin": "INSERT OR REPLACE INTO origins (origin, name) VALUES (?, ?)",
-}
+STEPS = (_JOBS, _ORIGINS, _SEALED, _CELLS)

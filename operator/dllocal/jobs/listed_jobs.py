@@ -13,8 +13,7 @@ from dlcontrol.situation.status import Status
 from dlcore.model import JobId
 from dllocal.environments import Origin, Submitter
 from dllocal.jobs.changes import Changes
-from dllocal.jobs.journal import Row
-from dllocal.jobs.rows import read_entry, read_origin
+from dllocal.jobs.rows import Row, read_entry, read_origin
 
 CANCELLED, CANCELLED_KEEPING = 1, 2
 """In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
@@ -23,17 +22,15 @@ CANCELLED, CANCELLED_KEEPING = 1, 2
 class ListedJobs:
     """The entries with their owners and with what their users wish of checkpoints."""
 
-    def __init__(self, rows: Mapping[str, Row], path: Path) -> None:
+    def __init__(self, rows: Mapping[JobId, Row], path: Path) -> None:
         self.entries: Mapping[JobId, Entry] = {
-            JobId(name): read_entry(JobId(name), row, path) for name, row in rows.items()
+            name: read_entry(name, row, path) for name, row in rows.items()
         }
         """In order of arrival. A new mapping whenever one has changed."""
         self._origins = {
-            JobId(name): read_origin(name, row.origin, path)
-            for name, row in rows.items()
-            if row.origin
+            name: read_origin(name, row.origin, path) for name, row in rows.items() if row.origin
         }
-        self._cancelled = {JobId(name): row.cancelled for name, row in rows.items()}
+        self._cancelled = {name: row.cancelled for name, row in rows.items()}
         self.next_order = 1 + max((each.order for each in self.entries.values()), default=-1)
         self.changes = Changes(self.entries)
 

@@ -28,14 +28,16 @@ from dlcore.documents import jobfile
 from dlcore.model import Job, JobId, Phase
 from dllocal.environments import Origin
 from dllocal.folders import StateError
+from dllocal.jobs.cells import Content, Key, Value, cordon, job_cells
 from dllocal.jobs.jobs_file import JobsFile
-from dllocal.jobs.journal import (
-    Kept,
-    change_of,
-    cordon,
-)
 from dllocal.jobs.listed_jobs import CANCELLED, CANCELLED_KEEPING, ListedJobs
-from dllocal.jobs.rows import read_entry, write_lost_row, write_row, write_status_text
+from dllocal.jobs.rows import (
+    lost_entry,
+    read_rows,
+    remove_row,
+    write_row,
+    write_status_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +45,11 @@ log = logging.getLogger(__name__)
 class Registry:
     """One for the life of a controller. Not for several threads."""
 
-    def __init__(self, file: JobsFile, kept: Kept) -> None:
+    def __init__(self, file: JobsFile, content: Content) -> None:
         self._file = file
-        self._jobs = ListedJobs(kept.rows, file.path)
-        self._cordons = dict(kept.cordons)
-        self.was_there = kept.epoch > 0
+        self._jobs = ListedJobs(read_rows(content.cells), file.path)
+        self._cordons = content.cordons()
+        self.was_there = content.epoch > 0
         """Whether there was a list before this controller."""
         self.changes = self._jobs.changes
         """For clients that watch."""
@@ -62,8 +64,8 @@ class Registry:
         if opened.mended:
             log.warning("%s", opened.mended)
         try:
-            registry = cls(opened.file, opened.kept)
-            _follow_clock(registry, opened.kept.reading, now=reading)
+            registry = cls(opened.file, opened.content)
+            _follow_clock(registry, opened.content.reading, now=reading)
         except BaseException as error:
             opened.file.close()
             if isinstance(error, sqlite3.Error):
@@ -109,10 +111,10 @@ class Registry:
             _new_entry(document, now, order=self._jobs.next_order + place)
             for place, document in enumerate(documents)
         )
-        self._file.commit(
-            {"what": "job", "name": each.job.id, "row": list(write_row(each, kept))}
-            for each in entries
-        )
+        change: dict[Key, Value | None] = {}
+        for entry in entries:
+            change.update(write_row(entry, kept))
+        self._file.commit(change)
         self._jobs.add(*entries, origin=kept)
         return entries
 
@@ -124,7 +126,7 @@ class Registry:
         job = _parse(document, submitted_at=entry.job.submitted_at)
         changed = replace(entry, job=job, document=document, spec_generation=generation)
         text = json.dumps(document)
-        self._file.commit([change_of(job.id, document=text, spec_generation=generation)])
+        self._file.commit(job_cells(job.id, document=text, spec_generation=generation))
         self._jobs.put(changed)
         return changed
 
@@ -137,7 +139,7 @@ class Registry:
         if self.entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
         how = CANCELLED_KEEPING if keep_checkpoints else CANCELLED
-        self._file.insist([change_of(job, cancelled=how)])
+        self._file.insist(job_cells(job, cancelled=how))
         self._jobs.cancel(job, how)
 
     def keeps_checkpoints(self, job: JobId) -> bool:
@@ -149,9 +151,11 @@ class Registry:
     def record(self, statuses: Mapping[JobId, Status]) -> None:
         """Keep what was decided; on the disk when this returns."""
         self._file.commit(
-            change_of(job, status=write_status_text(status))
-            for job, status in statuses.items()
-            if job in self.entries
+            {
+                (job, "status"): write_status_text(status)
+                for job, status in statuses.items()
+                if job in self.entries
+            }
         )
         self._jobs.put_statuses(statuses)
 
@@ -160,13 +164,13 @@ class Registry:
         if job in self.entries:
             self.record({job: status})
             return
-        row = write_lost_row(job, status, order=self._jobs.next_order, origin=origin)
-        self._file.commit([{"what": "job", "name": job, "row": list(row)}])
-        self._jobs.add(read_entry(job, row, self._file.path), origin=origin)
+        entry = lost_entry(job, status, order=self._jobs.next_order)
+        self._file.commit(write_row(entry, origin))
+        self._jobs.add(entry, origin=origin)
 
     def forget(self, job: JobId) -> None:
         """Remove a job of which nothing is left."""
-        self._file.insist([{"what": "gone", "name": job}])
+        self._file.insist(remove_row(job))
         self._file.reserve.make()
         self._jobs.remove(job)
 
@@ -178,7 +182,7 @@ class Registry:
 
     def cordon(self, node: str, gpu: int, reason: str) -> None:
         """Give this GPU to no job from now on; an empty reason takes that back."""
-        self._file.commit([cordon(node, gpu, reason)])
+        self._file.commit(cordon(node, gpu, reason))
         self._cordons.pop((node, gpu), None)
         if reason:
             self._cordons[node, gpu] = reason

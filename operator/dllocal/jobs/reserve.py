@@ -1,31 +1,31 @@
 """
-Room on the disk that is kept for the list of jobs, so that jobs can be cancelled where the disk is full.
+Disk space that is kept for the list of jobs, so that a controller begins and jobs can be cancelled on a full disk.
 
-Every decision is on the disk first. On a full disk no controller could start, and users could not
-cancel the jobs that fill it. So a file without content of its own is beside the list;
-:mod:`dllocal.jobs.jobs_file` removes it where the disk is full and a controller begins or a job is
-cancelled, and makes it again when there is room.
+Every decision is written first, so that without this file users could not cancel the jobs that fill the disk; nothing
+else survives that (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the file when it needs the
+space, and makes it again when there is room.
 """
 
 import contextlib
 import os
 from pathlib import Path
+from typing import Final
 
-BYTES = 1 << 20
-LEAST_LEFT = 16 * BYTES
-"""It is not made where it would leave less room to others."""
-MOST_FREE = BYTES // 2
-"""A disk with more room than this is not full."""
+BYTES: Final = 1 << 20
+LEAST_LEFT: Final = 16 * BYTES
+"""The space that the file leaves to others."""
+MOST_FREE: Final = BYTES // 2
+"""A disk with more free space is not full."""
 
 
 class Reserve:
-    """The room beside one file."""
+    """The file beside the list of jobs."""
 
     def __init__(self, beside: Path) -> None:
         self._path = beside.with_name("reserve")
 
     def make(self) -> None:
-        """Take the room, if it is free and not taken yet."""
+        """Take the space if it is free."""
         with contextlib.suppress(OSError):
             if self._path.exists() or self._free() < BYTES + LEAST_LEFT:
                 return
@@ -38,7 +38,7 @@ class Reserve:
                 os.close(file)
 
     def release(self) -> bool:
-        """Give the room back where the disk is full; tells whether that is worth another attempt."""
+        """Give the space back if the disk is full; returns whether another attempt can succeed."""
         with contextlib.suppress(OSError):
             if self._free() <= MOST_FREE:
                 self._path.unlink()

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
@@ -18,29 +18,57 @@ from dlcore.documents import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Training
 from dllocal.environments import Origin
 from dllocal.folders import StateError
-from dllocal.jobs.journal import Row
+from dllocal.jobs.cells import Change, Key, Value, job_cells
 from dllocal.jobs.unlisted import LOST
 
 
-def write_row(entry: Entry, origin: Origin) -> Row:
-    """The row of a job that was submitted, and that is not cancelled."""
-    return Row(
+class Row(NamedTuple):
+    """The cells of a job."""
+
+    order: int
+    document: str
+    status: str
+    cancelled: int = 0
+    spec_generation: int = 1
+    origin: str = ""
+    """The submitter of the job; empty in lists of older versions."""
+
+
+def read_rows(cells: Mapping[Key, Value]) -> dict[JobId, Row]:
+    """Return the rows of all jobs, in order of arrival."""
+    columns: dict[str, dict[str, Any]] = {}
+    for (name, column), value in cells.items():
+        if name:
+            columns.setdefault(name, {})[column] = value
+    ordered = sorted(columns.items(), key=lambda item: int(item[1]["order"]))
+    return {JobId(name): Row(**row) for name, row in ordered}
+
+
+def write_row(entry: Entry, origin: Origin) -> Change:
+    """Return the cells of a new job."""
+    row = Row(
         order=entry.order,
         document=json.dumps(entry.document),
         status=write_status_text(entry.status),
         spec_generation=entry.spec_generation,
         origin=json.dumps(origin.written()),
     )
+    return job_cells(entry.job.id, **row._asdict())
 
 
-def write_lost_row(job: JobId, status: Status, *, order: int, origin: Origin) -> Row:
-    """The row of a job whose pods live and whose document is lost."""
-    document = {"metadata": _metadata_of(job), "lost": LOST}
-    return Row(
+def remove_row(job: JobId) -> Change:
+    return job_cells(job, **dict.fromkeys(Row._fields))
+
+
+def lost_entry(job: JobId, status: Status, *, order: int) -> Entry:
+    """Make the entry of a job whose pods live and whose document is lost."""
+    return Entry(
+        job=replace(_unread(job), submitted_at=status.submitted_at),
         order=order,
-        document=json.dumps(document),
-        status=write_status_text(status),
-        origin=json.dumps(origin.written()),
+        status=status,
+        document={"metadata": _metadata_of(job), "lost": LOST},
+        problem=LOST,
+        spec_generation=1,
     )
 
 
@@ -82,12 +110,11 @@ def read_entry(name: JobId, row: Row, path: Path) -> Entry:
 
 
 def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]:
-    """Read a user's document; one that can no longer be read does not keep other jobs from
-    training."""
+    """Read a user's document. One that can no longer be read is the problem of its job alone."""
     try:
         document = json.loads(text)
         if isinstance(document, dict) and document.get("lost"):
-            return _unread(name), {**document, "spec": {}}, str(document["lost"])
+            return _unread(name), document, LOST
         return jobfile.parse(document, require_template=True), document, ""
     except jobfile.JobFileError as error:
         why = error.lines()[0]

@@ -20,7 +20,7 @@ from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId
 from dllocal.containers import engines, running
 from dllocal.containers.engines import Mount
-from dllocal.environments import Origin
+from dllocal.environments import Origin, own_origin
 from dllocal.folders import Folders
 from dllocal.pods.trainers import Trainer
 
@@ -46,9 +46,9 @@ class LaunchCommands:
         folders: Folders,
         *,
         virtual_gpus: bool,
-        poll_seconds: float,
-        release_seconds: float,
-        origin: Callable[[JobId], Origin],
+        poll_seconds: float = POLL_SECONDS,
+        release_seconds: float = RELEASE_SECONDS,
+        origin: Callable[[JobId], Origin] = own_origin,
     ) -> None:
         self._folders = folders
         self._virtual = virtual_gpus

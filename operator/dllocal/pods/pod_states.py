@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dlcontrol.situation.ports import Address, Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.status import Booking
@@ -19,9 +20,8 @@ from dlcore.profiles import Costs
 from dllocal.files import bounded_checks
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import Folders
-from dllocal.pods.booked_pods import BookedPod, pods_of
-from dllocal.pods.last_words import last_words
 from dllocal.pods.launching import is_only_swept
+from dllocal.pods.pod_folders import BookedPod, pods_of
 from dllocal.pods.removing import Remover
 from dllocal.pods.sidecar_processes import SideCarProcesses
 from dllocal.pods.trainers import folder_problems
@@ -30,6 +30,11 @@ from dllocal.pods.watching import PodWatch
 log = logging.getLogger(__name__)
 
 CANNOT_BEGIN = "SideCarCannotBegin"
+
+LAST_BYTES = 1 << 14
+COMPLAINS, READY = " ERROR ", " INFO ready; "
+"""Parts of the lines in which a SideCar reports an error, and that it is ready."""
+LONGEST_WORDS = 400
 
 RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """
@@ -217,3 +222,20 @@ def _missing_folder(entry: Entry) -> str:
 def _is_folder(path: str) -> bool:
     # Pods are read on the event loop, where no look may hang.
     return bounded_checks.ask(path, os.path.isdir)
+
+
+def last_words(log: Path) -> str:
+    """Say why the latest start of a SideCar did not become ready, such as that it cannot open a file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(-min(LAST_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    words = ""
+    for line in lines:
+        if READY in line:
+            words = ""  # Its state has the later problems.
+        elif COMPLAINS in line:
+            words = line.partition(COMPLAINS)[2]
+    return "".join(each if each.isprintable() else "?" for each in words[:LONGEST_WORDS])

@@ -23,19 +23,18 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 
 from dlcontrol.situation.ports import Address, Entry, Pod, PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import Job, JobId, NodeName
-from dllocal.environments import Origin
+from dllocal.environments import Origin, own_origin
 from dllocal.folders import IN_MEMORY, Folders
-from dllocal.pods.booked_pods import BookedPod, pods_of
-from dllocal.pods.launching import POLL_SECONDS, RELEASE_SECONDS, LaunchCommands
-from dllocal.pods.pod_folders import find_sidecars
+from dllocal.pods.launching import LaunchCommands
+from dllocal.pods.pod_folders import BookedPod, find_sidecars, pods_of
 from dllocal.pods.pod_states import AT_ONCE, PodStates, PodTimes
 from dllocal.pods.removing import Complain, Remover, to_the_log
-from dllocal.pods.sidecar_processes import Lend, SideCarProcesses
+from dllocal.pods.sidecar_processes import Lead, Lend, SideCarProcesses, lend_nothing
 from dllocal.pods.watching import PodWatch, wait_for_end
 
 
@@ -45,16 +44,16 @@ class Pods:
     def __init__(
         self,
         folders: Folders,
+        commands: LaunchCommands,
         *,
-        virtual_gpus: bool,
         watch: PodWatch,
         times: PodTimes = AT_ONCE,
-        poll_seconds: float = POLL_SECONDS,
-        release_seconds: float = RELEASE_SECONDS,
-        origin: Callable[[JobId], Origin] = lambda _: Origin.here(),
+        origin: Callable[[JobId], Origin] = own_origin,
         complain: Complain = to_the_log,
+        leading: Lead = nullcontext,
+        lend: Lend = lend_nothing,
     ) -> None:
-        """``origin`` says whose a job is, and its environment; ``complain`` takes what is not removed."""
+        """SideCars start within ``leading`` alone, and inherit what ``lend`` opens."""
         self._folders = folders
         self._origin = origin
         self._watch = watch
@@ -64,14 +63,9 @@ class Pods:
         # all of these were left by a controller that has ended.
         self._remover.sweep(folders.of_jobs())
         self._remover.sweep_own(IN_MEMORY)
-        launching = LaunchCommands(
-            folders,
-            virtual_gpus=virtual_gpus,
-            poll_seconds=poll_seconds,
-            release_seconds=release_seconds,
-            origin=origin,
+        self._processes = SideCarProcesses(
+            folders, commands, watch=watch, origin=origin, leading=leading, lend=lend
         )
-        self._processes = SideCarProcesses(folders, launching, watch=watch, origin=origin)
         self._states = PodStates(
             folders,
             self._processes,
@@ -80,18 +74,6 @@ class Pods:
             remover=self._remover,
             address=self.address,
         )
-
-    def inherit(self, lend: Lend) -> None:
-        """Let each SideCar that is started from now on inherit the files that this opens, in addition to its own lock."""
-        self._processes.lend = lend
-
-    def fence(self, leading: Callable[[], AbstractContextManager[None]]) -> None:
-        """
-        Start SideCars from now on only in this, in which no other controller can begin.
-
-        It raises :class:`~dlcontrol.situation.ports.Fenced` if one has.
-        """
-        self._processes.leading = leading
 
     def processes(self, entries: Iterable[Entry]) -> set[int]:
         """Name the SideCars that live, and their keepers. All processes of jobs descend from these."""

@@ -19,13 +19,19 @@ from dllocal import environments
 from dllocal.environments import Origin, Submitter
 from dllocal.files import bounded_checks
 from dllocal.folders import Folders
-from dllocal.pods.booked_pods import BookedPod
 from dllocal.pods.launching import LaunchCommands, is_only_swept
+from dllocal.pods.pod_folders import BookedPod
 from dllocal.pods.trainers import NOTHING, Trainer, trainer_of
 from dllocal.pods.watching import PodWatch
 
+Lead = Callable[[], AbstractContextManager[None]]
+"""A context in which no other controller can begin; raises :class:`~dlcontrol.situation.ports.Fenced` if one has."""
 Lend = Callable[[], AbstractContextManager[tuple[int, ...]]]
-"""Opens descriptors, and closes them when they are inherited."""
+"""A context with open descriptors that a SideCar inherits, such as the locks of GPUs."""
+
+
+def lend_nothing() -> AbstractContextManager[tuple[int, ...]]:
+    return nullcontext(())
 
 
 class SideCarProcesses:
@@ -38,16 +44,16 @@ class SideCarProcesses:
         *,
         watch: PodWatch,
         origin: Callable[[JobId], Origin],
+        leading: Lead,
+        lend: Lend,
     ) -> None:
         self._folders = folders
         self._launching = launching
         self._watch = watch
         self._origin = origin
         self._children: dict[tuple[PodKey, int], subprocess.Popen[bytes]] = {}
-        self.leading: Callable[[], AbstractContextManager[None]] = nullcontext
-        """SideCars are started only in this, in which no other controller can begin."""
-        self.lend: Lend = lambda: nullcontext(())
-        """Opens what keeps the GPUs locked for as long as a SideCar lives."""
+        self._leading = leading
+        self._lend = lend
 
     def is_alive(self, pod: BookedPod) -> bool:
         """Whether a SideCar of this pod lives, also one that a former controller has started."""
@@ -73,7 +79,7 @@ class SideCarProcesses:
         Raises :class:`~dllocal.files.bounded_checks.NoAnswerError`, before anything is started, where the files of the job do
         not answer.
         """
-        with self.leading():
+        with self._leading():
             self._start_as_leader(entry, pod, seconds=seconds)
 
     def _start_as_leader(self, entry: Entry, pod: BookedPod, *, seconds: float) -> None:
@@ -89,7 +95,7 @@ class SideCarProcesses:
         held = pod.folder.lock()
         if held is None:
             return
-        with os.fdopen(held), self.lend() as lent, pod.log.open("ab") as output:
+        with os.fdopen(held), self._lend() as lent, pod.log.open("ab") as output:
             launch = self._launching.launch(entry, pod.booking, trainer)
             child = subprocess.Popen(  # noqa: S603 - the user's own command
                 [*self._entered(trainer.folder), *launch.command],

@@ -6,13 +6,14 @@ See :mod:`dlstore.mongo.store`, which speaks to the server.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from dlcore.profiles import JobType
 from dlstore.history import HistoryEntry
-from dlstore.tables import Key, Record, Row, to_record
+from dlstore.store import Bounds
+from dlstore.tables import SAMPLE, Key, Record, Row, TimelineRow, to_record
 from dlwire.kinds import camel
 
 Document = dict[str, Any]
@@ -70,3 +71,25 @@ def record_of(document: Document) -> Record:
 
 def _snake(name: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+def timeline_documents(rows: Sequence[TimelineRow]) -> dict[str, Document]:
+    """Return the documents of rows by their ids; of rows with one id the last counts."""
+    return {
+        row.id: {"_id": row.id, "at": row.at, "kind": row.kind, "line": row.line} for row in rows
+    }
+
+
+def read_timeline(collection: Any) -> tuple[TimelineRow, ...]:
+    """Read all rows, oldest first."""
+    found = collection.find({}).sort([("at", 1), ("_id", 1)])
+    return tuple(TimelineRow(each["_id"], each["at"], each["kind"], each["line"]) for each in found)
+
+
+def prune_timeline(collection: Any, bounds: Bounds) -> None:
+    """Remove the oldest rows that are too many."""
+    for kind, most in (({"$ne": SAMPLE}, bounds.moments), (SAMPLE, bounds.samples)):
+        found = collection.find({"kind": kind}, {"_id": 1}).sort([("at", -1), ("_id", -1)])
+        old = [each["_id"] for each in found.skip(most)]
+        if old:
+            collection.delete_many({"_id": {"$in": old}})

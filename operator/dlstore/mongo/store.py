@@ -29,7 +29,6 @@ from dlcore.model import JobId
 from dlcore.profiles import JobType
 from dlstore.addresses import MongoAddress
 from dlstore.history import HistoryEntry
-from dlstore.mongo import timeline as mongo_timeline
 from dlstore.mongo.documents import (
     Document,
     by_id,
@@ -37,7 +36,10 @@ from dlstore.mongo.documents import (
     id_of,
     key_of,
     newest_of,
+    prune_timeline,
+    read_timeline,
     record_of,
+    timeline_documents,
 )
 from dlstore.mongo.server import NEWEST_FIRST, MongoServer
 from dlstore.store import (
@@ -48,8 +50,7 @@ from dlstore.store import (
     StoredProfile,
     Ticket,
 )
-from dlstore.tables import GpuRow, JobRow, Key, R, differences, read_rows
-from dlstore.timeline import TimelineRow, prune_every
+from dlstore.tables import GpuRow, JobRow, Key, R, TimelineRow, differences, prune_every, read_rows
 
 TRUST_SECONDS = 60.0
 """How long this store assumes that no other program writes the tables of GPUs and jobs."""
@@ -268,7 +269,7 @@ class MongoStore:
     # --- the timeline
 
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        documents = mongo_timeline.write(rows)
+        documents = timeline_documents(rows)
         if not documents:
             return
         with self._server.asking() as db:
@@ -279,12 +280,12 @@ class MongoStore:
         self._unpruned += len(documents)
         if self._unpruned >= prune_every(min(self._bounds.moments, self._bounds.samples)):
             with self._server.asking() as db:
-                mongo_timeline.prune(db.timeline, self._bounds)
+                prune_timeline(db.timeline, self._bounds)
             self._unpruned = 0
 
     def timeline(self) -> tuple[TimelineRow, ...]:
         with self._server.asking() as db:
-            return mongo_timeline.read(db.timeline)
+            return read_timeline(db.timeline)
 
     # --- the tables
 

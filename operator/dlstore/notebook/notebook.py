@@ -23,8 +23,7 @@ from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import Dropped, PendingWrites
 from dlstore.notebook.store_thread import USUAL, Contents, NotebookSettings, StoreThread
 from dlstore.store import FREE, Store, StoreError
-from dlstore.tables import GpuRow, JobRow
-from dlstore.timeline import TimelineRow
+from dlstore.tables import GpuRow, JobRow, TimelineRow
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from dlcore.profiles import JobType, Observation
 from dlstore.history import HistoryEntry
 from dlstore.store import Ticket
-from dlstore.tables import GpuRow, JobRow
-from dlstore.timeline import TimelineRow
+from dlstore.tables import GpuRow, JobRow, TimelineRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import errno
 import sqlite3
 from pathlib import Path
 
+from dlstore.sqlite.database import name_of
 from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 
@@ -50,7 +51,3 @@ class SqliteErrors:
 
     def unusable(self, message: str, remedy: str) -> StoreError:
         return StoreUnusableError(str(self.path), message, remedy)
-
-
-def name_of(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", ""))

@@ -10,19 +10,24 @@ how many of them it has seen.
 import os
 import sqlite3
 import stat
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
-from dlstore.sqlite.errors import SqliteErrors, name_of
+from dlstore.sqlite.database import (
+    Steps,
+    enter_write_ahead_mode,
+    transaction,
+    upgrade,
+)
+from dlstore.sqlite.errors import SqliteErrors
 from dlstore.store import StoreUnusableError
 
 APPLICATION_ID = 0x444C4A42
 """By this a file of ours is known from the database of another program: "DLJB"."""
 
-STEPS: Sequence[Sequence[str]] = (
+STEPS: Steps = (
     (
         """
         CREATE TABLE profiles (
@@ -166,8 +171,6 @@ STEPS: Sequence[Sequence[str]] = (
         "CREATE INDEX timeline_by_kind ON timeline (kind, at)",
     ),
 )
-"""The statements that bring a file from each version of the schema to the next."""
-
 
 _OUR_FAULT = (
     sqlite3.DataError,
@@ -196,7 +199,7 @@ class SqliteFile:
         """Do all of it or nothing; raise a failure as :class:`StoreError`."""
         with self._lock:
             try:
-                with _transaction(self._connected(), writes=writes) as db:
+                with transaction(self._connected(), writes=writes) as db:
                     yield db
             except _OUR_FAULT:
                 raise
@@ -275,28 +278,19 @@ class SqliteFile:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         # Check this first, so that the file of another program stays as it is.
-        with _transaction(db, writes=False):
+        with transaction(db, writes=False):
             version = self._version(db)
         # With a write-ahead log, a power cut may cost the last transactions, but never the file.
         db.execute("PRAGMA synchronous = NORMAL")
-        self._enter_write_ahead_mode(db)
+        enter_write_ahead_mode(db, patience_seconds=self._busy_seconds)
         if version < len(STEPS):
-            self._migrate(db)
+            with transaction(db, writes=True):
+                # Read again, because another process may have upgraded the file meanwhile.
+                upgrade(db, STEPS, version=self._version(db))
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
             raise self._errors.damaged(damage)
-
-    def _enter_write_ahead_mode(self, db: sqlite3.Connection) -> None:
-        # Of all things this one does not wait while another process does the same.
-        deadline = time.monotonic() + self._busy_seconds
-        while True:
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if not name_of(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
 
     def _version(self, db: sqlite3.Connection) -> int:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -312,25 +306,3 @@ class SqliteFile:
                 "upgrade dljob, or name another file",
             )
         return version
-
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        with _transaction(db, writes=True):
-            # Asked again, because another process may have done it meanwhile.
-            for step in STEPS[self._version(db) :]:
-                for statement in step:
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {len(STEPS)}")
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection, *, writes: bool) -> Iterator[sqlite3.Connection]:
-    # A writer says so at once: a reader that begins to write later could not wait its turn.
-    db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-    try:
-        yield db
-        db.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            db.execute("ROLLBACK")
-        raise

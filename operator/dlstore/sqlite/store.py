@@ -17,7 +17,6 @@ from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile
 from dlstore.history import HistoryEntry
-from dlstore.sqlite import timeline as sqlite_timeline
 from dlstore.sqlite.file import SqliteFile
 from dlstore.store import (
     USUAL_BOUNDS,
@@ -28,8 +27,20 @@ from dlstore.store import (
     StoreUnavailableError,
     Ticket,
 )
-from dlstore.tables import GpuRow, JobRow, Key, R, Record, Row, differences, read_rows, to_record
-from dlstore.timeline import TimelineRow
+from dlstore.tables import (
+    SAMPLE,
+    GpuRow,
+    JobRow,
+    Key,
+    R,
+    Record,
+    Row,
+    TimelineRow,
+    differences,
+    prune_every,
+    read_rows,
+    to_record,
+)
 
 Cells = dict[str, Any]
 Version = tuple[int, int]
@@ -149,11 +160,11 @@ class SqliteStore:
 
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
         with self._writer.transaction(writes=True) as db:
-            sqlite_timeline.add(db, rows, self._bounds)
+            _add_timeline(db, rows, self._bounds)
 
     def timeline(self) -> tuple[TimelineRow, ...]:
         with self._reader.transaction(writes=False) as db:
-            return sqlite_timeline.read(db)
+            return _read_timeline(db)
 
     # --- the tables
 
@@ -258,3 +269,24 @@ def _record(cells: Cells) -> Record:
         name: json.loads(value) if name in _JSON and value is not None else value
         for name, value in cells.items()
     }
+
+
+def _add_timeline(db: sqlite3.Connection, rows: Sequence[TimelineRow], bounds: Bounds) -> None:
+    """Write rows, and remove the oldest ones once there are enough of these to be worth the search."""
+    db.executemany(
+        "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",
+        [(row.id, row.at, row.kind, row.line) for row in rows],
+    )
+    for which, most in (("kind != ?", bounds.moments), ("kind = ?", bounds.samples)):
+        # Counting reads an index; the search for the oldest ones sorts the whole table.
+        (count,) = db.execute(f"SELECT count(*) FROM timeline WHERE {which}", (SAMPLE,)).fetchone()
+        if count > most + prune_every(most):
+            old = f"SELECT id FROM timeline WHERE {which} ORDER BY at DESC, id DESC"
+            delete = f"DELETE FROM timeline WHERE id IN ({old} LIMIT -1 OFFSET ?)"
+            db.execute(delete, (SAMPLE, most))
+
+
+def _read_timeline(db: sqlite3.Connection) -> tuple[TimelineRow, ...]:
+    """Read all rows, oldest first."""
+    found = db.execute("SELECT id, at, kind, line FROM timeline ORDER BY at, id")
+    return tuple(TimelineRow(*row) for row in found)

@@ -14,8 +14,7 @@ from dlstore.store import (
     StoreError,
     Ticket,
 )
-from dlstore.tables import GpuRow, JobRow, from_record, to_record
-from dlstore.timeline import SAMPLE, TimelineRow
+from dlstore.tables import SAMPLE, GpuRow, JobRow, TimelineRow, from_record, to_record
 
 
 class MemoryStore:

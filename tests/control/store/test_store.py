@@ -20,8 +20,7 @@ from dlstore.store import (
     Ticket,
     fold_into,
 )
-from dlstore.tables import LONGEST_TEXT, GpuRow, GpuState, JobRow
-from dlstore.timeline import SAMPLE, TimelineRow, prune_every
+from dlstore.tables import LONGEST_TEXT, SAMPLE, GpuRow, GpuState, JobRow, TimelineRow, prune_every
 from tests.control.store.places import (
     KIND,
     OTHER,

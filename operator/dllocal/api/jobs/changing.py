@@ -19,10 +19,9 @@ from dlcore.model import Job, Phase
 from dllocal import environments
 from dllocal.api import showing
 from dllocal.api.access import Access
-from dllocal.api.first_look import wait_for_scene
 from dllocal.api.jobs.intake import Intake
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
-from dllocal.api.queries import is_asked
+from dllocal.api.queries import is_asked, wait_for_scene
 from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.api.submissions import (

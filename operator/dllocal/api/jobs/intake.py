@@ -6,6 +6,7 @@ A request is taken in as a whole or not at all.
 
 import asyncio
 import posixpath
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +18,12 @@ from dlcore.model import Job, JobId
 from dlcore.problems import Problem
 from dllocal.api import submissions
 from dllocal.api.access import Access
-from dllocal.api.file_threads import AllBusyError, FileThreads
-from dllocal.api.jobs import leftovers
 from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.showing import Json
 from dllocal.api.submissions import Submission, read_documents, read_environment
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter
+from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.pods import trainers
 from dllocal.server_parts import ServerParts
 
@@ -121,7 +121,7 @@ class Intake:
         try:
             # A file system that does not answer must not keep the other requests waiting.
             async with asyncio.timeout(FILES_S):
-                found = await self._threads.run(lambda: [*map(leftovers.newest_in, folders)])
+                found = await self._threads.run(lambda: [*map(newest_in, folders)])
         except (TimeoutError, AllBusyError):
             return []
         return [
@@ -158,3 +158,27 @@ class Intake:
         documents = await read_documents(request)
         self._access.claim(request, documents)
         return documents
+
+
+def newest_in(folder: Path) -> str:
+    """Name what was changed last in a folder and when; empty where there is nothing."""
+    # Hidden names are the SideCar's own notes and what it has set aside.
+    found = [(_changed(path), path.name) for path in _list(folder) if path.name[:1] != "."]
+    if not found:
+        return ""
+    changed, name = max(found)
+    return f"{name} ({time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))})"
+
+
+def _list(folder: Path) -> list[Path]:
+    try:
+        return [*folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
