@@ -42,9 +42,8 @@ class FileThreads:
                 await self._free.acquire()
         except TimeoutError as error:
             raise AllBusyError from error
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        work = partial(self._work, loop, answer, look)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        work = partial(self._work, answer, look)
         try:
             threading.Thread(target=work, name="files", daemon=True).start()
         except RuntimeError as error:
@@ -53,16 +52,14 @@ class FileThreads:
             raise AllBusyError from error
         return await answer
 
-    def _work(
-        self, loop: asyncio.AbstractEventLoop, answer: "asyncio.Future[T]", look: Callable[[], T]
-    ) -> None:
+    def _work(self, answer: "asyncio.Future[T]", look: Callable[[], T]) -> None:
         settle: Callable[[], None]
         try:
             settle = partial(answer.set_result, look())
         except Exception as error:  # noqa: BLE001 - the caller gets it
             settle = partial(answer.set_exception, error)
         with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
-            loop.call_soon_threadsafe(self._return, answer, settle)
+            answer.get_loop().call_soon_threadsafe(self._return, answer, settle)
 
     def _return(self, answer: "asyncio.Future[T]", settle: Callable[[], None]) -> None:
         self._free.release()

@@ -126,20 +126,8 @@ class RealGpus:
         # A call into a driver may hang for minutes. One at a time, so that no further calls pile up behind it.
         threads = FileThreads(1)
         while True:
-            self._take(await self._read(threads), ours, notify)
+            self._take(await _read_in_time(self._driver, threads), ours, notify)
             await asyncio.sleep(self._look_seconds)
-
-    async def _read(self, threads: FileThreads) -> Mapping[str, Usage] | None:
-        """Ask the driver; ``None`` if it does not answer in time."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await threads.run(self._driver.read)
-        except (TimeoutError, AllBusyError):
-            return None
-        except Exception:
-            # A driver may raise anything, and what was not read says nothing.
-            log.exception("the GPUs could not be read")
-            return None
 
     def _take(
         self,
@@ -204,6 +192,19 @@ class RealGpus:
                 log.warning("GPU %s is out of service: %s", where, why)
             elif former and not why:
                 log.warning("GPU %s is back in service: other programs have left it", where)
+
+
+async def _read_in_time(driver: Driver, threads: FileThreads) -> Mapping[str, Usage] | None:
+    """Ask the driver; ``None`` if it does not answer in time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await threads.run(driver.read)
+    except (TimeoutError, AllBusyError):
+        return None
+    except Exception:
+        # A driver may raise anything, and what was not read says nothing.
+        log.exception("the GPUs could not be read")
+        return None
 
 
 @dataclass(frozen=True, slots=True)

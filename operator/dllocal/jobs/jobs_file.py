@@ -58,7 +58,7 @@ class Opened(NamedTuple):
 class JobsFile:
     """The file and its journal, for the life of a controller."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, content: Content) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, *, content: Content) -> None:
         self.path = path
         self.epoch = content.epoch
         self.reserve = Reserve(path)
@@ -174,12 +174,14 @@ def _open(path: Path, reading: Reading, *, least_epoch: int) -> Opened:
     found = journal.read(_journal_of(path))
     try:
         _insist_on_existence(path, found)
-        return _connect_and_begin(path, found, reading, least_epoch=least_epoch)
+        return _connect_and_begin(path, found, reading=reading, least_epoch=least_epoch)
     except _DamagedError as error:
         if found.content is None or not found.is_whole:
             raise StateError(_hopeless(path, str(error), found=found)) from error
         _move_aside(path)
-        opened = _connect_and_begin(path, found, reading, least_epoch=least_epoch, restores=True)
+        opened = _connect_and_begin(
+            path, found, reading=reading, least_epoch=least_epoch, restores=True
+        )
         aside = f"the damaged file is {path.name}.damaged"
         return opened._replace(
             mended=f"{path}: {error}; it was restored from its journal, and {aside}"
@@ -192,7 +194,7 @@ def _insist_on_existence(path: Path, found: Found) -> None:
 
 
 def _connect_and_begin(
-    path: Path, found: Found, reading: Reading, *, least_epoch: int, restores: bool = False
+    path: Path, found: Found, *, reading: Reading, least_epoch: int, restores: bool = False
 ) -> Opened:
     """Read the file and begin an epoch in it, in one transaction; raises :class:`_DamagedError`."""
     db = sqlite3.connect(path, isolation_level=None, timeout=OPENING_S)
@@ -202,12 +204,12 @@ def _connect_and_begin(
         db.execute("PRAGMA synchronous=FULL")
         with transaction(db, writes=True):
             is_current = _upgrade(db, path)
-            content = _newer(db, _read(db, is_sealed=is_current), found, restores=restores)
+            content = _newer(db, _read(db, is_sealed=is_current), found=found, restores=restores)
             known = found.content.epoch if found.content is not None else 0
             change = leader(max(content.epoch, known, least_epoch) + 1, reading)
             _put(db, change)
             begun = Content({**content.cells, **change}, content.revision + 1)
-            file = JobsFile(path, db, begun)
+            file = JobsFile(path, db, content=begun)
             file.begin(begun)
         db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
     except sqlite3.Error as error:
@@ -218,10 +220,10 @@ def _connect_and_begin(
     except BaseException:
         db.close()
         raise
-    return Opened(file, content, _mended(path, found, content) if is_current else "")
+    return Opened(file, content, _mended(path, found, content=content) if is_current else "")
 
 
-def _newer(db: sqlite3.Connection, content: Content, found: Found, *, restores: bool) -> Content:
+def _newer(db: sqlite3.Connection, content: Content, *, found: Found, restores: bool) -> Content:
     """Bring the file to the state of its journal if that is newer."""
     known = found.content
     if known is None or known.revision <= content.revision:
@@ -262,7 +264,7 @@ def _read(db: sqlite3.Connection, *, is_sealed: bool) -> Content:
     return content
 
 
-def _mended(path: Path, found: Found, content: Content) -> str:
+def _mended(path: Path, found: Found, *, content: Content) -> str:
     name = _journal_of(path)
     if content.revision and not found.exists:
         return f"{name}: was missing; it was written again from {path.name}"

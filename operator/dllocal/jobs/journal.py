@@ -53,7 +53,7 @@ def read(path: Path) -> Found:
     *lines, rest = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            revision = _follow(cells, revision, line)
+            revision = _follow(cells, line, before=revision)
         except (ValueError, TypeError, KeyError, AttributeError):
             damage = f"line {number} does not fit its checksum"
             break
@@ -62,7 +62,7 @@ def read(path: Path) -> Found:
     return Found(Content(cells, revision), damage, is_cut=bool(rest))
 
 
-def _follow(cells: Cells, before: int | None, line: bytes) -> int:
+def _follow(cells: Cells, line: bytes, *, before: int | None) -> int:
     """Apply a line to the cells; returns its revision."""
     checksum, _, text = line.partition(b" ")
     if checksum != _checksum(text):
