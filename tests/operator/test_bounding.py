@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcontrol.situation.status_documents import read_status
+from dlcontrol.situation.status_schema import MANY, STATUS
 from dloperator.jobs.entries import Circumstances, status_document
-from dloperator.jobs.status_schema import MANY, STATUS
 from dloperator.jobs.truncating import bounded
 
 AROUND = Circumstances(epoch=1, generation=1)

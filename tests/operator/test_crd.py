@@ -8,13 +8,13 @@ import yaml
 
 from dlcontrol.situation.status import Status
 from dlcontrol.situation.status_documents import read_status, write_status
+from dlcontrol.situation.status_schema import LONGEST_MESSAGE, STATUS
 from dlcore.documents.language.records import Many, Record
 from dlcore.documents.language.schemas import Node
 from dlcore.model import Phase
 from dlcore.predicting.predictor import Span
 from dloperator.jobs import crd, entries
 from dloperator.jobs.columns import COLUMNS, with_columns
-from dloperator.jobs.status_schema import LONGEST_MESSAGE, STATUS
 from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
 from tests.operator.manifests import make_manifest, path_of
 from tests.servers.api import Api, Json, Refused

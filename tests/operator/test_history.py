@@ -3,9 +3,10 @@
 from typing import Any
 
 from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcontrol.situation.status_schema import KEPT_HISTORY
 from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
 from dloperator.jobs.entries import Circumstances, status_document
-from dloperator.jobs.history import KEPT, MOST_SLICES
+from dloperator.jobs.history import MOST_SLICES
 from tests.builders import make_placement
 
 
@@ -106,11 +107,11 @@ def test_the_end_is_told_once():
 def test_only_the_latest_are_kept_and_none_is_large():
     status = Status()
     document: dict[str, Any] = {}
-    for now in range(1, 3 * KEPT):
+    for now in range(1, 3 * KEPT_HISTORY):
         many = {NodeName(f"n{n}"): (0,) for n in range(1 + now % (MOST_SLICES + 4))}
         status = status.decided(Placement.of(many), now=float(now))
         document = written(status, document)
     entries = document["history"]
-    assert len(entries) == KEPT
-    assert entries[-1]["generation"] == 3 * KEPT - 1
+    assert len(entries) == KEPT_HISTORY
+    assert entries[-1]["generation"] == 3 * KEPT_HISTORY - 1
     assert all(len(entry.get("nodes", ())) <= MOST_SLICES for entry in entries)

@@ -1,14 +1,14 @@
 """
 The record about a job: the status of a DLJob, on every platform.
 
-One writer writes it, the controller's loop, and always before it acts on it (law 4). A
-controller that starts reads the decisions from here, and the held GPUs from the SideCars.
+The controller's loop alone writes it, and always before it acts on it (law 4). A controller that
+starts reads the decisions from here, and the held GPUs from the SideCars.
 
 Three fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
 to have ended. ``leftover`` are GPUs of former decisions that the job was not yet seen to have
 released. Where a SideCar cannot be asked, the job may hold everything of ``placement`` and
-``leftover`` on that node. ``used`` says in which pods anything was ever begun, so that of one that
-is not there it is known whether that means anything.
+``leftover`` on that node. ``used`` says in which pods processes may have started, so that the end of
+any other pod needs no proof.
 """
 
 from collections.abc import Iterable
@@ -55,18 +55,18 @@ class ConditionType(StrEnum):
     TROUBLED = "Troubled"
     """Its SideCars complain of something; the reason names all of it."""
     SET_ASIDE = "SetAside"
-    """It cannot be dealt with at the moment, for a reason of its own."""
+    """DLJob decides nothing about it at the moment; the reason says why."""
     INFORMED = "Informed"
     """All that the policy uses of the job is known; if not, the message says what it assumes."""
     SAVED = "Saved"
     """A change of its GPUs loses no work of it; if not, it keeps its GPUs."""
     FINISHED = "Finished"
     TEMPLATE_VALID = "TemplateValid"
-    """Kubernetes takes its pods; not said on one machine."""
+    """Kubernetes takes its pods; not reported on one machine."""
 
 
 class Trust(StrEnum):
-    """Whether the checkpoints of a job can be counted on."""
+    """How far DLJob counts on the checkpoints of a job."""
 
     UNTRIED = "Untried"
     CONFIRMED = "Confirmed"
@@ -86,119 +86,87 @@ class Condition:
     message: str
     """A sentence, for people."""
     since: float = field(default=0.0, compare=False)
-    """When the status became what it is."""
+    """When ``status`` last changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """
-    Everything that is recorded about a job. Times are seconds since the epoch.
+    Everything that is recorded about a job. Times are seconds since the epoch; 0 or ``None``: never.
 
-    Its fields are not nested as in the document: docs/decisions/0013-status-is-flat.md says why.
+    :mod:`dlcontrol.situation.status_schema` describes the fields; what no user needs to know of one stands here.
+    They are not nested as in the document: docs/decisions/0013-status-is-flat.md says why. ``adopted``,
+    ``running``, ``broken``, ``judged`` and ``heard`` number starts, as :attr:`run_generation` does.
     """
 
     phase: Phase = Phase.SUBMITTED
     generation: int = 0
-    """Counts the decisions about its GPUs, and the new attempts after crashes."""
     placement: Placement | None = None
-    """The GPUs that were decided for it."""
     adopted: int = 0
-    """A start of its processes, made for an earlier decision, that has exactly what is decided now,
-    because a newer decision took back what was never begun; 0: it needs a start of its own."""
+    """The start that fits this decision, because a newer decision took back a change that had not begun; 0: none."""
     shaped: int = 0
-    """The generation in which its GPUs were changed last. Where pods are granted their devices when
-    they start, those that were booked before that are of no use any more."""
+    """Where pods are granted their devices when they start, those booked before are of no use any more."""
     gang: int = 0
     batch_size: int | None = None
     cause: Cause | None = None
-    """Why it has what it has, or why it waits."""
     saves: bool = True
-    """Whether it is to save itself before it gives up what it did in the generation before."""
     pods: tuple[Booking, ...] = ()
     used: frozenset[int] = frozenset()
-    """The serials of those that were seen to be up; no other one was ever told to run anything."""
+    """The serials of the pods that were seen to be up; no other pod ever got a command to run."""
     leftover: frozenset[GpuRef] = frozenset()
     booked: int = 0
-    """How many pods it ever had."""
     booked_at: float = 0.0
-    """When it was last given pods."""
 
     submitted_at: float = 0.0
     decided_at: float = 0.0
-    """When this generation was decided."""
     started_at: float | None = None
-    """When GPUs were first decided for it."""
     finished_at: float | None = None
     retry_at: float = 0.0
-    """Not before then it is started again after a crash."""
 
     running: int = 0
-    """The start of its processes that was last seen running, by its generation on the wire."""
     containers: int = 0
-    """Over how many containers that start was."""
     broken: int = 0
-    """The last start that a process or a container of which was lost: what is left of it hangs and
-    cannot save itself, and that it failed is no news any more."""
+    """The rest of this start hangs and cannot save itself. Its failure is counted already."""
     ended: Ended = Ended()
     paused_at: float | None = None
-    """Since when it does not train because its GPUs are being changed, until its first step after."""
+    """It is reset at the first step after the change."""
 
     iteration: int = 0
     iterated_at: float = 0.0
-    """When the iteration was seen to be that."""
     iterations_total: float = 0.0
-    """How many iterations the job needs; 0 while that is unknown."""
     service: float = 0.0
-    """GPU-seconds held so far."""
+    """``gpuSeconds`` in the document."""
     counted_at: float = 0.0
-    """Until when ``service`` is counted."""
     speed: float = 0.0
-    """Iterations a second, at the last look."""
+    """``iterationsPerSecond`` in the document."""
     metric: float | None = None
-    """The metric of its target, at the last look."""
     reached: int = 0
-    """How often in a row the target was reached."""
     bound_to: tuple[NodeName, ...] = ()
-    """The nodes that hold its checkpoint, if only they can read it."""
 
     trust: Trust = Trust.UNTRIED
     judged: int = 0
-    """The change of its GPUs, by its generation on the wire, whose checkpoint was judged last."""
     trials: int = 0
-    """How often in a row a checkpoint was asked for in vain."""
     tried: int = 0
-    """The number of the latest trial of its checkpoint that was judged."""
     triable: bool = False
-    """Whether its SideCars can have its checkpoint tried while it trains."""
     ends: bool = False
-    """Whether it ended or stood still when that was done, so that it is not done any more."""
+    """If true, no further trial is made."""
     failed_at: float = 0.0
-    """When that was found last."""
     saved: int = 0
-    """The iteration at which a checkpoint was confirmed last, or at which a start went on."""
+    """The iteration of the last confirmed checkpoint, or the one at which a start went on."""
     saved_at: float = 0.0
-    """When one was confirmed last; 0: none ever was."""
     heard: int = 0
-    """The start of its processes whose progress was heard last."""
     pace: float = 0.0
-    """How fast it trained when that was last known, in iterations a second."""
     lost_iterations: int = 0
-    """How many iterations it did again, because a start of it did not go on where the former ended."""
     lost_seconds: float = 0.0
-    """How long these had taken."""
 
     failures: int = 0
-    """How often its processes failed."""
     restarts: int = 0
-    """How often it restarted for a reason outside of it."""
     setbacks: int = 0
-    """How often in a row it could not be started, or not for long, for such a reason."""
+    """Starts that lasted only a short time count, too."""
     reshapes: int = 0
     reshape_seconds: float = 0.0
-    """For how long it did not train because its GPUs were changed."""
     exit_code: int | None = None
     message: str = ""
-    """One sentence: what it does now and why, or how it ended."""
     conditions: tuple[Condition, ...] = ()
 
     @property
@@ -207,7 +175,7 @@ class Status:
 
     @property
     def has_anything(self) -> bool:
-        """Whether it has GPUs, or a pod that may have been started."""
+        """True while it has GPUs, or a pod that may have been started."""
         return bool(self.pods) or self.placement is not None
 
     @property
@@ -221,7 +189,7 @@ class Status:
         return self.adopted or 2 * self.generation + 1
 
     def says_the_same_as(self, other: "Status") -> bool:
-        """Tell whether nothing differs but how far the job is, which is not written at each look."""
+        """Compare everything but the progress of the job, a change of which alone is not written."""
         return self is other or all(
             getattr(self, name) == getattr(other, name) for name in _LASTING
         )
@@ -282,7 +250,7 @@ class Status:
         return replace(self, used=used) if used != self.used else self
 
     def without_pods(self, nodes: Iterable[NodeName], *, ended: Ended | None = None) -> "Status":
-        """Forget the pods on these nodes, whose end is proven, and what they held, but not how they ended."""
+        """Forget these pods, whose end is proven, and the GPUs that they held, but not how they ended."""
         gone = set(nodes)
         pods = tuple(pod for pod in self.pods if pod.node not in gone)
         return replace(
@@ -303,17 +271,8 @@ class Status:
         return replace(self, conditions=(*others, replace(new, since=since)))
 
 
-_FIGURES = frozenset(
-    {
-        "counted_at",
-        "heard",
-        "iterated_at",
-        "iteration",
-        "iterations_total",
-        "metric",
-        "pace",
-        "service",
-        "speed",
-    }
+_FIGURES = (
+    *("counted_at", "heard", "iterated_at", "iteration", "iterations_total", "metric", "pace"),
+    *("service", "speed"),
 )
 _LASTING = tuple(each.name for each in fields(Status) if each.name not in _FIGURES)

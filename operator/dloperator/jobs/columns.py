@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dlcontrol.reporting import formatting
+from dlcontrol.situation.status_schema import STATUS
 from dlcore.model import Phase
 from dlkube.documents import JsonObject
-from dloperator.jobs.status_schema import STATUS
 from dloperator.jobs.truncating import bounded
 
 

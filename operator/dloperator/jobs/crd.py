@@ -10,11 +10,11 @@ from typing import Final
 
 import yaml
 
+from dlcontrol.situation.status_schema import STATUS
 from dlcore.documents import jobschema
 from dlkube import names
 from dlkube.documents import JsonObject
 from dloperator.jobs.columns import COLUMNS
-from dloperator.jobs.status_schema import STATUS
 
 NAME: Final = f"{names.PLURAL}.{names.GROUP}"
 FILE: Final = f"{NAME}.yaml"

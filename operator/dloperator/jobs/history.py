@@ -11,14 +11,13 @@ Pure.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dlcontrol.situation.status_schema import KEPT_HISTORY, LONGEST_HISTORY_MESSAGE
 from dlkube.documents import Json
 
 Entry = dict[str, Any]
 
-KEPT: Final = 10
 MOST_SLICES: Final = 16
 """The entry of a decision for more nodes has only the number of its GPUs, and not which they are."""
-LONGEST_MESSAGE: Final = 1024
 
 WAIT: Final = "wait"
 _FINAL: Final = ("Completed", "Failed")
@@ -35,7 +34,7 @@ def continued(before: Json, after: Json) -> list[Entry]:
     if kept and entry["kind"] == WAIT == kept[-1]["kind"]:
         # Why it waits changes with every job that comes and goes; the latest reason is what counts.
         entry["at"] = kept.pop()["at"]
-    return [*kept, entry][-KEPT:]
+    return [*kept, entry][-KEPT_HISTORY:]
 
 
 def _cost(before: Json, after: Json) -> float:
@@ -74,7 +73,7 @@ def _made(status: Json, kind: str, at: str | None) -> Entry:
     entry = {
         "at": at or status.get("submittedAt"),
         "kind": kind,
-        "message": status.get("message", "")[:LONGEST_MESSAGE],
+        "message": status.get("message", "")[:LONGEST_HISTORY_MESSAGE],
         "generation": _generation(status),
         "cause": _cause(status),
     }

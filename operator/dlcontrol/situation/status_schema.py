@@ -1,9 +1,10 @@
 """
 The schema of a DLJob's status for Kubernetes: every field, with its bounds and its description.
 
-It is written in the same language as the schema of the spec. It has the fields that
-:mod:`dlcontrol.situation.status_documents` writes and :mod:`dloperator.jobs.columns` adds; a test compares them field
-by field, because the API server silently drops unknown fields.
+It is written in the same language as the schema of the spec. :mod:`dlcontrol.situation.status_documents` writes the
+fields that :class:`~dlcontrol.situation.status.Status` has, and the operator adds the others (epoch, revision,
+queue, shown, history). A test compares the schema with a document field by field, because the API server silently
+drops unknown fields.
 """
 
 from typing import Final
@@ -19,9 +20,10 @@ from dlcore.documents.language.schemas import (
     Text,
 )
 from dlcore.model import CauseCode, Phase
-from dloperator.jobs import history
 
 LONGEST_MESSAGE: Final = 4096
+LONGEST_HISTORY_MESSAGE: Final = 1024
+KEPT_HISTORY: Final = 10
 MOST_NODES: Final = 4096
 """As many as a job may spread over, or be bound to."""
 MOST_PODS: Final = 8192
@@ -155,7 +157,7 @@ _QUEUE: Final = Record(
             "When the job starts, if running jobs end as predicted and no new job is submitted."
         ),
         "unknownBecause": Text(
-            description="Why the expected start is unknown.", max_length=history.LONGEST_MESSAGE
+            description="Why the expected start is unknown.", max_length=LONGEST_HISTORY_MESSAGE
         ),
     },
 )
@@ -205,7 +207,7 @@ _CONDITIONS: Final = Many(
 
 _HISTORY: Final = Many(
     description="The latest decisions about the job and its end, oldest first.",
-    max_items=history.KEPT,
+    max_items=KEPT_HISTORY,
     items=Record(
         description="One decision.",
         fields={
@@ -217,7 +219,7 @@ _HISTORY: Final = Many(
             ),
             "message": Text(
                 description="The decision and its reason in a sentence.",
-                max_length=history.LONGEST_MESSAGE,
+                max_length=LONGEST_HISTORY_MESSAGE,
             ),
             "cause": Text(description="The reason as a code, for programs.", max_length=64),
             "generation": _count("The generation of this decision."),
