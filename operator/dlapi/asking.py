@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 
 class Questions:
-    """Asks one backend, one question at a time."""
-
     def __init__(self) -> None:
         self._apart: ThreadPoolExecutor | None = None
 
@@ -32,7 +30,6 @@ class Questions:
             return self._apart.submit(question).result()
 
     def close(self) -> None:
-        """End the other thread."""
         if self._apart is not None:
             self._apart.shutdown()
 

@@ -25,7 +25,7 @@ from dlclient.jobviews import JobView
 T = TypeVar("T")
 
 CLOSE_S = 5.0
-"""How long closing waits at most for questions whose callers still wait for their answers."""
+"""The limit for ``close`` to wait for questions whose callers still wait."""
 
 
 def connect_async(
@@ -42,7 +42,7 @@ def connect_async(
 
 
 class AsyncConnection:
-    """Asks one place; to be used by ``async with``, or closed in the end."""
+    """Asks one place; use it with ``async with``, or close it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -56,9 +56,9 @@ class AsyncConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Close what is open; a log that is followed ends. A question that is not answered yet is not waited for."""
+        """Close all connections and end followed logs, without waiting for unanswered questions."""
         lines = [*self._logs, *([self._line] if self._line else [])]
-        # First, so that a question asked during the wait below opens another line.
+        # First, so that a question during the wait below opens another line.
         self._line = None
         closing = [line.hang_up() for line in lines]
         # The thread of a line that is held up may wait for an answer that never comes.
@@ -128,7 +128,7 @@ class AsyncConnection:
         await self._ask(lambda here: here.cancel(job, keep_checkpoints=keep_checkpoints))
 
     async def _until(self, awaited: Awaited) -> JobView | None:
-        """Look until it holds; the error names the limit of the whole wait, and not that of one look."""
+        """Poll until the goal holds; the error names the limit of the whole wait."""
         end = None if awaited.timeout is None else time.monotonic() + awaited.timeout
         while True:
             job = await self._look(awaited.name)

@@ -27,12 +27,12 @@ from dlclient.places import Place, choose
 FATES = {None: Keeping.USUAL, True: Keeping.KEEP, False: Keeping.REMOVE}
 
 Named = str | Job | JobView
-"""A job, by its name or by itself."""
+"""A job, or its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """Which output of a job is read."""
+    """A selection of a job's output."""
 
     node: str = ""
     lines: int | None = None
@@ -61,7 +61,6 @@ def connect(
 def choose_backend(
     state: str | PathLike[str] | None, *, kubeconfig: str, context: str, namespace: str
 ) -> Backend:
-    """Find the place that :func:`connect` connects to."""
     place = Place(
         state=None if state is None else Path(state),
         kubeconfig=kubeconfig,
@@ -73,7 +72,7 @@ def choose_backend(
 
 
 class Connection:
-    """Asks one place, from one thread; to be closed in the end. A followed log ends once ``is_over`` holds."""
+    """Asks one place, from one thread; close it in the end. A followed log ends once ``is_over`` returns true."""
 
     def __init__(self, backend: Backend, *, is_over: Callable[[], bool] = never) -> None:
         self._backend = backend
@@ -88,12 +87,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close what is open."""
         self._ask(self._backend.close)
         self._questions.close()
 
     def submit(self, job: Job) -> JobView:
-        """Submit a job; raises :class:`~dlapi.refusals.WrongJob` with all that is wrong with it."""
+        """Submit a job; raises :class:`~dlapi.refusals.WrongJob` with all its problems."""
         return self.submit_all([job])[0]
 
     def submit_all(self, jobs: list[Job]) -> list[JobView]:
@@ -105,7 +103,7 @@ class Connection:
         return [self._view(item) for item in created.items]
 
     def plan(self, *jobs: Job) -> Plan:
-        """Say what would be decided now if these jobs were submitted; nothing is."""
+        """Return the decision that would follow if these jobs were submitted now."""
         documents = _check(jobs)
         found = self._ask(lambda: self._backend.preview(documents))
         return Plan(tuple(found.effects), tuple(found.notices), found.tells_others)
@@ -118,30 +116,30 @@ class Connection:
         return [self._view(item) for item in found.items]
 
     def get(self, job: Named) -> JobView:
-        """Show a job as it is now."""
+        """Return a job as it is now."""
         return self._view(self._ask(lambda: self._backend.get_job(_name_of(job))))
 
     def why(self, job: Named) -> Explanation:
-        """Say what a job does now and why."""
+        """Explain what a job does now."""
         told = self._ask(lambda: self._backend.explain(_name_of(job)))
         return Explanation(_name_of(job), told["message"], tuple(told["assumptions"]))
 
     def events(self, job: Named = "") -> list[Event]:
-        """List what happened lately to a job, or to all, oldest first."""
+        """List recent events of a job, or of all jobs, oldest first."""
         found = self._ask(lambda: self._backend.list_events(_name_of(job)))
         return [Event.of(each) for each in found]
 
     def history(self, job: Named, limit: int = 100) -> list[Event]:
-        """List what was decided about a job, oldest first; ``reason`` is the kind of decision."""
+        """List the decisions about a job, oldest first; ``reason`` is the kind of decision."""
         found = self._ask(lambda: self._backend.list_history(_name_of(job), limit))
         return [Event.of(each) for each in found]
 
     def timeline(self, since: float = 0.0) -> Timeline:
-        """Read what happened since a time, in seconds since the epoch; ``show()`` shows it."""
+        """Read the record since a time, in seconds since the epoch; ``show()`` shows it."""
         return Timeline(self._ask(lambda: self._backend.read_record(since)))
 
     def logs(self, job: Named, which: Logs = Logs()) -> Generator[str]:
-        """Yield the lines that the training of a job wrote, with their ends."""
+        """Yield the lines of a job's output, with their ends."""
         has_left = threading.Event()
         query = LogQuery(
             which.node,
@@ -172,13 +170,13 @@ class Connection:
         return found
 
     def wait_until_gone(self, job: Named, *, timeout: float | None = None) -> None:
-        """Return when there is no such job any more."""
+        """Return when the job no longer exists."""
         self._wait(Awaited.gone(job, timeout))
 
     # --- changing
 
     def scale(self, job: Named, gpus: Gpus) -> JobView:
-        """Change on how many GPUs a job may run: ``4``, one of ``[1, 2, 4]``, or ``"1-4"``."""
+        """Change the numbers of GPUs that a job may have: ``4``, one of ``[1, 2, 4]``, or ``"1-4"``."""
         demand = demand_of(gpus)
 
         def alter(document: Json) -> Json:
@@ -234,7 +232,7 @@ def _name_of(job: Named) -> str:
 
 
 def _check(jobs: tuple[Job, ...] | list[Job]) -> list[Json]:
-    """Return the documents of jobs; raise what is wrong with any of them by itself."""
+    """Return the documents of jobs; raise all their problems."""
     documents = [job.document for job in jobs]
     raise_all([each for n, document in enumerate(documents) for each in problems_of(document, n)])
     return documents
@@ -242,7 +240,7 @@ def _check(jobs: tuple[Job, ...] | list[Job]) -> list[Json]:
 
 @dataclass(frozen=True)
 class Awaited:
-    """A job as it is waited for, and for how many seconds; ``None`` is for ever."""
+    """The goal of a wait for a job, with a time-out in seconds; ``None``: no time-out."""
 
     name: str
     goal: Goal
@@ -250,7 +248,6 @@ class Awaited:
 
     @classmethod
     def of(cls, job: Named, goal: str, timeout: float | None) -> Self:
-        """Read the goal of a wait that returns the job."""
         with refusing():
             awaited = read_goal(goal)
         if awaited.phase == DELETED:
@@ -264,14 +261,14 @@ class Awaited:
         return cls(_name_of(job), Goal(phase=DELETED), timeout)
 
     def holds(self, job: JobView | None) -> bool:
-        """Whether it is so now; raises :class:`~dlapi.refusals.NeverHolds` if it can no longer be."""
+        """Check the goal; raises :class:`~dlapi.refusals.NeverHolds` if the job can no longer reach it."""
         verdict = self.goal.judge(job)
         if verdict is Verdict.NEVER:
             raise _never(self.name, self.goal, job)
         return verdict is Verdict.HOLDS
 
     def late(self, job: JobView | None) -> TimedOut:
-        """Say how the job is at the end of the time."""
+        """Return the error of a time-out, with the job's present state."""
         now = "" if job is None else f" ({job.phase}{f': {job.message}' if job.message else ''})"
         missed = f"{self.name} is not {self.goal} after {self.timeout:g} s{now}"
         return TimedOut(Problem(missed, "wait longer, or ask why()"))

@@ -95,12 +95,12 @@ class Job:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The job as a job file has it: a copy."""
+        """A copy of the document, as a job file has it."""
         return copy.deepcopy(self._document)
 
     @property
     def name(self) -> str:
-        """The name, after the namespace and a slash where the job has one."""
+        """The name, with ``namespace/`` in front if the job has a namespace."""
         return full_name(self._document)
 
     def with_spec(self, **fields: Any) -> "Job":
@@ -110,7 +110,7 @@ class Job:
         return Job.from_document(document)
 
     def check(self) -> None:
-        """Raise :class:`WrongJob` with all that is wrong with the document by itself."""
+        """Raise :class:`WrongJob` with all problems of the document."""
         raise_all(problems_of(self._document, 0))
 
     def __eq__(self, other: object) -> bool:
@@ -123,7 +123,7 @@ class Job:
 
 
 def problems_of(document: Any, number: int) -> list[Problem]:
-    """Find everything that is wrong with a document by itself."""
+    """List all problems of a document."""
     try:
         jobfile.parse(document, require_template=True)
     except jobfile.JobFileError as error:
@@ -132,14 +132,13 @@ def problems_of(document: Any, number: int) -> list[Problem]:
 
 
 def raise_all(found: Iterator[Problem] | list[Problem]) -> None:
-    """Raise these problems of jobs, if there are any."""
     problems = tuple(found)
     if problems:
         raise WrongJob(*problems)
 
 
 def demand_of(gpus: Gpus) -> Demand:
-    """Read numbers of GPUs; raises :class:`~dlapi.refusals.WrongUse`."""
+    """Parse numbers of GPUs; raises :class:`~dlapi.refusals.WrongUse`."""
     text = str(gpus) if isinstance(gpus, str | int) else ",".join(map(str, gpus))
     with refusing():
         return Demand(read_counts(text))

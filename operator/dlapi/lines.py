@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Question:
-    """Something to ask, and where its answer is awaited."""
+    """A question, and the future of its answer."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         self._act = act
@@ -29,7 +29,7 @@ class _Question:
         self.has_begun = False
 
     def ask(self) -> None:
-        """Ask it, in the thread of the line, unless its caller has gone before."""
+        """Ask it in the thread of the line, unless its caller has left."""
         # Before the look at the caller: one that leaves after that look has to see that this has begun,
         # because its line is held up. A caller that left before it saw too much only costs a line.
         self.has_begun = True
@@ -55,13 +55,13 @@ class _Question:
 
 
 class Line:
-    """Asks one backend, one question after another; to be hung up in the end."""
+    """Asks one backend, one question after another, until it is hung up."""
 
     def __init__(self, backend: Backend) -> None:
         self._is_over = threading.Event()
         self.connection = Connection(backend, is_over=self._is_over.is_set)
         self.is_held_up = False
-        """Whether a question is under way whose caller no longer waits for it."""
+        """True while a question is under way whose caller no longer waits."""
         self._texts: Generator[str] | None = None
         self._closing: asyncio.Future[Any] | None = None
         self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
@@ -72,26 +72,26 @@ class Line:
         return self._closing is None
 
     async def ask(self, act: Callable[[], T]) -> T:
-        """Return the answer; a caller that is cancelled waits no longer for it."""
+        """Return the answer; cancellation ends the wait, not the question."""
         question = _Question(act)
         self._questions.put(question)
         try:
             found: T = await question.answer
         except asyncio.CancelledError:
-            # The thread skips a question that has not begun, so that such a one holds nothing up.
+            # The thread skips a question that has not begun.
             self.is_held_up = self.is_held_up or question.has_begun
             raise
         return found
 
     async def read(self, job: Named, which: Logs) -> AsyncIterator[str]:
-        """Yield the lines of a training until there are no more of them or this is hung up."""
+        """Yield the lines of a training until they end or the line is hung up."""
         texts = self._texts = self.connection.logs(job, which)
         # `next` has a default, because a future refuses a StopIteration.
         while self.is_open and (text := await self.ask(lambda: next(texts, None))) is not None:
             yield text
 
     def hang_up(self) -> "asyncio.Future[Any]":
-        """Close the connection after what was asked, of which a followed log ends soon; return its end."""
+        """Close the connection after earlier questions, and end a followed log; return the future of the end."""
         if self._closing is None:
             # Before the queue: `_close` waits in it behind
             # a followed log, which ends by this alone.

@@ -20,16 +20,16 @@ from dlsim.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, and what to do about it."""
+    """A problem and its remedy."""
 
     message: str
     remedy: str = ""
     path: str = ""
-    """The field, where the problem is in a document or a file."""
+    """The path of the field in a document or a file."""
     document: int | None = None
-    """Which of several documents, counted from 0."""
+    """The index of the document."""
     source: str = ""
-    """The file, with the line where it is known."""
+    """The file, with the line if it is known."""
 
     def __str__(self) -> str:
         where = "".join(f"{part}: " for part in (self.source, self.path) if part)
@@ -48,15 +48,15 @@ class Refused(Exception):
 
 
 class WrongJob(Refused):
-    """Jobs are not accepted because of what their documents say."""
+    """The documents of jobs are wrong."""
 
 
 class WrongInput(Refused):
-    """A file or a value cannot be used."""
+    """A file or a value is wrong."""
 
 
 class WrongUse(Refused):
-    """The arguments contradict each other or do not mean anything."""
+    """The arguments contradict each other or are invalid."""
 
 
 class NotFound(Refused):
@@ -64,7 +64,7 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    """The job was changed meanwhile, or its state does not allow what was asked for."""
+    """The job changed meanwhile, or its state does not allow the request."""
 
 
 class Unreachable(Refused):
@@ -72,24 +72,24 @@ class Unreachable(Refused):
 
 
 class BrokenLaw(Refused):
-    """A policy decided what breaks a law of plans."""
+    """The decision of a policy breaks a law of plans."""
 
 
 class MissingExtra(Refused, ImportError):
-    """A package is not installed that only an extra of dljob brings, such as ``dljob[cluster]``."""
+    """A package is missing that an extra of dljob installs, such as ``dljob[cluster]``."""
 
 
 class NeverHolds(Refused):
-    """A job can no longer come to be as it was waited for."""
+    """A job can no longer reach the goal of a wait."""
 
 
 class TimedOut(Refused, TimeoutError):
-    """A job is not yet as it was waited for."""
+    """A job did not reach the goal in time."""
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise refusals of the packages below as :class:`Refused`."""
+    """Translate errors of the packages below into :class:`Refused`."""
     try:
         yield
     except extras.MissingExtra as error:
@@ -123,7 +123,7 @@ def of_document(error: problems.WrongDocument, document: int | None = None) -> l
 
 
 def split(line: str, path: str = "", document: int | None = None) -> Problem:
-    """Read a problem from the line that the command prints of it."""
+    """Parse a problem from the line that the command prints."""
     message, _, remedy = line.removeprefix(f"{path}: " if path else "").partition("; ")
     return Problem(message, remedy, path, document)
 

@@ -58,7 +58,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, view: View) -> Decision:
-        """Say how many GPUs each job has from now on."""
+        """Decide the number of GPUs of each job."""
 
 
 def simulate(
@@ -101,11 +101,11 @@ class Comparison:
     """The result of a comparison."""
 
     rows: list[Values]
-    """The figures of each simulation, with what was played."""
+    """The figures of each simulation, with its scenario."""
     lines: list[Line]
     """A line for each policy: geometric means of its figures over those of the first policy."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Why a policy has no result, by the policy."""
+    """The reason for each policy without a result."""
 
 
 def compare(

@@ -18,7 +18,7 @@ from dlcore.recording.record import Record
 from dlsim.simulating import Outcome
 
 HEIGHT = 560
-"""Of the picture in a notebook, in pixels."""
+"""The height of the picture in a notebook, in pixels."""
 
 
 class Timeline:
@@ -59,7 +59,7 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         """Show the page in a frame that may run its own script and reach nothing of the notebook."""
-        # Not as srcdoc, where a page cannot keep its place in the address.
+        # Not srcdoc, where a page cannot keep its state in the address.
         address = f"data:text/html;base64,{base64.b64encode(self.page.encode()).decode()}"
         return (
             f'<iframe title="GPUs over time" sandbox="allow-scripts" src="{address}"'

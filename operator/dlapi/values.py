@@ -9,7 +9,7 @@ from dlclient.turns import show_plan
 
 
 class Notice(UserWarning):
-    """A field of a job has no effect where the job was submitted."""
+    """A field of a job has no effect in the place where it was submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The effects of submitting some jobs now; ``str()`` is the text that the command prints."""
+    """The effects of a submission; ``str()`` is the text that the command prints."""
 
     effects: tuple[dict[str, Any], ...]
-    """A document for each job that would be touched: ``job``, ``submitted``, ``message`` and more."""
+    """A document for each affected job: ``job``, ``submitted``, ``message`` and more."""
     notices: tuple[str, ...] = ()
     tells_others: bool = True
-    """Whether the effects on all other jobs are known; a cluster's operator alone knows them there."""
+    """True if the effects on all other jobs are known; on a cluster only the operator knows them."""
 
     def __str__(self) -> str:
         return show_plan(self.effects, tells_others=self.tells_others)

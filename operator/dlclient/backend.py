@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    # The verbs of every day must not load the model of the brain, and numpy with it.
+    # Everyday verbs must not load the model of the brain and, with it, numpy.
     from dlcore.recording.record import Record
 
 Json = dict[str, Any]
 
 
 class Complaint(NamedTuple):
-    """The problems of one of several documents."""
+    """A problem of one of several documents."""
 
     document: int
-    """Its number."""
+    """The index of the document."""
     line: str
-    """The problem: field, what is wrong, remedy."""
+    """Field, problem and remedy."""
     path: str = ""
-    """Where in the document the field is."""
+    """The path of the field in the document."""
 
 
 class BackendError(Exception):
-    """It was not done; ``str()`` is one line that names the remedy."""
+    """The place refuses or fails; ``str()`` is one line that names the remedy."""
 
     def __init__(self, message: str, complaints: Sequence[Complaint] = ()) -> None:
         super().__init__(message)
@@ -46,42 +46,42 @@ class NotThere(BackendError):
 
 
 class Conflict(BackendError):
-    """Another program has changed it in between, or its state does not allow it."""
+    """Another program changed the object meanwhile, or its state does not allow the request."""
 
 
 class JobList(NamedTuple):
-    """Some jobs, as they are at a version."""
+    """Jobs at a version of the list."""
 
     items: list[Json]
     version: str = ""
     removed: tuple[str, ...] = ()
-    """When watching: the jobs that are gone."""
+    """When watching: jobs that no longer exist."""
     complete: bool = True
-    """When watching: whether what was known before is to be forgotten."""
+    """When watching: all jobs are in ``items``, so the reader forgets any others."""
 
 
 class Created(NamedTuple):
-    """Jobs that were taken in, or could be."""
+    """Jobs that were submitted, or in a dry run would be."""
 
     items: list[Json]
     notices: list[str]
-    """Notes about their fields that have no effect there."""
+    """Notes about fields that have no effect in this place."""
 
 
 class Plan(NamedTuple):
-    """The decision that would follow now."""
+    """The decision that would follow a submission."""
 
     effects: list[Json]
     notices: list[str]
     tells_others: bool = True
-    """Whether it says of all other jobs what becomes of them."""
+    """True if ``effects`` include those on all other jobs."""
 
 
 class Keeping(enum.Enum):
-    """Whether the checkpoints in a job's own folder stay when the job is cancelled."""
+    """The fate of the checkpoints in a job's own folder when the job is cancelled."""
 
     USUAL = ""
-    """They are removed, but those of a Completed job are kept."""
+    """Remove them, but keep those of a Completed job."""
     KEEP = "keepCheckpoints"
     REMOVE = "removeCheckpoints"
 
@@ -92,22 +92,22 @@ def warn(line: str) -> None:
 
 
 def never() -> bool:
-    """Say that a log is followed until the job has ended."""
+    """Follow a log until the job has ended."""
     return False
 
 
 class LogQuery(NamedTuple):
-    """Which output is asked for."""
+    """A selection of a job's output."""
 
     node: str = ""
-    """Of which node; empty: of all."""
+    """Empty: all nodes."""
     lines: int | None = None
-    """How many of the last lines; ``None``: all."""
+    """The number of last lines; ``None``: all."""
     follow: bool = False
     since: float | None = None
-    """In how many seconds it was written; ``None``: at any time."""
+    """Only lines of the last ``since`` seconds; ``None``: all."""
     is_over: Callable[[], bool] = never
-    """Asked from time to time while the log is followed, which ends once this holds."""
+    """Following ends once this returns true."""
 
 
 class LogLine(NamedTuple):
@@ -118,61 +118,61 @@ class LogLine(NamedTuple):
 
 
 class Backend(Protocol):
-    """The place. Every method raises :class:`BackendError`."""
+    """A place where jobs run. Every method raises :class:`BackendError`."""
 
     @property
     def home(self) -> str:
-        """The namespace whose jobs are called by their name alone; empty: those of none are."""
+        """The namespace whose jobs have names without a namespace; empty if none."""
 
     @property
     def look_seconds(self) -> float:
-        """How often a verb may read everything without being a burden."""
+        """The interval at which a verb may read everything without loading the place."""
 
     def open_another(self) -> "Backend":
-        """Ask the same place by a connection of its own, such as from another thread."""
+        """Open another connection to the same place, such as for another thread."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all connections."""
 
     def about(self) -> Json:
-        """Tell which controller decides there."""
+        """Describe the controller."""
 
     def list_jobs(self, selector: str = "") -> JobList:
         """List the jobs whose labels are selected."""
 
     def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
-        """Yield what changes after this version, as it does, whether it is away for a while or not."""
+        """Yield changes after this version, also across outages of the server."""
 
     def get_job(self, name: str) -> Json:
-        """Show a job."""
+        """Return the document of a job."""
 
     def create_jobs(self, documents: Sequence[Json], *, dry_run: bool = False) -> Created:
         """Submit jobs, all or none."""
 
     def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
-        """Give a job another spec; :class:`Conflict` if it is not the one that was read."""
+        """Replace the spec of a job; :class:`Conflict` if the job changed since it was read."""
 
     @property
     def removes_checkpoints(self) -> bool:
-        """Whether a job's own folder of checkpoints can go with the job."""
+        """True if cancelling a job can remove its own folder of checkpoints."""
 
     def delete_job(self, name: str, *, checkpoints: Keeping = Keeping.USUAL) -> Json:
-        """End a job and forget it; ``checkpoints`` of the answer says where they are and whether they stay."""
+        """End and delete a job; ``checkpoints`` of the answer has their path and whether they are kept."""
 
     def preview(self, documents: Sequence[Json]) -> Plan:
-        """Tell what would be decided if these were submitted now."""
+        """Return the decision that would follow if these jobs were submitted now."""
 
     def explain(self, name: str) -> Json:
-        """Say what a job does now and why."""
+        """Explain what a job does now."""
 
     def list_history(self, name: str, limit: int) -> list[Json]:
-        """List what was decided about a job, oldest first."""
+        """List the decisions about a job, oldest first."""
 
     def list_events(self, name: str = "", since: int = 0) -> list[Json]:
-        """List what happened lately to a job, or to all."""
+        """List recent events of a job, or of all jobs."""
 
     def read_record(self, since: float) -> "Record":
-        """Read what happened since a time, in seconds since the epoch."""
+        """Read the record since a time, in seconds since the epoch."""
 
     def list_nodes(self) -> list[Json]:
         """List every GPU by its node."""
@@ -181,16 +181,16 @@ class Backend(Protocol):
         """Take a GPU out of service."""
 
     def uncordon(self, node: str, gpu: int) -> Json:
-        """Take that back."""
+        """Put the GPU back into service."""
 
     def list_settings(self) -> list[Json]:
-        """List how the controller is set, and by what."""
+        """List the settings of the controller with their origins."""
 
     def list_log_nodes(self, name: str) -> list[str]:
-        """Name the nodes on which the training of a job has written, or may write now."""
+        """Name the nodes that have or may get output of a job."""
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        """Yield what the training of a job wrote; if it is followed, until the job has ended."""
+        """Yield the output of a job; when following, until the job has ended."""
 
     def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
-        """Run a command where a job has its GPUs, and return its exit status."""
+        """Run a command with the GPUs of a job, and return its exit status."""

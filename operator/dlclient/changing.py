@@ -21,7 +21,7 @@ from dlclient.jobviews import JobView
 from dlcontrol.reporting.formatting import in_ranges
 
 ATTEMPTS = 5
-"""A change that another writer overtook is tried so often."""
+"""The number of attempts when other writers change the job meanwhile."""
 
 LONGEST_VALUE = 60
 
@@ -70,7 +70,7 @@ def _try_to_change(backend: Backend, name: str, *, alter: Callable[[Json], Json]
 
 
 def insist_on_living(job: JobView, name: str) -> None:
-    """Refuse to change a job that has ended or is another user's: nothing would come of it."""
+    """Refuse to change a job that has ended or belongs to another user."""
     if job.owner:
         raise BackendError(
             f"{name} belongs to {job.owner}; only {job.owner} and root may see more than dljob get"
@@ -82,7 +82,6 @@ def insist_on_living(job: JobView, name: str) -> None:
 
 
 def suspend_job(backend: Backend, name: str, *, suspended: bool) -> Change:
-    """Suspend or resume a job that is not so already."""
 
     def alter(document: Json) -> Json:
         if JobView.of(document).is_suspended is suspended:
@@ -93,7 +92,7 @@ def suspend_job(backend: Backend, name: str, *, suspended: bool) -> Change:
 
 
 def cancel_job(backend: Backend, name: str, *, keeping: Keeping = Keeping.USUAL) -> str:
-    """Cancel a job; return what to tell of it, and of its checkpoints where the place knows of any."""
+    """Cancel a job; return the result as words, with the fate of its checkpoints if the place knows it."""
     fate = backend.delete_job(name, checkpoints=keeping).get("checkpoints")
     if not fate:
         return "cancelled"
@@ -102,7 +101,7 @@ def cancel_job(backend: Backend, name: str, *, keeping: Keeping = Keeping.USUAL)
 
 
 def describe_changes(before: Json, after: Json) -> list[str]:
-    """Say in which fields two documents of a job differ: ``spec.priority 0 -> 5``."""
+    """List the fields in which two documents of a job differ: ``spec.priority 0 -> 5``."""
     from dlcore.documents import jobfile  # noqa: PLC0415 - takes longer to load than to suspend a job
 
     old, new = (jobfile.parse(each, require_template=True) for each in (before, after))
@@ -118,6 +117,5 @@ def describe_changes(before: Json, after: Json) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """Write a value on one line; of what is long only that it is another one."""
     text = "nothing" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

@@ -36,7 +36,7 @@ class Demand(NamedTuple):
         return self != Demand()
 
     def of_new_job(self) -> Fields:
-        """Write ``spec.gpus`` of a new job: one GPU, if nothing is said."""
+        """Write ``spec.gpus`` of a new job; the default is one GPU."""
         self._check_usage()
         if self.counts is not None:
             return self.counts
@@ -46,7 +46,7 @@ class Demand(NamedTuple):
         return {"min": least, "max": self.most or least}
 
     def changed(self, gpus: Fields) -> Fields:
-        """Write ``spec.gpus`` of an existing job, with the given options and all else as it was."""
+        """Write ``spec.gpus`` of an existing job with these numbers; other fields stay."""
         self._check_usage()
         counts = self.counts if self.counts is not None else self._narrowed(gpus)
         kept = {name: value for name, value in gpus.items() if name not in COUNTS}
@@ -56,7 +56,7 @@ class Demand(NamedTuple):
         return changed
 
     def _narrowed(self, gpus: Fields) -> Fields:
-        """Keep of the numbers that a job may have those within the bounds, or move its range."""
+        """Keep the job's numbers within the bounds, or move its range."""
         if "options" not in gpus:
             bounds = {"min": gpus.get("min", 1), "max": gpus["max"]}
             said = {"min": self.least, "max": self.most}

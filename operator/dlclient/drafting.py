@@ -51,7 +51,7 @@ class Draft(NamedTuple):
     checkpoint_shared: bool = False
 
     def placed(self, here: PurePath) -> "Draft":
-        """Let relative folders begin where the command runs on this machine."""
+        """Resolve relative folders against the folder where the command runs."""
         base = here / (self.workdir or "")
         return self._replace(
             progress_file=_below(base, self.progress_file),
@@ -124,7 +124,7 @@ def _checkpoint(draft: Draft) -> Json:
     return _given(
         signal=draft.checkpoint_signal,
         command=command,
-        # With SIGTERM as the request, the end of the process is what follows it.
+        # After a request by SIGTERM, the end of the process confirms the checkpoint.
         confirm="file" if asks and draft.checkpoint_path is not None else None,
         path=draft.checkpoint_path,
         files=draft.checkpoint_files,

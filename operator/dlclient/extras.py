@@ -1,7 +1,7 @@
 """
-Which extra of the package brings what is not installed, such as ``pip install 'dljob[simulator]'``.
+The extra that brings a missing package, such as ``pip install 'dljob[simulator]'``.
 
-A verb imports what few users need when it needs it. :mod:`dlctl.main` and :mod:`dlapi.refusals` turn
+A verb imports rarely used packages where it needs them. :mod:`dlctl.main` and :mod:`dlapi.refusals` turn
 the failure of such an import into a refusal. Which extra holds which package is read from the metadata
 of the installed dljob, so ``pyproject.toml`` is the only list.
 """
@@ -18,8 +18,6 @@ _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
 class MissingExtra(Exception):
-    """A package that only an extra brings is not installed."""
-
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(module, extra)
         self.message = f"{module} is not installed"
@@ -30,7 +28,7 @@ class MissingExtra(Exception):
 
 
 def check_can_draw() -> None:
-    """Refuse pictures before hours of work, where they could not be drawn afterwards."""
+    """Raise before hours of work if pictures could not be drawn afterwards."""
     module = "matplotlib"
     if find_spec(module) is None:
         error = ModuleNotFoundError(name=module)

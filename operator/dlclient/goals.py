@@ -1,4 +1,4 @@
-"""What a caller waits for: a phase, a condition, or the end of a job."""
+"""The goal of a wait: a phase, a condition, or the end of a job."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -9,7 +9,7 @@ from dlclient.backend import Backend, NotThere
 from dlclient.jobviews import CANCELLING, FINAL, PHASES, JobView
 
 LOOK_S = 0.3
-"""A job is looked at so often where the whole may be looked at once a second; else more rarely."""
+"""The interval of checks where ``look_seconds`` is 1; multiplied by ``look_seconds``."""
 
 DELETED = "deleted"
 FINISHED = "finished"
@@ -18,18 +18,14 @@ _VALUES = {"": "True", "true": "True", "false": "False", "unknown": "Unknown"}
 
 
 class Verdict(Enum):
-    """The result of a check of a job that the command waits for."""
-
     HOLDS = auto()
     NOT_YET = auto()
     NEVER = auto()
-    """It can no longer come to be."""
+    """The job can no longer reach the goal."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The condition that the command waits for."""
-
     phase: str = ""
     condition: str = ""
     value: str = "True"
@@ -40,7 +36,7 @@ class Goal:
         return self.phase
 
     def judge(self, job: JobView | None) -> Verdict:
-        """Tell whether it is reached; ``None`` is a job that is gone."""
+        """Check a job against the goal; ``None`` is a job that no longer exists."""
         if job is None:
             return Verdict.HOLDS if self.phase == DELETED else Verdict.NEVER
         if self.phase == DELETED:
@@ -63,7 +59,7 @@ class Goal:
 
 
 def read_goal(text: str) -> Goal:
-    """Read what is waited for; raises :class:`click.BadParameter`."""
+    """Parse a goal; raises :class:`click.BadParameter`."""
     name, _, value = text.removeprefix("condition=").partition("=")
     if text.startswith("condition=") and name and value.lower() in _VALUES:
         return Goal(condition=name, value=_VALUES[value.lower()])

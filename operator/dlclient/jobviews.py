@@ -1,6 +1,4 @@
-"""
-A DLJob document with its status, read once into what the verbs show.
-"""
+"""A DLJob document with its status, parsed for display."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job, as people see it."""
+    """A job for display."""
 
     name: str
     phase: str
@@ -59,9 +57,9 @@ class JobView:
     eta: float | None = None
     """In seconds."""
     eta_between: tuple[float, float | None] | None = None
-    """Its bounds; the upper one may not be known."""
+    """Lower and upper bound; the upper one may be unknown."""
     ahead: int | None = None
-    """Of a job that waits: how many start before it; ``None`` where no one says so."""
+    """The number of waiting jobs that start before it; ``None`` if unknown or if it does not wait."""
     expected_start: float | None = None
     start_unknown_because: str = ""
     reshapes: int = 0
@@ -77,13 +75,12 @@ class JobView:
 
     @property
     def owner(self) -> str:
-        """The user whose job it is, where it is another one's and only its outline is shown; else empty."""
+        """The owner, if the job belongs to another user and only its outline is shown; else empty."""
         owner: str = self.status.get("owner", "")
         return owner
 
     @property
     def is_suspended(self) -> bool:
-        """Whether its user wants it to have no GPUs."""
         return bool(self.spec.get("suspend", False))
 
     @property
@@ -98,7 +95,7 @@ class JobView:
 
     @classmethod
     def of(cls, document: Json, home: str = "") -> "JobView":
-        """Read a document as the server sends it; ``home`` is the namespace that goes without saying."""
+        """Parse a document of the server; names omit the namespace ``home``."""
         metadata, status = document["metadata"], document.get("status", {})
         allocation, progress = status.get("allocation", {}), status.get("progress", {})
         queue = status.get("queue", {})
@@ -143,6 +140,5 @@ def read_time(text: str | None) -> float | None:
 
 
 def progress_of(job: JobView) -> str:
-    """Write how far a job is."""
     is_completed = formatting.did_all(job.status)
     return formatting.progress(job.fraction, job.iteration, is_completed=is_completed)

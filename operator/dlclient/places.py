@@ -37,12 +37,12 @@ MACHINE, CLUSTER = "machine", "cluster"
 CLUSTER_REMEDY = "; if you mean a cluster, name its --kubeconfig"
 
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
-"""By this a pod knows that it is one."""
+"""Set in every pod."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The options that say which place is meant."""
+    """The options that choose a place."""
 
     state: Path | None = None
     kubeconfig: str = ""
@@ -65,15 +65,15 @@ class Chosen:
     """
 
     folders: Folders | None = None
-    """Of one machine."""
+    """The folders of one machine; else ``None``."""
     or_else: str = ""
-    """The end of the remedy where no ``dljob up`` answers."""
+    """Ends the remedy where no ``dljob up`` answers."""
     target: "Target | None" = None
-    """Of a cluster."""
+    """The cluster; else ``None``."""
     everywhere: bool = False
 
     def open(self, *, notice: Callable[[str], None] = warn) -> Backend:
-        """Open the place; to be closed in the end. ``notice`` takes what a user should know of its answers."""
+        """Open the place; the caller closes it. ``notice`` takes lines for the user."""
         if self.target is None:
             assert self.folders is not None
             return LocalBackend(self.folders.socket, or_else=self.or_else)
@@ -83,7 +83,6 @@ class Chosen:
 
 
 def decide(place: Place) -> Chosen:
-    """Decide which place is meant."""
     if place.state is not None and place.names_cluster:
         raise click.UsageError(
             "--state is one machine, and --kubeconfig, --context, --namespace and"
@@ -95,7 +94,6 @@ def decide(place: Place) -> Chosen:
 
 
 def choose(place: Place) -> Backend:
-    """Open the place that is meant."""
     return decide(place).open()
 
 
@@ -113,21 +111,20 @@ def _is_cluster(place: Place) -> bool:
 
 
 def _is_plugin() -> bool:
-    """Whether kubectl has started us."""
+    """Return true if kubectl started this process."""
     context = click.get_current_context(silent=True)
     name = context.find_root().info_name if context is not None else ""
     return (name or "").startswith("kubectl")
 
 
 def _has_cluster() -> bool:
-    """Whether anything says where a cluster is."""
     named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
     files = named or [Path.home() / ".kube" / "config"]
     return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
 
 
 def find_folders(state: Path | None) -> Folders:
-    """Find the state folder: that which is named, else one's own, else that of all users."""
+    """Find the state folder: the named one, else the user's own, else that of all users."""
     own = Folders(state or default_root(os.environ))
     if state is not None or os.environ.get("DLJOB_STATE") or _answers(own.socket):
         return own
@@ -146,7 +143,7 @@ def _answers(path: Path) -> bool:
 
 
 def _find_cluster(place: Place) -> "Target":
-    # It takes longer to load than all else, and who has one machine does not need it.
+    # It takes longer to load than all else, and users of one machine do not need it.
     from dlclient.cluster.connecting import find_target  # noqa: PLC0415
 
     return find_target(place.kubeconfig, place.context, place.namespace)
@@ -154,7 +151,6 @@ def _find_cluster(place: Place) -> "Target":
 
 @contextmanager
 def opened(place: Place) -> Iterator[Backend]:
-    """Find the place that is meant, and let go of it in the end."""
     backend = choose(place)
     try:
         yield backend

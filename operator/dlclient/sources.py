@@ -14,12 +14,12 @@ STDIN = "-"
 
 
 class Source(NamedTuple):
-    """A document, and where it stands."""
+    """A document and its place in a file."""
 
     file: str
     document: Any
     find_line: Callable[[str], int] | None = None
-    """The line of a field, by its path; ``None`` for what is in no file."""
+    """Maps the path of a field to its line; ``None`` without a file."""
 
     @property
     def place(self) -> str:
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 
 class WrongJobs(Exception):
-    """Nothing was submitted, for all these reasons."""
+    """Job files are wrong, so nothing was submitted; ``lines`` has all problems."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -76,13 +76,13 @@ def _below(source: Source, prefix: str) -> Callable[[str], int] | None:
 
 
 def is_job(source: Source) -> bool:
-    """Whether a document is meant to be a job; so is one that does not say what it is."""
+    """Return true for a DLJob, and for a document without a kind."""
     document = source.document
     return not isinstance(document, dict) or document.get("kind", KIND) == KIND
 
 
 def check(sources: Sequence[Source]) -> list[Json]:
-    """Find everything that is wrong with the documents by themselves."""
+    """Return the documents; raise :class:`WrongJobs` with all their problems."""
     from dlcore.documents import jobfile  # noqa: PLC0415 - takes longer to load than to do the rest
 
     lines: list[str] = []
@@ -97,7 +97,7 @@ def check(sources: Sequence[Source]) -> list[Json]:
 
 
 def refuse(error: BackendError, sources: Sequence[Source]) -> None:
-    """Raise what a backend says of documents as what is wrong in their files; else as it is."""
+    """Raise the complaints of a backend with the places in the files; any other error unchanged."""
     if not error.complaints:
         raise error
     raise WrongJobs(

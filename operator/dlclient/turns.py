@@ -17,7 +17,7 @@ RESTS_ON = "if running jobs end as predicted and no other job comes"
 
 
 def show_turn(job: JobView, now: float | None = None) -> str:
-    """Write it for a column: ``4m, 2 ahead``, or ``?, 2 ahead`` where the start is not known."""
+    """Write a turn for a column: ``4m, 2 ahead``, or ``?, 2 ahead`` where the start is unknown."""
     if job.ahead is None:
         return NOTHING
     when = "?" if job.expected_start is None else _until(job.expected_start, now)
@@ -25,7 +25,7 @@ def show_turn(job: JobView, now: float | None = None) -> str:
 
 
 def describe_turn(job: JobView, now: float | None = None) -> str:
-    """Say it in a sentence, with what it rests on; empty where there is nothing to say."""
+    """Write a turn as a sentence with its assumptions; empty for a job without a turn."""
     if job.ahead is None:
         return ""
     if job.expected_start is None:
@@ -36,7 +36,7 @@ def describe_turn(job: JobView, now: float | None = None) -> str:
 
 
 def describe_queue(queue: Json) -> str:
-    """Say the same of a job that is not submitted yet."""
+    """Do the same for a job that is not submitted yet."""
     return describe_turn(
         JobView(
             name="",
@@ -49,7 +49,7 @@ def describe_queue(queue: Json) -> str:
 
 
 def show_plan(effects: Sequence[Json], *, tells_others: bool = True) -> str:
-    """Write what would become of the new jobs, and what of the others."""
+    """Write the effects on the new jobs and on all others."""
     own = [effect for effect in effects if effect["submitted"]]
     others = [effect for effect in effects if not effect["submitted"]]
     lines = [_sentence(effect) for effect in own]

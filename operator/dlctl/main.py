@@ -56,7 +56,7 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
     try:
         # A verb finds in the context what was typed (`dljob up --print-unit` repeats it).
         status = cli.main(arguments, prog_name=prog, standalone_mode=False, obj=tuple(arguments))
-        # Not before the end, because only now the reader has all of the output.
+        # Only now the reader has all of the output.
         if sys.stdout is not None:
             sys.stdout.flush()
     except (click.ClickException, BadInput, WrongDocument, WrongJobs, BackendError) as error:
@@ -81,8 +81,8 @@ def run(arguments: list[str], *, prog: str = "dljob") -> int:
 
 
 def _reason_of(error: Exception) -> Exception | None:
-    """Return what a user can do something about; ``None``: the error is a mistake of ours."""
-    # Neither at the top, because most verbs are done before the brain would be loaded.
+    """Return an error that the user can mend; ``None`` for a mistake of ours."""
+    # Imported here, because most verbs end before the brain would be loaded.
     if isinstance(error, ModuleNotFoundError):
         from dlclient.extras import find_missing  # noqa: PLC0415
 
@@ -98,7 +98,7 @@ def _give_up_output() -> None:
 
 
 def _refuse(error: Told, prog: str) -> int:
-    """Tell what is wrong with what the user gave, one line for each thing."""
+    """Print the problems of the user's input, one on each line."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code

@@ -15,9 +15,9 @@ class Verb(NamedTuple):
     """A verb of the command line."""
 
     module: str
-    """Of :mod:`dlctl`; the verb is its ``command``, or bears the name that follows a colon."""
+    """A module of :mod:`dlctl`; the verb is its ``command``, or the name after a colon."""
     help: str
-    """Its text in the list of verbs."""
+    """The text in the list of verbs."""
 
 
 class LazyGroup(click.Group):
@@ -29,7 +29,6 @@ class LazyGroup(click.Group):
         self._verbs = {name: verb for verbs in verbs.values() for name, verb in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
-        """All verbs, in the order in which people need them."""
         return list(self._verbs)
 
     def get_command(
@@ -37,7 +36,6 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - as click calls it
         cmd_name: str,
     ) -> click.Command | None:
-        """Load a verb."""
         verb = self._verbs.get(cmd_name)
         if verb is None:
             return None
@@ -59,7 +57,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Guess what was meant by a verb that there is not."""
+        """Suggest a verb for an unknown one."""
         if args[0] not in self._verbs and not args[0].startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
 

@@ -22,20 +22,18 @@ STYLE = "page.css"
 
 
 class Parts(NamedTuple):
-    """The parts of each page, which never change while a program runs."""
+    """The parts of each page that never change while a program runs."""
 
     script: str
     style: str
 
 
 def read_source(name: str) -> str:
-    """Read a file of the page."""
     return resources.files("dlweb").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
 
 
 @cache
 def read_parts() -> Parts:
-    """Link the modules, and read the style."""
     return Parts(link(read_source, ENTRY), read_source(STYLE))
 
 
@@ -55,12 +53,10 @@ def policy(*, live: bool = False) -> str:
 
 
 def export(record: Record) -> bytes:
-    """Write a record as a page."""
     return write_page(make_page_data(record)).encode()
 
 
 def write_page(data: PageData) -> str:
-    """Write one file that shows the data and loads nothing."""
     title = f"{data.title or data.source}: GPUs over time"
     embedded = f'<script type="application/json" id="data">{_embed(data.document())}</script>\n'
     return _write(title, policy(), embedded)

@@ -19,14 +19,14 @@ from typing import Final, NamedTuple
 log = logging.getLogger(__name__)
 
 LONGEST_S: Final = 180.0
-"""After this time a game is given up, where no other time is set."""
+"""The default time limit of a game."""
 
 LOOK_S: Final = 0.25
-"""A viewer who leaves is noticed within this time."""
+"""The interval of checks for viewers who left."""
 
 
 class GameError(Exception):
-    """There is no answer; ``str()`` is one line that names the remedy."""
+    """A game has no answer; ``str()`` is one line that names the remedy."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -41,14 +41,12 @@ class Game(NamedTuple):
     question: bytes
     """Its standard input."""
     remedy: str
-    """The advice to a viewer where it is not answered here."""
+    """The advice to a viewer if the game fails."""
     environment: Mapping[str, str] | None = None
     """``None``: that of the server."""
 
 
 class Games:
-    """The games of one server."""
-
     def __init__(self, *, most: int = 1, longest_s: float = LONGEST_S) -> None:
         """``most`` games are played at the same time."""
         self._most = most
@@ -57,10 +55,9 @@ class Games:
 
     @contextmanager
     def turn(self, player: str) -> Iterator[None]:
-        """Let a viewer play within the block, or refuse it; raises :class:`GameError`."""
+        """Let a viewer play within the block; raises :class:`GameError` if the viewer must wait."""
         if len(self._players) >= self._most:
             raise GameError("another question is being answered; ask again in a moment", status=429)
-        # Else one viewer would take all turns.
         if player in self._players:
             raise GameError(
                 "another question of yours is being answered; ask again in a moment", status=429
@@ -93,7 +90,7 @@ class Games:
                 status=504,
             ) from error
         finally:
-            # Also where the server ends, which cancels this.
+            # Also when the end of the server cancels this.
             if process.returncode is None:
                 process.kill()
             await process.wait()
@@ -103,7 +100,7 @@ class Games:
 async def _hear(
     process: asyncio.subprocess.Process, question: bytes, is_gone: Callable[[], bool]
 ) -> bytes:
-    """Return what the process answers, while the viewer waits for it."""
+    """Return the answer of the process, unless the viewer leaves."""
     answering = asyncio.create_task(process.communicate(question))
     try:
         while not (await asyncio.wait({answering}, timeout=LOOK_S))[0]:

@@ -18,7 +18,7 @@ from dlweb.document import policy
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 GUARDED = "/api/"
-"""All below this path needs the token."""
+"""Every path below this one needs the token."""
 
 BEARER = "Bearer "
 
@@ -35,8 +35,6 @@ HEADERS = {
 
 
 class Guard:
-    """The rules of one server."""
-
     def __init__(self, token: str, *, loopback: bool, names: Collection[str] = ()) -> None:
         """A request may also name this machine by one of ``names``."""
         self._token = token.encode()
@@ -45,7 +43,6 @@ class Guard:
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request pass, or refuse it."""
         if not is_host_ours(request, self._names, loopback=self._loopback):
             return refuse(
                 403,
@@ -88,13 +85,12 @@ def is_host_ours(request: web.Request, names: Collection[str], *, loopback: bool
 
 
 def refuse(status: int, reason: str) -> web.Response:
-    """Answer with an error."""
     return web.json_response({"error": reason}, status=status)
 
 
 async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:  # noqa: ARG001 - as aiohttp calls it
-    """Tell the browser, with every answer, what it may do with it."""
+    """Add the security headers of every response."""
     answer.headers.update(HEADERS)
     answer.headers.setdefault("Cache-Control", "no-store")
-    # No viewer needs to know which version of which program answers.
+    # Hide the name and version of the server program.
     answer.headers.pop("Server", None)

@@ -17,11 +17,11 @@ LEFT = re.compile(r"^\s*(?:import|export)\b.*$", re.MULTILINE)
 
 
 class LinkError(Exception):
-    """A module uses a form of ``import`` or ``export`` that is not understood, or is not there."""
+    """A module is missing, or uses a form of ``import`` or ``export`` that is not supported."""
 
 
 def link(read: Callable[[str], str], entry: str) -> str:
-    """Return one script that does the same as the module ``entry``; ``read`` reads a module."""
+    """Return one script equivalent to the module ``entry``; ``read`` reads a module."""
     linked: dict[str, str] = {}
     _link(read, entry, linked, ())
     names = {name: f"m{number}" for number, name in enumerate(linked)}

@@ -32,10 +32,10 @@ from dlcore.recording.sums import Span
 from dlcore.recording.usage import Interval, Timelines, Usage, read_timelines, sum_usage
 
 NO_DECISION = -1
-"""Of a span that follows from no decision, such as a new attempt after a crash."""
+"""Marks a span without a decision, such as a new attempt after a crash."""
 
 MOST_SPEEDS = 400
-"""The line of a job's speed has no more points; a screen shows no more."""
+"""The most points in the curve of a job's speed; a screen shows no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class Lane:
     number: int
     gpu_type: str
     known: float
-    """From when on the record knows the GPU."""
+    """The time at which the record first names the GPU."""
     spans: list[float]
-    """Begin, end, number of the job, number of the job's decision; four numbers each."""
+    """Four numbers each: begin, end, number of the job, number of the job's decision."""
     outages: list[float]
     """Begin and end."""
     reasons: list[str]
-    """Why, for each outage."""
+    """The reason for each outage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +93,16 @@ class Job:
     outcome: str
     message: str
     trained: float
-    """GPU-seconds; those in which it changed are apart."""
+    """GPU-seconds without those of changes."""
     changing: float
     gpus: int
-    """The most that it had at once."""
+    """The most GPUs at one time."""
     changes: int
     history: list[Entry]
     pauses: list[float]
-    """When it had GPUs and did not train: begin and end."""
+    """Begin and end of times with GPUs and without training."""
     speeds: list[float]
-    """Time, share of its iterations that are done (-1: not known), and iterations per second."""
+    """Time, completed share (-1: unknown), and iterations per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +133,15 @@ class PageData:
     nodes: list[Node]
     jobs: list[Job]
     waiting: list[float]
-    """When at least one job waited: begin and end."""
+    """Begin and end of times in which at least one job waited."""
     sums: Sums
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return asdict(self)
 
 
 def make_page_data(record: Record) -> PageData:
-    """Put together what the page shows of a record."""
+    """Compute the data of the page from a record."""
     header = record.header
     origin = _Origin(record.begin)
     timelines = read_timelines(record)
@@ -162,7 +161,7 @@ def make_page_data(record: Record) -> PageData:
 
 
 class _Origin(NamedTuple):
-    """The begin, from which times count."""
+    """The zero of times."""
 
     at: float
 
@@ -176,20 +175,18 @@ class _Origin(NamedTuple):
 
 @dataclass(slots=True)
 class _Facts:
-    """The lines of a job, as they are read."""
+    """The lines of one job."""
 
     submitted: Submitted | None = None
     ended: Ended | None = None
     history: list[Entry] = field(default_factory=list)
     decisions: dict[int, int] = field(default_factory=dict)
-    """The place of a decision in the history, by its generation."""
+    """The index in the history of a decision, by generation."""
     speeds: list[tuple[float, float, float]] = field(default_factory=list)
     gpus: int = 0
 
 
 class _Book:
-    """All jobs, in the order in which the record names them."""
-
     def __init__(self, record: Record, origin: _Origin, timelines: Timelines) -> None:
         self._origin = origin
         self._pauses = timelines.pauses
@@ -206,7 +203,7 @@ class _Book:
         return self._numbers[job]
 
     def decision(self, span: Span) -> int:
-        """Return the place in the job's history of the decision that gave these GPUs."""
+        """Return the index in the job's history of the decision that gave these GPUs."""
         return self._facts[span.job].decisions.get(span.generation, NO_DECISION)
 
     def list_jobs(self) -> list[Job]:
@@ -288,7 +285,7 @@ def _gpus(placement: Placement | None) -> int:
 def _thin(
     points: Sequence[tuple[float, float, float]],
 ) -> Sequence[tuple[float, float, float]]:
-    """Leave points out evenly; the last one stays."""
+    """Drop points evenly, and keep the last one."""
     step = -(-len(points) // MOST_SPEEDS)
     return points[::-step][::-1] if step > 1 else points
 
@@ -328,7 +325,7 @@ def _list_nodes(record: Record, origin: _Origin, book: _Book, timelines: Timelin
 def _natural(item: tuple[GpuRef, float]) -> tuple[list[str | int], int]:
     """Order node-2 before node-10."""
     ref, _ = item
-    # Words and numbers take turns, so that each is compared with its like.
+    # Words and numbers alternate, so that words are compared with words.
     parts = re.split(r"([0-9]+)", ref.node)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], ref.number
 

@@ -21,9 +21,9 @@ UNKNOWN_TURN: Final[Mapping[str, Any]] = {
 
 
 def make_queue(jobs: Sequence[Json]) -> list[Json]:
-    """List the jobs that wait for GPUs: those whose turn comes first are first."""
+    """List the jobs that wait for GPUs in the order of their turns."""
     givers = _list_givers(jobs)
-    # Those of one turn are in the order of their submission.
+    # Jobs of the same turn are in the order of their submission.
     waiting = sorted(filter(_waits, jobs), key=_turn)
     return [_item(job, givers.get(full_name(job), [])) for job in waiting]
 

@@ -13,22 +13,22 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S: Final = 0.25
-"""For this long a caller waits for a newer value; then it gets the one that is known."""
+"""After this wait for a newer value a caller gets the old one."""
 
 SHARE: Final = 0.02
-"""Making a value takes no more of a core than this."""
+"""The largest share of a core that making a value takes."""
 
 
 def pause_after(work_s: float, every_s: float) -> float:
-    """Return how long a value counts that has taken this much processor time."""
+    """Return the lifetime of a value by the processor time that making it took."""
     return max(every_s, work_s / SHARE)
 
 
 class Renewed(Generic[T]):
-    """Made on a thread."""
+    """A value that is made on a thread."""
 
     def __init__(self, make: Callable[[T | None], T], *, every_s: float) -> None:
-        """``make`` is given the value before, and may return it."""
+        """``make`` takes the previous value, and may return it."""
         self._make = make
         self._every_s = every_s
         self._known: T | None = None
@@ -37,7 +37,7 @@ class Renewed(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def get(self) -> T:
-        """Return the value, which is made again when it is old; raises what making it raises."""
+        """Return the value, renewed if it is old; raises the errors of ``make``."""
         if self._task is None and time.monotonic() >= self._due:
             self._task = asyncio.create_task(self._renew())
         # Also a caller that has just started it: a first value is needed by all of them.
@@ -47,13 +47,13 @@ class Renewed(Generic[T]):
                 waiting = asyncio.shield(self._task)
                 await asyncio.wait_for(waiting, None if self._known is None else PATIENCE_S)
         if self._problem is not None:
-            # Each raising would add to the traceback that the one before has left.
+            # Without a copy each raise would lengthen the traceback.
             raise self._problem.with_traceback(None)
         assert self._known is not None
         return self._known
 
     async def _renew(self) -> None:
-        # A failure is tried again soon, because what it was about may be over.
+        # A failure is retried soon.
         pause = self._every_s
         try:
             self._known, worked_s = await asyncio.to_thread(self._work)

@@ -31,10 +31,10 @@ from dlweb.renewing import Renewed
 Json = dict[str, Any]
 
 PRESENT_S: Final = 5.0
-"""After this time jobs and GPUs are asked for again, while there are viewers."""
+"""The interval at which jobs and GPUs are read while there are viewers."""
 
 RECORD_S: Final = 4.0
-"""After this time the record is read again, while there are viewers."""
+"""The interval at which the record is read while there are viewers."""
 
 STILL_PARTS: Final = 500
 """A picture in which nothing has happened but time has passed is renewed when it is older by such a part."""
@@ -44,19 +44,19 @@ WHAT_IF: Final = "/api/v1/what-if"
 LARGEST_REQUEST: Final = 1 << 16
 
 LEVEL: Final = 5
-"""How hard answers are compressed: more takes twice as long for a tenth less."""
+"""The compression level: higher ones take twice as long for a tenth less."""
 
 MOST_EXPLAINED: Final = 2
-"""The number of jobs that are explained at the same time, because each needs a thread."""
+"""The limit of concurrent explanations, each of which needs a thread."""
 
 BACKLOG: Final = 128
 
 GOODBYE_S: Final = 0.5
-"""At the end, answers that are under way get this time."""
+"""The grace period for responses at the end."""
 
 
 class SourceError(Exception):
-    """The source cannot tell it; ``str()`` is one line that names the remedy."""
+    """The source has no answer; ``str()`` is one line that names the remedy."""
 
     def __init__(self, message: str, *, status: int = 503) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """Where the server asks; each method may take its time, and raises :class:`SourceError`."""
+    """The source of the data; each method may block, and raises :class:`SourceError`."""
 
     def read_record(self, since: float) -> Record:
         """Read what happened since a time, in seconds since the epoch."""
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 
 class Packed(NamedTuple):
-    """An answer as it is sent."""
+    """A response as it is sent."""
 
     body: bytes
     """Compressed."""
@@ -100,7 +100,7 @@ class Packed(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """The record at one time, as it is shown."""
+    """The record at one time, packed for viewers."""
 
     record: Record
     page: Packed
@@ -108,7 +108,7 @@ class Happened(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The jobs at one time, and those of them that wait."""
+    """The jobs at one time, and the waiting ones."""
 
     jobs: Packed
     queue: Packed
@@ -125,7 +125,7 @@ class Server:
         present_s: float = PRESENT_S,
         games: Games | None = None,
     ) -> None:
-        """``games`` are those of several servers, which share their limits."""
+        """``games`` may be shared by several servers, with its limits."""
         self._source = source
         # Each is made on a thread of the pool, so that a source is asked by several threads at
         # once.
@@ -145,12 +145,10 @@ class Server:
         return application
 
     async def tell_page(self, request: web.Request) -> web.Response:
-        """Answer with what the views of the record draw."""
         happened = await self._happened.get()
         return answer_packed(request, happened.page, "application/json")
 
     async def tell_record(self, request: web.Request) -> web.Response:
-        """Answer with the record since a time, as JSON lines."""
         since = read_since(request)
         record = (await self._happened.get()).record
         # In turn, because a large record takes seconds of a core.
@@ -159,43 +157,35 @@ class Server:
         return answer_packed(request, packed, "application/jsonl")
 
     async def tell_usage(self, request: web.Request) -> web.Response:
-        """Answer with where GPU time went, as CSV."""
         return answer_packed(request, (await self._happened.get()).csv, "text/csv")
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """Answer with all jobs."""
         return answer_packed(request, (await self._listed.get()).jobs, "application/json")
 
     async def show_job(self, request: web.Request) -> web.Response:
-        """Answer with one job, and why it does what it does."""
         async with self._explaining:
             job = await asyncio.to_thread(self._source.explain, request.match_info["name"])
         return answer_packed(request, Packed.of(write(job)), "application/json")
 
     async def list_queue(self, request: web.Request) -> web.Response:
-        """Answer with the jobs that wait, in the order of their turns."""
         return answer_packed(request, (await self._listed.get()).queue, "application/json")
 
     async def list_nodes(self, request: web.Request) -> web.Response:
-        """Answer with every GPU by its node."""
         return answer_packed(request, await self._nodes.get(), "application/json")
 
     async def list_policies(self, request: web.Request) -> web.Response:
-        """Answer with the names of all policies."""
         return answer_packed(request, self._policies, "application/json")
 
     async def tell_withheld(self, request: web.Request) -> web.Response:
-        """Answer whether futures are played for this viewer, and else why not."""
         told = {"allowed": not self._source.withheld, "reason": self._source.withheld}
         return answer_packed(request, Packed.of(write(told)), "application/json")
 
     async def suppose(self, request: web.Request, player: str = "") -> web.Response:
-        """Answer with the futures of all jobs, as it is and as it would be; each ``player`` has one turn at a time."""
+        """Answer with two futures of all jobs; each ``player`` has one turn at a time."""
         if self._source.withheld:
             raise SourceError(self._source.withheld, status=403)
         try:
             question = json.loads(await request.read())
-        # One that is nested too deep is refused as well.
         except (ValueError, RecursionError) as error:
             raise SourceError("the question is no JSON", status=400) from error
         # The turn begins after the request has come in, so that a slow viewer holds back no other one.
@@ -229,11 +219,10 @@ ROUTES: Final[Mapping[str, Callable[[Server, web.Request], Awaitable[web.Respons
     "/api/v1/policies": Server.list_policies,
     WHAT_IF: Server.tell_withheld,
 }
-"""The paths of the API, all of them read."""
 
 
 def make_application(check: Middleware, page: str) -> web.Application:
-    """Make an application that shows a page with nothing in it yet, and checks every request before it answers."""
+    """Make an application that serves an empty page and checks every request."""
     shell = Packed.of(page)
 
     async def show(request: web.Request) -> web.Response:
@@ -248,12 +237,11 @@ def make_application(check: Middleware, page: str) -> web.Application:
 
 
 def _is_gone(request: web.Request) -> bool:
-    """Whether the connection of a request is closed."""
     return request.transport is None or request.transport.is_closing()
 
 
 def _is_still(old: Record, new: Record) -> bool:
-    """Whether nothing has happened, and so little time has passed that a picture is the same."""
+    """Return true if the new record would draw the same picture."""
     passed = new.header.until - old.header.until
     little = (old.header.until - old.begin) / STILL_PARTS
     return (
@@ -279,12 +267,10 @@ def write(document: Any) -> str:
 
 
 def pack_items(items: Sequence[Any]) -> Packed:
-    """Pack a list, as each answer with a list has it."""
     return Packed.of(write({"items": items}))
 
 
 def read_since(request: web.Request) -> float:
-    """Read a time in the query."""
     text = request.query.get("since", "0")
     try:
         since = float(text)
@@ -298,7 +284,7 @@ def read_since(request: web.Request) -> float:
 
 
 def answer_packed(request: web.Request, packed: Packed, kind: str) -> web.Response:
-    """Send an answer, or tell that the one who asks has it already."""
+    """Send a response, or 304 if the viewer has it already."""
     headers = {"ETag": packed.tag, "Vary": "Accept-Encoding"}
     if packed.tag in _split(request.headers.get("If-None-Match", "")):
         return web.Response(status=304, headers=headers)
@@ -316,7 +302,7 @@ def _split(field: str) -> Sequence[str]:
 
 @web.middleware
 async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer what went wrong as JSON with one sentence."""
+    """Turn errors into JSON with one sentence."""
     try:
         return await handler(request)
     except (SourceError, GameError) as error:
@@ -349,7 +335,7 @@ async def serve(
     until: Callable[[], Awaitable[object]],
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Answer until something is over."""
+    """Serve until ``until`` returns."""
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=GOODBYE_S, auto_decompress=False
     )

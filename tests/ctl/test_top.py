@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlclient.jobviews import JobView
 from dlcore.model import CauseCode
-from dlctl.output.frames import Frame, Sight, Window
+from dlctl.output.frames import Facts, Frame, Window
 from dlctl.output.gpu_map import Signs
 from tests.ctl.terminals import Terminal
 
@@ -35,9 +35,9 @@ def node(name, *gpus):
 def draw(jobs, nodes, width=140, height=None, skipped=0, problem=""):
     signs = Signs()
     signs.learn(jobs)
-    sight = Sight(ABOUT, jobs, nodes, NOW, problem)
+    facts = Facts(ABOUT, jobs, nodes, NOW, problem)
     return [
-        line.plain for line in Frame(sight, signs, window=Window(width, height, skipped)).lines()
+        line.plain for line in Frame(facts, signs, window=Window(width, height, skipped)).lines()
     ]
 
 
@@ -122,7 +122,7 @@ def test_whatever_there_is_and_whatever_the_window_the_picture_fits(
     nodes = [node(f"n{number}", *"." * size) for number, size in enumerate(sizes)]
     signs = Signs()
     signs.learn(jobs)
-    frame = Frame(Sight(ABOUT, jobs, nodes, NOW), signs, window=Window(width, height, skipped))
+    frame = Frame(Facts(ABOUT, jobs, nodes, NOW), signs, window=Window(width, height, skipped))
     lines = frame.lines()
     assert all(line.cell_len <= width for line in lines)
     if width >= 60 and height >= 12:

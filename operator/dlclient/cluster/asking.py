@@ -1,6 +1,4 @@
-"""
-The API server, asked from verbs that wait for what they ask: one event loop, which runs meanwhile.
-"""
+"""Blocking requests to the API server, on an event loop that runs only during a request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
@@ -14,7 +12,7 @@ from dlkube.client import ApiServer, Listing, Rejected, Unreachable
 from dlkube.resources import Resource
 
 MANAGER: Final = "kubectl-dljob"
-"""The field manager of what users change by us."""
+"""The field manager of users' changes."""
 CONNECTIONS: Final = 16
 
 T = TypeVar("T")
@@ -29,7 +27,7 @@ async def list_in(
 
 
 class Asker:
-    """Asks one API server; to be closed in the end."""
+    """Asks one API server; the caller closes it."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -41,7 +39,7 @@ class Asker:
         return self._access.address
 
     def ask(self, act: Callable[[ApiServer], Awaitable[T]]) -> T:
-        """Do something; raises :class:`BackendError` if it cannot be done."""
+        """Run a request; raises :class:`BackendError`."""
         with self.translating():
             return self.ask_plainly(act)
 
@@ -50,11 +48,11 @@ class Asker:
         try:
             return self._runner.run(self._do(act))
         except asyncio.CancelledError:
-            # An interrupt that comes while Runner.run() prepares for interrupts shows only as this error.
+            # An interrupt while Runner.run() installs its handler shows only as this error.
             raise KeyboardInterrupt from None
 
     def iterate(self, make: Callable[[ApiServer], AsyncIterator[T]]) -> Generator[T]:
-        """Yield what goes on, as it does."""
+        """Yield the items of an asynchronous generator."""
         with self.translating():
             flow = self.ask_plainly(lambda api: _made(make, api))
         is_idle = True
@@ -62,7 +60,7 @@ class Asker:
             while True:
                 is_idle = False
                 with self.translating():
-                    # The event loop runs only within a question. While the caller uses what
+                    # The event loop runs only within a request. While the caller uses what
                     # was found, all tasks of the flow pause, and go on with the next one.
                     found = self.ask_plainly(lambda _: _next(flow))
                 is_idle = True
@@ -70,12 +68,11 @@ class Asker:
                     return
                 yield from found
         finally:
-            # A question that was interrupted half-way ends with the event loop.
+            # A request that was interrupted half-way ends with the event loop.
             if is_idle:
                 self.ask_plainly(lambda _: _close(flow))
 
     def close(self) -> None:
-        """Close what is open."""
         if self._api is not None:
             self._runner.run(self._api.close())
         self._runner.close()
@@ -95,12 +92,11 @@ class Asker:
             ) from error
 
     def explain(self, error: Rejected) -> BackendError:
-        """Say in our words what the API server has refused."""
+        """Translate a refusal of the API server."""
         return explain(error, self.address)
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Translate refusals of the API server into our words."""
         try:
             yield
         except (Rejected, Unreachable) as error:
@@ -112,7 +108,7 @@ async def _made(make: Callable[[ApiServer], AsyncIterator[T]], api: ApiServer) -
 
 
 async def _next(flow: AsyncIterator[T]) -> list[T]:
-    """Return what comes next in a list, which is empty when nothing does."""
+    """Return the next item in a list, which is empty at the end."""
     async for found in flow:
         return [found]
     return []

@@ -51,8 +51,6 @@ T = TypeVar("T")
 
 
 class ClusterBackend:
-    """Asks one API server, mostly about one namespace."""
-
     look_seconds = 5.0
     removes_checkpoints = False
 
@@ -232,7 +230,7 @@ class ClusterBackend:
         )
 
     def _find_holders(self) -> tuple[list[Json], bool]:
-        """List all jobs that may be seen, and tell whether those are all there are."""
+        """List all visible jobs; return whether these are all jobs."""
         everywhere = self._unless_forbidden(
             lambda: self._asker.ask_plainly(lambda api: list_in(api, DLJOBS, self._among or ("",))),
             f"only jobs in namespace {self._connection.namespace} are shown",
@@ -256,7 +254,7 @@ class ClusterBackend:
         return {"node": node, "gpu": gpu, "reason": reason}
 
     def uncordon(self, node: str, gpu: int) -> Json:
-        """Take a cordon back, and say of a fault that is known that it is mended."""
+        """Remove a cordon, and mark a known fault as mended."""
         from dloperator.nodes.nodes import CORDONS, PARDONS  # noqa: PLC0415 - as above
 
         number, told = str(gpu), self._operator.known_gpus().get(node, {})
@@ -268,7 +266,7 @@ class ClusterBackend:
             cordons = said(CORDONS)
             was_cordoned = number in cordons
             changed = {CORDONS: {key: why for key, why in cordons.items() if key != number}}
-            # Another word than ever before, so that what is found after it counts again.
+            # A new value each time, so that later faults count again.
             word = datetime.now(UTC).isoformat(timespec="microseconds")
             return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
 
@@ -329,11 +327,11 @@ class ClusterBackend:
     # --- what they share
 
     def _locate(self, name: str) -> tuple[str, str]:
-        """Say in which namespace a job is meant, and its name there."""
+        """Split a name into namespace and name."""
         named, slash, own = name.rpartition("/")
         namespace = named if slash else self._connection.namespace
         if not (submitting.is_path_part(namespace) and submitting.is_path_part(own)):
-            # Nothing, "." and ".." in a path would be a question for other objects, such as all jobs.
+            # An empty name, "." and ".." would ask for other objects, such as all jobs.
             raise NotThere(f"{name}: there is no such job; dljob get lists the jobs")
         return namespace, own
 
@@ -342,7 +340,7 @@ class ClusterBackend:
         return podlogs.Job(metadata["namespace"], metadata["name"])
 
     def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
-        """Read something that not every user may see, or report what the refusal means."""
+        """Read something that not every user may see; return a default if it is forbidden."""
         with self._asker.translating():
             try:
                 return look()
@@ -365,7 +363,7 @@ def _shown(document: Json) -> Json:
 
 
 def _notices(documents: Sequence[Json]) -> list[str]:
-    """Say what has another effect than it seems; each thing once."""
+    """List fields that have no effect or an unexpected one, each once."""
     from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
     from dlcore.documents import jobfile  # noqa: PLC0415
 
@@ -381,7 +379,6 @@ def _notices(documents: Sequence[Json]) -> list[str]:
 
 
 def _pod_on(job: Json, node: str) -> str:
-    """Name the pod of a job on a node, as the operator does."""
     from dloperator.podspecs.building import trainer_name  # noqa: PLC0415 - takes long to load
 
     metadata = job["metadata"]

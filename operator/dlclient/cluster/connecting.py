@@ -1,6 +1,4 @@
-"""
-Which cluster is meant, and as whom it is spoken to: as kubectl finds it, but for what is named.
-"""
+"""The cluster and the user's credentials, found as kubectl finds them unless options name others."""
 
 import os
 from dataclasses import dataclass
@@ -16,24 +14,24 @@ USUAL_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a cluster is reached."""
+    """Address and credentials of a cluster."""
 
     access: Access
     namespace: str
-    """Where jobs are meant to be that name none."""
+    """The default namespace of jobs."""
     is_named: bool = False
-    """Whether the user has named it."""
+    """True if the user named the namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A cluster by the names that it has in a kubeconfig: it stays the same one when another context becomes current."""
+    """A cluster by its names in a kubeconfig, so that it stays the same when another context becomes current."""
 
     file: str
     context: str
     namespace: str
     is_named: bool = False
-    """Whether the user has named the namespace."""
+    """True if the user named the namespace."""
 
     def connect(self) -> Connection:
         """
@@ -49,7 +47,7 @@ class Target:
 
 
 def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") -> Target:
-    """Find the cluster; raises :class:`BackendError` with one line that says what to do."""
+    """Find the cluster; raises :class:`BackendError` with a remedy."""
     file = kubeconfig or _usual_file()
     if not file and not context and OWN_NAMESPACE.is_file():
         own = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
@@ -67,12 +65,11 @@ def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") ->
 
 
 def connect(kubeconfig: str = "", context: str = "", namespace: str = "") -> Connection:
-    """Find the cluster and read the credentials; raises :class:`BackendError`."""
     return find_target(kubeconfig, context, namespace).connect()
 
 
 def _usual_file() -> str:
-    """Find the kubeconfig that kubectl would use; none where this is a pod without one."""
+    """Find the kubeconfig that kubectl would use; none in a pod without one."""
     named = os.environ.get("KUBECONFIG", "")
     usual = Path.home() / ".kube" / "config"
     return named or (str(usual) if usual.is_file() else "")

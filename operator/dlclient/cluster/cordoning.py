@@ -1,4 +1,4 @@
-"""Annotations of nodes that say which GPUs are out of service, changed beside other writers."""
+"""Annotations of nodes that list GPUs out of service, changed concurrently with other writers."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -9,16 +9,16 @@ from dlclient.cluster.reading.operators import Operator
 from dlkube.resources import NODES
 
 ATTEMPTS: Final = 5
-"""How often the change of a node is retried after a conflict with another program."""
+"""The number of attempts when other programs change the node meanwhile."""
 
 Said = Callable[[str], dict[str, str]]
-"""Returns the entries of a node's annotation about GPUs, by their numbers."""
+"""Reads the entries of an annotation by GPU number."""
 Change = Callable[[Said], Mapping[str, Mapping[str, str]]]
-"""Makes the new contents of annotations from it."""
+"""Returns the new contents of the annotations."""
 
 
 def change_gpu(asker: Asker, operator: Operator, node: str, *, gpu: int, change: Change) -> None:
-    """Change what annotations of a node say of its GPUs."""
+    """Change the annotations of a node about its GPUs."""
     for _ in range(ATTEMPTS - 1):
         try:
             _try_to_change_gpu(asker, operator, node, gpu=gpu, change=change)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dlclient.backend import LogLine, LogQuery
+from dlclient.backend import Json, LogLine, LogQuery
 from dlclient.jobviews import FINAL
 from dlcore.documents.rules.podrules import TRAINER
 from dlkube import names
@@ -25,23 +25,19 @@ from dlkube.client import (
 )
 from dlkube.resources import DLJOBS, PODS
 
-Json = dict[str, Any]
-
 LOOK_S: Final = 2.0
-"""While a job is followed it is asked so often whether it has other pods by now, or has ended."""
+"""The interval of checks for new pods and for the end of the job."""
 OVER_S: Final = 0.5
-"""How often a follower without lines asks whether it is over."""
+"""The interval at which a follower without lines checks ``is_over``."""
 FORBIDDEN: Final = 403
 NOT_YET: Final = 400
-"""The status of the answer where a container has not begun, or was never started before."""
+"""The status for a container without a log: it has not begun, or had no earlier start."""
 LONGEST_LINE: Final = 1 << 20
-"""A line that goes on for longer is passed on in pieces."""
+"""Longer lines are passed on in pieces."""
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\S+) ?")
 
 
 class Job(NamedTuple):
-    """The job whose logs are to be read."""
-
     namespace: str
     name: str
 
@@ -52,13 +48,13 @@ class _Log(NamedTuple):
     pod: str
     node: str
     start: int
-    """How often the container was restarted before."""
+    """The number of earlier restarts of the container."""
     is_former: bool = False
-    """Whether it has ended, and another one has begun."""
+    """True if a later start of the container exists."""
 
 
 async def list_pods(api: ApiServer, job: Job) -> list[Json]:
-    """List the pods of a job that train, in the order in which they were asked for."""
+    """List the training pods of a job in the order of their creation."""
     labels = f"{names.JOB_LABEL}={job.name},{names.ROLE_LABEL}={TRAINER}"
     listing = await api.list(PODS, job.namespace, labels=labels)
     return sorted(listing.items, key=_serial)
@@ -70,12 +66,11 @@ def _serial(pod: Json) -> int:
 
 
 def node_of(pod: Json) -> str:
-    """On which node a pod is; empty if on none yet."""
     return str(pod["spec"].get("nodeName", ""))
 
 
 def _logs_of(pods: Sequence[Json], node: str) -> list[_Log]:
-    """List all logs there may be, oldest first."""
+    """List all possible logs, oldest first."""
     logs = []
     for pod in pods:
         here, restarts = node_of(pod), _restarts(pod)
@@ -112,7 +107,6 @@ async def read(api: ApiServer, job: Job, query: LogQuery) -> AsyncIterator[LogLi
 async def _read_all(
     api: ApiServer, job: Job, logs: Sequence[_Log], query: LogQuery
 ) -> AsyncIterator[bytes]:
-    """Yield everything, or read backwards until the wanted number of lines is reached."""
     if query.lines is None:
         for log in logs:
             async for line in _read_one(api, job, log, query):
@@ -145,14 +139,14 @@ async def _read_one(api: ApiServer, job: Job, log: _Log, query: LogQuery) -> Asy
 
 
 def _since(query: LogQuery) -> dict[str, str]:
-    """Say from when on; the kubelet, whose clock counts, takes whole seconds from 1 on."""
+    """Write ``sinceSeconds``: the kubelet takes whole seconds of at least 1."""
     return {} if query.since is None else {"sinceSeconds": str(max(1, math.ceil(query.since)))}
 
 
 async def _iter_lines(
     api: ApiServer, job: Job, log: _Log, query: Mapping[str, str]
 ) -> AsyncIterator[bytes]:
-    """Yield lines with their ends; what a progress bar draws over itself is one, too."""
+    """Yield lines with their ends; each state of a progress bar is a line."""
     path = PODS.path(job.namespace, log.pod, "log")
     begun = b""
     async with api.stream(path, query) as content:
@@ -171,20 +165,20 @@ async def _iter_lines(
 
 @dataclass
 class _Reading:
-    """How far one log was read."""
+    """The reading position in one log."""
 
     query: LogQuery
-    """With how many of its last lines it begins, and from when on."""
+    """The number of last lines to begin with, and the time to begin at."""
     is_former: bool = False
     until: bytes = b""
     """The time of the last line that was read."""
     in_line: bool = False
-    """Whether that line goes on."""
+    """True if that line is incomplete."""
     known_until: bytes = b""
     """Older lines were read before the connection was cut."""
 
     def begin(self) -> dict[str, str]:
-        """Say what to ask for, now or once more, in case the connection was cut."""
+        """Return the parameters of the next request, also after a cut connection."""
         self.in_line, self.known_until = False, self.until
         query = {"container": TRAINER, "follow": "true", "timestamps": "true"}
         if self.is_former:
@@ -198,7 +192,7 @@ class _Reading:
         return query
 
     def take(self, line: bytes) -> bytes | None:
-        """Return what was written; nothing if it is known."""
+        """Return a line's text; nothing if it was read before."""
         goes_on, self.in_line = self.in_line, not line.endswith(b"\n")
         if goes_on:
             return line
@@ -220,7 +214,7 @@ class Follower:
     query: LogQuery
     look_seconds: float = LOOK_S
     notice: Callable[[str], None] = lambda _: None
-    """Told why a log cannot be read at present."""
+    """Receives the reason while a log cannot be read."""
     _lines: "asyncio.Queue[LogLine]" = field(default_factory=asyncio.Queue)
     _readings: dict[tuple[str, int], _Reading] = field(default_factory=dict)
     _tasks: "set[asyncio.Future[None]]" = field(default_factory=set)
@@ -229,7 +223,6 @@ class Follower:
     """An error that no other try would cure."""
 
     async def follow(self) -> AsyncIterator[LogLine]:
-        """Yield the last lines of each log and then what is added."""
         look = asyncio.ensure_future(self._look_until_ended())
         try:
             while not (look.done() and self._lines.empty()) and not self.query.is_over():
@@ -246,7 +239,7 @@ class Follower:
             await asyncio.gather(look, *self._tasks, return_exceptions=True)
 
     async def _next(self, look: "asyncio.Future[None]") -> LogLine | None:
-        """Wait for a line, until there will be no more of them, or until it is time to ask whether it is over."""
+        """Wait for a line, the end of all logs, or the next check of ``is_over``."""
         if not self._lines.empty():
             return self._lines.get_nowait()
         getting = asyncio.ensure_future(self._lines.get())
@@ -255,13 +248,12 @@ class Follower:
             await asyncio.wait(either, timeout=OVER_S, return_when=asyncio.FIRST_COMPLETED)
             return getting.result() if getting.done() else None
         finally:
-            # Also where this is cancelled, else the getter waits on for a line that comes no more. No line is lost:
+            # Also on cancellation, else the getter waits for ever. No line is lost:
             # a queue gives a line out only when its getter runs, and one that is cancelled after it was
             # woken leaves the line for the next.
             getting.cancel()
 
     async def _look_until_ended(self) -> None:
-        """Read all logs as they appear, until the job has ended and all of them are read."""
         while not await self._look():
             await asyncio.sleep(self.look_seconds)
         if self._tasks:
@@ -273,7 +265,7 @@ class Follower:
             raise self._error
 
     async def _look(self) -> bool:
-        """Begin to read what is new; tell whether the job has ended."""
+        """Begin to read new logs; return whether the job has ended."""
         self._insist_on_reading()
         try:
             # Its last output is readable once it is seen to have ended.
@@ -308,7 +300,7 @@ class Follower:
         key = (log.pod, log.start)
         if key in self._readings:
             return
-        # Of what comes later everything is news.
+        # All output of later logs is new.
         query = self.query if self._is_first_look else LogQuery()
         self._readings[key] = reading = _Reading(query, log.is_former)
         task = asyncio.ensure_future(self._read(log, reading))
@@ -333,11 +325,10 @@ class Follower:
             await asyncio.sleep(self.look_seconds)
 
     async def _read_on(self, log: _Log, reading: _Reading) -> bool:
-        """Read a log for as long as the connection holds; tell whether there is no more of it."""
+        """Read a log until the connection ends; return whether the log is complete."""
         try:
-            is_complete = await self._has_stopped(log, reading)
+            is_complete = await self._check_stopped(log, reading)
             async for line in _iter_lines(self.api, self.job, log, reading.begin()):
-                # Half a line that was cut off is read once more, whole.
                 is_whole = is_complete or line.endswith((b"\n", b"\r"))
                 written = reading.take(line) if is_whole else None
                 if written is not None:
@@ -351,14 +342,13 @@ class Follower:
             return False
         return is_complete
 
-    async def _has_stopped(self, log: _Log, reading: _Reading) -> bool:
-        """Tell whether nothing will be added to a log, and whether it is that of a former start."""
+    async def _check_stopped(self, log: _Log, reading: _Reading) -> bool:
         pod = await self.api.get(PODS, log.pod, self.job.namespace)
         reading.is_former = log.is_former or _restarts(pod) > log.start
         return reading.is_former or not (_trainer(pod).get("state") or {}).get("running")
 
     def _give_up(self, log: _Log, error: Rejected) -> bool:
-        """Tell whether nothing more is to be had; raises what is wrong for good."""
+        """Return true if the log is complete; raise errors that no retry can cure."""
         if error.status == FORBIDDEN:
             raise error
         if error.status != NOT_YET:

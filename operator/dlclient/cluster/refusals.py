@@ -33,7 +33,7 @@ _FORBIDDEN = re.compile(
 )
 _UNKNOWN_FIELD = re.compile(r'unknown field "([^"]+)"')
 _VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
-"""The value that is wrong, which says little where it is the whole of a mapping."""
+"""The wrong value, which is left out because it may be a whole mapping."""
 _NOT_ALL = "some validation rules were not checked because the object was invalid"
 """The server adds this after its messages where the shape of a document is wrong."""
 
@@ -45,12 +45,12 @@ _ROLES: Final = {
     ("pods/exec", True): "edit",
     ("pods/exec", False): "edit",
 }
-"""Which role grants what, by the resource and whether it is to be changed."""
+"""The role that grants a request, by resource and whether it writes."""
 _READS: Final = frozenset({"get", "list", "watch"})
 
 
 def explain(error: Exception, address: str) -> BackendError:
-    """Say in our words what went wrong with a request to the API server at this address."""
+    """Explain the failure of a request to the API server at this address."""
     if isinstance(error, Unreachable):
         return Away(
             f"{error}; check that it can be reached from here, or name another cluster with"
@@ -70,7 +70,7 @@ def explain(error: Exception, address: str) -> BackendError:
 
 
 def _not_allowed(error: Rejected, address: str) -> BackendError:
-    """Say who may not do what where, and which role allows it."""
+    """Name the user, the verb and the resource that are forbidden, and the role that allows them."""
     if error.status == UNAUTHORIZED:
         return BackendError(
             f"the API server at {address} does not accept your credentials; log in again, or name"
@@ -78,7 +78,7 @@ def _not_allowed(error: Rejected, address: str) -> BackendError:
         )
     found = _FORBIDDEN.search(str(error))
     if found is None:
-        # A quota or an admission policy, which speak for themselves.
+        # A quota or an admission policy, which have messages of their own.
         return BackendError(one_line(str(error)))
     verb, resource, namespace = found["verb"], found["resource"], found["namespace"]
     role = _ROLES.get((resource, verb not in _READS)) or ("view" if verb in _READS else "edit")
@@ -95,7 +95,7 @@ def _not_allowed(error: Rejected, address: str) -> BackendError:
 def _missing(error: Rejected, address: str) -> BackendError:
     kind, name = error.details.get("kind", ""), error.details.get("name", "")
     if not error.reason:
-        # Not an object is missing, but the whole kind of them.
+        # The resource itself is missing, not one object.
         return BackendError(
             f"the API server at {address} does not know the kind DLJob; install DLJob there:"
             f" {INSTALL}"
@@ -108,7 +108,7 @@ def _missing(error: Rejected, address: str) -> BackendError:
 
 
 def complaints(error: Rejected, number: int = 0) -> list[Complaint]:
-    """List what is wrong with a document that was handed in, the one with this number."""
+    """List the problems of the document with this number."""
     return [Complaint(number, line, path) for path, line in _iter_lines(error)]
 
 

@@ -29,15 +29,13 @@ BLOCK: Final = 1 << 14
 
 
 class Place(NamedTuple):
-    """Where a command is to run."""
-
     namespace: str
     pod: str
     container: str = TRAINER
 
 
 async def execute(api: ApiServer, place: Place, *, command: Sequence[str]) -> int:
-    """Run a command to its end and return its exit status; what it prints goes where ours does."""
+    """Run a command to its end and return its exit status; its output goes to ours."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     streams = ("stdin", "stdout", "tty") if is_terminal else ("stdout", "stderr")
     query = [("container", place.container), *((stream, "true") for stream in streams)]
@@ -84,7 +82,7 @@ def read_status(content: bytes) -> int:
 
 @contextlib.contextmanager
 def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
-    """Pass on what is typed, and how large the terminal is."""
+    """Pass on typed keys and the size of the terminal."""
     loop, keys = asyncio.get_running_loop(), sys.stdin.fileno()
     sending: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -102,18 +100,18 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
             loop.remove_reader(keys)
 
     def tell_size() -> None:
-        # Of the terminal that is typed at; the output may go elsewhere.
+        # The size of the input's terminal, because the output may be a file.
         width, height = os.get_terminal_size(keys)
         size = json.dumps({"Width": width, "Height": height}).encode()
         sending.put_nowait(bytes([RESIZE]) + size)
 
     async def send() -> None:
-        # A connection that ends is seen by `_listen`, which says so; keys go nowhere from then on.
+        # `_listen` reports the end of the connection; later keys are dropped.
         with contextlib.suppress(ConnectionError, aiohttp.ClientError):
             while True:
                 await connection.send_bytes(await sending.get())
 
-    # Read before anything is changed, so that each error from here on puts the terminal back.
+    # Read first, so that each later error restores the terminal.
     before = termios.tcgetattr(keys)
     sender = asyncio.ensure_future(send())
     try:
@@ -128,6 +126,6 @@ def _passing_on(connection: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
         loop.remove_reader(keys)
         loop.remove_signal_handler(signal.SIGWINCH)
         sender.cancel()
-        # One that was hung up has no settings any more.
+        # A terminal that was hung up has no settings.
         with contextlib.suppress(termios.error):
             termios.tcsetattr(keys, termios.TCSADRAIN, before)

@@ -7,21 +7,18 @@ Each is tried first by a dry run. The report of a later error names the jobs tha
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dlclient.backend import Away, BackendError, Complaint
+from dlclient.backend import Away, BackendError, Complaint, Json
 from dlclient.cluster.connecting import Connection
 from dlclient.cluster.refusals import FORBIDDEN, complaints, one_line
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.resources import DLJOBS
 
-Json = dict[str, Any]
-
 KEPT: Final = ("name", "namespace", "labels", "annotations")
-"""The fields of a job's metadata that its user may write."""
 FIRST_SERVER_ERROR: Final = 500
 
 
 def prepare(documents: Sequence[Json], connection: Connection) -> list[Json]:
-    """Say of each job where it is to be, and leave out what is not its user's."""
+    """Set the namespace of each job, and drop metadata that users may not write."""
     shapeless = [
         Complaint(number, line, line.partition(":")[0])
         for number, document in enumerate(documents)
@@ -37,7 +34,7 @@ def prepare(documents: Sequence[Json], connection: Connection) -> list[Json]:
 
 
 def _iter_shapeless(document: Mapping[str, Any]) -> Iterator[str]:
-    """Name the fields without which a document has no place to be sent to; all others the API server checks."""
+    """Check the fields that a request needs; the API server checks all others."""
     metadata = document.get("metadata")
     if not isinstance(metadata, Mapping):
         yield "metadata: is missing, or is no mapping; give the job a name: metadata: {name: resnet18-imagenet}"
@@ -52,7 +49,7 @@ def _iter_shapeless(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_path_part(name: object) -> bool:
-    """Tell whether a name can be a part of the path of a request, and cannot lead to other objects."""
+    """Return true if a name is safe in the path of a request."""
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name
 
 
@@ -91,13 +88,12 @@ def _iter_twice(prepared: Sequence[Json]) -> Iterable[Complaint]:
 
 
 def refused(found: Sequence[Complaint]) -> BackendError:
-    """Refuse documents for all that is wrong with them."""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return BackendError(found[0].line + more, found)
 
 
 async def create(api: ApiServer, prepared: Sequence[Json], *, dry_run: bool) -> list[Json]:
-    """Create all of them, or none if any of them is refused."""
+    """Create all jobs, or none if any is refused."""
     if dry_run or len(prepared) > 1:
         tried, wrong = await _create_all(api, prepared, dry_run=True)
         if wrong:
@@ -117,20 +113,20 @@ async def create(api: ApiServer, prepared: Sequence[Json], *, dry_run: bool) -> 
 async def _create_all(
     api: ApiServer, prepared: Sequence[Json], *, dry_run: bool
 ) -> tuple[list[Json], list[Complaint]]:
-    """Create them, and say what was wrong; where it is for good, it ends with the first that is."""
+    """Create jobs one by one; the first refusal that no retry can cure ends it."""
     made: list[Json] = []
     wrong: list[Complaint] = []
     for number, document in enumerate(prepared):
         namespace = document["metadata"]["namespace"]
         try:
-            # One after the other, so that after a refusal none of the later ones was sent.
+            # One by one, so that after a refusal no later job was sent.
             made.append(await api.create(DLJOBS, document, namespace, dry_run=dry_run, strict=True))
         except Rejected as error:
             is_own_error = error.status >= FIRST_SERVER_ERROR
             if is_own_error and dry_run:
                 raise  # No document is to blame.
             if is_own_error:
-                # A proxy that has waited too long answers so, too, and the API server may carry the request out.
+                # A proxy also answers so after its time-out, and the API server may still carry the request out.
                 what = f"the API server, or a proxy before it, answers {error.status} ({one_line(str(error))})"
                 raise _in_doubt(what, document, made) from error
             found = complaints(error, number) if error.status != FORBIDDEN else []
@@ -142,18 +138,18 @@ async def _create_all(
         except Unreachable as error:
             if dry_run or len(prepared) == 1:
                 raise
-            # The request without an answer may have been carried out all the same.
+            # The API server may have carried out the request without an answer.
             raise _in_doubt(str(error), document, made) from error
     return made, wrong
 
 
 def _in_doubt(what: str, document: Json, made: Sequence[Json]) -> Away:
-    """Say that this job may exist, and which others do."""
+    """Report that this job may exist, and which others do."""
     doubt = f"{document['metadata']['name']} may exist{' too' if made else ''}"
     return Away("; ".join((what, *_kept(made), f"{doubt}: dljob get lists the jobs")))
 
 
 def _kept(made: Sequence[Json]) -> list[str]:
-    """Name the jobs that exist although a later one does not."""
+    """Name the jobs that were created before the refusal."""
     names = ", ".join(item["metadata"]["name"] for item in made)
     return [f"{names} were submitted before it and exist now"] if made else []

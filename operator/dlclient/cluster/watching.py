@@ -1,12 +1,11 @@
-"""
-Jobs as they change, for as long as the caller reads: a watch that is cut continues.
-"""
+"""Changes of jobs, across watches that the API server cuts."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from dlclient.backend import Json
 from dlkube.client import (
     GONE,
     ApiServer,
@@ -15,14 +14,12 @@ from dlkube.client import (
 )
 from dlkube.resources import DLJOBS
 
-Json = dict[str, Any]
-
 RETRY_S: Final = 1.0
-"""How often an API server that no longer answers is asked again."""
+"""The interval of retries while the API server does not answer."""
 PAUSE_S: Final = 0.1
-"""So that who ends each watch at once is not asked all the time."""
+"""The pause between watches, for a server that ends each one at once."""
 PATIENCE_S: Final = 30.0
-"""A server that starts refuses for a while what it then grants."""
+"""Refusals count as final after this time, because a starting server refuses requests that it later grants."""
 
 
 class News(NamedTuple):
@@ -32,12 +29,10 @@ class News(NamedTuple):
     removed: list[Json]
     version: str
     is_complete: bool = False
-    """Whether these are all jobs, so that the reader has to forget any others."""
+    """True if these are all jobs, so that the reader forgets any others."""
 
 
 class Watcher:
-    """Watches the jobs of a namespace, or of all, that have these labels."""
-
     def __init__(
         self, api: ApiServer, namespace: str, *, labels: str, retry_seconds: float = RETRY_S
     ) -> None:
@@ -48,7 +43,7 @@ class Watcher:
         self._well_at = time.monotonic()
 
     async def watch(self, version: str) -> AsyncIterator[News]:
-        """Yield what changes after this version, and now and then only how far it was watched."""
+        """Yield changes after this version, and now and then only the latest version."""
         while True:
             began = time.monotonic()
             try:
@@ -64,21 +59,19 @@ class Watcher:
                 await asyncio.sleep(self._retry_seconds)
             except Rejected as error:
                 if error.status == GONE:
-                    version = ""  # It is too old for the server; everything has to be listed again.
-                elif self._is_for_good(began):
+                    version = ""  # The version is too old for the server; list everything again.
+                elif self._judge_refusal(began):
                     raise
                 await asyncio.sleep(self._retry_seconds)
 
-    def _is_for_good(self, began: float) -> bool:
-        """Whether it was refused for so long that it does not pass; what had gone on before may."""
+    def _judge_refusal(self, began: float) -> bool:
         now = time.monotonic()
-        # It was granted until then, so that the refusal is new and may pass.
+        # The last request was granted, so the refusal is new and may pass.
         if now > began + PATIENCE_S:
             self._well_at = now
         return now > self._well_at + PATIENCE_S
 
     async def _go_on(self, version: str) -> AsyncIterator[News]:
-        """List everything if nothing is known, and watch until that is cut."""
         if not version:
             news = await self._list()
             version = news.version

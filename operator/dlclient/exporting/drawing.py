@@ -16,7 +16,7 @@ _ORDER = {Event.INSTANT: 0, Event.END: 1, Event.BEGIN: 2, Event.COUNTER: 3}
 
 
 class Slice(NamedTuple):
-    """Something that lasts."""
+    """A span on a track."""
 
     begin: float
     end: float
@@ -50,10 +50,10 @@ class Drawing:
         return b"".join([*head, *self._tracks, *(written.packet for written in self._events)])
 
     def track(self, *path: str, rank: int = 0, unit: str | None = None) -> int:
-        """Return the number of a track, which is described when it is first asked for."""
+        """Return the number of a track; the first call describes the track."""
         known = self._uuids.get(path)
         if known is None:
-            # A track must be described after the one that it is below.
+            # A parent track must be described first.
             parent = self.track(*path[:-1]) if len(path) > 1 else 0
             known = self._uuids[path] = len(self._uuids) + 1
             described = packets.track(known, path[-1], parent=parent, rank=rank or known, unit=unit)
@@ -62,7 +62,7 @@ class Drawing:
 
     def add_slice(self, track: int, drawn: Slice) -> None:
         first, last = self._ns(drawn.begin), self._ns(drawn.end)
-        # Rounded to nothing, it would be ended before it begins.
+        # A slice of length zero would end before it begins.
         if last <= first:
             return
         opening = packets.event(
@@ -87,7 +87,7 @@ class Drawing:
         arguments: Mapping[str, Argument],
         arrows: tuple[int, ...] = (),
     ) -> None:
-        """Draw something that does not last; ``arrows`` begin there."""
+        """Draw an instant; ``arrows`` begin there."""
         moment = self._ns(at)
         packet = packets.event(
             moment,
@@ -106,7 +106,6 @@ class Drawing:
         self._put(moment, Event.COUNTER, packet=packets.count(moment, track, value))
 
     def _ns(self, at: float) -> int:
-        # States from before the begin hold at the begin.
         return round(max(0.0, at - self._base) * NS)
 
     def _put(self, at: int, what: Event, *, packet: bytes) -> None:

@@ -26,11 +26,10 @@ ENDINGS: Mapping[str, Format] = {
     ".html": Format.HTML,
     ".htm": Format.HTML,
 }
-"""Which endings of files stand for which format; all others are JSON lines."""
+"""Formats by the ending of a file; all other endings mean JSON lines."""
 
 
 def format_of(path: Path) -> Format:
-    """Return the format that the ending of a file stands for."""
     return ENDINGS.get(path.suffix, Format.JSONL)
 
 

@@ -13,7 +13,7 @@ from dlclient.exporting import protobuf
 _BOOTTIME, _REALTIME = 6, 1
 """Clocks of Perfetto. It takes times that name no clock for those of the first."""
 _SEQUENCE = 1
-"""All packets are of one writer, so that their order counts."""
+"""All packets have one writer, so their order counts."""
 _EXPLICIT = 3
 """Children of a track are ordered by their rank."""
 
@@ -30,7 +30,7 @@ class Event(IntEnum):
 
 
 def clock(epoch_ns: int) -> bytes:
-    """Say which time of day it is when the trace begins, at 0."""
+    """Write the time of day at which the trace begins."""
     clocks = b"".join(
         protobuf.message(1, protobuf.whole(1, which) + protobuf.whole(2, at))
         for which, at in ((_BOOTTIME, 0), (_REALTIME, epoch_ns))
@@ -40,7 +40,7 @@ def clock(epoch_ns: int) -> bytes:
 
 
 def track(uuid: int, name: str, *, parent: int, rank: int, unit: str | None = None) -> bytes:
-    """Describe a track; with a unit it is a counter. ``parent`` 0: it is below no other one."""
+    """Describe a track; with a unit it is a counter. ``parent`` 0: a top-level track."""
     described = protobuf.whole(1, uuid) + protobuf.text(2, name)
     if parent:
         described += protobuf.whole(5, parent)
@@ -61,7 +61,7 @@ def event(
     starts: tuple[int, ...] = (),
     ends: tuple[int, ...] = (),
 ) -> bytes:
-    """Write an event; arrows go from that which ``starts`` a number to that which ``ends`` it."""
+    """Write an event; an arrow goes from the event that ``starts`` a number to the one that ``ends`` it."""
     body = protobuf.whole(9, what) + protobuf.whole(11, track_uuid)
     if name:
         body += protobuf.text(23, name)
@@ -75,7 +75,7 @@ def event(
 
 
 def count(at_ns: int, track_uuid: int, value: float) -> bytes:
-    """Say what a counter is from now on."""
+    """Write the value of a counter from now on."""
     body = protobuf.whole(9, Event.COUNTER) + protobuf.whole(11, track_uuid)
     body += protobuf.double(44, value)
     return _packet(protobuf.whole(8, at_ns) + protobuf.message(11, body))

@@ -69,9 +69,8 @@ class _Gpus:
         self._arrows = 0
 
     def draw(self) -> None:
-        """Draw which job has which GPU, and when GPUs are out of service."""
         outages = list_outages(self._record)
-        # All of them, in the order of their numbers, also those that no job ever has.
+        # All GPUs in the order of their numbers, also those that never have a job.
         for ref in sorted(outages):
             self._track(ref)
         for ref, found in outages.items():
@@ -98,7 +97,7 @@ class _Gpus:
             arguments = self._arguments_of(span)
             for ref in span.placement.refs():
                 lane = 0
-                # Two jobs never have one GPU at once; where a record is damaged, both are shown.
+                # A damaged record may give one GPU to two jobs, which are then both drawn.
                 while busy.get((ref, lane), 0.0) > span.begin:
                     lane += 1
                 busy[ref, lane] = span.end
@@ -120,7 +119,7 @@ class _Gpus:
     def _draw_arrows(
         self, spans: list[Span]
     ) -> Mapping[tuple[str, float, GpuRef], tuple[int, ...]]:
-        """Begin arrows where a job makes room; return at which slices they end."""
+        """Begin arrows where a job makes room; return the slices at which they end."""
         gains: dict[tuple[str, float], Span] = {(span.job, span.begin): span for span in spans}
         found: dict[tuple[str, float, GpuRef], tuple[int, ...]] = {}
         for line in self._record.lines:
@@ -153,7 +152,6 @@ class _Gpus:
 
 
 def _reasons_of(decided: Decided) -> dict[str, Argument]:
-    """Return the reason of a decision, its expectation and its outcome."""
     arguments: dict[str, Argument] = {
         "reason": decided.sentence,
         "cause": decided.cause,
@@ -187,7 +185,7 @@ def _draw_phases(drawing: Drawing, record: Record, *, decisions: Decisions) -> N
 def _draw_moments(drawing: Drawing, record: Record) -> None:
     for line in record.lines:
         moment = _moment(line)
-        # Lines from before the begin only say how things were then.
+        # Lines from before the begin only give the state at the begin.
         if moment is None or line.at < record.header.since:
             continue
         job, name, message = moment
@@ -199,7 +197,7 @@ def _draw_moments(drawing: Drawing, record: Record) -> None:
 
 
 def _moment(line: Line) -> tuple[str, str, str] | None:
-    """Name the event and its job, and say more of it; ``None`` for a line of another kind."""
+    """Return name, job and details of an event; ``None`` for other kinds of lines."""
     match line:
         case Submitted():
             options = ", ".join(map(str, line.options))

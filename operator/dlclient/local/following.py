@@ -25,17 +25,17 @@ from dllocal.pods.logtimes import Begin
 
 LOOK_S = 0.2
 ASK_S = 1.0
-"""How often it is asked whether there are other files by now, and whether the job has ended."""
+"""The interval of checks for new files and for the end of the job."""
 
 BLOCK = 1 << 16
 LONGEST_LINE = 1 << 20
-"""A line that goes on for longer is passed on in pieces."""
+"""Longer lines are passed on in pieces."""
 
 Logs = Mapping[str, Path]
 
 
 Begins = Mapping[str, Begin]
-"""Where in the log of a node to begin; nothing of a node: at its beginning."""
+"""The place in the log of a node to begin at; the default is the beginning."""
 WHOLE: Begins = MappingProxyType({})
 
 
@@ -67,7 +67,7 @@ def follow(
             if node not in tails:
                 tails[node] = _Tail(node, path, lines=lines, begin=begins.get(node))
             yield from tails[node].read()
-        # Of a node that comes later everything is news.
+        # All output of a node that comes later is new.
         lines = None
         if ended:
             for tail in tails.values():
@@ -82,7 +82,7 @@ def follow(
 
 
 def _ask_again(find: Callable[[], tuple[Logs, bool]], logs: Logs) -> tuple[Logs, bool]:
-    """A controller that is away changes nothing about the training; a job that is gone has ended."""
+    """Treat an unreachable controller as no change, and a missing job as ended."""
     try:
         return find()
     except Away:
@@ -92,7 +92,7 @@ def _ask_again(find: Callable[[], tuple[Logs, bool]], logs: Logs) -> tuple[Logs,
 
 
 class _Tail:
-    """One log with its parts, as far as it was read."""
+    """The reading position in one log with its parts."""
 
     def __init__(self, node: str, path: Path, *, lines: int | None, begin: Begin | None) -> None:
         self._node = node
@@ -102,7 +102,7 @@ class _Tail:
         self._file = -1
         self._identity = (0, 0)
         self._parts: set[tuple[int, int]] = set()
-        """Those that were there before."""
+        """The parts that existed at the last read."""
         self._begun = b""
 
     def read(self) -> Iterator[LogLine]:
@@ -150,7 +150,7 @@ class _Tail:
         yield from _iter_and_close(files)
 
     def _read_on(self) -> Iterator[bytes]:
-        """Read what is new, also what was turned over since."""
+        """Read new bytes, also those of parts that were rotated since."""
         while True:
             with _kept_from_turning(self._file):
                 files = self._open_turned_over()
@@ -177,7 +177,6 @@ class _Tail:
         return files
 
     def _open_new_parts(self) -> list[int]:
-        """Open the parts that were not there before, oldest first."""
         files = _open_parts(self._path)
         identities = [_identify(os.fstat(file)) for file in files]
         # The file that is read may itself be a part now, if another program renames logs.
@@ -218,7 +217,7 @@ def _open_parts(path: Path) -> list[int]:
 
 @contextmanager
 def _kept_from_turning(file: int) -> Iterator[None]:
-    """While this lasts, a log and its parts are of one time (:meth:`dllocal.pods.rotating.Turn.finish`)."""
+    """Keep a log from being rotated (:meth:`dllocal.pods.rotating.Turn.finish`)."""
     fcntl.flock(file, fcntl.LOCK_SH)
     try:
         yield
@@ -254,7 +253,7 @@ def _seek_tail(files: Sequence[int], lines: int) -> None:
             while left and (place := block.rfind(b"\n", 0, place)) >= 0:
                 left -= 1
             position = start + place + 1 if left == 0 else start
-        # All of it, or nothing where others after it hold enough.
+        # All of the file, or nothing if later files hold enough.
         os.lseek(file, position, os.SEEK_SET)
 
 

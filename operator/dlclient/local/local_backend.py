@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from dlcore.recording.record import Record
 
 WATCH_S = 25.0
-"""A request for news is repeated after this time, so that no verb waits on a dead connection."""
+"""Watch requests are repeated at this interval, so that no verb waits on a dead connection."""
 
 RETRY_S = 1.0
-"""How often a server that no longer answers is asked again."""
+"""The interval of retries while the server does not answer."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses of a shell for a command that does not exist, or that cannot be executed."""
@@ -48,8 +48,6 @@ WORKING_DIRECTORY = "dljob.io/working-directory"
 
 
 class LocalBackend:
-    """Asks at a socket."""
-
     look_seconds = 1.0
     removes_checkpoints = True
 
@@ -64,7 +62,7 @@ class LocalBackend:
 
     @cached_property
     def home(self) -> str:
-        """The namespace of one's own jobs: where users share a server, the user; else none."""
+        """The user's name where users share a server; else empty."""
         # The permissions of the socket show whether it is shared, without another request.
         try:
             is_shared = self._client.path.stat().st_mode & 0o077
@@ -74,7 +72,6 @@ class LocalBackend:
         return home
 
     def _named(self, name: str) -> str:
-        """Complete the name of a job as people write it."""
         return name if "/" in name or not self.home else f"{self.home}/{name}"
 
     def about(self) -> Json:
@@ -167,7 +164,7 @@ class LocalBackend:
             status = _run(list(command), place)
         except OSError as error:
             return _tell_not_run(command[0], place["folder"], error=error)
-        # As a shell tells of a command that a signal has ended.
+        # The exit status that a shell reports after a signal.
         return status if status >= 0 else 128 - status
 
     def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
@@ -176,7 +173,7 @@ class LocalBackend:
         return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
-        """Say where the output is, and whether there will be no more of it."""
+        """Return the logs by node, and whether they are complete."""
         answer = self._get("jobs", self._named(name), "logs")
         logs = {each["node"]: Path(each["path"]) for each in answer["items"]}
         if node and node not in logs:
@@ -221,7 +218,7 @@ def _run(command: Sequence[str], place: Json) -> int:
 
 
 def _in_container(command: Sequence[str], place: Json) -> list[str]:
-    """Return the words by which an engine runs a command beside the training, with its GPUs visible."""
+    """Return the command line with which an engine runs a command in the job's container."""
     from dllocal.containers import engines  # noqa: PLC0415 - no other verb needs it
 
     container = place["container"]
@@ -234,7 +231,7 @@ def _in_container(command: Sequence[str], place: Json) -> list[str]:
 
 
 def _as_user(place: Json) -> dict[str, Any]:
-    """Let root run a command beside a job of another user as that user, whose PATH it is."""
+    """Let root run a command of another user's job as that user, whose PATH applies."""
     if os.getuid() != 0:
         return {}
     if "user" not in place:
@@ -263,7 +260,7 @@ def _choose(there: Sequence[Json], name: str, *, node: str) -> Json:
 
 
 def _tell_not_run(command: str, folder: str, *, error: OSError) -> int:
-    """Say why a command was not run, and return what a shell would."""
+    """Print why a command was not run, and return the exit status of a shell."""
     if error.filename == folder:
         raise BackendError(
             f"{folder}: the folder of the job is missing ({error.strerror})"
@@ -291,14 +288,14 @@ def _job_list(answer: Json) -> JobList:
 
 
 def _list(documents: Sequence[Json]) -> Json:
-    """Say where the relative paths of jobs begin that do not say it: here."""
+    """Resolve relative paths of jobs without a ``workdir`` against the current folder."""
     here = str(Path.cwd())
     return {"kind": "DLJobList", "items": [_placed(document, here) for document in documents]}
 
 
 def _placed(document: Json, here: str) -> Json:
     metadata = document.get("metadata")
-    # The server says what is wrong with such a document, in the words that it has for all fields.
+    # The server refuses such a document with its own message.
     if not isinstance(metadata, Mapping):
         return document
     annotations = metadata.get("annotations") or {}

@@ -21,11 +21,11 @@ from typing import Any, Final
 
 BLOCK: Final = 1 << 14
 LOOK_S: Final = 0.2
-"""How often it is looked whether the command has ended, while others that it left behind keep silent."""
+"""The interval of checks for the end of the command while its children are silent."""
 
 
 def run(command: Sequence[str], **options: Any) -> int:
-    """Run it to its end, with options as :class:`subprocess.Popen` has them; returns as that does."""
+    """Run a command to its end with options of :class:`subprocess.Popen`; return its exit status."""
     ours = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     shown = [descriptor for descriptor in ours if os.isatty(descriptor)]
     if not shown:
@@ -81,7 +81,7 @@ def _pass_on(
 
 
 def _look(process: subprocess.Popen[bytes], leader: int, out: int, sources: list[int]) -> bool:
-    """Pass on what there is now; tell whether the command may write more."""
+    """Pass on waiting data; return whether the command may write more."""
     # Asked before the terminal is looked at: what the command prints right before its end is still read.
     has_ended = process.poll() is not None
     ready = select.select(sources, [], [], 0 if has_ended else LOOK_S)[0]

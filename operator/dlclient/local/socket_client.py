@@ -43,7 +43,7 @@ class SocketClient:
         self.path = path
         self._patience_s = patience_s or PATIENCE_S
         self._or_else = or_else
-        """The remedy where no server answers."""
+        """Ends the remedy where no server answers."""
 
     def ask(
         self,
@@ -144,7 +144,7 @@ def _insist_on_user(connection: socket.socket, path: Path) -> None:
 
 
 def _insist_on_folder(folder: Path) -> None:
-    """Send nothing where other users can exchange the socket: another one would be there the next time."""
+    """Refuse a folder in which other users can replace the socket."""
     status = folder.stat()
     if status.st_uid not in (ROOT, os.getuid()) or status.st_mode & 0o022:
         raise BackendError(
@@ -172,7 +172,7 @@ def _is_length(field: bytes) -> bool:
 
 
 def _judge(status: int, content: bytes) -> dict[str, Any]:
-    """Return what was answered; raise what was refused."""
+    """Return an answer, or raise a refusal."""
     try:
         document: dict[str, Any] = json.loads(content)
     except ValueError as error:

@@ -47,12 +47,11 @@ class Kept:
 
     @classmethod
     def read(cls, source: "Source") -> Self:
-        """Read both; raises :class:`~dlstore.store.StoreError`."""
         return cls(history=source.history(limit=USUAL_BOUNDS.entries), timeline=source.timeline())
 
     @property
     def losses(self) -> Iterator[str]:
-        """Name the part that the store has already deleted, because its size is bounded."""
+        """Yield a sentence if the bounds of the store have deleted older rows."""
         bounds = USUAL_BOUNDS
         if len(self.timeline) >= bounds.moments or len(self.history) >= bounds.entries:
             yield (
@@ -65,7 +64,7 @@ Decode = Callable[[str], Line]
 
 
 def make_memory() -> Decode:
-    """Return a reader of rows that remembers what it has read, for a record that is read again and again."""
+    """Return a decoder with a cache, for a record that is read repeatedly."""
     bounds = USUAL_BOUNDS
     return lru_cache(bounds.moments + bounds.samples + bounds.entries)(decode_line)
 
@@ -73,7 +72,7 @@ def make_memory() -> Decode:
 def compose(
     kept: Kept, entries: Iterable[Entry], header: Header, *, decode: Decode = decode_line
 ) -> Record:
-    """Put a record together; ``entries`` are the present jobs."""
+    """Compose a record; ``entries`` are the present jobs."""
     rows = {row.id: row for row in kept.timeline}
     # A job may live longer than the store keeps its rows.
     for row in standing_rows(entries):
@@ -89,12 +88,12 @@ def compose(
 
 
 def read_entries(documents: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
-    """Read the present jobs, of which a store may have forgotten how they began."""
+    """Read the present jobs, whose first rows the store may have deleted."""
     for order, document in enumerate(documents):
         try:
             job = jobfile.parse(document, require_template=True)
         except jobfile.JobFileError:
-            # The record has what the store knows of it.
+            # The record has the store's rows of this job.
             continue
         yield Entry(job, order, status_documents.read_status(document.get("status") or {}))
 
@@ -113,7 +112,6 @@ def _read(rows: Iterable[TimelineRow], decode: Decode) -> tuple[list[Line], int]
 
 
 def _line_of(entry: HistoryEntry) -> Line:
-    """Write an entry of the history as a line."""
     if entry.kind not in DECISIONS:
         return Happened(
             at=entry.at,
@@ -138,7 +136,7 @@ def _line_of(entry: HistoryEntry) -> Line:
 
 
 def _missing_allocations(lines: Sequence[Line]) -> list[Line]:
-    """Derive from decisions which GPUs jobs were given, where no controller has taken it down."""
+    """Derive the missing Given lines from decisions."""
     known = {(line.job, line.generation) for line in lines if isinstance(line, Given)}
     oldest: dict[str, int] = {}
     for job, generation in known:
@@ -149,6 +147,6 @@ def _missing_allocations(lines: Sequence[Line]) -> list[Line]:
         if isinstance(line, Decided)
         and line.step != "wait"
         and (line.job, line.generation) not in known
-        # Later ones were all taken down; this is of a time before anything was.
+        # All later Given lines are recorded; this decision is older than the first one.
         and line.generation < oldest.get(line.job, line.generation + 1)
     ]

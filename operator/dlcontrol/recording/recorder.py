@@ -31,15 +31,15 @@ from dlstore.tables import GpuRow, TimelineRow
 from dlwire.messages import State
 
 PROGRESS_SECONDS = 30.0
-"""The progress of a job is taken down so often, and a second later for each job that has GPUs."""
+"""The interval of a job's Progress lines; each job with GPUs adds a second."""
 
 REMOVED = "Removed"
-"""The outcome of a job that was there and is no longer, without having ended."""
+"""The outcome of a job that was removed before it ended."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """The part of a job's course that was already written."""
+    """The part of a job's history that is recorded."""
 
     entry: Entry
     generation: int = -1
@@ -52,17 +52,17 @@ class Recorder:
     def __init__(self) -> None:
         self._known: dict[JobId, _Known] = {}
         self._reasons: dict[GpuRef, str] = {}
-        """Why GPUs are out of service; empty where they are in it."""
+        """The reason why each GPU is out of service; empty if it is in service."""
         self._rows: dict[GpuRef, GpuRow] = {}
         self._stages = Stages()
 
     def update(self, scene: Scene) -> list[TimelineRow]:
-        """Take down what is new of jobs."""
+        """Record the changes of jobs since the last scene."""
         rows: list[TimelineRow] = []
         every = PROGRESS_SECONDS + scene.holding
         for job, entry in scene.entries.items():
             known = self._known.get(job)
-            # Nothing of it has changed: entries are the same objects until something of them does.
+            # The job has not changed: an entry is the same object until it changes.
             if known is not None and known.entry is entry:
                 continue
             if known is None or not _is_same_job(known.entry, entry):
@@ -82,7 +82,7 @@ class Recorder:
             known.generation = status.generation
             yield from _allocation(entry)
         if status.is_final:
-            # Once only, although its entry may change again before it is removed.
+            # Once, although the entry may change again before it is removed.
             if known.progress_at != float("inf"):
                 known.progress_at = float("inf")
                 yield _end(entry, status.phase.value, status.finished_at or now)
@@ -98,24 +98,24 @@ class Recorder:
         for job in self._known.keys() - scene.entries.keys():
             entry = self._known.pop(job).entry
             self._stages.forget(job)
-            # Of a job that has ended its end was written; it is removed by its time to live.
+            # The end of a finished job, which its time to live removes, is recorded before.
             if not entry.status.is_final:
                 yield _end(entry, REMOVED, scene.now)
 
     def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[TimelineRow]:
-        """Take down which GPUs went into service or out of it since the last look."""
+        """Record the GPUs that went into service or out of it."""
         there = {GpuRef(row.node, row.gpu): row for row in rows}
         reasons = {ref: row.reason for ref, row in there.items()}
         gone = "its node is missing"
         reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
-        # The first time that is every GPU, so that the record says which ones there are.
+        # At first this is every GPU, so that the record names all.
         changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
         self._rows |= there
         self._reasons = reasons
         return [_service(self._rows[ref], reasons[ref], now) for ref in changed]
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[TimelineRow]:
-        """Take down how far a change of GPUs is, by what a SideCar says."""
+        """Record the phases of a change that a SideCar reports."""
         generation = entry.status.generation
         return [
             _phase(
@@ -125,14 +125,14 @@ class Recorder:
         ]
 
     def resume(self, entry: Entry, resumption: Resumption) -> list[TimelineRow]:
-        """Take down that a job has taken the first step of a start."""
+        """Record the first step after a start."""
         job, generation = entry.job.id, resumption.generation
         line = Phase(at=resumption.at, job=job, phase=Stage.FIRST_STEP, generation=generation)
         return [_phase(entry, line)]
 
 
 def standing_rows(entries: Iterable[Entry]) -> Iterator[TimelineRow]:
-    """Tell of jobs what follows from their status now, should the store have forgotten it."""
+    """Yield the rows that follow from the present status of jobs, in case the store deleted them."""
     for entry in entries:
         yield _submission(entry)
         if entry.status.generation:
@@ -142,7 +142,7 @@ def standing_rows(entries: Iterable[Entry]) -> Iterator[TimelineRow]:
 
 
 def _is_same_job(one: Entry, other: Entry) -> bool:
-    """Whether it is no later job of the same name."""
+    """Return false for a later job of the same name."""
     return one.status.submitted_at == other.status.submitted_at
 
 
@@ -152,7 +152,7 @@ def _row(line: Line, *name: object) -> TimelineRow:
 
 
 def _name(entry: Entry) -> str:
-    """Tell a job from later ones of its name."""
+    """Return an id that distinguishes a job from later ones of its name."""
     return f"{entry.job.id}@{entry.status.submitted_at:.3f}"
 
 
@@ -188,7 +188,7 @@ def _allocation(entry: Entry) -> Iterator[TimelineRow]:
 
 
 def _used_before(status: Status) -> float:
-    """Return the GPU-seconds that the job had used when its GPUs were decided."""
+    """Return the GPU-seconds that the job had used at the decision."""
     since = max(0.0, status.counted_at - status.decided_at)
     gpus = status.placement.gpus if status.placement is not None else 0
     return max(0.0, status.service - gpus * since)

@@ -21,7 +21,7 @@ _STEPS = {
     Phase.STARTING: 4,
     Phase.RUNNING: 5,
 }
-"""How far a change is in each phase; 0 is a training that knows of none."""
+"""The progress of a change in each phase; 0 before a change."""
 
 _NOTHING = Change(generation=0)
 
@@ -29,27 +29,26 @@ _NOTHING = Change(generation=0)
 class _Heard(NamedTuple):
     incarnation: str
     generation: int
-    """Of the start that runs, or is being made."""
+    """The generation of the present start."""
     step: int
 
 
 class Stages:
-    """The phase of each pod that was heard last."""
+    """The last reported phase of each pod."""
 
     def __init__(self) -> None:
         self._heard: dict[PodKey, _Heard] = {}
 
     def forget(self, job: JobId) -> None:
-        """The job is no longer there."""
         for key in [key for key in self._heard if key.job == job]:
             del self._heard[key]
 
     def hear(self, key: PodKey, state: State, now: float) -> Iterator[tuple[Stage, float]]:
-        """Yield the phases that were reached since the pod was heard last, and when."""
+        """Yield the phases that were reached since the last report, with their times."""
         step = _STEPS.get(state.phase)
         former = self._heard.get(key)
         if step is None:
-            # It is ready, or its training has ended by itself: the next phase is a start.
+            # The pod is ready, or its training ended by itself: the next phase is a start.
             self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
             return
         self._heard[key] = _Heard(state.incarnation, state.held_generation, step)
@@ -67,8 +66,8 @@ class Stages:
 
 
 def _passed(begun: int, step: int, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
-    """Yield what comes after ``begun`` up to ``step``, which is reached now."""
-    # Back in time from the phase that is reached now.
+    """Yield the phases after ``begun`` up to ``step``, which is reached now."""
+    # Computed backwards from the present phase.
     started = now - (change.start_seconds if step == 5 else 0.0)
     stopped = started
     stopping = stopped - (change.stop_seconds if step >= 3 else 0.0)

@@ -14,7 +14,7 @@ from dlcore.recording.record import Expected
 
 
 def expect(snapshot: Snapshot, steps: Sequence[Step]) -> Mapping[JobId, Expected]:
-    """Return what is expected of each job that a step gives GPUs."""
+    """Return the expectation for each job that a step gives GPUs."""
     predictor = Predictor.of(snapshot)
     gaining = {step.job: step for step in steps if isinstance(step, Start | Reshape | Move)}
     states = dict(snapshot.queue.select(set(gaining)))

@@ -22,10 +22,10 @@ from dlsim.simulating import Contestant
 Value = TypeVar("Value")
 
 MOST_ERROR = 3.0
-"""Of the logarithm of a speed or a length: factors of 20 either way for one in three."""
+"""The largest standard deviation of a logarithm: a third of the factors is beyond 20."""
 
 LONGEST_S = 1e8
-"""Three years: a longer restart or period is a slip."""
+"""Three years; longer values are slips."""
 
 LEAST_LOAD, MOST_LOAD = 0.001, 1000.0
 """Loads beyond these leave a cluster idle for centuries, or have all jobs come at one instant."""
@@ -34,7 +34,7 @@ MOST_SEED = 2**63 - 1
 
 
 def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Make a type of option of a function; click alone would swallow what its error says."""
+    """Make a type of option from a function, with the function's own errors."""
 
     @wraps(parse)
     def convert(text: str) -> Value:
@@ -48,13 +48,12 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 @_option_type
 def read_contestant(text: str) -> Contestant:
-    """Read a policy with its options; what was typed is its name among the others."""
+    """Parse a policy with its options; the typed text is its name in results."""
     return Contestant(text, policies.read(text))
 
 
 @_option_type
 def read_gpus(text: str) -> tuple[Machines, ...]:
-    """Read the number of GPUs of a cluster of nodes of eight."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError(f"{text!r} is not a whole number of GPUs; give at least 1")
     return fill_nodes(int(text))
@@ -62,7 +61,6 @@ def read_gpus(text: str) -> tuple[Machines, ...]:
 
 @_option_type
 def read_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of GPUs."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part[:19]) > 0 for part in parts):
         raise ValueError(f"{text!r} is not a list of numbers of GPUs; write such as 1,2,4")
@@ -71,13 +69,12 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 @_option_type
 def read_cluster(text: str) -> tuple[Machines, ...]:
-    """Read what nodes a cluster has."""
     return parse_cluster(text)
 
 
 @_option_type
 def read_limits(text: str) -> dict[str, int]:
-    """Read a number for each of some namespaces, as the settings of a controller have it."""
+    """Parse a number for each namespace, as in the controller's settings."""
     try:
         return read_numbers(text)
     except ValueError as error:
@@ -86,7 +83,6 @@ def read_limits(text: str) -> dict[str, int]:
 
 @_option_type
 def read_seconds(text: str) -> float:
-    """Read a duration."""
     seconds = _to_number(text)
     if not 0.0 <= seconds <= LONGEST_S:
         raise ValueError(
@@ -97,7 +93,6 @@ def read_seconds(text: str) -> float:
 
 @_option_type
 def read_load(text: str) -> float:
-    """Read an offered load."""
     load = _to_number(text)
     if not LEAST_LOAD <= load <= MOST_LOAD:
         raise ValueError(
@@ -108,9 +103,9 @@ def read_load(text: str) -> float:
 
 @_option_type
 def read_error(text: str) -> float:
-    """Read the standard deviation of the logarithm of what is believed."""
+    """Parse the standard deviation of the logarithm of beliefs."""
     error = _to_number(text)
-    # Beyond that single factors are in the thousands, and nothing is believed at all.
+    # Larger values give factors in the thousands.
     if not 0.0 <= error <= MOST_ERROR:
         raise ValueError(f"{text!r} is not an error from 0 to {MOST_ERROR:g}; write such as 0.2")
     return error
@@ -118,25 +113,21 @@ def read_error(text: str) -> float:
 
 @_option_type
 def read_loads(text: str) -> tuple[float, ...]:
-    """Read several offered loads."""
     return _read_several(text, read_load)
 
 
 @_option_type
 def read_costs(text: str) -> tuple[float, ...]:
-    """Read several durations."""
     return _read_several(text, read_seconds)
 
 
 @_option_type
 def read_errors(text: str) -> tuple[float, ...]:
-    """Read several errors."""
     return _read_several(text, read_error)
 
 
 @_option_type
 def read_formats(text: str) -> tuple[Format, ...]:
-    """Read in which formats pictures are written."""
     wanted = text.split(",")
     for name in wanted:
         if name not in FORMATS:
@@ -146,7 +137,6 @@ def read_formats(text: str) -> tuple[Format, ...]:
 
 @_option_type
 def read_groups(text: str) -> tuple[str, ...]:
-    """Read the fields that distinguish the lines of a comparison."""
     names = tuple(dict.fromkeys(filter(None, text.split(","))))
     for name in names:
         if name not in GROUPS:

@@ -19,7 +19,6 @@ def complete_files(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Let the shell complete the path of a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -28,7 +27,7 @@ def complete_policies(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Complete the name of a policy; a file of a policy of one's own is completed as a path."""
+    """Complete the name of a policy, or the path of a policy's file."""
     # Not at the top, because policies take long to load.
     from dlcore import policies as offered  # noqa: PLC0415
     from dlsim import policies as played  # noqa: PLC0415

@@ -1,6 +1,4 @@
-"""
-Ending in order what has started processes: once asked to end, it ends, and leaves nothing behind.
-"""
+"""Runs an activity that starts processes, and ends it in order at the first signal."""
 
 import asyncio
 import signal
@@ -39,7 +37,7 @@ async def _run(activity: Coroutine[Any, Any, T]) -> T:
 
 
 def _interrupt(task: "asyncio.Future[Any]") -> None:
-    # `cancelling` counts requests: a second cancellation would reach the `finally` of the activity.
+    # `cancelling` counts requests; a second one would reach the `finally` of the activity.
     if isinstance(task, asyncio.Task) and not task.cancelling():
         say("ends the processes that it has started …")
         task.cancel()

@@ -24,7 +24,7 @@ STATE_HELP = (
 _OPTIONS = (
     click.option(
         "--state",
-        # That of a server of all users can be passed through by them, and not be read.
+        # Users may pass through the folder of a server of all users, but not read it.
         type=click.Path(path_type=Path, file_okay=False, readable=False),
         metavar="DIR",
         help=STATE_HELP,
@@ -60,7 +60,7 @@ def with_wide_backend(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_place(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options that choose a place, and what they say as ``place``."""
+    """Give a verb the options that choose a place, as the argument ``place``."""
 
     @wraps(function)
     def chosen(**given: Any) -> Any:
@@ -85,7 +85,7 @@ def _chosen(function: Callable[..., Any], options: Sequence[Command]) -> Callabl
 
 
 def place_of(given: Mapping[str, Any]) -> tuple[Place, dict[str, Any]]:
-    """Tell what of the options of a verb says of the place, and what is the verb's."""
+    """Split the options of a verb into the place and the verb's own."""
     named = {each.name for each in fields(Place)}
     said = {name: value for name, value in given.items() if name in named}
     return Place(**said), {name: value for name, value in given.items() if name not in named}
@@ -107,7 +107,7 @@ def complete_jobs(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Complete the names of jobs. Without a server that answers there are none."""
+    """Complete the names of jobs; without a server there are none."""
     try:
         with opened(place_of(ctx.params)[0]) as backend:
             items, home = backend.list_jobs().items, backend.home
@@ -118,7 +118,6 @@ def complete_jobs(
 
 
 def name_argument(*, several: bool = False, required: bool = True) -> Callable[[Command], Command]:
-    """The names of jobs."""
     return click.argument(
         "names" if several else "name",
         nargs=-1 if several else 1,
@@ -138,12 +137,11 @@ def _read_names(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     typed: str | tuple[str, ...],
 ) -> str | tuple[str, ...]:
-    """Take names as ``get -o name`` prints them, too."""
     return read_name(typed) if isinstance(typed, str) else tuple(map(read_name, typed))
 
 
 def read_name(typed: str) -> str:
-    """Read the name of a job, as a user types it or ``get -o name`` prints it."""
+    """Strip the prefix of a job's name, as ``get -o name`` prints it."""
     for resource in RESOURCES:
         if typed.startswith(resource):
             return typed.removeprefix(resource)

@@ -18,7 +18,7 @@ from dlctl.inputs.options import name_argument
 from dlctl.output.messages import say
 
 MOST_NAMED = 10
-"""The number of jobs that a question names; it counts the others."""
+"""The number of jobs that a question names before it only counts."""
 
 
 class Selection(NamedTuple):
@@ -28,7 +28,7 @@ class Selection(NamedTuple):
     selector: str = ""
     is_all: bool = False
     is_sure: bool = False
-    """Whether nothing is asked."""
+    """True with ``--yes``."""
 
     def find(
         self,

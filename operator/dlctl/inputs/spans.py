@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def read_span(text: str) -> float:
-    """Read a length of time, in seconds; raises :class:`click.BadParameter`."""
+    """Parse a length of time into seconds; raises :class:`click.BadParameter`."""
     if len(text) <= 20 and _NUMBER.fullmatch(text):
         return float(text)
     if len(text) <= 40 and _SPAN.fullmatch(text):
@@ -26,5 +26,4 @@ def read_span_option(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     text: str | None,
 ) -> float | None:
-    """Read an option that may be left out."""
     return None if text is None else read_span(text)

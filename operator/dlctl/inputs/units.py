@@ -75,21 +75,21 @@ def unit(arguments: Sequence[str], *, program: str = "") -> str:
 
 
 def _find_program() -> str:
-    """Where the command is that runs now; systemd wants the whole path."""
+    """Return the whole path of the running command, which systemd needs."""
     beside = Path(sys.executable).with_name("dljob")
     return str(beside) if beside.exists() else shutil.which("dljob") or str(beside)
 
 
 def _quote(word: str) -> str:
-    """Write a word as systemd reads it back."""
+    """Quote a word for systemd."""
     escaped = "".join(SPECIAL.get(each, each) for each in word)
     is_plain = escaped and not any(each.isspace() or each in "\"'\\;" for each in word)
     return escaped if is_plain else f'"{escaped}"'
 
 
 def tell_ready() -> None:
-    """Tell systemd that the server answers, where systemd has started it."""
-    # Taken out, because what jobs say to it would be said in the name of the service.
+    """Report to systemd, if it started this process, that the server answers."""
+    # Removed, so that jobs cannot report in the name of the service.
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -99,5 +99,5 @@ def tell_ready() -> None:
         try:
             door.sendto(b"READY=1", path)
         except OSError:
-            # The program that set the variable no longer listens; the server is ready all the same.
+            # The program that set the variable no longer listens.
             return

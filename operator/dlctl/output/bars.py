@@ -1,4 +1,4 @@
-"""Progress bars on standard error, for those who watch."""
+"""Progress bars on standard error."""
 
 import sys
 import time
@@ -18,14 +18,14 @@ from rich.progress import (
 from dlctl.output.streams import raw
 
 PATIENCE_S = 1.5
-"""A replay that is done by then needs no bar."""
+"""Shorter replays get no bar."""
 
 PERIOD_S = 0.1
 """The shortest time between two updates of the bar: replays complete thousands of jobs a second."""
 
 
 class Bar:
-    """A progress bar that appears only when there is something to wait for."""
+    """A progress bar that appears after a while."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -34,7 +34,6 @@ class Bar:
         self._told = 0.0
 
     def watch(self, label: str, done: int, total: int) -> None:
-        """Note how much of the work with this label is done."""
         now = time.monotonic()
         began = self._began.setdefault(label, now)
         if now - began < PATIENCE_S or (now - self._told < PERIOD_S and done < total):
@@ -48,7 +47,7 @@ class Bar:
 
 @contextmanager
 def progress_bar() -> Iterator[Bar | None]:
-    """A bar while a person watches standard error; else ``None``."""
+    """Return a bar if standard error is a terminal; else ``None``."""
     if not sys.stderr.isatty():
         yield None
         return

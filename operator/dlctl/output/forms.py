@@ -16,18 +16,18 @@ def to_json(value: Any) -> str:
 
 
 def to_json_line(value: Any) -> str:
-    """JSON on one line, for those who read several one after the other."""
+    """JSON on one line, for streams of documents."""
     return json.dumps(without_nan(value), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def to_yaml(value: Any) -> str:
-    """YAML in the order in which people wrote it."""
+    """YAML in the order of the document."""
     import yaml  # noqa: PLC0415 - most verbs need none
 
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
     if harmless(text, keeps="\n\t") == text:
         return text
-    # In a text without quotes, what a terminal obeys could not be written in another way.
+    # Only quoted texts can escape control characters.
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=100)
 
 

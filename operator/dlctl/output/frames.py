@@ -22,7 +22,7 @@ from dlctl.output.gpu_map import Signs, draw_map, wrap
 
 BAR = 12
 LEAST_REASON = 16
-"""A reason in fewer columns than this would be unreadable."""
+"""The least width of the reasons."""
 
 _RANKS = {
     "Running": 0,
@@ -38,17 +38,17 @@ _RANKS = {
 
 
 class Window(NamedTuple):
-    """How much room there is, and what of it is looked at."""
+    """The size of the window, and the scroll position."""
 
     width: int
     height: int | None
-    """``None``: as much as is needed."""
+    """``None``: unlimited."""
     skipped: int = 0
     """The number of jobs that the user has scrolled past."""
 
 
 @dataclass(frozen=True)
-class Sight:
+class Facts:
     """The facts of one moment."""
 
     about: Json
@@ -56,26 +56,23 @@ class Sight:
     nodes: Sequence[Json]
     at: float
     problem: str = ""
-    """Why there is nothing newer."""
+    """The reason why the facts are old."""
 
 
 class Frame:
-    """Draws one picture."""
-
-    def __init__(self, sight: Sight, signs: Signs, *, window: Window) -> None:
-        self._sight = sight
+    def __init__(self, facts: Facts, signs: Signs, *, window: Window) -> None:
+        self._facts = facts
         self._signs = signs
         self._window = window
-        jobs = enumerate(sight.jobs)
+        jobs = enumerate(facts.jobs)
         self._jobs = [job for _, job in sorted(jobs, key=lambda each: (_rank(each[1]), each[0]))]
 
     @property
     def most_skipped(self) -> int:
-        """How far it can be scrolled."""
+        """The largest scroll position."""
         return max(0, len(self._jobs) - self._room(len(self._head())))
 
     def lines(self) -> list[Text]:
-        """Draw it."""
         head = self._head()
         room = self._room(len(head))
         skipped = min(self._window.skipped, self.most_skipped)
@@ -89,7 +86,7 @@ class Frame:
         return [*lines, *self._foot(_Left(skipped, len(shown), tuple(hidden), is_cut))]
 
     def _room(self, head: int) -> int:
-        """How many jobs there is room for, beside the head, the header and the foot."""
+        """Return the number of jobs that fit below the head, the header and the foot."""
         if self._window.height is None:
             return len(self._jobs)
         return max(1, self._window.height - head - 2)
@@ -98,9 +95,9 @@ class Frame:
 
     def _head(self) -> list[Text]:
         lines = self._title()
-        if self._sight.problem:
-            lines.append(Text(self._sight.problem, style="bold red"))
-        nodes = draw_map(self._sight.nodes, self._signs, width=self._window.width)
+        if self._facts.problem:
+            lines.append(Text(self._facts.problem, style="bold red"))
+        nodes = draw_map(self._facts.nodes, self._signs, width=self._window.width)
         if self._window.height is not None:
             # Half of the window is for the jobs.
             most = max(1, self._window.height // 2 - len(lines) - 1)
@@ -113,16 +110,16 @@ class Frame:
         return [*lines, *nodes, Text("")]
 
     def _title(self) -> list[Text]:
-        """Tell what all of it comes to; in a narrow window on several lines."""
-        about = self._sight.about
-        states = Counter(gpu["state"] for node in self._sight.nodes for gpu in node["gpus"])
+        """Sum up all GPUs and jobs; in a narrow window on several lines."""
+        about = self._facts.about
+        states = Counter(gpu["state"] for node in self._facts.nodes for gpu in node["gpus"])
         phases = Counter(job.phase.lower() for job in self._jobs)
         parts = [
             Text("dljob top", style="bold"),
             *(Text(", ".join(how)) for how in [_named(about)] if how),
             Text(_counted(states, "GPU")),
             Text(_counted(phases, "job")),
-            Text(time.strftime("%H:%M:%S", time.localtime(self._sight.at)), style="dim"),
+            Text(time.strftime("%H:%M:%S", time.localtime(self._facts.at)), style="dim"),
         ]
         if sum(part.cell_len + 2 for part in parts) - 2 > self._window.width:
             # The time would be alone on the last line.
@@ -139,11 +136,11 @@ class Frame:
     # --- the jobs
 
     def _table(self, jobs: Sequence[JobView]) -> tuple[Text, list[Text], list[str]]:
-        """Draw the jobs; the last result names the columns that there is no room for."""
+        """Draw the jobs; the last result names the hidden columns."""
         titles = ["", "NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"]
         rows = [self._row(job) for job in jobs]
         hidden: list[str] = []
-        # The least important go first.
+        # The least important columns are hidden first.
         for title in ("AGE", "RESHAPES", "SPEED", "ETA", "PHASE"):
             if _width(titles, rows) + LEAST_REASON <= self._window.width:
                 break
@@ -161,10 +158,10 @@ class Frame:
         return header, lines, hidden
 
     def _reason(self, job: JobView) -> str:
-        """Say why; of a job that waits at first when it is expected to start."""
+        """Return the reason, for a waiting job after its expected start."""
         if job.ahead is None:
             return job.message
-        return f"starts {show_turn(job, self._sight.at)}; {job.message}"
+        return f"starts {show_turn(job, self._facts.at)}; {job.message}"
 
     def _row(self, job: JobView) -> list[Text]:
         sign = self._signs.show(job.name) if not job.is_final else Text(" ")
@@ -178,11 +175,11 @@ class Frame:
             Text(texts.speed(job.speed)),
             Text(eta),
             Text(str(job.reshapes)),
-            Text(texts.age(job.submitted_at, self._sight.at)),
+            Text(texts.age(job.submitted_at, self._facts.at)),
         ]
 
     def _foot(self, left: "_Left") -> list[Text]:
-        """Say what is not shown, in a line; without a window in as many as that takes."""
+        """Name what is not shown, on one line; without a window on several."""
         told = []
         below = len(self._jobs) - left.above - left.shown
         if left.above:
@@ -208,14 +205,14 @@ class Frame:
 
 
 class _Left(NamedTuple):
-    """The jobs that are not shown."""
+    """The hidden jobs and columns."""
 
     above: int
     shown: int
     hidden: tuple[str, ...]
     """Columns."""
     is_cut: bool
-    """Whether the reason of some job is not shown to its end."""
+    """True if the reason of some job is cut."""
 
 
 def _counted(counts: Counter[str], thing: str) -> str:
@@ -225,7 +222,6 @@ def _counted(counts: Counter[str], thing: str) -> str:
 
 
 def _named(about: Json) -> list[str]:
-    """How the controller decides, as far as the user may see it."""
     return [about[name] for name in ("policy", "mechanism") if about.get(name)]
 
 
@@ -234,9 +230,8 @@ def _rank(job: JobView) -> int:
 
 
 def _bar(job: JobView) -> Text:
-    """Draw how far a job is."""
     told = progress_of(job)
-    # The last report of a job comes before its end, so that a job which did all may say 99 %.
+    # The last report comes before the end, so a Completed job may report 99 %.
     fraction = 1.0 if formatting.did_all(job.status) else job.fraction
     if fraction is None:
         return Text(told)

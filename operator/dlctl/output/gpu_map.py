@@ -17,12 +17,12 @@ FREE, TAKEN_OUT = "·", "×"
 
 @dataclass
 class Signs:
-    """Which letter and colour stand for which job. A job keeps its own for as long as it exists."""
+    """The letter and colour of each job, which the job keeps as long as it exists."""
 
     known: dict[str, str] = field(default_factory=dict)
 
     def learn(self, jobs: Iterable[JobView]) -> None:
-        """Give letters to newcomers, those of jobs that are over first."""
+        """Give letters to new jobs; letters of ended jobs are reused first."""
         living = {job.name for job in jobs if not job.is_final}
         for name in [name for name in self.known if name not in living]:
             del self.known[name]
@@ -38,7 +38,6 @@ class Signs:
 
 
 def draw_map(nodes: Sequence[Json], signs: Signs, *, width: int) -> list[Text]:
-    """Draw the GPUs, as many nodes on a line as there is room for."""
     names = max((len(node["name"]) for node in nodes), default=0)
     cells = [_draw_node(node, signs, names=names) for node in nodes]
     widest = max((cell.cell_len for cell in cells), default=0)

@@ -1,20 +1,19 @@
-"""Messages of the command to its user, apart from its data: on standard error, one line at a time."""
+"""Messages to the user on standard error, one line each."""
 
 from collections.abc import Sequence
 
 import click
 
 INTERRUPTED = 130
-"""The exit status of a command that was ended with Ctrl-C, as shells report it."""
+"""The exit status after Ctrl-C, as shells report it."""
 
 
 def say(line: str) -> None:
-    """Tell the user something that is not data."""
     click.echo(line, err=True)
 
 
 MOST_LINES = 20
-"""The number of problems of documents that are printed; the rest is only counted."""
+"""The number of problems that are printed; the rest is counted."""
 
 
 def tell_lines(lines: Sequence[str], program: str) -> None:
@@ -26,6 +25,6 @@ def tell_lines(lines: Sequence[str], program: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Report an error to the user, in the same form as all errors."""
+    """Print an error in the common form."""
     program = click.get_current_context().find_root().info_name
     say(f"{program}: {line}")

@@ -9,13 +9,13 @@ from dlweb.serving import SourceError
 
 
 def make_harmless(items: list[Json]) -> list[Json]:
-    """Show as escapes what a reader does not see, as everywhere on the page."""
+    """Escape control characters, as everywhere on the page."""
     return [harmless_document(each) for each in items]
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Tell of what goes wrong as the page's server tells it."""
+    """Turn errors of a backend into errors of the page's server."""
     try:
         yield
     except BackendError as error:

@@ -25,7 +25,7 @@ _COLOUR = re.compile(r"(\x1b\[(?:(?:[0-4]|2[2-4]|3[1-79]|49|9[0-7])(?:;(?=\d)|(?
 
 @contextmanager
 def divert_libraries() -> Iterator[None]:
-    """Send to standard error what libraries print to standard output meanwhile."""
+    """Redirect output of C libraries from standard output to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -38,7 +38,7 @@ def divert_libraries() -> Iterator[None]:
 
 
 def harmless(text: str, *, keeps: str = "") -> str:
-    """Show what a terminal would obey by its number, in the form that JSON has for it; ``keeps`` stays."""
+    """Escape control characters as in JSON, except those in ``keeps``."""
     if text.isprintable():
         return text
     return HARMFUL.sub(
@@ -47,7 +47,7 @@ def harmless(text: str, *, keeps: str = "") -> str:
 
 
 class HarmlessStream(io.TextIOWrapper):
-    """A text stream that shows control characters instead of sending them, but for lines and colours."""
+    """A text stream that escapes control characters, except line ends and colours."""
 
     def __init__(self, below: TextIO) -> None:
         super().__init__(
@@ -64,10 +64,9 @@ class HarmlessStream(io.TextIOWrapper):
 
 
 def harmless_output(text: str) -> str:
-    """Make a text harmless that holds colours of ours."""
+    """Escape control characters, except line ends, tabs and colours."""
     if "\x1b" not in text:
         return harmless(text, keeps="\n\t")
-    # Every second part is a colour.
     parts = _COLOUR.split(text)
     return "".join(
         part if place % 2 else harmless(part, keeps="\n\t") for place, part in enumerate(parts)
@@ -75,18 +74,18 @@ def harmless_output(text: str) -> str:
 
 
 def guard_output() -> None:
-    """Let everything that this process prints from now on be harmless."""
+    """Replace standard output and error by harmless streams."""
     sys.stdout.flush()
     sys.stdout, sys.stderr = HarmlessStream(sys.stdout), HarmlessStream(sys.stderr)
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream below, for what draws on a screen."""
+    """Return the underlying stream, for drawing on a screen."""
     return stream.below if isinstance(stream, HarmlessStream) else stream
 
 
 def harmless_document(document: Any) -> Any:
-    """Return a document whose texts are harmless on a screen."""
+    """Escape control characters in all texts of a document."""
     if isinstance(document, str):
         return harmless(document)
     if isinstance(document, Mapping):

@@ -36,7 +36,7 @@ __all__ = [
 GAP = "   "
 
 LEAST_PROSE = 24
-"""Where the last column has less room than this, its sentences are broken by the terminal."""
+"""The least room in which sentences of the last column are wrapped."""
 
 COLOURS = {
     "Running": "green",
@@ -53,31 +53,30 @@ COLOURS = {
 
 
 def is_coloured() -> bool:
-    """Whether the output goes to a terminal, and the user has not turned colours off."""
     stream = sys.stdout
     return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
 
 
 def paint(word: str, padded: str | None = None) -> str:
-    """Give a word that has a colour its colour; ``padded`` is what is printed of it."""
+    """Colour a known word; ``padded`` is printed instead of it."""
     text = word if padded is None else padded
     colour = COLOURS.get(word)
     return click.style(text, fg=colour) if colour and is_coloured() else text
 
 
 def measure(rows: Iterable[Sequence[str]]) -> list[int]:
-    """How wide each column has to be."""
+    """Return the width of each column."""
     return [max(map(len, cells)) for cells in zip(*rows, strict=True)]
 
 
 def align(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Write a row of a table whose columns are so wide; what is longer stays whole."""
+    """Write a row of a table with these widths; longer cells stay whole."""
     cells = [paint(cell, f"{cell:<{width}}") for cell, width in zip(row, widths, strict=True)]
     return GAP.join((*cells[:-1], paint(row[-1])))
 
 
 def room() -> int | None:
-    """How many columns the terminal has; none where what is printed goes to a file or a program."""
+    """Return the width of the terminal; ``None`` if the output goes to a file or a program."""
     stream = sys.stdout
     return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
 
@@ -111,7 +110,7 @@ def tabulate(
 
 
 def tell_hidden(hidden: Sequence[str], width: int | None) -> list[str]:
-    """Say below a table what it does not show for want of room, and what prints it."""
+    """Name the hidden columns of a table, and the option that prints them."""
     if not hidden or width is None:
         return []
     note = f"No room for {', '.join(hidden)} in {width} columns; -o wide prints all."
@@ -128,7 +127,7 @@ def _without(table: Sequence[tuple[str, ...]], place: int) -> list[tuple[str, ..
 
 
 def _write(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Write the rows, and continue sentences of the last column where it has room enough for some."""
+    """Write the rows, and wrap sentences of the last column if there is room."""
     widths = measure(table)
     before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     left = 0 if width is None or _is_narrow(table, width) else width - before
@@ -169,21 +168,20 @@ def indent(text: str) -> str:
 
 
 def age(since: float | None, now: float | None = None) -> str:
-    """How long ago something was."""
     if since is None:
         return NOTHING
     return duration((time.time() if now is None else now) - since)
 
 
 def instant(at: float | None) -> str:
-    """Write a time of a column, in the zone of this machine."""
+    """Write a time for a column, in the zone of this machine."""
     if at is None:
         return NOTHING
     return time.strftime("%m-%d %H:%M:%S", time.localtime(at))
 
 
 def moment(at: float | None) -> str:
-    """Write a time with how long ago that is."""
+    """Write a time and its age."""
     if at is None:
         return NOTHING
     local = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from dlclient.backend import NotThere
+from dlclient.backend import Json, NotThere
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.launchers import PER_GPU, processes_of
 from dloperator.nodes.nodes import (
@@ -26,7 +26,6 @@ from dloperator.nodes.nodes import (
 )
 from dloperator.proofs import is_gone
 
-Json = dict[str, Any]
 Ref = tuple[str, int]
 
 UNKNOWN: Final = "unknown"
@@ -50,8 +49,7 @@ class Holding:
 
 
 def find_holdings(jobs: Iterable[Json], home: str) -> dict[Ref, Holding]:
-    """Say which job has which GPU. A job that has yet to release a GPU has it, even if it is meant for
-    another one."""
+    """Find the job on each GPU: a job that has yet to release the GPU comes before the next one."""
     found: dict[Ref, Holding] = {}
     leftovers: dict[Ref, Holding] = {}
     for job in jobs:
@@ -93,7 +91,7 @@ def list_gpus(
     told: Mapping[str, Any] = MappingProxyType({}),
     sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by their nodes; ``told`` is what the operator knows of them."""
+    """List the GPUs of the pool by node; ``told`` has the facts that the operator publishes."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
         _show_node(
@@ -153,7 +151,7 @@ def list_held(holdings: Mapping[Ref, Holding]) -> list[Json]:
 
 
 def insist_on_gpu(node: Json, gpu: int, *, pool: Pool) -> None:
-    """See to it that there is this GPU, among those that the operator gives away."""
+    """Raise unless the GPU exists and the operator allocates it."""
     name = node["metadata"]["name"]
     if not is_in_pool(node, pool):
         raise NotThere(

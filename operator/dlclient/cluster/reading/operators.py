@@ -1,12 +1,10 @@
-"""
-How the operator of a cluster is set, as far as it shows that: in a ConfigMap of its own namespace.
-"""
+"""The settings of a cluster's operator, from a ConfigMap in its namespace."""
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from dlclient.backend import BackendError, NotThere
+from dlclient.backend import BackendError, Json, NotThere
 from dlclient.cluster.asking import Asker
 from dlkube import names
 from dlkube.resources import CONFIGMAPS
@@ -14,21 +12,20 @@ from dlkube.resources import CONFIGMAPS
 if TYPE_CHECKING:
     from dloperator.nodes.nodes import Pool
 
-Json = dict[str, Any]
 
 HOME_VARIABLE: Final = "DLJOB_OPERATOR_NAMESPACE"
-"""Where the operator is at home, if not where manifests/install puts it."""
+"""The operator's namespace, if not the one of manifests/install."""
 
 
 class Operator:
-    """Asks once, and remembers."""
+    """Reads each ConfigMap once."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._known: list[Json] | None = None
 
     def settings(self) -> list[Json]:
-        """List every setting with its value and where that came from."""
+        """List every setting with its value and origin."""
         if self._known is None:
             self._known = self._read()
         return self._known
@@ -52,7 +49,7 @@ class Operator:
         return settings
 
     def value(self, path: str) -> str:
-        """How something is set; empty if that cannot be seen."""
+        """Return the value of a setting; empty if it is not visible."""
         try:
             settings = self.settings()
         except BackendError:
@@ -60,7 +57,7 @@ class Operator:
         return next((str(each["value"]) for each in settings if each["name"] == path), "")
 
     def known_gpus(self) -> Json:
-        """Return the facts about GPUs that only the operator knows, by node; nothing if they cannot be read."""
+        """Return the facts about GPUs that the operator publishes, by node; empty if unreadable."""
         told: Json = {}
         try:
             first = self._read_part(names.GPUS)
@@ -80,12 +77,12 @@ class Operator:
         return data
 
     def about(self) -> Json:
-        """Tell by which policy it decides, and how GPUs change hands."""
+        """Return the policy and the mechanism."""
         told = {name: self.value(name) for name in ("policy", "mechanism")}
         return {name: value for name, value in told.items() if value}
 
     def pool(self) -> "Pool":
-        """Which nodes are the operator's to give; the usual ones where that cannot be seen."""
+        """Return the nodes that the operator manages; the default ones if the setting is not visible."""
         from dloperator.nodes.nodes import Pool  # noqa: PLC0415 - takes longer to load than to get
         from dloperator.nodes.placeholders import PoolMode  # noqa: PLC0415 - as below
 

@@ -10,9 +10,8 @@ Pure.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from dlclient.backend import Json
 from dlclient.jobviews import FINAL, read_time
-
-Json = dict[str, Any]
 
 _KINDS_BY_EVENT: Final = {
     "Scheduled": "start",
@@ -22,13 +21,13 @@ _KINDS_BY_EVENT: Final = {
     "Waiting": "wait",
     "Finished": "completed",
 }
-"""The Events that the status has as well, with their names there; a test compares them with the operator's."""
+"""Events of decisions that the status has as well, by their kinds there; a test compares them with the operator's."""
 _KINDS: Final = frozenset(_KINDS_BY_EVENT.values())
 _ENDS: Final = frozenset(phase.lower() for phase in FINAL)
 
 
 def list_events(found: Iterable[Json], job: str) -> list[Json]:
-    """Show Events of Kubernetes as the verbs do, oldest first."""
+    """Convert Events of Kubernetes to the documents of the verbs, oldest first."""
     ordered = sorted(found, key=lambda event: (_time_of(event), _version_of(event)))
     return [
         {
@@ -64,11 +63,11 @@ def _message_of(event: Json) -> str:
 
 
 def list_history(status: Mapping[str, Any], events: Iterable[Json], *, job: str) -> list[Json]:
-    """Put what was decided and what happened into one order, oldest first."""
+    """Merge decisions and events, oldest first."""
     decided = [_decision(entry, job) for entry in status.get("history", ())]
     begins = int(_seconds(decided[0])) if decided else float("inf")
     happened = [_happening(event, job) for event in events]
-    # From there on the status tells of decisions, and tells more.
+    # From there on the status has the decisions, with more detail.
     happened = [
         each for each in happened if each["kind"] not in _KINDS or _seconds(each) < begins - 1
     ]

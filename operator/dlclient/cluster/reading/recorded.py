@@ -9,8 +9,8 @@ Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from dlclient.backend import Json
 from dlclient.cluster.reading.past import list_events, list_history
 from dlclient.jobviews import FINAL, read_time
 from dlcore.documents.jobnames import full_name
@@ -30,8 +30,6 @@ from dlcore.recording.record import (
 from dlcore.recording.sums import cut
 from dlstore.tables import read_placement
 
-Json = dict[str, Any]
-
 STEPS = frozenset({"start", "reshape", "move", "stop", "wait", "restart"})
 LACKS = (
     "the API server has neither the phases of changes, nor the times when GPUs were out of"
@@ -43,7 +41,7 @@ UNTOLD = f"{LACKS}; --store reads all of it from the operator's store"
 def compose(
     jobs: Iterable[Json], events: Mapping[str, list[Json]], *, nodes: Iterable[Json], header: Header
 ) -> Record:
-    """Put a record together; ``events`` are those of each job, as the verbs show them."""
+    """Compose the record; ``events`` has the documents of each job's events."""
     lines: list[Line] = []
     missing = [*header.missing, UNTOLD]
     for job in jobs:
@@ -65,7 +63,7 @@ def compose(
 
 
 def events_by_job(jobs: Iterable[Json], found: Iterable[Json]) -> Mapping[str, list[Json]]:
-    """Sort Events by the job that they are about; those of jobs that are gone are left out."""
+    """Group Events by job, without those of jobs that no longer exist."""
     names = {job["metadata"].get("uid", ""): full_name(job, "") for job in jobs}
     sorted_events: dict[str, list[Json]] = {}
     for event in found:
@@ -76,7 +74,7 @@ def events_by_job(jobs: Iterable[Json], found: Iterable[Json]) -> Mapping[str, l
 
 
 def _is_cut(job: Json) -> bool:
-    """Whether decisions about a job are forgotten: the first that is known was not the first."""
+    """Return true if the status has lost a job's first decisions."""
     history = job.get("status", {}).get("history", ())
     decided = [entry for entry in history if entry["kind"] != "wait" and entry["kind"] in STEPS]
     return bool(decided) and decided[0].get("generation", 1) > 1
@@ -133,13 +131,13 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
         new=new,
         cost_seconds=entry.get("costSeconds"),
     )
-    # The history of a status has every decision about GPUs, so that they follow from it.
+    # The history of a status has every decision about GPUs, so Given lines follow from it.
     if kind != "wait" and generation:
         yield Given(at=at, job=name, generation=generation, placement=new)
 
 
 def _placement(document: Json | None) -> Placement | None:
-    """Read which GPUs; ``None`` where there are none, or where the status has only their number."""
+    """Read a placement; ``None`` if there is none, or if the status has only a number."""
     return read_placement(document) if document and document.get("nodes") else None
 
 

@@ -22,11 +22,11 @@ OUT: Final = "out of service"
 MOST_OUTAGES: Final = 4
 
 PATIENCE_S: Final = 30.0
-"""Within this time an operator that runs has looked at a new job."""
+"""A running operator handles a new job within this time."""
 
 
 def sentence(job: Json, now: float) -> str:
-    """Say what a job does now and why."""
+    """Explain what a job does now."""
     status, metadata = job.get("status") or {}, job["metadata"]
     if metadata.get("deletionTimestamp"):
         return f"is cancelled{_lingering(status)}"
@@ -36,7 +36,7 @@ def sentence(job: Json, now: float) -> str:
 
 
 def assumptions(job: Json) -> list[str]:
-    """Say what the policy assumed of the job when it last decided about it."""
+    """List the policy's assumptions in its latest decision about the job."""
     status = job.get("status") or {}
     if status.get("phase") in ENDED:
         return []
@@ -63,7 +63,7 @@ def outages(job: Json, known: Callable[[], Json]) -> list[str]:
 
 
 def describe_waiting(jobs: Iterable[dict[str, Any]], now: float) -> str:
-    """Say how many jobs wait, and when the last of them is expected to start, as the operator says it."""
+    """Count the waiting jobs, and give the expected start of the last one, as the operator does."""
     views = [JobView.of(job) for job in jobs]
     waiting = [each for each in views if each.phase in WAITING and not each.is_suspended]
     if not waiting:
@@ -115,7 +115,7 @@ def _condition(status: Json, kind: str) -> Json:
 
 
 def _lingering(status: Json) -> str:
-    """Say where processes of it are ending yet."""
+    """Name the nodes on which processes of the job are still ending."""
     nodes = dict.fromkeys(pod["node"] for pod in status.get("pods", ()))
     return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
 

@@ -14,20 +14,20 @@ from threading import Lock
 from typing import Final, NamedTuple, Self
 
 MOST_GAMES: Final = 2
-"""More at once would take the memory and the cores of the machine from what trains there."""
+"""More games at once would take memory and cores from trainings."""
 
 MOST_CALLS: Final = 100
-"""The number of calls that may wait or run; a client that sends more does not read the answers."""
+"""The limit of unanswered calls; a client that sends more does not read the answers."""
 
 Identity = str | int
 
 
 class Halted(Exception):
-    """The client has given the call up."""
+    """The client gave the call up."""
 
 
 class Halt:
-    """Whether a call is given up, and how to end what was started for it."""
+    """The cancellation of a call: its state, and a function that ends the call's process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -39,7 +39,7 @@ class Halt:
         return self._is_set
 
     def set(self) -> None:
-        """Give the call up, and end what runs for it."""
+        """Give the call up, and end its process."""
         with self._lock:
             self._is_set = True
             if self._end is not None:
@@ -47,7 +47,7 @@ class Halt:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Have ``end`` called if the call is given up meanwhile, or was before."""
+        """Call ``end`` if the client gives the call up, or already has."""
         with self._lock:
             # Under the lock of `set`: a call that was given up before is ended here, and a
             # later one by `set`. Without it a game could start between the two and play on.
@@ -62,7 +62,7 @@ class Halt:
 
 
 class NotTaken(Exception):
-    """A call is not taken; ``str()`` says why."""
+    """A call is refused; ``str()`` has the reason."""
 
 
 class _Call(NamedTuple):
@@ -93,7 +93,7 @@ class Calls:
         self._questions.shutdown()
 
     def begin(self, identity: Identity, act: Callable[[Halt], None], *, plays: bool) -> None:
-        """Have ``act`` called in a thread; raises :class:`NotTaken`."""
+        """Call ``act`` in a thread; raises :class:`NotTaken`."""
         call = _Call(Halt(), plays)
         with self._lock:
             if identity in self._calls:
@@ -105,14 +105,14 @@ class Calls:
         threads.submit(_act, act, call.halt).add_done_callback(_report)
 
     def halt(self, identity: Identity) -> None:
-        """Give a call up; where there is none of this id, it has been answered."""
+        """Give a call up; one with an unknown id was answered before."""
         with self._lock:
             call = self._calls.pop(identity, None)
         if call is not None:
             call.halt.set()
 
     def finish(self, identity: Identity, halt: Halt) -> bool:
-        """Forget a call, and tell whether its client waits for the answer."""
+        """Remove a call, and return whether its client waits for the answer."""
         with self._lock:
             call = self._calls.get(identity)
             # A client may use the id of a call that it has
@@ -123,14 +123,14 @@ class Calls:
 
 
 def _act(act: Callable[[Halt], None], halt: Halt) -> None:
-    # It may have been given up while it waited for a thread.
+    # The client may have given it up while it waited for a thread.
     if not halt.is_set:
         act(halt)
 
 
 def _report(future: "Future[None]") -> None:
-    """Write a mistake of ours to standard error; the future has no other reader."""
+    """Print an unexpected error, because nothing else reads the future."""
     error = future.exception()
-    # A client that reads no longer has given up all its calls.
+    # A client that no longer reads has given up all its calls.
     if error is not None and not isinstance(error, BrokenPipeError):
         traceback.print_exception(error, file=sys.stderr)

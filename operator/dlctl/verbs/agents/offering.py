@@ -58,7 +58,7 @@ class PlacedTools:
             asked = Asked(backend, self._chosen.folders, self._traces, arguments, halt)
             answer = tool.ask(asked)
         if notices:
-            # Such as that the user may not see all: without it the agent would take a part for the whole.
+            # For example that some jobs are hidden: the agent would take a part for the whole.
             answer = {**answer, "notices": [*answer.get("notices", ()), *notices]}
         shown: Json = harmless_document(answer)
         return shown

@@ -21,7 +21,7 @@ from dlctl.verbs.agents.tools import JOB, Asked, text, whole
 
 LONGEST_S: Final = 180.0
 MOST_CPU_S: Final = 360
-"""Of a game whose server was killed, and can no longer end it."""
+"""Ends a game whose server was killed."""
 MOST_GPUS: Final = 100_000
 MOST_POLICIES: Final = 20
 
@@ -32,7 +32,7 @@ _SCRIPT: Final = (
 COMMAND: Final = ("-c", _SCRIPT)
 
 ENDINGS: Final = (".csv", ".csv.gz", ".yaml", ".yml", ".json")
-"""Of the names of traces. An error about a trace quotes it, so no other files are read."""
+"""Endings of traces. Errors about a trace quote it, so no other files are read."""
 
 DIFFERENCES: Final[Mapping[str, Any]] = {
     "policy": text("Another policy decides."),
@@ -64,7 +64,6 @@ GAME: Final[Mapping[str, Any]] = {
 
 
 def suppose(asked: Asked) -> Json:
-    """Play all jobs twice, as they are and with a difference."""
     if asked.folders is None:
         raise ToolRefused(
             "what_if asks a dljob up of one machine; for a cluster use preview_job,"
@@ -79,7 +78,6 @@ def suppose(asked: Asked) -> Json:
 
 
 def simulate(asked: Asked) -> Json:
-    """Play a trace."""
     given = asked.given
     trace = _find_trace(given["trace"], asked.traces)
     names = [f"--policy={_check_policy(name)}" for name in given.get("policies", ())]
@@ -91,12 +89,11 @@ def simulate(asked: Asked) -> Json:
 
 
 def list_policies(asked: Asked) -> Json:
-    """List the policies."""
     return {"policies": _play((*COMMAND, "policies", "-o", "json"), asked.halt).answer}
 
 
 def _check_policy(name: str) -> str:
-    """Refuse the policy of a file: to play it is to run its code."""
+    """Refuse the policy of a file, because playing it runs its code."""
     from dlsim import policies  # noqa: PLC0415 - it loads the brain, which no other tool needs here
 
     if policies.parse(name) is not None or not (name.isascii() and name.isprintable()):
@@ -108,7 +105,7 @@ def _check_policy(name: str) -> str:
 
 
 def _find_trace(path: str, folders: Sequence[Path]) -> Path:
-    """Find a trace in the folders that are allowed; of other files not even whether they exist is said."""
+    """Find a trace in the allowed folders, without revealing whether other files exist."""
     found = _resolve(folders[0], path)
     if found is None or not _is_allowed(found, folders):
         known = ", ".join(map(str, folders))
@@ -131,7 +128,6 @@ def _find_trace(path: str, folders: Sequence[Path]) -> Path:
 
 
 def _list(found: Path, path: str) -> list[Path]:
-    """List the files of a folder; none where it is a file."""
     try:
         return list(found.iterdir()) if found.is_dir() else []
     except OSError as error:
@@ -139,13 +135,13 @@ def _list(found: Path, path: str) -> list[Path]:
 
 
 def _is_allowed(path: Path, folders: Sequence[Path]) -> bool:
-    """Tell whether a path without links is in one of the folders, and not hidden there."""
+    """Return true if a resolved path is in one of the folders, and not hidden there."""
     inside = [path.relative_to(each).parts for each in folders if path.is_relative_to(each)]
     return any(not any(part.startswith(".") for part in parts) for parts in inside)
 
 
 def _resolve(folder: Path, path: str) -> Path | None:
-    """Return where a path leads, without links; ``None``: it can be no path."""
+    """Resolve a path; ``None`` if it is invalid."""
     try:
         return (folder / path).resolve()
     except (OSError, ValueError, RuntimeError):
@@ -153,21 +149,19 @@ def _resolve(folder: Path, path: str) -> Path | None:
 
 
 class _Played(NamedTuple):
-    """The answer of a game, and its lines on standard error."""
-
     answer: Any
     notices: list[str]
 
 
 def _play(words: Sequence[str], halt: Halt, *, question: str = "") -> _Played:
-    """Run a process of ours; return the document that it writes. It ends with its call."""
+    """Run one of our modules in a process that ends with the call; return its document."""
     game = subprocess.Popen(  # noqa: S603 - our own modules
         [sys.executable, "-P", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Ctrl-C at a terminal is for the server, which ends its games.
+        # Ctrl-C goes to the server, which ends its games.
         start_new_session=True,
     )
     is_late = False

@@ -13,19 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, BinaryIO, Final, Protocol, TypeGuard
 
+from dlclient.backend import Json
 from dlctl.output.forms import without_nan
 from dlctl.output.streams import harmless
 from dlctl.verbs.agents.calls import Calls, Halt, Halted, Identity, NotTaken
 
-Json = dict[str, Any]
-
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2024-11-05")
-"""The newest first. The one between the last two wants messages in batches, which no client sends."""
+"""Newest first. One version is missing, whose batches no client sends."""
 
 LONGEST_MESSAGE: Final = 4_000_000
 
 LONGEST_QUOTE: Final = 100
-"""The number of characters that an error repeats of a name that the client has sent."""
+"""An error repeats this number of characters of a client's name."""
 
 PARSE_ERROR, INVALID_REQUEST, NO_SUCH_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INTERNAL_ERROR: Final = -32603
@@ -37,18 +36,17 @@ class Tools(Protocol):
     def describe(self) -> Sequence[Json]:
         """List the tools as ``tools/list`` does."""
 
-    def has(self, name: str) -> bool:
-        """Tell whether there is a tool of this name."""
+    def has(self, name: str) -> bool: ...
 
     def plays(self, name: str) -> bool:
-        """Tell whether a tool takes minutes, and others must not wait for it."""
+        """Return true if a tool takes minutes, so that others must not wait for it."""
 
     def call(self, name: str, arguments: Mapping[str, Any], halt: Halt) -> Json:
-        """Call a tool; raises :class:`ToolRefused`, or :class:`Halted` once the call is given up."""
+        """Call a tool; raises :class:`ToolRefused`, or :class:`Halted` if the client gives the call up."""
 
 
 class ToolRefused(Exception):
-    """A tool cannot do what is asked for; ``str()`` names the reason and the remedy."""
+    """A tool refuses a request; ``str()`` names the reason and the remedy."""
 
 
 class Wrong(Exception):
@@ -109,7 +107,7 @@ class _Session:
         self._is_initialized = False
 
     def answer(self, line: bytes) -> Json | None:
-        """Return the answer to a message, if it is one that is answered at once."""
+        """Return the answer to a message; ``None`` if it needs none or comes later."""
         identity: Identity | None = None
         try:
             message = _read(line)
@@ -128,7 +126,7 @@ class _Session:
     def _result_of(self, identity: Identity, message: Json) -> Json | None:
         method = message.get("method")
         if method is None and ("result" in message or "error" in message):
-            return None  # It answers a question, and this server asks none.
+            return None  # A response, and this server asks nothing.
         if not isinstance(method, str):
             raise Wrong(INVALID_REQUEST, "method: is missing, or is no text")
         params = message.get("params", {})
@@ -177,12 +175,12 @@ class _Session:
             raise Wrong(INVALID_REQUEST, str(error)) from error
 
     def _call(self, identity: Identity, halt: Halt, *, name: str, arguments: Json) -> None:
-        """Call a tool in a thread of its own kind, and answer unless the call is given up."""
+        """Call a tool in a thread, and answer unless the client gives the call up."""
         mistake: Exception | None = None
         try:
             answer = {"id": identity, "result": self._call_tool(halt, name, arguments)}
         except Halted:
-            # It is given up, so nothing is sent.
+            # The client gave it up, so nothing is sent.
             answer = {}
         except Exception as error:  # noqa: BLE001 - the client waits for an answer, and the log has the rest
             mistake, answer = error, _error(identity, _mistake(error))

@@ -13,7 +13,7 @@ USUAL_LINES: Final = 100
 USUAL_DECISIONS: Final = 20
 USUAL_JOBS: Final = 200
 LONGEST_LINE: Final = 2000
-"""The number of characters that an agent reads of a line of a log; a training may write any number."""
+"""The longest part of a log line that an agent reads."""
 
 WAITING: Final = frozenset({"Submitted", "Queued"})
 
@@ -28,7 +28,7 @@ def _list_jobs(asked: Asked) -> Json:
 
 
 def _limited(asked: Asked, name: str, items: list[Json]) -> Json:
-    """Answer with no more items than an agent asks for, and with the number of those that are left out."""
+    """Cut items to the requested limit, and add the number of the others."""
     limit = asked.given.get("limit", USUAL_JOBS)
     return {name: items[:limit], "leftOut": max(0, len(items) - limit)}
 
@@ -72,7 +72,7 @@ def _list_history(asked: Asked) -> Json:
 def _list_queue(asked: Asked) -> Json:
     views = [JobView.of(each, asked.backend.home) for each in asked.backend.list_jobs().items]
     waiting = [view for view in views if view.phase in WAITING]
-    # The turn of a job that was submitted just now is not played yet.
+    # A new job has no turn yet.
     waiting.sort(key=lambda view: (view.ahead is None, view.ahead))
     turns: list[Json] = [
         {

@@ -15,7 +15,7 @@ from dlctl.verbs.agents.protocol import ToolRefused
 from dllocal.folders import Folders
 
 Schema = Mapping[str, Any]
-"""Of an argument, in JSON Schema."""
+"""The JSON Schema of an argument."""
 
 LONGEST_TEXT: Final = 1000
 
@@ -42,13 +42,13 @@ def whole(description: str, *, least: int, most: int) -> Schema:
 
 
 class Asked(NamedTuple):
-    """A question to a tool."""
+    """A call of a tool."""
 
     backend: Backend
     folders: Folders | None
-    """Of the ``dljob up`` that is asked; ``None``: it is a cluster."""
+    """The folders of the ``dljob up``; ``None`` on a cluster."""
     traces: Sequence[Path]
-    """The folders whose traces may be played; a path begins in the first one."""
+    """The folders whose traces may be played; relative paths begin in the first one."""
     given: Mapping[str, Any]
     halt: Halt
 
@@ -58,7 +58,7 @@ Ask = Callable[[Asked], Json]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool: what the agent reads of it, and what it does."""
+    """A tool: its description for agents, and its function."""
 
     name: str
     does: str
@@ -66,12 +66,12 @@ class Tool:
     arguments: Mapping[str, Schema]
     required: tuple[str, ...] = ()
     plays: bool = False
-    """Whether it takes minutes, in a process of its own."""
+    """True if it takes minutes, in its own process."""
     changes: bool = False
     destroys: bool = False
-    """Whether it can take away what was there, and not only add to it."""
+    """True if it can remove or overwrite something, and not only add."""
     repeats: bool = True
-    """Whether a second call with the same arguments changes nothing more."""
+    """True if a second call with the same arguments changes nothing."""
 
     def describe(self) -> Json:
         return {
@@ -92,7 +92,6 @@ class Tool:
         }
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse arguments that the schema does not allow."""
         for name in self.required:
             if name not in given:
                 raise ToolRefused(f"{name}: is missing; {self.arguments[name]['description']}")

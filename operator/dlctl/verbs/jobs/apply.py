@@ -41,7 +41,7 @@ from dlctl.output.messages import say
 
 
 class Wish(NamedTuple):
-    """A job as its file has it, beside the existing one."""
+    """The job of a file, and the existing one of its name."""
 
     source: Source
     name: str
@@ -57,7 +57,7 @@ class Wish(NamedTuple):
 
 
 def merge(there: Json, wanted: Mapping[str, Any]) -> Json:
-    """Make of the document of a job one with the spec, labels and annotations of another document."""
+    """Return the document of a job with the spec, labels and annotations of another document."""
     given, spec = wanted["metadata"], dict(wanted["spec"])
     metadata = dict(there["metadata"])
     if "labels" in given:
@@ -104,7 +104,7 @@ def _look(backend: Backend, sources: Sequence[Source]) -> list[Wish]:
 
 
 def _try_all(backend: Backend, wishes: Sequence[Wish]) -> None:
-    """Find everything that would be refused; raises :class:`WrongJobs`."""
+    """Try all changes; raise :class:`WrongJobs` with everything that would be refused."""
     lines: list[str] = []
     for wish in wishes:
         try:
@@ -142,7 +142,7 @@ def _create(backend: Backend, wishes: Sequence[Wish]) -> None:
 
 
 def _apply(backend: Backend, wish: Wish, *, dry_run: bool) -> str:
-    """Change a job, if it is to be, and say what became of it."""
+    """Change a job if it differs, and return the result as words."""
     would = "would be " if dry_run else ""
     if wish.there is None:
         return f"{would}submitted"

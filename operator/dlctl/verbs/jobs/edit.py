@@ -26,7 +26,7 @@ from dlctl.output.forms import to_yaml
 from dlctl.output.messages import complain, say
 
 OURS = "#| "
-"""Lines that begin so are ours, and taken out of the text when it is read."""
+"""Lines with this prefix are comments of this verb, and are removed when the text is read."""
 HEAD = (
     "Change the job, save and leave the editor. The numbers of GPUs, the priority, being suspended,",
     "the limits and the labels may change while the job runs. Nothing happens if nothing is changed.",
@@ -34,7 +34,7 @@ HEAD = (
 EDITORS = ("sensible-editor", "vi", "nano")
 """The editors that are tried where neither $VISUAL nor $EDITOR is set."""
 MOST_ROUNDS = 100
-"""An editor that is a program, and writes the same mistake again and again, is opened so often."""
+"""Ends the rounds with an editor that is a program and repeats its mistake."""
 SHOWN = ("name", "namespace", "labels", "annotations")
 """The fields of the metadata that belong to the user."""
 
@@ -65,7 +65,7 @@ class _Editing:
         self._backend = backend
         self._name = name
         self._base = document
-        """The job as the text began with it."""
+        """The job that the text began with."""
         self._path = path
 
     def run(self) -> int:
@@ -84,7 +84,7 @@ class _Editing:
         return self._give_up(is_new=True)
 
     def _edit(self, text: str, problems: Sequence[str]) -> str:
-        """Show a text in the editor, and return what was made of it."""
+        """Open a text in the editor, and return the edited one."""
         told = [f"{OURS}{line}\n" for line in (*HEAD, *(f"Not done: {line}" for line in problems))]
         self._path.write_text("".join(told) + text, encoding="utf-8")
         command = [*_find_editor(), str(self._path)]
@@ -118,7 +118,7 @@ class _Editing:
         return 1
 
     def _try(self, text: str) -> Sequence[str]:
-        """Change the job to what the text says; else say what is wrong with it."""
+        """Apply the text; return its problems."""
         try:
             wanted = self._read(text)
             return retry_overtaken(lambda: self._change(wanted))
@@ -128,7 +128,7 @@ class _Editing:
             return [each.line for each in error.complaints] or [str(error)]
 
     def _change(self, wanted: Json) -> Sequence[str]:
-        """Change the job, unless another user changed it after the text was begun: return what that user did."""
+        """Change the job, unless another user changed it meanwhile: then return that user's changes."""
         current = self._backend.get_job(self._name)
         insist_on_living(JobView.of(current), self._name)
         meanwhile = describe_changes(self._base, current)

@@ -46,7 +46,7 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     settings = read_settings(None, options)
     try:
         found = [source for name in files for source in iter_sources(name)]
-        # Other documents beside a job, such as its volume, are no pods of it.
+        # A file may also hold other objects, such as a volume.
         sources = [source for source in found if is_job(source)]
         check(sources)
     except WrongJobs as wrong:

@@ -40,7 +40,7 @@ from dlctl.verbs.watching.logs import Printer
 
 LOOK_S = 0.3
 ATTEMPTS = 5
-"""A name that DLJob has chosen, and another job got first, is chosen again so often."""
+"""The number of chosen names that are tried while other jobs take them first."""
 INTERRUPTED = 130
 WAITING = frozenset({"Submitted", "Queued", "Suspended"})
 FRAMEWORKS = ("none", "pytorch", "tensorflow", "horovod", "jax")
@@ -53,7 +53,7 @@ def _read_pairs(
     param: click.Parameter,
     texts: tuple[str, ...],
 ) -> dict[str, str]:
-    """Read NAME=VALUE; a variable without a value has the one that it has here."""
+    """Read NAME=VALUE; without a value the variable has its value in this environment."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -222,7 +222,7 @@ def _check(draft: Draft, name: str) -> Json:
 
 
 def _submit(backend: Backend, draft: Draft) -> Json:
-    """Submit the job; where its name is ours to choose, under one that is free."""
+    """Submit the job; without ``--name``, under a free name."""
     for attempt in range(ATTEMPTS):
         name = draft.name or _free_name(backend, name_of(draft.words))
         document = _check(draft, name)
@@ -253,9 +253,9 @@ def _free_name(backend: Backend, name: str) -> str:
 
 
 def _attend(backend: Backend, name: str) -> int:
-    """Show what the job writes until it ends or its user leaves; return the exit status."""
+    """Show the job's output until it ends or the user leaves; return the exit status."""
     try:
-        # Said here, because Ctrl-C may be pressed as soon as it can be read.
+        # Within the try, because the user may press Ctrl-C as soon as this is printed.
         say(f"{name} submitted; Ctrl-C asks whether to leave it running or to cancel it")
         _await_turn(backend, name)
         _print_logs(backend, name)
@@ -265,7 +265,7 @@ def _attend(backend: Backend, name: str) -> int:
 
 
 def _await_turn(backend: Backend, name: str) -> None:
-    """Tell what the job waits for, whenever that changes, until it is its turn."""
+    """Print the reason why the job waits whenever it changes, until the job starts."""
     told = ""
     while (job := _look(backend, name)) is not None and job.phase in WAITING:
         if job.message and job.message != told:
@@ -275,7 +275,7 @@ def _await_turn(backend: Backend, name: str) -> None:
 
 
 def _look(backend: Backend, name: str) -> JobView | None:
-    """Show the job; ``None`` if it is gone. One that is submitted goes on without its controller."""
+    """Return the job; ``None`` if it no longer exists. Wait for an unreachable server, because the job goes on without it."""
     told = False
     while True:
         try:
@@ -311,7 +311,7 @@ def _tell_end(backend: Backend, name: str) -> int:
 
 
 def _leave(backend: Backend, name: str) -> int:
-    """Ask what is to become of the job, and do it."""
+    """Ask whether to leave or to cancel the job, and do it."""
     if sys.stdin.isatty() and _wants_to_cancel(name):
         say(f"{name} {cancel_job(backend, name)}")
         return INTERRUPTED
@@ -320,7 +320,7 @@ def _leave(backend: Backend, name: str) -> int:
 
 
 def _wants_to_cancel(name: str) -> bool:
-    """Ask; a second Ctrl-C and the end of the input mean no."""
+    """Ask; a second Ctrl-C or the end of the input means no."""
     try:
         answer = click.prompt(
             f"\nLeave {name} running (d, detach) or end it (c, cancel)?",

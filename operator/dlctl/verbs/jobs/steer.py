@@ -103,7 +103,7 @@ def cancel(
 
 
 def for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
-    """Do what can be done, and tell of the rest."""
+    """Change all jobs that can be changed, and print the errors of the others."""
     status = 0
     for name in names:
         try:

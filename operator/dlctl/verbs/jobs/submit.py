@@ -62,7 +62,7 @@ def _submit(backend: Backend, documents: Sequence[Json], output: str | None) -> 
 
 
 def preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
-    """Print what would be decided now if these jobs were submitted."""
+    """Print the decision that would follow if these jobs were submitted."""
     plan = backend.preview(documents)
     for notice in plan.notices:
         say(f"note: {notice}")

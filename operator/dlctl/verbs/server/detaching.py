@@ -19,21 +19,21 @@ from dlctl.output.messages import complain, say
 READY = b"ready"
 
 NOTICE_S = 10.0
-"""The time without an answer after which the user learns what the command waits for, and how to give up."""
+"""The wait after which the command prints what it waits for."""
 
 LAST_LINES = 10
-"""The number of lines of the log that are shown of a start that failed."""
+"""The number of log lines that are shown after a failed start."""
 
 FIRST_INHERITED = 3
-"""File descriptors from here on are not standard input, output or error."""
+"""The first file descriptor after standard error."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """The process in the background, as it sees itself."""
+    """The background process's own view."""
 
     pipe: int
-    """The parent waits at the other end; it reads :data:`READY`, or that this process has ended."""
+    """The parent reads :data:`READY` at the other end, or that this process has ended."""
     log: Path
 
     def let_go(self) -> None:
@@ -51,13 +51,13 @@ class Child:
 
 @dataclass(frozen=True)
 class Parent:
-    """The process that the user has started, and which returns."""
+    """The view of the process that the user started, which returns."""
 
     child: int
     pipe: int
     log: Path
     log_size: int
-    """How long the log was before the child, so that only what the child wrote is shown."""
+    """The length of the log before the child, so that only the child's lines are shown."""
 
     def wait(self) -> int:
         """Wait until the child answers or has ended; returns the exit status of the command."""
@@ -89,7 +89,7 @@ class Parent:
         """Return the child's lines in the log, shortened."""
         try:
             with self.log.open("rb") as log:
-                # A log that was turned over meanwhile is shorter, and all of it is new.
+                # A log that was rotated meanwhile is shorter, and all of it is new.
                 log.seek(self.log_size if log.seek(0, os.SEEK_END) >= self.log_size else 0)
                 lines = log.read().decode(errors="replace").splitlines()
         except OSError:

@@ -23,7 +23,7 @@ from dlctl.output.messages import say
 
 TIMEOUT_S = 60.0
 PATIENCE_S = 5.0
-"""A server that does not answer within this time ends without a list of its jobs."""
+"""The time-out of the list of jobs; without it the server ends unlisted."""
 
 MOST_NAMES = 5
 
@@ -47,7 +47,7 @@ def command(*, state: Path | None, timeout: float) -> None:
     Trainings go on, and the next dljob up takes them over. To end jobs as well, use
     dljob cancel or dljob suspend before.
     """
-    # Also that of all users, which root ends: the same one that the other verbs would ask.
+    # The same server that the other verbs ask, which may be that of all users.
     folders = find_folders(state)
     process = find_process(folders.socket)
     if process is None:
@@ -85,7 +85,7 @@ def _find_training(path: Path) -> list[str] | None:
     try:
         jobs = [JobView.of(each, "") for each in client.ask("GET", ("jobs",))["items"]]
     except BackendError:
-        # A server that hangs can be ended all the same, but nothing is known about its jobs.
+        # A server that hangs can still be ended, with its jobs unknown.
         return None
     return [job.name for job in jobs if job.slices and not job.is_final]
 

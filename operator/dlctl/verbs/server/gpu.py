@@ -47,7 +47,7 @@ def list_gpus(backend: Backend, *, which: tuple[str, ...], output: str | None) -
 
 
 def _choose(nodes: list[Json], which: tuple[str, ...]) -> list[Json]:
-    """Leave what is named, in the order of all."""
+    """Keep the named GPUs, in the order of all."""
     wanted, found = set(which), set()
     chosen = []
     for node in nodes:

@@ -23,7 +23,7 @@ from dllocal.folders import find_closed
 
 
 def insist_on_root() -> None:
-    """Refuse to begin where jobs could not run as their users."""
+    """Raise if jobs could not run as their users."""
     if os.getuid() != 0:
         raise click.ClickException("--system: only root can run jobs as other users; use sudo")
     for path in (Path(sys.executable), Path(dllocal.__file__)):
@@ -45,7 +45,7 @@ def insist_on_root() -> None:
 
 
 def _loaded_from() -> Iterator[Path]:
-    """Name the interpreter and every place that modules are loaded from."""
+    """Return the interpreter and every folder of modules."""
     yield Path(sys.executable)
     for package in (dlctl, dllocal):
         yield Path(str(package.__file__))
@@ -68,7 +68,7 @@ def find_writer(path: Path) -> tuple[Path, str] | None:
 
 
 def _writer_of(status: os.stat_result, *, is_last: bool) -> str:
-    """Name a user or group other than root that may write there; empty if there is none."""
+    """Return a user or group other than root that may write to a path; empty if there is none."""
     if status.st_uid != 0:
         return f"the user {name_user(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode):
@@ -82,7 +82,6 @@ def _writer_of(status: os.stat_result, *, is_last: bool) -> str:
 
 
 def _has_members(gid: int) -> bool:
-    """Whether a group has other members than root."""
     with contextlib.suppress(KeyError):
         if set(grp.getgrgid(gid).gr_mem) - {"root"}:
             return True

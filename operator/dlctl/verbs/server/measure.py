@@ -59,7 +59,7 @@ def measure(
     mechanism: Mechanism,
     in_mini_epochs: bool = False,
 ) -> Profile:
-    """Measure the job of a file; told on the way is what it is doing."""
+    """Measure the job of a file, and report the progress."""
     document, job = read_job(file)
     if in_mini_epochs:
         counts = mini_epochs.count_gpus(job.gpus.options)
@@ -99,7 +99,7 @@ async def _measure(
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Let a logger log errors only, because this verb itself reports the rest."""
+    """Set a logger to errors, because this verb reports the rest."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -110,7 +110,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def keep(store: Store, measured: Profile, seconds: float) -> Profile:
-    """Let the store learn what was measured, as if it had been seen of a job like others."""
+    """Store the measurements as observations of an ordinary job."""
     stored = fold_into(store, measured.type, observations=list(_observations(measured, seconds)))
     return stored.profile or measured
 
@@ -126,11 +126,7 @@ def _observations(measured: Profile, seconds: float) -> Iterator[Observation]:
             yield CostSeen(CostTerm(term), sample)
 
 
-# --- what is asked for --------------------------------------------------------------------
-
-
 def read_job(file: Path) -> tuple[Document, Job]:
-    """Read the one job of a file."""
     found = [(line, content) for line, content in yamlfiles.load(file) if content is not None]
     if len(found) != 1:
         remedy = "put the job that you measure into a file of its own"
@@ -140,7 +136,7 @@ def read_job(file: Path) -> tuple[Document, Job]:
 
 
 def check(file: Path, job: Job, counts: Sequence[int]) -> None:
-    """Refuse what cannot be measured, with all reasons."""
+    """Refuse a job that cannot be measured, with all reasons."""
     problems = [*trainers.problems_here(job)]
     if job.type.is_of_one_job:
         remedy = "name the model; it is the key of the profile"
@@ -156,7 +152,7 @@ def check(file: Path, job: Job, counts: Sequence[int]) -> None:
 
 
 def find_gpus(cluster: tuple[Machines, ...] | None, needed: int) -> Supply:
-    """Find the GPUs to measure on; they have to suffice."""
+    """Find the GPUs to measure on; raises if there are too few."""
     if cluster is not None:
         nodes = build_packed(cluster)
         supply = Supply(lambda: nodes)

@@ -61,7 +61,7 @@ def open_profiles(address: str | None, state: Path | None) -> Iterator[Store]:
 
 
 def _find_address(state: Path | None) -> str:
-    """The store that the dljob up of this state folder uses, or would use."""
+    """Return the address of the store that the dljob up of this state folder uses, or would use."""
     named = os.environ.get("DLJOB_STORE")
     if named:
         return named
@@ -291,7 +291,7 @@ def measure(
     That is how fast it is, how it learns, and what starting, saving and stopping cost. The job runs
     as its file says, and saves where its file says: give it a folder of its own.
     """
-    # Not at the top, because nothing else here needs all that runs jobs.
+    # Imported here, because no other verb of this module runs jobs.
     from dlctl.verbs.server import measure as measuring  # noqa: PLC0415
 
     if given["in_mini_epochs"] and (given["counts"] or given["rounds"] > 1):

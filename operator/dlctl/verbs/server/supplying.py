@@ -23,7 +23,7 @@ def find_supply(
     virtual: tuple[Machines, ...] | None,
     cluster: tuple[Machines, ...] | None,
 ) -> Supply:
-    """Say which GPUs there are: those of this machine, or virtual ones."""
+    """Return the GPUs of this machine, or virtual ones."""
     given = [gpus is not None, virtual is not None, cluster is not None]
     if sum(given) > 1:
         raise click.UsageError(
@@ -77,7 +77,7 @@ def _find_real(name: str, gpus: str | None) -> Supply:
 
 
 def machine_name(root: Path) -> str:
-    """Find what this machine is called here."""
+    """Return the name of this machine."""
     folders = folders_at(root)
     try:
         return folders.machine_name()

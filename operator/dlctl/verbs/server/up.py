@@ -48,14 +48,14 @@ from dlstore.store import StoreError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""How often it is looked whether the controller has looked around for the first time."""
+"""The interval of checks for the controller's first cycle."""
 
 LARGEST_LOG = 10 << 20
 KEPT_LOGS = 3
 
 
 def _read_policy(text: str) -> str:
-    """Check that there is such a policy, no file of a user's; the text is what settings hold."""
+    """Check that the policy exists and is shipped; settings hold its text."""
     try:
         policies.read(text)
     except ValueError as error:
@@ -181,7 +181,7 @@ def command(
         return 0
     if sharing is not None:
         insist_on_root()
-        # Logs and lists of jobs are for root; what jobs write has the usual rights all the same.
+        # Only root may read logs and lists of jobs; the files that jobs write keep the usual rights.
         os.umask(0o077)
     child = None
     if detach or page is not None:
@@ -225,7 +225,7 @@ def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:
 
 
 def _unit_arguments(typed: Sequence[str], root: Path, *, config: Path | None) -> list[str]:
-    """Say what a service is to be started with; it has neither this folder nor this environment."""
+    """Return the arguments of a service, which has neither this folder nor this environment."""
     if config is not None and not config.is_absolute():
         raise click.UsageError(
             f"--config {config} is relative to this folder; for a service give the absolute path"
@@ -238,7 +238,6 @@ def _unit_arguments(typed: Sequence[str], root: Path, *, config: Path | None) ->
 
 
 def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Loaded[LocalSettings]:
-    """Put the settings together; an error names the setting."""
     document: object = None
     if config is not None:
         documents = [content for _, content in yamlfiles.load(config)]
@@ -254,13 +253,7 @@ def load_settings(config: Path | None, given: dict[str, str | int | None]) -> Lo
 _PATHS = {"metrics": "serving.metrics"}
 
 
-def build_setup(
-    root: Path,
-    loaded: Loaded[LocalSettings],
-    *,
-    supply: Supply,
-) -> Setup:
-    """Say what is to be run."""
+def build_setup(root: Path, loaded: Loaded[LocalSettings], *, supply: Supply) -> Setup:
     chosen = loaded.settings
     return Setup(
         state=root,
@@ -308,7 +301,7 @@ async def _control(setup: Setup, child: detaching.Child | None, shown: logging.H
         await running.run()
     finally:
         if announcing is not None:
-            # Where the server ends before its first cycle,
+            # If the server ends before its first cycle,
             # a waiting parent reads the end of the pipe.
             announcing.cancel()
         await running.close()
@@ -317,7 +310,7 @@ async def _control(setup: Setup, child: detaching.Child | None, shown: logging.H
 async def _announce(
     running: Running, child: detaching.Child | None, *, shown: logging.Handler
 ) -> None:
-    """Tell systemd and the waiting command that the server answers from now on."""
+    """Report to systemd and the waiting command that the server answers."""
     while running.controller.scene is None:
         await asyncio.sleep(LOOK_S)
     units.tell_ready()
@@ -337,7 +330,7 @@ def _greeting(setup: Setup, ending: str) -> str:
 
 
 def _is_for_people(record: logging.LogRecord) -> bool:
-    """Show what happens to jobs, and all that is wrong; the rest is in the file."""
+    """Pass events of jobs and warnings; the file has the rest."""
     return record.levelno >= logging.WARNING or record.name in (
         Events.__module__,
         Running.__module__,
@@ -347,11 +340,11 @@ def _is_for_people(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _logging(file: Path) -> Iterator[logging.Handler]:
-    """Log to standard error, by the handler that this yields, and into a file."""
+    """Log to a file and to standard error, by the yielded handler."""
     shown = logging.StreamHandler(sys.stderr)
     shown.addFilter(_is_for_people)
     shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    # Made when there is something to write, because the folder is not checked before.
+    # Opened at the first line, because the folder is checked later.
     kept = logging.handlers.RotatingFileHandler(
         file, maxBytes=LARGEST_LOG, backupCount=KEPT_LOGS, delay=True
     )

@@ -25,7 +25,7 @@ LOOPBACK: Final = "127.0.0.1"
 LOCALHOST: Final = "localhost"
 
 ENDING_S: Final = 10.0
-"""After this time a process that does not end is killed."""
+"""A process that does not end within this time is killed."""
 
 
 ANYWHERE: Final = Endpoint(LOOPBACK, 0)
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 @dataclass(frozen=True)
 class Page:
-    """Where the page is to be served, and by which names browsers may ask for it."""
+    """The address of the page, and the host names that browsers may use."""
 
     address: Endpoint
     names: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def read_names(
 
 
 def take_page(given: dict[str, Any], *, system: bool) -> Page | None:
-    """Take the options of the page out of those that are given; return where to serve it, if at all."""
+    """Pop the options of the page; return the address, or ``None`` without a page."""
     address: Endpoint | None = given.pop("page")
     names: tuple[str, ...] = given.pop("web_names")
     unencrypted = bool(given.pop("web_unencrypted"))
@@ -95,7 +95,7 @@ def take_page(given: dict[str, Any], *, system: bool) -> Page | None:
 
 
 def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -> None:
-    """Refuse what would show jobs to those who are not to see them."""
+    """Refuse options that would show jobs to users who may not see them."""
     if address is None:
         if unencrypted:
             raise click.UsageError(
@@ -117,7 +117,7 @@ def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -
 
 @contextmanager
 def serving(page: Page | None, root: Path) -> Iterator[None]:
-    """Have the page served, if it is to be, until the block ends."""
+    """Serve the page, if there is one, until the block ends."""
     if page is None:
         yield
         return

@@ -29,7 +29,7 @@ from dlweb.guarding import Guard
 from dlweb.serving import Server, listen, serve
 
 NICE: Final = 5
-"""Where all cores are busy, the controller and what trains come first."""
+"""The niceness: the controller and trainings come first where all cores are busy."""
 
 TOKEN_BYTES: Final = 32
 
@@ -39,13 +39,13 @@ class LiveSource:
 
     def __init__(self, root: Path) -> None:
         self._folders = Folders(root)
-        # Several threads ask at the same time. Each question has a connection of its own.
+        # Several threads ask at the same time, so each question has its own connection.
         self._backend = LocalBackend(self._folders.socket)
         self._decode = make_memory()
 
     def read_record(self, since: float) -> Record:
         with telling():
-            # Before the store is opened: the controller is to be the first to do so.
+            # Before the store is opened, so that the controller opens it first.
             about = self._backend.about()
             with open_profiles(find_store(self._backend, self._folders), None) as store:
                 kept = Kept.read(store)
@@ -85,7 +85,7 @@ class LiveSource:
 
 
 def main(root: str, host: str, port: str, *names: str) -> None:
-    """Serve until standard input is closed, also to browsers that ask by one of these names."""
+    """Serve until standard input is closed; browsers may use one of these host names."""
     os.nice(NICE)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
@@ -104,16 +104,16 @@ def main(root: str, host: str, port: str, *names: str) -> None:
 
 
 def _answer(document: Mapping[str, object]) -> None:
-    """Tell the process that has started this one."""
+    """Report the address to the parent process."""
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
 async def _wait_for_end() -> None:
-    """Return when the controller has closed its end, or is gone."""
+    """Return when the controller has closed its end or has died."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # The controller writes nothing, so that readable means closed, also where it was killed.
+    # The controller writes nothing, so readable means closed, also after a kill.
     loop.add_reader(sys.stdin.fileno(), ended.set)
     await ended.wait()
     loop.remove_reader(sys.stdin.fileno())

@@ -28,7 +28,7 @@ from dlctl.verbs.watching.get import eta_of
 MOST_EVENTS = 30
 LAST_LINES = 10
 WIDTH = 14
-"""Where values begin."""
+"""The column at which values begin."""
 
 Fields = Mapping[str, Any]
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def _collect(backend: Backend, name: str) -> Json:
 
 
 def _try(look: Callable[[], list[T]]) -> list[T]:
-    """Find something that the rest can do without, or tell why it is missing."""
+    """Return an optional part, or print why it is missing."""
     try:
         return look()
     except Away:
@@ -74,7 +74,6 @@ def _try(look: Callable[[], list[T]]) -> list[T]:
 
 
 def _end_of_log(backend: Backend, job: JobView) -> list[str]:
-    """Find the last lines that a job wrote which failed, as far as they are kept."""
     lines = list(backend.read_logs(job.name, LogQuery(lines=LAST_LINES)))
     several = len({line.node for line in lines}) > 1
     return [_as_text(line, several=several) for line in lines]
@@ -86,7 +85,7 @@ def _as_text(line: LogLine, *, several: bool) -> str:
 
 
 def show(told: Json, home: str = "") -> str:
-    """Write what :func:`_collect` has found."""
+    """Write the result of :func:`_collect`."""
     job = JobView.of(told["job"], home)
     parts = [
         *_iter_head(job, told["why"], assumptions=told["assumptions"]),
@@ -128,7 +127,7 @@ def _iter_head(job: JobView, why: str, *, assumptions: Sequence[str]) -> Iterato
         yield _sentence("" if place else "Assumed:", assumption)
 
 
-# --- what its user wants ------------------------------------------------------------------
+# --- the spec
 
 
 def _iter_wishes(job: JobView) -> Iterator[str]:
@@ -158,7 +157,7 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
 
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-"""Which variables say most about where programs come from, the most telling first."""
+"""Variables that name the environment of programs, the most specific first."""
 
 
 def _iter_environment(wanted: Fields, variables: Mapping[str, str] | None) -> Iterator[str]:
@@ -174,7 +173,7 @@ def _origin_of_programs(variables: Mapping[str, str]) -> str:
     for name in ACTIVE:
         if name in variables:
             return f"{name}={variables[name]}"
-    # The whole of it is many times as wide as a terminal, and the first folder decides most.
+    # PATH is wider than a terminal, and its first folder decides most.
     first, _, _ = variables.get("PATH", "").partition(":")
     return f"PATH begins with {first}" if first else ""
 
@@ -233,7 +232,7 @@ def _checkpoint(checkpoint: Fields) -> str:
 
 
 def _completeness(checkpoint: Fields) -> str:
-    """Say by what it is seen to be complete, where files confirm it."""
+    """Describe how a complete checkpoint is recognised, if files confirm it."""
     if checkpoint.get("confirm") != "file":
         return ""
     complete = checkpoint.get("complete", "auto")
@@ -259,7 +258,7 @@ def _limits(spec: Fields) -> str:
     )
 
 
-# --- what it has and does -----------------------------------------------------------------
+# --- the status
 
 
 def _iter_allocation(job: JobView) -> Iterator[str]:

@@ -37,9 +37,9 @@ HEADER = (
 )
 WIDE = ("FINISHED", "PRIORITY", "ALLOCATION", "REASON")
 GROWING = frozenset({"STARTS", "DURATION", "AGE"})
-"""Columns that change all the time, and are no news."""
+"""Columns that change all the time, and do not count as a change."""
 HIDDEN_FIRST = ("AGE", "DURATION", "RESHAPES", "SPEED", "STARTS", "ETA", "PROGRESS")
-"""The columns that go first where the terminal is too narrow; as in ``dljob top``, and ``-o wide`` shows all."""
+"""The columns that a narrow terminal hides, first to last; as in ``dljob top``."""
 
 ROOM = 4
 """The extra width of columns when watching, because later values may be longer."""
@@ -123,7 +123,7 @@ def _choose(
     for name in names:
         if name not in there and "/" in name:
             with suppress(NotThere):
-                # It may be in another namespace than those that are listed.
+                # The job may be in a namespace that is not listed.
                 there[name] = backend.get_job(name)
     return (
         [there[name] for name in names if name in there],
@@ -155,7 +155,6 @@ def _header(*, wide: bool) -> tuple[str, ...]:
 
 
 def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
-    """Write a job as a row of the table."""
     row = (
         job.name,
         job.phase,
@@ -182,12 +181,12 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
 
 
 def duration_of(job: JobView) -> str:
-    """Write for how long a job has been at work since its first GPUs, or was until its end."""
+    """Write the time since a job's first GPUs, up to its end."""
     return texts.age(job.started_at, job.finished_at)
 
 
 def eta_of(job: JobView, between: str = "") -> str:
-    """Write in what time a job is expected to be done; with a word ``between``, its bounds."""
+    """Write the expected remaining time; with a word ``between``, its bounds."""
     if job.eta is None or job.is_final:
         return texts.NOTHING
     if not between or job.eta_between is None:
@@ -200,7 +199,7 @@ def eta_of(job: JobView, between: str = "") -> str:
 
 
 class _Watch:
-    """Prints a row whenever a job has changed in something that is printed."""
+    """Prints a row whenever a printed value of a job changes."""
 
     def __init__(
         self, output: str | None, items: list[Json], *, home: str, phases: Sequence[str]
@@ -243,7 +242,7 @@ class _Watch:
             return
         self._printed[name] = news
         if self._phases and job.phase not in self._phases:
-            # Its last row says where it went; it is heard of again when it comes back.
+            # Its last row has the new phase; a later row follows if it comes back.
             del self._printed[name]
         self._print(self._write(item, row))
 

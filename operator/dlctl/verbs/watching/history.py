@@ -56,7 +56,7 @@ def _row(entry: Json, *, wide: bool) -> tuple[str, ...]:
 
 
 def _where_to(entry: Json, *, wide: bool) -> str:
-    """Write what it had and what it has, as in ``2 > 4``."""
+    """Write the GPUs before and after, such as ``2 > 4``."""
     old, new = entry.get("old"), entry.get("new")
     if old is None and new is None:
         return texts.NOTHING

@@ -26,7 +26,7 @@ from dlctl.output.streams import harmless_output
 _SIGNED = re.compile(rb"rank (\d{1,6}) \| ")
 """The beginning of a line of a rank (:mod:`dlsidecar.observing.rank_outputs`)."""
 _OF_THE_SIDECAR = b"dljob-sidecar "
-"""The beginning of a line of the SideCar itself, which is in the log of its pod as well."""
+"""The beginning of the SideCar's own lines, which are in the log of the pod as well."""
 
 
 @click.command("logs")
@@ -106,7 +106,7 @@ def command(
 
 
 def find_node(job: JobView, name: str, rank: int) -> str:
-    """Name the node on which a rank is, of a job with one process on each node."""
+    """Return the node of a rank of a job with one process on each node."""
     if not job.slices:
         raise Conflict(
             f"{name} has no GPUs now ({job.phase}), so it has no ranks; choose by --node"
@@ -118,10 +118,10 @@ def find_node(job: JobView, name: str, rank: int) -> str:
 
 
 def read_rank(backend: Backend, name: str, query: LogQuery, rank: int) -> Iterator[LogLine]:
-    """Yield the lines of one rank, from all nodes on which it was, without the rank before them."""
+    """Yield the lines of one rank from all its nodes, without the prefix."""
     if query.lines is None:
         return _choose(backend.read_logs(name, query), rank)
-    # The last lines of a rank are among more lines of all ranks, whose number is not known before.
+    # The last lines of a rank are among an unknown number of lines of all ranks.
     once = query._replace(lines=None, follow=False)
     if not query.follow:
         return iter(deque(_choose(backend.read_logs(name, once), rank), maxlen=query.lines))
@@ -130,7 +130,7 @@ def read_rank(backend: Backend, name: str, query: LogQuery, rank: int) -> Iterat
 
 
 def _find_reach(lines: Iterable[LogLine], rank: int, wanted: int) -> int:
-    """Return how many of the last lines of a node hold the wanted number of lines of this rank."""
+    """Return the number of last lines of a node that hold the wanted lines of this rank."""
     counts: Counter[str] = Counter()
     latest: deque[tuple[str, int]] = deque(maxlen=wanted)
     for line in lines:
@@ -145,23 +145,23 @@ def _choose(lines: Iterable[LogLine], rank: int) -> Iterator[LogLine]:
         signed = _SIGNED.match(line.text)
         if signed is not None and int(signed[1]) == rank:
             yield line._replace(text=line.text[signed.end() :])
-        # The only process of a job writes its lines as they are, and is rank 0.
+        # A job with one process has no prefixes, and the process is rank 0.
         elif signed is None and rank == 0 and not line.text.startswith(_OF_THE_SIDECAR):
             yield line
 
 
 def _split_states(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Take lines apart that hold several states of progress bars, each of a rank of its own."""
+    """Split lines that hold several states of progress bars, each of another rank."""
     for line in lines:
         for text in line.text.splitlines(keepends=True):
             yield line._replace(text=text)
 
 
 class Printer:
-    """Prints lines as they were written, with their nodes as soon as there are several."""
+    """Prints lines, with the node in front as soon as there are several."""
 
     def __init__(self, *, several: bool = False, is_shown: bool = False) -> None:
-        """With ``is_shown`` a terminal gets what is printed, and none of it does anything there."""
+        """``is_shown``: standard output is a terminal, so that control characters are escaped."""
         self.nodes: set[str] = set()
         self._several = several
         self._is_shown = is_shown
@@ -178,7 +178,7 @@ class Printer:
 
 
 def _shown(line: bytes) -> bytes:
-    """Return what is left to be seen of a line, such as the last state of a progress bar, made harmless."""
+    """Return the visible part of a line, such as the last state of a progress bar, made harmless."""
     text = line.decode("utf-8", "replace")
     ending = "\n" if text.endswith("\n") else ""
     states = [state for state in text.rstrip("\r\n").split("\r") if state]

@@ -28,11 +28,11 @@ def read_since(
     param: click.Parameter,  # noqa: ARG001 - as click calls it
     text: str | None,
 ) -> float:
-    """Read a length of time before now, or a time; return seconds since the epoch."""
+    """Parse a length of time before now, or a time; return seconds since the epoch."""
     if text is None:
         return 0.0
     try:
-        # A time without a zone is that of this machine, as its user's clock shows it.
+        # A time without a zone is in the zone of this machine.
         return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
     except (ValueError, OverflowError):
         pass
@@ -81,7 +81,7 @@ def command(
     Events of its API server; with --store, from all that the operator has kept.
     """
     path = None if output in FORMATS else Path(output)
-    # Before the question, which may take long.
+    # Before the request, which may take long.
     if path is not None:
         writing.check_writable(path)
     record = read_store(store, since) if store is not None else _ask(place, since)
@@ -95,7 +95,6 @@ def command(
 
 
 def _write_out(record: Record, form: Format) -> None:
-    """Write a record to the standard output."""
     if form is Format.PERFETTO and sys.stdout.isatty():
         raise click.UsageError(
             "a trace is not text for a terminal; name a file (-o FILE.pftrace), or redirect the"
@@ -110,7 +109,7 @@ def _ask(place: Place, since: float) -> Record:
 
 
 def read_store(address: str, since: float) -> Record:
-    """Put a record together from a store, whose controller need not be there."""
+    """Compose a record from a store without its controller."""
     with open_profiles(address, None) as store:
         return _compose(store, since)
 

@@ -19,12 +19,12 @@ from rich.live import Live
 from dlclient.backend import Away, Backend, BackendError
 from dlclient.jobviews import JobView
 from dlctl.inputs.options import output_option, with_wide_backend
-from dlctl.output.frames import Frame, Sight, Window
+from dlctl.output.frames import Facts, Frame, Window
 from dlctl.output.gpu_map import Signs
 from dlctl.output.streams import harmless_document, raw
 
 ENDLESS = 10_000
-"""How wide a picture may be that no terminal limits; it takes as much as is needed."""
+"""The width without a terminal; a picture takes only what it needs."""
 
 PAGE = 10
 
@@ -40,7 +40,7 @@ _MOVES = {
 }
 _QUITS = frozenset({b"q", b"Q"})
 _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
-"""A key as a terminal sends it; of several that were pressed meanwhile, one after the other."""
+"""One key as a terminal sends it."""
 
 
 @click.command("top")
@@ -71,21 +71,21 @@ def command(backend: Backend, *, once: bool, output: str | None, interval: float
         _Screen(backend, interval or backend.look_seconds).run()
 
 
-def look(backend: Backend) -> Sight:
+def read_facts(backend: Backend) -> Facts:
     """Ask for everything that is shown."""
     items = harmless_document(backend.list_jobs().items)
     jobs = [JobView.of(item, backend.home) for item in items]
     nodes = harmless_document(backend.list_nodes())
-    return Sight(harmless_document(backend.about()), jobs, nodes, time.time())
+    return Facts(harmless_document(backend.about()), jobs, nodes, time.time())
 
 
 def _print_once(backend: Backend, *, all_of_it: bool) -> None:
-    sight, signs = look(backend), Signs()
-    signs.learn(sight.jobs)
-    # The stream below, because the map is reversed where a job uses a GPU; look() has cleaned all texts.
+    facts, signs = read_facts(backend), Signs()
+    signs.learn(facts.jobs)
+    # The stream below, because the map is reversed where a job uses a GPU; read_facts() has cleaned all texts.
     console = Console(file=raw(sys.stdout), highlight=False)
     width = console.width if console.is_terminal and not all_of_it else ENDLESS
-    for line in Frame(sight, signs, window=Window(width, None)).lines():
+    for line in Frame(facts, signs, window=Window(width, None)).lines():
         console.print(line, width=width, no_wrap=True, soft_wrap=True)
 
 
@@ -98,11 +98,10 @@ class _Screen:
         self._signs = Signs()
         self._skipped = 0
         self._console = Console(file=raw(sys.stdout), highlight=False)
-        # If the place does not answer at the very beginning, the error is a line, not a screen.
-        self._sight = look(backend)
+        # Before the screen, so that an error here is printed as a line.
+        self._facts = read_facts(backend)
 
     def run(self) -> None:
-        """Show it until q or Ctrl-C."""
         with (
             _keyboard() as keys,
             Live(console=self._console, screen=True, auto_refresh=False) as live,
@@ -113,16 +112,16 @@ class _Screen:
                     return
 
     def _draw(self) -> Group:
-        self._signs.learn(self._sight.jobs)
-        # Not what the environment says of it, which does not change when the window does.
+        self._signs.learn(self._facts.jobs)
+        # Not from the environment, which does not change with the window.
         size = os.get_terminal_size(sys.stdout.fileno())
         width, height = self._console.size = ConsoleDimensions(size.columns or 80, size.lines or 24)
-        frame = Frame(self._sight, self._signs, window=Window(width, height, self._skipped))
+        frame = Frame(self._facts, self._signs, window=Window(width, height, self._skipped))
         self._skipped = min(self._skipped, frame.most_skipped)
         return Group(*frame.lines())
 
     def _wait(self, keys: int | None) -> bool:
-        """Wait until it is time to look again, or a key wants another picture; false: to end."""
+        """Wait for the next picture or a key; false ends the screen."""
         until = time.monotonic() + self._interval
         while (left := until - time.monotonic()) > 0:
             if keys is None:
@@ -139,18 +138,18 @@ class _Screen:
         return True
 
     def _look(self) -> None:
-        old = self._sight
+        old = self._facts
         try:
-            self._sight = look(self._backend)
+            self._facts = read_facts(self._backend)
         except BackendError as error:
             kind = "waits for it" if isinstance(error, Away) else "tries again"
             problem = f"{error} (what is shown is old; {kind})"
-            self._sight = Sight(old.about, old.jobs, old.nodes, old.at, problem)
+            self._facts = Facts(old.about, old.jobs, old.nodes, old.at, problem)
 
 
 @contextmanager
 def _keyboard() -> Iterator[int | None]:
-    """Keys as they are pressed, where there is a keyboard; Ctrl-C goes on to interrupt."""
+    """Read single keys from a terminal; Ctrl-C still interrupts."""
     if not sys.stdin.isatty():
         yield None
         return

@@ -40,7 +40,7 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
 
 
 def _without_document(answer: dict[str, object]) -> dict[str, object]:
-    """Leave out what ``get -o json`` prints."""
+    """Drop the job's document, which ``get -o json`` prints."""
     job: Any = answer["job"]
     queue = (job.get("status") or {}).get("queue")
     told = {name: value for name, value in answer.items() if name != "job"}
