@@ -1,18 +1,16 @@
-"""``dljob reproduce``: rows for programs, a table for people, pictures for papers."""
+"""``dljob reproduce``: rows for programs, a table for people."""
 
 import filecmp
 from pathlib import Path
 from typing import cast
 
 import pytest
-from matplotlib.figure import Figure
 
 from dlctl.verbs.studies.reproduce import show_rows
 from dlpapers import reproducing
 from dlpapers.reproducing import peers
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlsim.inputs.shipped import find_folder
-from dlsim.results import bar_charts
 from tests.ctl.running import TRACES
 
 ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))
@@ -22,11 +20,8 @@ ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%"
 def small(monkeypatch):
     """A reproduction that is done at once, in the place of a real one."""
 
-    def draw() -> dict[str, Figure]:
-        return {"bars": bar_charts.draw_bars([bar_charts.Bar("a", 1.0, 2.0)], quantity="time (s)")}
-
     def reproduce(watch: object) -> Reproduction:
-        return Reproduction(ROWS, draw=draw, notes=("Mind this.",))
+        return Reproduction(ROWS, notes=("Mind this.",))
 
     monkeypatch.setitem(cast(dict[str, object], reproducing.REPRODUCTIONS), "peers", reproduce)
 
@@ -51,13 +46,6 @@ def test_the_table_sets_theirs_and_ours_beside_each_other():
     *_, first, second, _ = show_rows(ROWS, "table").splitlines()
     assert first.split() == ["a/b", "time", "s", "100", "97.5", "0.975"]
     assert second.split() == ["c", "makespan", "reduction", "%", "45", "44.2", "3.1", "0.982"]
-
-
-def test_pictures_are_written_where_they_are_wanted(dljob, small, folder):
-    result = dljob("reproduce", "peers", "--plot=pictures")
-    names = sorted(path.name for path in (folder / "pictures").iterdir())
-    assert names == ["bars.png", "bars.svg"]
-    assert "2 pictures are in pictures/" in result.stderr
 
 
 # Whole traces; what is replayed of them at every change is in tests/sim/test_peers.py.

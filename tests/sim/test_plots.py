@@ -6,7 +6,6 @@ import zlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
@@ -15,7 +14,6 @@ from dlcore.model import NodeName
 from dlsim import policies
 from dlsim.engine.settings import Outage
 from dlsim.results import axes, bar_charts, plots
-from dlsim.results.bar_charts import Bar
 from dlsim.results.looks import LOOKS
 from dlsim.results.plots import Run
 from dlsim.results.records import Record
@@ -65,20 +63,6 @@ def test_policies_differ_even_without_their_colours(runs):
     looks = [look_of(line) for line in axes.lines]
     assert len(set(looks)) == 21
     assert len({dashes for dashes, _ in looks[:7]}) == 7
-
-
-def test_bars_show_theirs_ours_and_how_far_ours_vary():
-    bars = [Bar("one", 45.0, 47.0, 3.0), Bar("two", 34.0, 30.0)]
-    (axes,) = bar_charts.draw_bars(bars, quantity="reduction (%)").axes
-    heights = {
-        str(container.get_label()): [patch.get_height() for patch in container.patches]
-        for container in axes.containers
-        if isinstance(container, BarContainer)
-    }
-    assert heights == {"paper": [45.0, 34.0], "ours": [47.0, 30.0]}
-    assert any(isinstance(container, ErrorbarContainer) for container in axes.containers)
-    assert {patch.get_hatch() for patch in axes.patches} == {None, "/////"}
-    assert axes.get_ylabel() == "reduction (%)"
 
 
 # --- unusual runs ---------------------------------------------------------------------------

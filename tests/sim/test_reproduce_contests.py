@@ -40,7 +40,6 @@ def test_rubicks_trace_has_wide_gangs_beside_small_jobs():
     assert rows["srsf", "avg jct"].paper == pytest.approx(494.7, abs=0.1)
     for row in made.rows:
         assert row.ours > row.paper, "no job is faster than alone, started for nothing"
-    assert made.draw().keys() == {"rubick"}
 
 
 @pytest.mark.long
@@ -50,4 +49,3 @@ def test_pollux_and_sia_are_played_on_all_that_they_plan():
         assert {row.item.split("/")[0] for row in made.rows} == {
             f"load-{load}" for load in ("0.5", "1.0", "1.5", "2.0")
         }
-        assert len(made.draw()) == 4

@@ -35,4 +35,3 @@ def test_ones_is_set_beside_the_paper(monkeypatch):
     assert items["64 GPUs/tiresias", "jct reduction"].paper == 45.6
     assert items["64 GPUs/ones", "avg jct"].ours > 0.0
     assert ("experiment/updates after a tenth of an epoch/optimus", "jct reduction") in items
-    assert reproduction.draw().keys() == {"ones-reduction"}

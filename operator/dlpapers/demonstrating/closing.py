@@ -127,7 +127,7 @@ def tell_next(*, real: bool) -> str:
 Try next:
   dljob up --virtual-gpus 4 --detach  run jobs of your own on this machine
   {other}
-  dljob reproduce sidecar --plot      the whole evaluation of the paper, simulated
+  dljob reproduce sidecar             the whole evaluation of the paper, simulated
 """
 
 

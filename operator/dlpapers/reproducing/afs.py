@@ -8,12 +8,9 @@ gives a range over the traces for each pair of policies, and for two traces aver
 that can be divided by each other; the bars of its figure 5 have no numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
@@ -24,9 +21,6 @@ from dlsim.errors import BadInput
 from dlsim.inputs.shipped import find_folder
 from dlsim.jobs import workloads
 from dlsim.simulating import Contestant, Watch, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLUSTERS = (
     *("0e4a51", "6c71a0", "b436b2", "e13805", "6214e9", "7f04ca"),
@@ -114,7 +108,7 @@ def reproduce_from(watch: Watch | None, folders: Iterable[Path]) -> Reproduction
             watch("afs", done, len(paths))
         times[cluster] = play(path, (*KNOWN_LENGTHS, *UNKNOWN_LENGTHS))
     rows = (*iter_claims(times), *iter_pairs(times))
-    return Reproduction(rows, draw=partial(draw, rows), notes=NOTES)
+    return Reproduction(rows, notes=NOTES)
 
 
 def _find_traces(folders: list[Path]) -> Iterator[tuple[str, Path]]:
@@ -178,19 +172,3 @@ def iter_pairs(times: Times) -> Iterator[Row]:
             if (cluster, faster, slower) not in claimed:
                 item = f"philly_{cluster}/{slower} / {faster}"
                 yield Row(item, "avg jct ratio", "x", 0.0, ratio)
-
-
-def draw(rows: Iterable[Row]) -> Mapping[str, Figure]:
-    """Draw what the paper has figures of."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    bars = [
-        bar_charts.Bar(
-            f"{row.item} {row.quantity.removesuffix('avg jct ratio')}", row.paper, row.ours
-        )
-        for row in rows
-        if row.paper
-    ]
-    title = "Average JCT over AFS's, 64 GPUs"
-    return {"afs": bar_charts.draw_bars(bars, quantity="times", title=title, logarithmic=True)}

@@ -7,13 +7,9 @@ are in :mod:`dlpapers.reproducing.dragon_jobs` and in ``docs/reproduction.md``;
 ``benchmarks/dragon_sensitivity.py`` changes them, one at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from dlcore.model import Mechanism, Node
 from dlcore.profiles import Costs
@@ -34,9 +30,6 @@ from dlsim.jobs.workloads import Workload
 from dlsim.results.records import JobRecord
 from dlsim.results.scoring import score
 from dlsim.simulating import Watch
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCHEDULERS = {"kubeflow": "kube-pods", "locality": "locality", "dragon": "dragon"}
 """The three of section 4.1, by the policies that play them."""
@@ -145,7 +138,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
         if watch is not None:
             watch("dragon", done, len(INTENSITIES))
     rows = tuple(_compare(testbed))
-    return Reproduction(rows, draw=partial(draw, rows), notes=tuple(_say(testbed, simulated)))
+    return Reproduction(rows, notes=tuple(_say(testbed, simulated)))
 
 
 def _compare(found: Outcomes) -> Iterator[Row]:
@@ -194,21 +187,3 @@ def _say(testbed: Outcomes, simulated: Mapping[float, Outcomes]) -> Iterator[str
             f"elapsed time {reduce_elapsed(runs, 'dragon', baseline='locality'):.0f} % below locality's and "
             f"{reduce_elapsed(runs, 'dragon', baseline='kubeflow'):.0f} % below kubeflow's."
         )
-
-
-def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
-    """Draw reductions and utilizations beside the paper's."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    bars = [
-        bar_charts.Bar(
-            f"{row.item.partition('/')[2]}\n{SHORT.get(row.quantity, row.quantity)}",
-            row.paper,
-            row.ours,
-        )
-        for row in rows
-        if row.unit == "%"
-    ]
-    title = "DRAGON's twelve jobs on eight GPUs"
-    return {"dragon": bar_charts.draw_bars(bars, quantity="percent", title=title)}

@@ -8,12 +8,9 @@ three jobs is done sooner (section 7). Pods are slots here: a GPU of the simulat
 needs. ``docs/reproduction.md`` lists the assumptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, Node, Training
 from dlcore.profiles import JobType, Profile, Speed
@@ -25,9 +22,6 @@ from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.records import Record
 from dlsim.simulating import Watch
 from dlwire.messages import Shape
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Test(NamedTuple):
@@ -155,7 +149,7 @@ def _sum_up(record: Record) -> Outcome:
 def reproduce(watch: Watch | None) -> Reproduction:
     """Play the tables and what explains them, and set the thesis's figures beside ours."""
     rows = (*_compare_table(), *_compare_deadlocks(), *_compare_first(watch))
-    return Reproduction(rows, draw=partial(draw, rows), notes=NOTES)
+    return Reproduction(rows, notes=NOTES)
 
 
 _TABLE = (
@@ -246,17 +240,3 @@ def _compare_first(watch: Watch | None) -> Iterator[Row]:
 
 def _row(item: str, quantity: str, *, paper: float, ours: Sequence[float]) -> Row:
     return Row(item, quantity, "%", paper, fmean(ours), stdev(ours))
-
-
-def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
-    """Draw the run times of Table 2 beside ours."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    bars = [
-        bar_charts.Bar(row.item.removeprefix("table-2/"), row.paper, row.ours)
-        for row in rows
-        if row.unit == "s"
-    ]
-    title = "Two and three jobs under Coach, by scheduler"
-    return {"gang": bar_charts.draw_bars(bars, quantity="job mean (s)", title=title)}

@@ -6,13 +6,9 @@ Table 2's models on 16 nodes of four GPUs, and on fewer nodes for its figure 18.
 assumption each and show its effect. ``docs/reproduction.md`` draws the conclusions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from dlcore.profiles import Costs
 from dlpapers.reproducing.findings import Reproduction, Row
@@ -24,9 +20,6 @@ from dlsim.engine.settings import Setting
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, Watch, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEEDS = (0, 1, 2)
 JOBS = 100
@@ -103,7 +96,7 @@ def reproduce(
             f"the paper's Optimus re-allocates every ten minutes; {PERIODIC} is not part of this "
             "version, and optimus, which decides at every event, plays instead"
         )
-    return Reproduction(tuple(rows), draw=partial(draw, rows), notes=tuple(notes))
+    return Reproduction(tuple(rows), notes=tuple(notes))
 
 
 class _Playing:
@@ -174,23 +167,3 @@ def _cut(traced: TracedJob, part: int) -> TracedJob:
 def _row(item: str, quantity: str, *, unit: str, paper: float, ours: list[float]) -> Row:
     spread = stdev(ours) if len(ours) > 1 else 0.0
     return Row(item, quantity, unit, paper, fmean(ours), spread)
-
-
-def draw(rows: list[Row]) -> Mapping[str, Figure]:
-    """Draw how much less time jobs need with ONES, under each set of assumptions."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    bars = [
-        bar_charts.Bar(row.item.removeprefix("experiment/"), row.paper, row.ours, row.spread)
-        for row in rows
-        if row.quantity == "jct reduction" and row.item.endswith("/tiresias")
-    ]
-    return {
-        "ones-reduction": bar_charts.draw_bars(
-            bars,
-            quantity="less average JCT than with Tiresias (%)",
-            title="ONES on the workload of its paper",
-            theirs="paper",
-        )
-    }

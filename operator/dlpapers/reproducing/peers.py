@@ -9,12 +9,9 @@ Two sets of them, shipped in ``profiles/peers`` with the traces that they were m
   T4. The rules differ: ``docs/reproduction.md`` says in what, and by how much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dlcore.model import Mechanism, Node
 from dlcore.profiles import Costs
@@ -28,9 +25,6 @@ from dlsim.inputs.tables import Table
 from dlsim.jobs import workloads
 from dlsim.results.scoring import Score
 from dlsim.simulating import Contestant, Watch, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POLLUX_QUEUE_S = 16 * 3600.0
 """Pollux's authors gave Tiresias two queues, of which the first ends at this many GPU-seconds."""
@@ -88,7 +82,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
         loads.setdefault(load, []).extend(played.compare(published, POLLUX))
     means = [row for load, each in loads.items() for row in _average(load, each)]
     rows += [row for each in loads.values() for row in each]
-    return Reproduction((*rows, *means), draw=partial(draw, rows, means), notes=NOTES)
+    return Reproduction((*rows, *means), notes=NOTES)
 
 
 def read_philly() -> list[Published]:
@@ -184,35 +178,3 @@ def _average(load: str, rows: Sequence[Row]) -> Iterator[Row]:
             fmean(ours),
             stdev(ours),
         )
-
-
-def draw(rows: Sequence[Row], means: Sequence[Row]) -> Mapping[str, Figure]:
-    """Draw the average completion times."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    philly = [
-        bar_charts.Bar(row.item.removeprefix("philly_").replace("/", " "), row.paper, row.ours)
-        for row in rows
-        if row.quantity == "avg jct" and row.item.startswith("philly")
-    ]
-    pollux = [
-        bar_charts.Bar(f"load {row.item[7:10]}", row.paper, row.ours, row.spread)
-        for row in means
-        if row.quantity == "mean avg jct"
-    ]
-    return {
-        "peers-philly": bar_charts.draw_bars(
-            philly,
-            quantity="average JCT (s)",
-            title="Philly traces, 64 GPUs, free preemption",
-            theirs="published",
-            logarithmic=True,
-        ),
-        "peers-pollux": bar_charts.draw_bars(
-            pollux,
-            quantity="average JCT (s)",
-            title="Tiresias on Pollux's workloads, mean of five",
-            theirs="published",
-        ),
-    }

@@ -12,9 +12,8 @@ and its slower jobs make the same workload.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dlpapers.reproducing.contests import (
     Arena,
@@ -29,9 +28,6 @@ from dlsim.inputs.tables import Table
 from dlsim.results.scoring import Score
 from dlsim.simulating import Watch
 from dlsim.worlds import WORLDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TIRESIAS = "tiresias:thresholds=57600:exact=true"
 """With the two queues that Pollux's authors gave it: one up to 16 GPU-hours, one beyond."""
@@ -110,7 +106,7 @@ def reproduce(
         played.append(Played(place, entry, outcome.score))
         progress.step()
     rows = tuple(compare(played, published))
-    return Reproduction(rows, draw=partial(draw, rows, world), notes=(NOTES[world],))
+    return Reproduction(rows, notes=(NOTES[world],))
 
 
 def make_arena(world: str) -> Arena:
@@ -159,25 +155,3 @@ def compare(played: Sequence[Played], published: Published) -> Iterator[Row]:
             spread = stdev(ours) if len(ours) > 1 else 0.0
             item = f"load-{load}/{entry.beside}/{entry.name}"
             yield Row(item, f"mean {QUANTITIES[column]}", "s", fmean(theirs), fmean(ours), spread)
-
-
-def draw(rows: Sequence[Row], world: str) -> Mapping[str, Figure]:
-    """Draw the average completion times of each load."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    loads: dict[str, list[bar_charts.Bar]] = {}
-    for row in rows:
-        load, beside, name = row.item.split("/")
-        if row.quantity == "mean avg jct":
-            bar = bar_charts.Bar(f"{name} / {beside}", row.paper, row.ours, row.spread)
-            loads.setdefault(load, []).append(bar)
-    return {
-        f"{world}-{load}": bar_charts.draw_bars(
-            bars,
-            quantity="average JCT (s)",
-            title=f"Pollux's workloads, {load.replace('-', ' ')}, world {world}",
-            theirs="published",
-        )
-        for load, bars in loads.items()
-    }

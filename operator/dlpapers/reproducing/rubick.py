@@ -10,11 +10,9 @@ completion time would be if every job ran at once, as asked for, and started for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from dlpapers.reproducing.contests import (
     Arena,
@@ -31,9 +29,6 @@ from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.traces import read_trace
 from dlsim.results.scoring import Score
 from dlsim.simulating import Watch
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CHANGE_S = 260.0
 
@@ -77,7 +72,7 @@ def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
         f"avg jct: beside the mean of the durations in the trace, {AS_ASKED}",
         f"wide avg jct: of the jobs that ask for {WIDE} GPUs or more",
     )
-    return Reproduction(tuple(rows), draw=partial(draw, rows), notes=notes)
+    return Reproduction(tuple(rows), notes=notes)
 
 
 def measure(entry: Entry, path: Path) -> tuple[Score, float]:
@@ -105,21 +100,3 @@ def _compare(
     ours = {"avg jct": score.avg_jct_s, "wide avg jct": wide_s, "makespan": score.makespan_s}
     for quantity, seconds in ours.items():
         yield Row(entry.name, quantity, "s", alone[quantity], seconds)
-
-
-def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
-    """Draw the average completion times."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    bars = [
-        bar_charts.Bar(row.item, row.paper, row.ours) for row in rows if row.quantity == "avg jct"
-    ]
-    return {
-        "rubick": bar_charts.draw_bars(
-            bars,
-            quantity="average JCT (s)",
-            title="Rubick's 406 jobs on 64 A800, 260 s a change",
-            theirs=AS_ASKED,
-        )
-    }

@@ -6,11 +6,8 @@ Its authors' trace of 120 jobs on 32 GPUs, which are counted but not placed: dec
 size (:mod:`dlsim.inputs.shockwave`). Their committed results are in ``profiles/shockwave/published.csv``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from dlpapers.reproducing.contests import (
     Arena,
@@ -26,9 +23,6 @@ from dlsim.inputs.shipped import find_folder
 from dlsim.inputs.tables import Table
 from dlsim.results.scoring import Score
 from dlsim.simulating import Watch
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ARENA = Arena(Machines(1, 32, "V100"), costs_of_change(20.0), counted=True, round_s=120.0)
 
@@ -68,7 +62,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
         found[entry] = sum_up(outcome.score)
         progress.step()
     rows = tuple(_compare(found, published))
-    return Reproduction(rows, draw=partial(draw, rows), notes=tuple(_say_orders(found, published)))
+    return Reproduction(rows, notes=tuple(_say_orders(found, published)))
 
 
 def read_published() -> Mapping[str, Figures]:
@@ -108,24 +102,3 @@ def _say_orders(found: Mapping[Entry, Figures], published: Mapping[str, Figures]
 def _order(figures: Mapping[str, Figures], quantity: str) -> str:
     names: Iterable[str] = sorted(figures, key=lambda name: getattr(figures[name], quantity))
     return " < ".join(names)
-
-
-def draw(rows: Sequence[Row]) -> Mapping[str, Figure]:
-    """Draw the average completion times and the worst rho."""
-    # Not at the top, because most who read figures look at no pictures.
-    from dlsim.results import bar_charts  # noqa: PLC0415
-
-    shown = {"avg jct": "average JCT (s)", "worst rho": "worst finish-time fairness"}
-    return {
-        f"shockwave-{quantity.replace(' ', '-')}": bar_charts.draw_bars(
-            [
-                bar_charts.Bar(row.item.replace("/", " / "), row.paper, row.ours)
-                for row in rows
-                if row.quantity == quantity
-            ],
-            quantity=title,
-            title="Shockwave's 120 jobs on 32 GPUs",
-            theirs="published",
-        )
-        for quantity, title in shown.items()
-    }

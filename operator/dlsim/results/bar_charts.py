@@ -1,91 +1,24 @@
-"""Pictures of figures side by side: bars of policies, and ratios over many simulations."""
+"""The picture of a comparison: ratios of policies over many simulations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from dlsim.results.axes import (
     MOST_TICKS,
     Numbers,
-    write_number,
 )
 from dlsim.results.looks import PAGE, Look
 from dlsim.results.plots import (
     DASHES,
-    HATCHED,
-    OUTLINE,
     RATIOS,
-    SOLID,
-    add_legend,
     make_panels,
     styled,
 )
-
-ROOMY_BARS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A figure of a paper and ours beside it."""
-
-    label: str
-    paper: float
-    ours: float
-    spread: float = 0.0
-    """How far ours varies, up and down."""
-
-
-@styled
-def draw_bars(
-    bars: Sequence[Bar],
-    *,
-    quantity: str,
-    title: str = "",
-    theirs: str = "paper",
-    logarithmic: bool = False,
-    look: Look = PAGE,
-) -> Figure:
-    """Figures of a paper and ours side by side, with how far ours vary."""
-    # More bars than these leave no room for words beside each other.
-    crowded = len(bars) > ROOMY_BARS
-    figure, (axes,) = make_panels(look, rows=1, height=3.4 if crowded else 2.9)
-    places = np.arange(len(bars))
-    spreads = [bar.spread for bar in bars]
-    papers = axes.bar(
-        places - 0.19, [bar.paper for bar in bars], 0.38, label=theirs, **OUTLINE, **HATCHED
-    )
-    ours = axes.bar(
-        places + 0.19,
-        [bar.ours for bar in bars],
-        0.38,
-        label="ours",
-        yerr=spreads if any(spreads) else None,
-        error_kw={"elinewidth": 0.9, "capsize": 2.5},
-        **OUTLINE,
-        **SOLID,
-    )
-    if not crowded:
-        for container in (papers, ours):
-            axes.bar_label(container, fmt=write_number, fontsize=7, padding=2)
-    axes.set_xticks(places, [bar.label for bar in bars])
-    if crowded:
-        for label in axes.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
-    axes.grid(visible=False, axis="x")
-    axes.margins(x=0.02, y=0.12)
-    if logarithmic:
-        axes.set_yscale("log")
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write_number(value)))
-    axes.set_ylabel(quantity)
-    axes.set_title(title)
-    add_legend(figure, axes)
-    return figure
 
 
 @styled

@@ -284,11 +284,6 @@ def _tell_use(record: Record, look: Look) -> str:
 # --- looks --------------------------------------------------------------------------------
 
 
-OUTLINE: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 0.7}
-HATCHED: Mapping[str, Any] = {"facecolor": "#f0f0f0", "hatch": "/////"}
-SOLID: Mapping[str, Any] = {"facecolor": "#4292c6"}
-
-
 def make_panels(
     look: Look, *, height: float, rows: int = 1, columns: int = 1
 ) -> tuple[Figure, Sequence[Axes]]:

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import click
 
-from dlclient.extras import check_can_draw
 from dlctl.output import printing
 from dlctl.output.bars import progress_bar
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
 from dlctl.output.streams import divert_libraries
-from dlctl.verbs.studies.scenarios import PLOT_FORMAT, takes
 from dlpapers.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
 from dlpapers.reproducing.findings import Row
-from dlsim.results import writing
-from dlsim.results.looks import Format
 
 
 @click.command("reproduce")
@@ -37,16 +33,6 @@ from dlsim.results.looks import Format
     help="How the figures are printed.",
 )
 @click.option(
-    "--plot",
-    type=click.Path(path_type=Path, file_okay=False),
-    is_flag=False,
-    flag_value="plots",
-    metavar="[DIR]",
-    help="Also draw them, as PNG and SVG, into DIR or plots/. The word behind it is taken for "
-    "DIR, so without DIR put it last.",
-)
-@takes(PLOT_FORMAT)
-@click.option(
     "--traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
@@ -57,8 +43,6 @@ def command(
     *,
     is_whole: bool,
     output: str,
-    plot: Path | None,
-    formats: tuple[Format, ...],
     traces: Path | None,
 ) -> None:
     """
@@ -73,17 +57,9 @@ def command(
     reproduce = (WHOLE if is_whole else REPRODUCTIONS)[name]
     if traces is not None and name not in FROM_TRACES:
         raise click.UsageError(f"--traces is for {', '.join(FROM_TRACES)}; {name} has its own")
-    if plot is not None:
-        check_can_draw()
-        writing.check_writable(plot / "picture.png")
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
         reproduction = FROM_TRACES[name](watch, [traces]) if traces else reproduce(watch)
-    if plot is not None:
-        # Not at the top, because it takes longer to load than most commands take to run.
-        from dlctl.output.pictures import write_pictures  # noqa: PLC0415
-
-        write_pictures(plot, reproduction.draw(), forms=formats)
     for note in reproduction.notes:
         say(note)
     click.echo(show_rows(reproduction.rows, output), nl=False)

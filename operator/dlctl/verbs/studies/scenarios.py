@@ -278,7 +278,7 @@ TROUBLE: Options = (
 )
 """Failing nodes, and limits of namespaces."""
 
-PLOT_FORMAT: Options = (
+PICTURES: Options = (
     click.option(
         "--plot-format",
         "formats",
@@ -288,11 +288,6 @@ PLOT_FORMAT: Options = (
         metavar="FORMAT[,…]",
         help=f"How pictures are written: {', '.join(FORMATS)}.",
     ),
-)
-"""In which formats pictures are written."""
-
-PICTURES: Options = (
-    *PLOT_FORMAT,
     click.option(
         "--plot-width",
         "look",

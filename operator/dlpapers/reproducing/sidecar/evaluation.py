@@ -6,12 +6,8 @@ First its case study (:mod:`dlpapers.reproducing.sidecar.case`), then its four w
 :mod:`dlpapers.reproducing.sidecar.constants`. Here rows are made of the paper's figures and ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from dlpapers.reproducing.findings import Reproduction, Row
 from dlpapers.reproducing.sidecar.case import Played, compare, play_case
@@ -37,9 +33,6 @@ from dlpapers.reproducing.sidecar.runs import (
 from dlpapers.reproducing.sidecar.workloads import PLANS
 from dlsim.simulating import Watch
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Runs = Mapping[str, Sequence[Outcomes]]
 """The results of each workload, in order of the seeds."""
 
@@ -49,14 +42,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
     case = play_case(FROZEN)
     runs = play_seeds(PLANS, watch=watch)
     rows = (*_compare_case(case), *_compare_workloads(runs))
-    return Reproduction(rows, draw=partial(_draw, case, runs), notes=tuple(_say(runs)))
-
-
-def _draw(case: Sequence[Played], runs: Runs) -> Mapping[str, Figure]:
-    # Not at the top, because most who read figures look at no pictures.
-    from dlpapers.reproducing.sidecar import pictures  # noqa: PLC0415
-
-    return pictures.draw_all(case, runs)
+    return Reproduction(rows, notes=tuple(_say(runs)))
 
 
 def _compare_case(case: Sequence[Played]) -> Iterator[Row]:

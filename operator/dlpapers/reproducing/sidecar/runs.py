@@ -72,7 +72,6 @@ class Outcome:
     reshape_share: float
     adding: int
     removing: int
-    jcts: tuple[float, ...]
     pending: tuple[int, ...]
     """How many jobs are pending when each job is submitted, itself included if it has to wait."""
     predictions: tuple[tuple[float, float], ...]
@@ -109,7 +108,6 @@ def sum_up(record: Record) -> Outcome:
         reshape_share=figures.reshape_share,
         adding=_count(record, Happening.ADDING),
         removing=_count(record, Happening.REMOVING),
-        jcts=tuple(job.jct for job in record.completed),
         pending=tuple(_find_pending(record)),
         predictions=tuple(pair for job in record.jobs for pair in job.predictions),
     )
