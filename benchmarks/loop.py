@@ -31,7 +31,7 @@ from dlcontrol.situation.ports import (
 )
 from dlcontrol.situation.rules import News, Resumption
 from dlcontrol.situation.scene import Contact, Scene
-from dlcontrol.situation.status import Booking, Status
+from dlcontrol.situation.status import Booking, DecisionNumber, StartNumber, Status
 from dlcore import policies
 from dlcore.model import (
     Cause,
@@ -90,12 +90,12 @@ class Place:
         if node is not None:
             status = Status(
                 phase=Phase.RUNNING,
-                generation=1,
+                generation=DecisionNumber(1),
                 placement=Placement.of({node: range(GPUS_A_NODE)}),
-                pods=(Booking(node, 1, 1),),
+                pods=(Booking(node, 1, DecisionNumber(1)),),
                 booked=1,
-                shaped=1,
-                running=3,
+                shaped=DecisionNumber(1),
+                running=StartNumber(3),
                 containers=1,
                 decided_at=self.now,
                 counted_at=self.now,

@@ -31,7 +31,7 @@ from _measuring import describe_machine, fit_exponent, print_result, summarize
 from _progress import ROOT, CannotRun, attempts, run, say
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
-from dlcontrol.situation.status import Booking, ConditionType, Status
+from dlcontrol.situation.status import Booking, ConditionType, DecisionNumber, StartNumber, Status
 from dlcore.documents import jobfile
 from dlcore.model import NodeName, Phase, Placement
 from dlkube import access
@@ -221,20 +221,20 @@ def _job_and_pod(number: int) -> Iterator[tuple[str, Json]]:
     document = _job(name)
     job = jobfile.parse(document)
     first = number % JOBS_A_NODE * GPUS_A_JOB
-    booking = Booking(node, 1, 1)
+    booking = Booking(node, 1, DecisionNumber(1))
     now = time.time()
     status = Status(
         phase=Phase.RUNNING,
-        generation=1,
+        generation=DecisionNumber(1),
         placement=Placement.of({node: range(first, first + GPUS_A_JOB)}),
         pods=(booking,),
         used=frozenset({1}),
         booked=1,
         booked_at=now,
-        shaped=1,
-        running=GENERATION,
+        shaped=DecisionNumber(1),
+        running=StartNumber(GENERATION),
         containers=1,
-        heard=GENERATION,
+        heard=StartNumber(GENERATION),
         iterations_total=float(ITERATIONS),
         speed=SPEED,
         submitted_at=now,

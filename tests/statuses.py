@@ -6,7 +6,9 @@ from dlcontrol.situation.status import (
     Booking,
     Condition,
     ConditionType,
+    DecisionNumber,
     Ended,
+    StartNumber,
     Status,
     Trust,
 )
@@ -37,7 +39,7 @@ def make_full_status() -> Status:
         "trust": Trust.CONFIRMED,
         "triable": True,
         "ends": True,
-        "pods": (Booking(N0, 3, 2),),
+        "pods": (Booking(N0, 3, DecisionNumber(2)),),
         "used": frozenset({3}),
         "leftover": frozenset({GpuRef(N1, 1)}),
         "started_at": 5000.0,
@@ -46,7 +48,7 @@ def make_full_status() -> Status:
         "metric": 0.5,
         "bound_to": (N0,),
         "exit_code": 3,
-        "ended": Ended(7, 2, 1),
+        "ended": Ended(StartNumber(7), 2, 1),
         "message": "trains",
         "conditions": (condition,),
     }

@@ -22,7 +22,7 @@ from dlcontrol.situation.scene import (
     JobPod,
     Scene,
 )
-from dlcontrol.situation.status import Booking, Status
+from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlsidecar.behaviour.events import (
     CheckpointDone,
@@ -180,7 +180,7 @@ class Sat:
                 overtaken=self.overtaken,
             )
         pod = Pod(key, self.phase, **self.pod)
-        booking = Booking(node, self.serial, self.shaped)
+        booking = Booking(node, self.serial, DecisionNumber(self.shaped))
         return JobPod(key, booking, pod, contact, asked=self.asked, fresh=self.fresh)
 
 

@@ -15,7 +15,7 @@ from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Status
+from dlcontrol.situation.status import DecisionNumber, Status
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -58,7 +58,8 @@ def memory(file: Path) -> Iterator[LearnedState]:
 
 
 def entry(generation: int, placement: Placement | None, kind: JobType = OWN, **status) -> Entry:
-    now = Status(phase=Phase.RUNNING, generation=generation, placement=placement, **status)
+    number = DecisionNumber(generation)
+    now = Status(phase=Phase.RUNNING, generation=number, placement=placement, **status)
     return Entry(make_job(JOB, options=(1, 2), model=kind.model), 0, now)
 
 

@@ -17,7 +17,7 @@ from dlcontrol.situation.ports import (
     PodPhase,
 )
 from dlcontrol.situation.scene import Contact, JobPod, Scene
-from dlcontrol.situation.status import Booking, Status
+from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlcore.model import Phase as JobPhase
 from dlcore.profiles import CostSeen, CostTerm, SpeedSeen
@@ -68,7 +68,7 @@ class Training:
 
 
 def entry(generation: int = 1) -> Entry:
-    status = Status(phase=JobPhase.RUNNING, generation=generation, placement=HERE)
+    status = Status(phase=JobPhase.RUNNING, generation=DecisionNumber(generation), placement=HERE)
     return Entry(make_job("job", options=(2,)), 0, status)
 
 

@@ -10,6 +10,8 @@ from dlcontrol.situation.status import (
     Booking,
     Condition,
     ConditionType,
+    DecisionNumber,
+    StartNumber,
     Status,
 )
 from dlcontrol.situation.status_documents import read_status, write_status
@@ -18,6 +20,7 @@ from tests.builders import make_placement
 from tests.statuses import make_full_status
 
 N0, N1 = NodeName("n0"), NodeName("n1")
+FOUR = DecisionNumber(4)
 TWO, ONE = make_placement(n0=(0, 1)), make_placement(n0=(1,))
 
 
@@ -29,7 +32,7 @@ def test_each_decision_is_a_generation_with_two_words_on_the_wire():
 
 
 def test_an_adopted_start_is_what_is_to_run_until_the_next_decision():
-    status = replace(Status().decided(TWO, now=1.0).decided(ONE, now=2.0), adopted=3)
+    status = replace(Status().decided(TWO, now=1.0).decided(ONE, now=2.0), adopted=StartNumber(3))
     assert (status.stop_generation, status.run_generation) == (4, 3)
     assert status.decided(TWO, now=3.0).run_generation == 7
 
@@ -65,11 +68,11 @@ def test_pods_that_were_granted_their_gpus_last_as_long_as_these(placement, gang
 
 
 def test_pods_are_told_apart_by_their_serial():
-    status = Status(shaped=4).with_pods([N0, N1], now=5.0)
-    assert status.pods == (Booking(N0, 1, 4), Booking(N1, 2, 4))
+    status = Status(shaped=FOUR).with_pods([N0, N1], now=5.0)
+    assert status.pods == (Booking(N0, 1, FOUR), Booking(N1, 2, FOUR))
     assert status.booked_at == 5.0
     again = status.without_pods([N0]).with_pods([N0], now=6.0)
-    assert again.pods == (Booking(N1, 2, 4), Booking(N0, 3, 4))
+    assert again.pods == (Booking(N1, 2, FOUR), Booking(N0, 3, FOUR))
 
 
 def test_with_the_end_of_a_pod_nothing_is_left_on_its_node():

@@ -14,7 +14,7 @@ import pytest
 
 from dlcontrol.situation.clocks import Stamp
 from dlcontrol.situation.ports import Entry, Fenced
-from dlcontrol.situation.status import Status
+from dlcontrol.situation.status import DecisionNumber, Status
 from dlcore.model import JobId, NodeName, Placement
 from dllocal.folders import StateError
 from dllocal.jobs import journal
@@ -27,7 +27,7 @@ FILES = ("jobs.db", "jobs.db-wal", "jobs.db.journal")
 
 def decided(entry: Entry, gpu: int) -> Status:
     placement = Placement.of({NodeName("n0"): (gpu,)}, "")
-    status = replace(entry.status, placement=placement, generation=gpu + 1)
+    status = replace(entry.status, placement=placement, generation=DecisionNumber(gpu + 1))
     return status.with_pods((NodeName("n0"),), 1000.0)
 
 

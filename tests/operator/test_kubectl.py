@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber, Status
 from dlcontrol.situation.status_documents import write_status
 from dlcore.model import Framework, Phase
 from dlcore.predicting.predictor import Span
@@ -46,7 +46,7 @@ def play_status(cluster: ControlPlane, namespace: str, status: Status) -> None:
 RUNNING = Status(
     phase=Phase.RUNNING,
     placement=make_placement("V100", n1=(0, 1, 2, 3), n2=(5,)),
-    generation=3,
+    generation=DecisionNumber(3),
     iteration=310,
     iterations_total=1000.0,
     speed=5.14,

@@ -15,6 +15,7 @@ from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import (
     Condition,
     ConditionType,
+    StartNumber,
     Status,
     Trust,
 )
@@ -147,10 +148,10 @@ def _follow(status: Status, state: State, now: float) -> Status:
         since = round(status.pace * change.checkpoint_seconds)
         saved = max(0, status.iteration - since)
         status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
-        return replace(status, judged=change.generation)
+        return replace(status, judged=StartNumber(change.generation))
     if change.saving is Saving.FAILED and _has_ended_by_itself(state):
         return status  # Unknown so far: what the next start does again will show it.
-    status = replace(status, judged=change.generation)
+    status = replace(status, judged=StartNumber(change.generation))
     has_nothing_new = status.iteration == status.saved > 0
     return status if has_nothing_new else fail_saving(status, now)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dlcontrol.situation.scene import JobPod
-from dlcontrol.situation.status import Ended, Status
+from dlcontrol.situation.status import Ended, StartNumber, Status
 from dlcore.model import Job
 from dlwire.messages import Failure, Phase, Problem, Process, State
 
@@ -109,7 +109,7 @@ _ENDED = frozenset({Phase.EXITED, Phase.STOPPED})
 def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:
     """Add the pods that are ``gone`` to those of the same start before them; None if that adds nothing."""
     zero = ended_with_zero(gone)
-    start = max((job_pod.start for job_pod in zero), default=0)
+    start = max((job_pod.start for job_pod in zero), default=StartNumber(0))
     if start < max(before.start, 1):
         return None
     if start > before.start:

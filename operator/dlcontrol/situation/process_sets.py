@@ -11,7 +11,7 @@ from functools import cached_property
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import JobPod, Scene
-from dlcontrol.situation.status import Status
+from dlcontrol.situation.status import StartNumber, Status
 from dlcore.model import GpuRef, JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run
@@ -29,7 +29,7 @@ class ProcessSet:
         ]
         self.job_pods = scene.latest_start(entry.job.id, with_ended=with_ended)
         """The nodes of the process set, also where it has ended."""
-        self.generation = self.job_pods[0].start if self.job_pods else 0
+        self.generation = self.job_pods[0].start if self.job_pods else StartNumber(0)
         """0: as far as the controller knows, the job never started."""
 
     @cached_property
@@ -104,7 +104,7 @@ def _is_told_to_run(job_pod: JobPod, generation: int) -> bool:
 class IntactProcesses:
     """Processes that were started together, all of which live, and of which nothing else is asked."""
 
-    generation: int
+    generation: StartNumber
     gpus: frozenset[GpuRef]
     batch_size: int
     is_running: bool
@@ -133,7 +133,7 @@ def find_intact(scene: Scene, job: JobId) -> IntactProcesses | None:
         return None
     gpus = frozenset().union(*map(scene.may_hold, living))
     is_running = all(job_pod.phase is SideCarPhase.RUNNING for job_pod in living)
-    return IntactProcesses(runs[0].generation, gpus, runs[0].batch_size, is_running)
+    return IntactProcesses(StartNumber(runs[0].generation), gpus, runs[0].batch_size, is_running)
 
 
 def placement_of(scene: Scene, start: IntactProcesses) -> Placement | None:

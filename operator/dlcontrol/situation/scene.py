@@ -21,7 +21,7 @@ from dlcontrol.situation.ports import (
     PodKey,
     PodPhase,
 )
-from dlcontrol.situation.status import Booking, Status
+from dlcontrol.situation.status import Booking, StartNumber, Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlcore.placement.needs import Needs
 from dlwire.messages import Phase as SideCarPhase
@@ -180,9 +180,9 @@ class JobPod:
         return self.state.phase if self.state is not None else None
 
     @property
-    def start(self) -> int:
+    def start(self) -> StartNumber:
         """The generation of the processes that were started last in it; 0: none ever were."""
-        return self.state.held_generation if self.state is not None else 0
+        return StartNumber(self.state.held_generation if self.state is not None else 0)
 
     def has_begun(self, generation: int) -> bool:
         """Whether it runs this generation or did so last, and has got no newer command."""

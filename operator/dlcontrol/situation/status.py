@@ -14,9 +14,14 @@ any other pod needs no proof.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 from dlcore.model import Cause, GpuRef, NodeName, Phase, Placement
+
+DecisionNumber = NewType("DecisionNumber", int)
+"""Counts the decisions about one job."""
+StartNumber = NewType("StartNumber", int)
+"""The number on the wire: decision n stops processes with 2n and starts them with 2n + 1."""
 
 
 class Booking(NamedTuple):
@@ -25,7 +30,7 @@ class Booking(NamedTuple):
     node: NodeName
     serial: int = 0
     """Counts the pods of the job, so that a new one on the same node is known from the old one."""
-    shaped: int = 0
+    shaped: DecisionNumber = DecisionNumber(0)
     """The value of :attr:`Status.shaped` when the pod was asked for."""
 
 
@@ -36,7 +41,7 @@ class Ended(NamedTuple):
     All processes of these containers ended with status 0.
     """
 
-    start: int = 0
+    start: StartNumber = StartNumber(0)
     """The start that they were a part of, by its generation on the wire."""
     containers: int = 0
     unasked: int = 0
@@ -95,16 +100,15 @@ class Status:
     Everything that is recorded about a job. Times are seconds since the epoch; 0 or ``None``: never.
 
     :mod:`dlcontrol.situation.status_schema` describes the fields; what no user needs to know of one stands here.
-    They are not nested as in the document: docs/decisions/0013-status-is-flat.md says why. ``adopted``,
-    ``running``, ``broken``, ``judged`` and ``heard`` number starts, as :attr:`run_generation` does.
+    They are not nested as in the document: docs/decisions/0013-status-is-flat.md says why.
     """
 
     phase: Phase = Phase.SUBMITTED
-    generation: int = 0
+    generation: DecisionNumber = DecisionNumber(0)
     placement: Placement | None = None
-    adopted: int = 0
+    adopted: StartNumber = StartNumber(0)
     """The start that fits this decision, because a newer decision took back a change that had not begun; 0: none."""
-    shaped: int = 0
+    shaped: DecisionNumber = DecisionNumber(0)
     """Where pods are granted their devices when they start, those booked before are of no use any more."""
     gang: int = 0
     batch_size: int | None = None
@@ -123,9 +127,9 @@ class Status:
     finished_at: float | None = None
     retry_at: float = 0.0
 
-    running: int = 0
+    running: StartNumber = StartNumber(0)
     containers: int = 0
-    broken: int = 0
+    broken: StartNumber = StartNumber(0)
     """The rest of this start hangs and cannot save itself. Its failure is counted already."""
     ended: Ended = Ended()
     paused_at: float | None = None
@@ -144,7 +148,7 @@ class Status:
     bound_to: tuple[NodeName, ...] = ()
 
     trust: Trust = Trust.UNTRIED
-    judged: int = 0
+    judged: StartNumber = StartNumber(0)
     trials: int = 0
     tried: int = 0
     triable: bool = False
@@ -154,7 +158,7 @@ class Status:
     saved: int = 0
     """The iteration of the last confirmed checkpoint, or the one at which a start went on."""
     saved_at: float = 0.0
-    heard: int = 0
+    heard: StartNumber = StartNumber(0)
     pace: float = 0.0
     lost_iterations: int = 0
     lost_seconds: float = 0.0
@@ -179,14 +183,14 @@ class Status:
         return bool(self.pods) or self.placement is not None
 
     @property
-    def stop_generation(self) -> int:
+    def stop_generation(self) -> StartNumber:
         """The number of a command to stop: the end of the generation before."""
-        return 2 * self.generation
+        return StartNumber(2 * self.generation)
 
     @property
-    def run_generation(self) -> int:
+    def run_generation(self) -> StartNumber:
         """The number of a command to run. Each is one start of all processes of the job."""
-        return self.adopted or 2 * self.generation + 1
+        return self.adopted or StartNumber(2 * self.generation + 1)
 
     def says_the_same_as(self, other: "Status") -> bool:
         """Compare everything but the progress of the job, a change of which alone is not written."""
@@ -214,6 +218,7 @@ class Status:
     ) -> "Status":
         """Record a decision: the GPUs that the job gives up are leftover until their release is
         proven."""
+        number = DecisionNumber(self.generation + 1)
         old = self.placement.refs() if self.placement is not None else ()
         new = placement.refs() if placement is not None else ()
         held_for = now - max(self.counted_at, self.decided_at)
@@ -223,10 +228,10 @@ class Status:
             self,
             service=self.service + len(old) * held_for,
             counted_at=now,
-            generation=self.generation + 1,
+            generation=number,
             placement=placement,
-            adopted=0,
-            shaped=self.generation + 1 if is_other else self.shaped,
+            adopted=StartNumber(0),
+            shaped=number if is_other else self.shaped,
             gang=gang,
             batch_size=batch_size if batch_size is not None else self.batch_size,
             cause=cause,

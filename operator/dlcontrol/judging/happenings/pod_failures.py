@@ -9,7 +9,7 @@ from dlcontrol.judging.starting_pods import NODES_REFUSE, patience_with
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import JobPod
-from dlcontrol.situation.status import Condition, ConditionType
+from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 
@@ -95,7 +95,7 @@ def judge_falling_apart(case: Case) -> bool:
     if is_incomplete:
         status = replace(status, broken=max(case.latest.generation, status.broken))
     # A command that SideCars have got counts, even if its record was lost.
-    case.status = replace(status, generation=max(status.generation, foreign // 2))
+    case.status = replace(status, generation=max(status.generation, DecisionNumber(foreign // 2)))
     if status.placement is None or 0 < case.latest.generation < status.run_generation:
         return False  # It will have a new start anyway.
     if not is_incomplete:
