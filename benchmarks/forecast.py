@@ -85,7 +85,7 @@ def outcomes(application: str, share: float) -> Sequence[Outcome]:
         for target, reached in targets(training):
             online = [p for p in training.points if p.iteration <= share * reached]
             if len(online) >= FEWEST_POINTS:
-                seen = predict_iterations((), online, target, asked=None)
+                seen = predict_iterations((), online, target=target, asked=None)
                 error = min(abs(seen.iterations - reached) / reached, LARGEST_ERROR)
                 found.append(Outcome(error, seen, reached))
     return found

@@ -61,7 +61,7 @@ class Foretelling:
                 shape = view.predictor.shape(
                     share.gpus, view.predictor.best_type(state.job, share.gpus)
                 )
-                left = view.predictor.remaining_after(state, shape, view.now)
+                left = view.predictor.remaining_after(state, shape, now=view.now)
                 self.told[state.id, view.now, share.gpus] = left
         return decision
 

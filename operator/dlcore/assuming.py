@@ -172,7 +172,7 @@ class Assumptions:
         options = state.job.gpus.options
         if state.placement is not None:
             return list(options)
-        most = largest_possible(state, self._snapshot.cluster, kind)
+        most = largest_possible(state, self._snapshot.cluster, gpu_type=kind)
         return [gpus for gpus in options if gpus <= most]
 
     def _has_other_batches(self, own: JobType) -> bool:

@@ -39,25 +39,33 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     cluster = snapshot.cluster
 
     # 1. Find the runnable jobs: the others wait or stop, and no policy has to consider them.
-    stop = find_ending(snapshot.running, cluster, policy)
+    stop = find_ending(snapshot.running, cluster, policy=policy)
     running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
     kept = tuple(filter(keeping.keeps, running))
 
     # 2. and 3. Share out the GPUs; the policy is asked twice if its first answer costs a job its work.
     shown = tuple(map(keeping.show_rigid, running)) if kept else running
-    behind = _find_behind(snapshot, running, pending, kept) if kept and pending else {}
-    made = _decide(snapshot, shown, leave_out(pending, behind), policy, enough)
+    behind = _find_behind(snapshot, running, pending=pending, kept=kept) if kept and pending else {}
+    made = _decide(
+        snapshot, shown, pending=leave_out(pending, behind), policy=policy, enough=enough
+    )
     made = made._replace(set_aside={**behind, **made.set_aside}) if behind else made
     if kept and keeping.find_lost(made.placed, kept):
         made = _decide_beside(
-            snapshot, running, pending, policy, enough=enough, kept=kept, wanted=made.placed
+            snapshot,
+            running,
+            pending=pending,
+            policy=policy,
+            enough=enough,
+            kept=kept,
+            wanted=made.placed,
         )
     decision, placed = made.decision, made.placed
 
     # 4. Plan the steps for it.
     set_aside = {**placed.unplaced, **set_aside, **made.set_aside}
-    stopped = _name_causes(snapshot.running, placed, stop)
+    stopped = _name_causes(snapshot.running, placed, ending=stop)
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
     wait = None if made.is_partial else decision.wait
     steps = planning.diff(
@@ -100,6 +108,7 @@ class _Made(NamedTuple):
 def _decide(
     snapshot: Snapshot,
     running: tuple[JobState, ...],
+    *,
     pending: Queue[JobState],
     policy: Policy,
     enough: int,
@@ -109,10 +118,10 @@ def _decide(
     attempts = ATTEMPTS
     while True:
         # 2. How many GPUs each shall have: the only step that differs between policies.
-        allotted = allotting.allot(running, pending, snapshot.limits)
+        allotted = allotting.allot(running, pending, limits=snapshot.limits)
         decision = policy.allocate(show(snapshot, allotted, enough))
         decision = fit_to_spec(decision, allotted.running)
-        decision = allotting.keep_within(decision, allotted, snapshot.limits)
+        decision = allotting.keep_within(decision, allotted, limits=snapshot.limits)
 
         # 3. Which GPUs these are.
         new = decision.shares.keys() - {state.id for state in running}
@@ -144,9 +153,9 @@ def _decide(
 def _decide_beside(
     snapshot: Snapshot,
     running: tuple[JobState, ...],
+    *,
     pending: Queue[JobState],
     policy: Policy,
-    *,
     enough: int,
     kept: tuple[JobState, ...],
     wanted: Placed,
@@ -158,16 +167,16 @@ def _decide_beside(
     """
     others = tuple(state for state in running if not keeping.keeps(state))
     shown = keeping.show_beside(snapshot, kept)
-    beside = _look_beside(shown, others, pending, kept)
+    beside = _look_beside(shown, others, pending=pending, kept=kept)
     rest, crowded, behind = beside.rest, beside.crowded, beside.behind
-    made = _decide(shown, others, leave_out(rest, behind), policy, enough)
+    made = _decide(shown, others, pending=leave_out(rest, behind), policy=policy, enough=enough)
     roomless = pending.select(beside.found).values()
     aside = {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in roomless}
     made = made._replace(set_aside={**aside, **behind, **made.set_aside})
 
     settled = keeping.Settled(made.decision, made.placed, others, kept, made.newcomers)
-    urgent = keeping.find_urgent((*made.waiting, *crowded), wanted, kept)
-    decision, placed = keeping.outrank(settled, urgent, snapshot)
+    urgent = keeping.find_urgent((*made.waiting, *crowded), wanted, kept=kept)
+    decision, placed = keeping.outrank(settled, urgent, snapshot=snapshot)
     return made._replace(decision=decision, placed=placed)
 
 
@@ -186,19 +195,21 @@ class _Beside(NamedTuple):
 def _look_beside(
     shown: Snapshot,
     others: tuple[JobState, ...],
+    *,
     pending: Queue[JobState],
     kept: tuple[JobState, ...],
 ) -> _Beside:
     rest, found = find_runnable(pending, shown.cluster)
-    entitled = allotting.allot(others, pending, shown.limits).pending
+    entitled = allotting.allot(others, pending, limits=shown.limits).pending
     crowded = tuple(entitled.select(found.keys()).values())
-    behind = keeping.hold_back(rest, crowded, kept, shown.now) if crowded else {}
+    behind = keeping.hold_back(rest, crowded, kept=kept, now=shown.now) if crowded else {}
     return _Beside(rest, found.keys(), crowded, behind)
 
 
 def _find_behind(
     snapshot: Snapshot,
     running: tuple[JobState, ...],
+    *,
     pending: Queue[JobState],
     kept: tuple[JobState, ...],
 ) -> Mapping[JobId, Cause]:
@@ -208,7 +219,9 @@ def _find_behind(
     It would give idle GPUs to newer jobs, which keep them in their turn.
     """
     others = tuple(state for state in running if not keeping.keeps(state))
-    return _look_beside(keeping.show_beside(snapshot, kept), others, pending, kept).behind
+    return _look_beside(
+        keeping.show_beside(snapshot, kept), others, pending=pending, kept=kept
+    ).behind
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
@@ -253,7 +266,7 @@ def _is_odd(state: JobState, allotted: Allotted) -> bool:
 
 
 def _name_causes(
-    running: tuple[JobState, ...], placed: Placed, ending: Mapping[JobId, Cause]
+    running: tuple[JobState, ...], placed: Placed, *, ending: Mapping[JobId, Cause]
 ) -> dict[JobState, Cause]:
     """Return the reason for each job that loses all its GPUs."""
     stopped = dict.fromkeys(placed.stopped, _OUTRANKED)
@@ -267,7 +280,7 @@ def _name_causes(
 
 
 def find_ending(
-    running: tuple[JobState, ...], cluster: Cluster, policy: Policy
+    running: tuple[JobState, ...], cluster: Cluster, *, policy: Policy
 ) -> dict[JobId, Cause]:
     """
     Find the jobs that no decision of a policy can let keep their GPUs, with the reason.
@@ -329,7 +342,7 @@ def find_runnable(
     surely = min(cluster.largest_node.values(), default=0)
     blocks = [block for block in pending.blocks if block.ask(_most_needed) > surely]
     odd = [state for block in blocks for state in block if state.least > surely or state.picky]
-    odd += _find_roomless(pending, surely, cluster)
+    odd += _find_roomless(pending, surely, cluster=cluster)
     set_aside = {state.id: cause for state in odd if (cause := _why_not_runnable(state, cluster))}
     return leave_out(pending, set_aside), set_aside
 
@@ -345,7 +358,7 @@ def leave_out(pending: Queue[JobState], jobs: Collection[JobId]) -> Queue[JobSta
     return pending
 
 
-def _find_roomless(pending: Queue[JobState], surely: int, cluster: Cluster) -> list[JobState]:
+def _find_roomless(pending: Queue[JobState], surely: int, *, cluster: Cluster) -> list[JobState]:
     """Find jobs whose pods have room on too few nodes now, asking once for all that are alike."""
     if not cluster.free:
         return []

@@ -150,7 +150,7 @@ def _placed(
     done = state.iterations_at(now)
     speed = 0.0
     if placement is not None:
-        seconds = predictor.training_time(state, placement.shape, now)
+        seconds = predictor.training_time(state, placement.shape, now=now)
         left = state.iterations_total - done
         if 0.0 < seconds < math.inf and left < math.inf:
             speed = left / seconds
@@ -228,8 +228,8 @@ def _iter_effects(
 ) -> Iterator[Effect]:
     old_steps = {step.job: step for step in before[1].steps}
     new_steps = {step.job: step for step in after[1].steps}
-    sentences = explaining.sentences_for(after[0], after[1].steps, after[1].worths)
-    former = explaining.sentences_for(before[0], before[1].steps, before[1].worths)
+    sentences = explaining.sentences_for(after[0], after[1].steps, worths=after[1].worths)
+    former = explaining.sentences_for(before[0], before[1].steps, worths=before[1].worths)
     states = _states(after[0])
     predictor = Predictor.of(after[0])
     jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]

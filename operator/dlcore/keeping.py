@@ -49,7 +49,7 @@ def find_lost(placed: Placed, kept: Iterable[JobState]) -> list[JobState]:
 
 
 def find_urgent(
-    waiting: Iterable[JobState], wanted: Placed, kept: Iterable[JobState]
+    waiting: Iterable[JobState], wanted: Placed, *, kept: Iterable[JobState]
 ) -> list[JobState]:
     """
     Of those that wait, the jobs for which the policy wanted to take GPUs of a lower priority.
@@ -63,7 +63,11 @@ def find_urgent(
 
 
 def hold_back(
-    pending: Iterable[JobState], crowded: Iterable[JobState], kept: Iterable[JobState], now: float
+    pending: Iterable[JobState],
+    crowded: Iterable[JobState],
+    *,
+    kept: Iterable[JobState],
+    now: float,
 ) -> dict[JobId, Cause]:
     """
     Return the jobs that wait behind one that needs GPUs which others keep, each with that job.
@@ -160,7 +164,7 @@ class Settled:
 
 
 def outrank(
-    settled: Settled, urgent: Iterable[JobState], snapshot: Snapshot
+    settled: Settled, urgent: Iterable[JobState], *, snapshot: Snapshot
 ) -> tuple[Decision, Placed]:
     """
     Let the first of these jobs that can have GPUs of kept jobs of a lower priority.
@@ -177,15 +181,15 @@ def outrank(
             key=lambda state: (state.job.priority, state.unsaved_at(now), -state.order),
         )
         room = Room(cluster, [s.placement for s in settled.placements() if s.placement is not None])
-        victims = _choose_victims(first, lower, room, cluster)
-        made = _place_anew(settled, first, victims, snapshot) if victims else None
+        victims = _choose_victims(first, lower, room=room, cluster=cluster)
+        made = _place_anew(settled, first, victims=victims, snapshot=snapshot) if victims else None
         if made is not None:
             return made
     return settled.decision, settled.placed
 
 
 def _choose_victims(
-    first: JobState, lower: Iterable[JobState], room: Room, cluster: Cluster
+    first: JobState, lower: Iterable[JobState], *, room: Room, cluster: Cluster
 ) -> set[JobId]:
     """Take from these, in this order, until the job fits; and give back what was not needed."""
     chosen: list[JobState] = []
@@ -209,7 +213,7 @@ def _choose_victims(
 
 
 def _place_anew(
-    settled: Settled, first: JobState, victims: Collection[JobId], snapshot: Snapshot
+    settled: Settled, first: JobState, *, victims: Collection[JobId], snapshot: Snapshot
 ) -> tuple[Decision, Placed] | None:
     """Place what was decided once more, with this job in the place of its victims."""
     shares = dict(settled.decision.shares)
@@ -226,12 +230,14 @@ def _place_anew(
     takers = {
         job for job, want in placed.wanted.items() if not stopped.isdisjoint(want.placement.refs())
     }
-    if takers != {first.id} or _is_beyond(settled, placed, first, snapshot.limits):
+    if takers != {first.id} or _is_beyond(settled, placed, first=first, limits=snapshot.limits):
         return None
     return decision, placed
 
 
-def _is_beyond(settled: Settled, placed: Placed, first: JobState, limits: NamespaceLimits) -> bool:
+def _is_beyond(
+    settled: Settled, placed: Placed, *, first: JobState, limits: NamespaceLimits
+) -> bool:
     namespace = namespace_of(first.id)
     limit = limits.gpus_of(namespace)
     if limit is None:

@@ -142,7 +142,7 @@ def diff(
     """
     steps: list[Step] = []
     if wanted or stopped:
-        steps.extend(_iter_changes(wanted, changed, stopped, worths))
+        steps.extend(_iter_changes(wanted, changed, stopped=stopped, worths=worths))
     steps.extend(_iter_waits(snapshot.queue, wanted, waits=waits, wait=wait))
     return tuple(steps)
 
@@ -150,51 +150,57 @@ def diff(
 def _iter_changes(
     wanted: Mapping[JobId, Wanted],
     changed: Sequence[JobState],
+    *,
     stopped: Mapping[JobState, Cause],
     worths: Mapping[JobId, float],
 ) -> Iterator[Step]:
     there = {state.id for state in changed}
     started = [job for job in wanted if job not in there]
-    receivers = _find_receivers(wanted, changed, started)
+    receivers = _find_receivers(wanted, changed, started=started)
     holders = _find_holders(stopped, changed)
     for state, cause in stopped.items():
         assert state.placement is not None
-        named = _name_receiver(cause, state.placement, None, receivers)
-        yield Stop(state.id, state.placement, _compare_worths(named, state.id, worths))
+        named = _name_receiver(cause, state.placement, new=None, receivers=receivers)
+        yield Stop(state.id, state.placement, _compare_worths(named, state.id, worths=worths))
     # Shrinking comes before growing: on a full cluster the growing job gets the shrinking one's GPUs.
     growing: dict[JobId, JobState] = {}
     for state in changed:
         assert state.placement is not None
         if _only_shrinks(state.placement, wanted[state.id].placement):
-            yield _make_change(state, wanted[state.id], holders, receivers, worths)
+            yield _make_change(
+                state, wanted[state.id], holders=holders, receivers=receivers, worths=worths
+            )
         else:
             growing[state.id] = state
     takers = growing.keys() | set(started)
     for job, want in wanted.items():
         if job in growing:
-            yield _make_change(growing[job], want, holders, receivers, worths)
+            yield _make_change(
+                growing[job], want, holders=holders, receivers=receivers, worths=worths
+            )
         elif job in takers:
-            after = _find_waited_for(job, want.placement, None, holders)
+            after = _find_waited_for(job, want.placement, old=None, holders=holders)
             yield Start(job, want.placement, want.cause, after, want.gang, want.batch_size)
 
 
 def _make_change(
     state: JobState,
     want: Wanted,
+    *,
     holders: Mapping[GpuRef, JobId],
     receivers: Mapping[GpuRef, JobId],
     worths: Mapping[JobId, float],
 ) -> Reshape | Move:
     old, new = state.placement, want.placement
     assert old is not None
-    cause = _name_receiver(want.cause, old, new, receivers)
+    cause = _name_receiver(want.cause, old, new=new, receivers=receivers)
     kind = Reshape if set(old.nodes) & set(new.nodes) else Move
     return kind(
         job=state.id,
         old=old,
         new=new,
-        cause=_compare_worths(cause, state.id, worths),
-        after=_find_waited_for(state.id, new, old, holders),
+        cause=_compare_worths(cause, state.id, worths=worths),
+        after=_find_waited_for(state.id, new, old=old, holders=holders),
         gang=want.gang,
         batch_size=want.batch_size,
     )
@@ -205,7 +211,7 @@ def _only_shrinks(old: Placement, new: Placement) -> bool:
 
 
 def _find_receivers(
-    wanted: Mapping[JobId, Wanted], changed: Iterable[JobState], started: Iterable[JobId]
+    wanted: Mapping[JobId, Wanted], changed: Iterable[JobState], *, started: Iterable[JobId]
 ) -> dict[GpuRef, JobId]:
     """Return for every GPU that a job newly gets which job that is."""
     receivers: dict[GpuRef, JobId] = {}
@@ -229,7 +235,7 @@ def _find_holders(stopped: Iterable[JobState], changed: Iterable[JobState]) -> d
 
 
 def _find_waited_for(
-    job: JobId, new: Placement, old: Placement | None, holders: Mapping[GpuRef, JobId]
+    job: JobId, new: Placement, *, old: Placement | None, holders: Mapping[GpuRef, JobId]
 ) -> tuple[JobId, ...]:
     kept = set(old.refs()) if old is not None else set()
     others = (holders.get(ref) for ref in new.refs() if ref not in kept)
@@ -237,7 +243,7 @@ def _find_waited_for(
 
 
 def _name_receiver(
-    cause: Cause, old: Placement, new: Placement | None, receivers: Mapping[GpuRef, JobId]
+    cause: Cause, old: Placement, *, new: Placement | None, receivers: Mapping[GpuRef, JobId]
 ) -> Cause:
     """Name the job that profits, where GPUs are taken away for another's sake."""
     if cause.code not in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED, CauseCode.FAIR_SHARE):
@@ -249,7 +255,7 @@ def _name_receiver(
     return cause
 
 
-def _compare_worths(cause: Cause, job: JobId, worths: Mapping[JobId, float]) -> Cause:
+def _compare_worths(cause: Cause, job: JobId, *, worths: Mapping[JobId, float]) -> Cause:
     """Return how much more a GPU is worth to the job that profits, where the policy knows that."""
     own, other = worths.get(job, 0.0), worths.get(cause.job, 0.0) if cause.job else 0.0
     if not 0.0 < own < other:

@@ -217,7 +217,7 @@ def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs(
         return _fold_speed(profile, observation)
     if isinstance(observation, AccuracySeen):
         return _fold_accuracy(profile, observation)
-    return _fold_cost(profile, observation, defaults)
+    return _fold_cost(profile, observation, defaults=defaults)
 
 
 def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
@@ -279,7 +279,7 @@ def _find_dispensable(points: Sequence[AccuracyPoint]) -> int:
     return 1 + int(np.argmin(areas))
 
 
-def _fold_cost(profile: Profile, seen: CostSeen, defaults: Costs) -> Profile:
+def _fold_cost(profile: Profile, seen: CostSeen, *, defaults: Costs) -> Profile:
     if not 0.0 <= seen.seconds <= LONGEST_COST_S:
         return profile
     costs = profile.costs or defaults

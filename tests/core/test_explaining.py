@@ -75,7 +75,7 @@ def snapshot(*states: JobState, cluster: Cluster | None = None, **more: Any) -> 
 
 def wait(code: CauseCode, state: JobState, *others: JobState, ahead: str = "", **more: Any) -> str:
     cause = Cause(code, job=JobId(ahead) if ahead else None)
-    return sentence_for_wait(snapshot(*others, state, **more), state, cause)
+    return sentence_for_wait(snapshot(*others, state, **more), state, cause=cause)
 
 
 # --- waiting --------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def weighed(state: JobState, *others: JobState, code: CauseCode = CauseCode.NO_R
     """Return the text after the sentence, where a GPU is worth 1 to the first, 2 to the second …"""
     worths = {other.id: 1.0 + place for place, other in enumerate(others)}
     world = snapshot(*others, state)
-    plain = sentence_for_wait(world, state, Cause(code))
-    told = sentence_for_wait(world, state, Cause(code), {**worths, state.id: 1.0})
+    plain = sentence_for_wait(world, state, cause=Cause(code))
+    told = sentence_for_wait(world, state, cause=Cause(code), worths={**worths, state.id: 1.0})
     assert told.startswith(plain)
     return told.removeprefix(plain)
 
@@ -233,7 +233,10 @@ FULL = (
 def test_a_job_to_which_gpus_are_worth_more_hears_that_they_cannot_be_exchanged():
     state = pending("new", 2)
     told = sentence_for_wait(
-        snapshot(*FULL, state), state, Cause(CauseCode.NO_ROOM), {FULL[0].id: 1.0, state.id: 1.3}
+        snapshot(*FULL, state),
+        state,
+        cause=Cause(CauseCode.NO_ROOM),
+        worths={FULL[0].id: 1.0, state.id: 1.3},
     )
     assert told.endswith(
         "; a GPU is worth 1.3 times as much to it as to job-1, which runs, but no exchange that"

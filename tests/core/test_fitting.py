@@ -44,7 +44,7 @@ def falling(value: float) -> Target:
 
 
 def forecast(online, target, *, offline=(), asked=None) -> Forecast:
-    return predict_iterations(offline, online, target, asked=asked)
+    return predict_iterations(offline, online, target=target, asked=asked)
 
 
 # --- curves that are what the fit takes them for
@@ -166,7 +166,7 @@ def test_whatever_is_reported_there_is_a_forecast(
     offline, online, value, patience, direction, asked
 ):
     target = Target(metric="m", value=value, patience=patience, direction=direction)
-    seen = predict_iterations(offline, online, target, asked=asked)
+    seen = predict_iterations(offline, online, target=target, asked=asked)
     assert 0.0 <= seen.low <= seen.iterations <= seen.high
     assert 0.0 <= seen.confidence <= 1.0
     if asked is not None and seen.confidence < 1.0:
@@ -179,7 +179,7 @@ def test_whatever_is_reported_there_is_a_forecast(
 )
 def test_no_fitted_term_is_negative(values, last):
     iterations = np.linspace(0.0, float(last), len(values))
-    curve = fit_curve(iterations, np.array(values), np.ones(len(values)))
+    curve = fit_curve(iterations, np.array(values), weights=np.ones(len(values)))
     assert curve.b0 >= 0.0
     assert curve.b1 >= 0.0
     assert curve.limit >= 0.0
@@ -196,7 +196,9 @@ def test_no_fitted_term_is_negative(values, last):
 def test_the_closed_form_is_what_the_solver_finds(points, limit):
     k, values, weights = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     x = k / 100.0
-    (b0,), (b1,), _ = _fit_to_limits(x, values, weights, np.array([limit]), least=1e-9)
+    (b0,), (b1,), _ = _fit_to_limits(
+        x, values, weights=weights, limits=np.array([limit]), least=1e-9
+    )
     above = values - limit
     trust = np.sqrt(weights) * above * above
     matrix = np.stack([x * trust, trust], axis=1)

@@ -114,8 +114,8 @@ def test_types_are_compared_at_the_shapes_that_both_have():
             Shape(4, 1, "V100"): 9.0,
         }
     )
-    assert type_ratio_alone(profile, "K80", "V100") == pytest.approx(4.5)
-    assert type_ratio_alone(profile, "K80", "P100") is None
+    assert type_ratio_alone(profile, "K80", new="V100") == pytest.approx(4.5)
+    assert type_ratio_alone(profile, "K80", new="P100") is None
 
 
 def test_a_curve_is_brought_to_one_number_of_nodes():
@@ -149,8 +149,8 @@ def test_no_term_of_a_fit_is_negative_so_no_fit_grows_faster_than_linearly(speed
 
 def test_growth_is_bounded_by_linear():
     rising = curve_of({1: 1.0, 2: 2.0})
-    assert bound_growth(5.0, rising, 2, 8) == 4.0
-    assert bound_growth(3.0, rising, 2, 8) == 3.0
+    assert bound_growth(5.0, rising, start=2, gpus=8) == 4.0
+    assert bound_growth(3.0, rising, start=2, gpus=8) == 3.0
     # Downwards, linear is the most that can be lost.
-    assert bound_growth(0.1, rising, 2, 1) == 0.5
-    assert bound_growth(0.1, rising[:1], 1, 2) == 0.1
+    assert bound_growth(0.1, rising, start=2, gpus=1) == 0.5
+    assert bound_growth(0.1, rising[:1], start=1, gpus=2) == 0.1

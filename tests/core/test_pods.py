@@ -36,7 +36,7 @@ def why(needs: Needs | None, *free: dict[str, int], alone: bool = False) -> str:
     """Say why a job that needs two GPUs finds no node; each node has two GPUs and this free."""
     nodes = (make_node(f"n{number}", 2, free=each) for number, each in enumerate(free))
     state = make_state(options=(2,), needs=needs)
-    return why_no_node(make_snapshot(make_cluster(*nodes), state), state, 2, alone=alone)
+    return why_no_node(make_snapshot(make_cluster(*nodes), state), state, gpus=2, alone=alone)
 
 
 def test_a_job_whose_pods_no_node_takes_hears_what_is_short_and_where():

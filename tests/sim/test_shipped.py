@@ -78,7 +78,7 @@ def test_the_usual_ratios_of_types_are_those_of_gavel():
         ratios = [
             ratio
             for profile in SHIPPED().values()
-            if (ratio := type_ratio_alone(_on_one_gpu(profile), "K80", kind)) is not None
+            if (ratio := type_ratio_alone(_on_one_gpu(profile), "K80", new=kind)) is not None
             # Larger batches than were measured repeat the ratio of the largest that was.
             and profile.type.batch_size <= 256
         ]

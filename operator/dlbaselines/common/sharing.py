@@ -186,11 +186,13 @@ class _Reading:
     def _limit(self, state: JobState, kind: str) -> int:
         """How many GPUs of a type the job could have in an empty cluster."""
         if state.picky or state.needs is not None:
-            return largest_possible(state, self.view.cluster, kind)
+            return largest_possible(state, self.view.cluster, gpu_type=kind)
         key = (kind, state.job.gpus.max_nodes)
         known = self._known.limits.get(key)
         if known is None:
-            known = self._known.limits[key] = largest_possible(state, self.view.cluster, kind)
+            known = self._known.limits[key] = largest_possible(
+                state, self.view.cluster, gpu_type=kind
+            )
         return known
 
     def _claim(self, state: JobState, kind: str) -> Claim | None:
@@ -219,12 +221,12 @@ class _Reading:
     def _find_span(self, state: JobState, kind: str, curve: Curve, *, is_known: bool) -> float:
         predictor, now = self.view.predictor, self.view.now
         if is_known:
-            span = predictor.training_time(state, predictor.shape(curve.peak, kind), now)
+            span = predictor.training_time(state, predictor.shape(curve.peak, kind), now=now)
             return max(SHORTEST_SECONDS, span)
         held = state.placement.shape if state.placement is not None else None
         if held is not None and state.speed > 0.0 and not state.adjusting:
             # Its measured speed shows how long it takes in its present shape.
-            here = predictor.training_time(state, held, now)
+            here = predictor.training_time(state, held, now=now)
             return max(SHORTEST_SECONDS, here * max(curve.speed(held.gpus), curve.speeds[0]))
         return SUPPOSED_S * curve.speeds[0]
 

@@ -148,7 +148,7 @@ def _training_time(view: View, state: JobState, gpus: int, kind: str, times: Tim
     known = times.get((state.id, gpus))
     if known is None:
         shape = view.predictor.shape(gpus, kind)
-        known = times[state.id, gpus] = view.predictor.training_time(state, shape, view.now)
+        known = times[state.id, gpus] = view.predictor.training_time(state, shape, now=view.now)
     return known
 
 

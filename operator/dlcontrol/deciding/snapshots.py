@@ -204,7 +204,7 @@ def statuses_of(
     plan: Plan, snapshot: Snapshot, *, scene: Scene, policy: Policy
 ) -> dict[JobId, Status]:
     """Say what each step of the plan makes of the status of its job."""
-    sentences = explaining.sentences_for(snapshot, plan.steps, plan.worths)
+    sentences = explaining.sentences_for(snapshot, plan.steps, worths=plan.worths)
     assumptions = Assumptions(snapshot, policy)
     states = _select(snapshot, {step.job for step in plan.steps})
     statuses: dict[JobId, Status] = {}

@@ -219,5 +219,5 @@ def forecast(
     assert target is not None
     known = profile.accuracy if profile is not None else ()
     return fitting.predict_iterations(
-        known, tuple(points), target, asked=entry.job.training.iterations
+        known, tuple(points), target=target, asked=entry.job.training.iterations
     )

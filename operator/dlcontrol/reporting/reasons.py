@@ -96,7 +96,7 @@ class Outlook:
             cause = status.cause
         if state is None or cause is None:
             return status.message or _UNDECIDED
-        told = sentences.sentence_for_wait(self._snapshot, state, cause, self._worths)
+        told = sentences.sentence_for_wait(self._snapshot, state, cause=cause, worths=self._worths)
         return told + self._lingering(entry)
 
     def _lingering(self, entry: Entry) -> str:

@@ -23,15 +23,15 @@ def find_breaches(
     step: Start | Reshape | Move, state: JobState, *, whole: Placement, cluster: Cluster
 ) -> Iterator[Breach]:
     """Find what the job may not have of all that it has after the step."""
-    yield from _find_wrong_number(step, state, whole)
+    yield from _find_wrong_number(step, state, whole=whole)
     if state.job.gpus.whole_nodes and step.gang <= whole.shape.gpus and not state.gang:
-        yield from _find_shared_nodes(step.job, whole, cluster)
+        yield from _find_shared_nodes(step.job, whole, cluster=cluster)
     yield from _find_wrong_batch(step, state)
     yield from _find_wrong_place(step.job, state, whole=whole, cluster=cluster)
 
 
 def _find_wrong_number(
-    step: Start | Reshape | Move, state: JobState, whole: Placement
+    step: Start | Reshape | Move, state: JobState, *, whole: Placement
 ) -> Iterator[Breach]:
     options, gpus, job = state.job.gpus.options, whole.shape.gpus, step.job
     if step.gang > gpus:
@@ -42,7 +42,7 @@ def _find_wrong_number(
         yield Breach(Law.ALLOWED_SHAPE, job, f"cannot run on {gpus} GPUs")
 
 
-def _find_shared_nodes(job: JobId, whole: Placement, cluster: Cluster) -> Iterator[Breach]:
+def _find_shared_nodes(job: JobId, whole: Placement, *, cluster: Cluster) -> Iterator[Breach]:
     """
     Find the nodes of which a job that shares no node has only a part; a job on one node is excepted.
 

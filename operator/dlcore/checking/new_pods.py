@@ -27,9 +27,9 @@ class NewPods:
         if needs is None:
             return []
         new = [node for node in whole.nodes if not state.has_pod_on(node)]
-        return [breach for node in new for breach in self._add(state, needs, node)]
+        return [breach for node in new for breach in self._add(state, needs, node=node)]
 
-    def _add(self, state: JobState, needs: Needs, node: NodeName) -> Iterator[Breach]:
+    def _add(self, state: JobState, needs: Needs, *, node: NodeName) -> Iterator[Breach]:
         if needs.nodes is not None and node not in needs.nodes:
             message = f"gets a pod on {node}, which does not take its pods"
             yield Breach(Law.ROOM_FOR_PODS, state.id, message)

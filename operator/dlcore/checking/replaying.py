@@ -86,8 +86,8 @@ class _Replay:
         if state is None:
             self._refuse(Law.PURPOSE, step.job, "is started but is not pending")
             return
-        self._give(step, set(step.placement.refs()), step.placement)
-        self._check_grant(step, state, step.placement)
+        self._give(step, set(step.placement.refs()), whole=step.placement)
+        self._check_grant(step, state, whole=step.placement)
 
     def _take(self, step: Reshape | Move | Stop) -> None:
         state = self.holders.states.get(step.job)
@@ -103,13 +103,13 @@ class _Replay:
         self._refuse_all(reasons.find_idle_change(step, state))
         old, new = set(step.old.refs()), set(step.new.refs())
         # The GPUs that it gives up are free for later steps only: a job cannot wait for itself.
-        self._give(step, new - old, step.new)
-        self._check_grant(step, state, step.new)
+        self._give(step, new - old, whole=step.new)
+        self._check_grant(step, state, whole=step.new)
         self.holders.release(step.job, old - new)
         if old - new and len(new) < len(old):
             self.losses.append(step)
 
-    def _give(self, step: Start | Reshape | Move, refs: set[GpuRef], whole: Placement) -> None:
+    def _give(self, step: Start | Reshape | Move, refs: set[GpuRef], *, whole: Placement) -> None:
         if len(set(whole.refs())) != whole.shape.gpus:
             self._refuse(Law.REAL_GPUS, step.job, "is given the same GPU twice")
         if step.after:
@@ -148,7 +148,9 @@ class _Replay:
             if step.job == owner
         )
 
-    def _check_grant(self, step: Start | Reshape | Move, state: JobState, whole: Placement) -> None:
+    def _check_grant(
+        self, step: Start | Reshape | Move, state: JobState, *, whole: Placement
+    ) -> None:
         self._refuse_all(grants.find_breaches(step, state, whole=whole, cluster=self.cluster))
         if state.needs is not None:
             self._refuse_all(self.new_pods.add(state, whole))

@@ -21,14 +21,14 @@ Worths = Mapping[JobId, float]
 """The worth of a GPU to each job at the latest decision, where the policy states it."""
 
 
-def compare_with_running(snapshot: Snapshot, state: JobState, worths: Worths) -> str:
+def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths) -> str:
     """Compare the worth of the missing GPUs to the jobs that could give them up most easily."""
     own = worths.get(state.id, 0.0)
     if own <= 0.0:
         return ""
     missing = state.least - least_need(snapshot, state).most(free_by_node(snapshot))
     rivals, worth, taken = list[JobId](), 0.0, 0
-    for each, gpus, rival in _rank_rivals(snapshot, state, worths):
+    for each, gpus, rival in _rank_rivals(snapshot, state, worths=worths):
         if taken >= missing:
             break
         counted = min(gpus, missing - taken)
@@ -40,7 +40,7 @@ def compare_with_running(snapshot: Snapshot, state: JobState, worths: Worths) ->
 
 
 def _rank_rivals(
-    snapshot: Snapshot, state: JobState, worths: Worths
+    snapshot: Snapshot, state: JobState, *, worths: Worths
 ) -> list[tuple[float, int, JobId]]:
     """List running jobs that have GPUs which the job accepts, those first to which one is worth least."""
     kinds = acceptable_types(state, snapshot.cluster)

@@ -50,7 +50,7 @@ class _Need:
         return sum(counts if self.limit is None else nlargest(self.limit, counts))
 
 
-def need_of(snapshot: Snapshot, state: JobState, cause: Cause) -> _Need:
+def need_of(snapshot: Snapshot, state: JobState, *, cause: Cause) -> _Need:
     need = least_need(snapshot, state)
     most = need.most(free_by_node(snapshot))
     if cause.gpus:
@@ -106,10 +106,10 @@ def describe_supply(snapshot: Snapshot, need: _Need) -> str:
         f"the most free{need.where} is {most}" if most and need.where else f"{is_or_are(most)} free"
     )
     out = out_of_service(snapshot, chain.from_iterable(need.groups))
-    return f"{now}, {_release(snapshot, need, most)}{out}"
+    return f"{now}, {_release(snapshot, need, most=most)}{out}"
 
 
-def _release(snapshot: Snapshot, need: _Need, most: int) -> str:
+def _release(snapshot: Snapshot, need: _Need, *, most: int) -> str:
     predictor = Predictor.of(snapshot)
     free = free_by_node(snapshot)
     reached = most

@@ -17,7 +17,7 @@ SHOWN = 3
 """The number of nodes or reasons that a sentence names; it counts the others."""
 
 
-def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) -> str:
+def why_no_node(snapshot: Snapshot, state: JobState, *, gpus: int, alone: bool) -> str:
     """
     Return why no nodes with ``gpus`` GPUs take its pods now; or, ``alone``, ever could.
 
@@ -35,7 +35,7 @@ def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) 
     of: Amount = _capacity if alone else _free
     roomy = [node for node in open_to if needs.fits(of(node))]
     if not roomy:
-        return _too_little(needs, open_to, of, alone=alone) + _beside(needs)
+        return _too_little(needs, open_to, of=of, alone=alone) + _beside(needs)
     names = ", ".join(node.name for node in roomy[:SHOWN])
     more = f" and {len(roomy) - SHOWN} others" if len(roomy) > SHOWN else ""
     has = sum(len(node.usable) for node in roomy)
@@ -43,7 +43,7 @@ def why_no_node(snapshot: Snapshot, state: JobState, gpus: int, *, alone: bool) 
     return f"needs {_gpus(gpus)}, and {where}{_beside(needs)}"
 
 
-def _too_little(needs: Needs, nodes: Sequence[Node], of: Amount, *, alone: bool) -> str:
+def _too_little(needs: Needs, nodes: Sequence[Node], *, of: Amount, alone: bool) -> str:
     """Name the resources that are short on every node; else those of the node that lacks the fewest."""
     asked = dict(needs.amounts)
     short = [set(lacking(asked, of(node) or {})) for node in nodes]
@@ -56,8 +56,8 @@ def _too_little(needs: Needs, nodes: Sequence[Node], of: Amount, *, alone: bool)
         more = f", and so have {len(nodes) - SHOWN} others" if len(nodes) > SHOWN else ""
         return f"its pod asks {_asked(needs)}: {some}{more}"
     name = everywhere[0]
-    best = max(nodes, key=lambda node: _there(node, of, name))
-    most = show(name, max(0, _there(best, of, name)))
+    best = max(nodes, key=lambda node: _there(node, of, name=name))
+    most = show(name, max(0, _there(best, of, name=name)))
     has = "has at all" if alone else "has free"
     asks = show(name, asked[name])
     if name == "pods":
@@ -91,7 +91,7 @@ def _capacity(node: Node) -> Amounts | None:
     return node.capacity
 
 
-def _there(node: Node, of: Amount, name: str) -> int:
+def _there(node: Node, of: Amount, *, name: str) -> int:
     return (of(node) or {}).get(name, 0)
 
 

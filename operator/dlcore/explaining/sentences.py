@@ -47,23 +47,25 @@ UNSAID: Worths = {}
 
 
 def sentence_for_wait(
-    snapshot: Snapshot, state: JobState, cause: Cause, worths: Worths = UNSAID
+    snapshot: Snapshot, state: JobState, *, cause: Cause, worths: Worths = UNSAID
 ) -> str:
     """Return why a job waits, with the numbers of this snapshot and the policy's worths."""
     write = _WAITS.get(cause.code)
     reason = write(snapshot, state, cause) if write else _REASONS[cause.code](cause)
     if cause.code in _WEIGHED:
-        reason += compare_with_running(snapshot, state, worths)
+        reason += compare_with_running(snapshot, state, worths=worths)
     return f"waits: {reason}"
 
 
 def sentences_for(
-    snapshot: Snapshot, steps: Sequence[Step], worths: Worths = UNSAID
+    snapshot: Snapshot, steps: Sequence[Step], *, worths: Worths = UNSAID
 ) -> dict[JobId, str]:
     """Return the effect and the reason of each step; jobs wait for GPUs that the other steps leave."""
     settled = _settle(snapshot, steps)
     return {
-        step.job: sentence_for_step(settled if isinstance(step, Wait) else snapshot, step, worths)
+        step.job: sentence_for_step(
+            settled if isinstance(step, Wait) else snapshot, step, worths=worths
+        )
         for step in steps
     }
 
@@ -92,26 +94,26 @@ def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
     )
 
 
-def sentence_for_step(snapshot: Snapshot, step: Step, worths: Worths = UNSAID) -> str:
+def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID) -> str:
     """Return what a step does and why. ``snapshot`` is the one that its plan was made from."""
     state = _find(snapshot, step.job)
     match step:
         case Wait():
             if state is None:
                 return f"waits: {_REASONS[step.cause.code](step.cause)}"
-            return sentence_for_wait(snapshot, state, step.cause, worths)
+            return sentence_for_wait(snapshot, state, cause=step.cause, worths=worths)
         case Stop():
             return (
                 f"gives back {count_gpus(step.old.gpus)}: {_REASONS[step.cause.code](step.cause)}"
             )
         case Start():
-            return f"starts on {named_place(step.placement)}: {_reason_for(snapshot, state, step)}"
+            return f"starts on {named_place(step.placement)}: {_reason_for(snapshot, state, step=step)}"
         case Reshape():
             done = f"goes from {step.old.gpus} to {named_place(step.new)}"
-            return f"{done}: {_reason_for(snapshot, state, step)}"
+            return f"{done}: {_reason_for(snapshot, state, step=step)}"
         case Move():
             done = f"moves from {named_place(step.old)} to {named_place(step.new)}"
-            return f"{done}: {_reason_for(snapshot, state, step)}"
+            return f"{done}: {_reason_for(snapshot, state, step=step)}"
         case _:
             assert_never(step)
 
@@ -191,10 +193,10 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
 }
 
 
-def _reason_for(snapshot: Snapshot, state: JobState | None, step: Start | Reshape | Move) -> str:
+def _reason_for(snapshot: Snapshot, state: JobState | None, *, step: Start | Reshape | Move) -> str:
     reason = _REASONS[step.cause.code](step.cause)
     if state is not None and not isinstance(step, Start):
-        reason += _gain(snapshot, state, step)
+        reason += _gain(snapshot, state, step=step)
     if isinstance(step, Start) and step.gang > step.placement.gpus:
         reason += f"; it needs {step.gang} to begin, and they idle until then"
     if step.after:
@@ -203,21 +205,21 @@ def _reason_for(snapshot: Snapshot, state: JobState | None, step: Start | Reshap
     return reason
 
 
-def _gain(snapshot: Snapshot, state: JobState, step: Reshape | Move) -> str:
+def _gain(snapshot: Snapshot, state: JobState, *, step: Reshape | Move) -> str:
     """Compare the ends with and without the change, where it is made for the sake of the end."""
     if step.cause.code not in (CauseCode.FASTER_WITH_MORE, CauseCode.FASTER_WITH_FEWER):
         return ""
     predictor = Predictor.of(snapshot)
     moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, snapshot.now)
-    after = predictor.remaining_after(state, step.new.shape, snapshot.now, moves=moves)
+    after = predictor.remaining_after(state, step.new.shape, now=snapshot.now, moves=moves)
     if not after < before < inf or not isfinite(state.iterations_total):
         return ""
-    cost = _cost_of_change(predictor, state.job, step.new.shape)
+    cost = _cost_of_change(predictor, state.job, shape=step.new.shape)
     return f", in {duration(after)} instead of {duration(before)}; {cost}"
 
 
-def _cost_of_change(predictor: Predictor, job: Job, shape: Shape) -> str:
+def _cost_of_change(predictor: Predictor, job: Job, *, shape: Shape) -> str:
     """Return how long the change takes. Unmeasured parts are named, not counted as short."""
     seconds, untimed = predictor.change_cost(job, shape), _find_untimed(predictor, job)
     if CostTerm.PROCESS_INITIALIZATION in untimed:
@@ -248,7 +250,7 @@ def _find_untimed(predictor: Predictor, job: Job) -> tuple[CostTerm, ...]:
 
 
 def _no_room(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    need = need_of(snapshot, state, cause)
+    need = need_of(snapshot, state, cause=cause)
     return f"needs {count_gpus(need.gpus)}{need.where}; {describe_supply(snapshot, need)}"
 
 
@@ -257,7 +259,7 @@ def _behind(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     if ahead is None:
         behind = f"{_named(cause.job)} is ahead of it in the queue"
         return f"{behind}; {_no_room(snapshot, state, cause)}"
-    need = need_of(snapshot, ahead, Cause(CauseCode.NO_ROOM))
+    need = need_of(snapshot, ahead, cause=Cause(CauseCode.NO_ROOM))
     needs = f"needs {count_gpus(need.gpus)}{need.where}"
     return (
         f"{ahead.job.id} is ahead of it in the queue and {needs}; {describe_supply(snapshot, need)}"
@@ -286,22 +288,22 @@ def _too_large(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
 def _incomplete(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     needed = cause.gpus or state.gang or state.least
     has = state.placement.gpus if state.placement is not None else 0
-    need = need_of(snapshot, state, Cause(CauseCode.NO_ROOM, gpus=max(1, needed - has)))
+    need = need_of(snapshot, state, cause=Cause(CauseCode.NO_ROOM, gpus=max(1, needed - has)))
     return f"has {has} of the {count_gpus(needed)} that it needs to begin; {describe_supply(snapshot, need)}"
 
 
 def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    need = need_of(snapshot, state, cause)
+    need = need_of(snapshot, state, cause=cause)
     where = " or ".join(state.bound_to) or "a node that is gone"
     return f"needs {count_gpus(need.gpus)} on {where}, where its checkpoint is; {describe_supply(snapshot, need)}"
 
 
 def _no_room_for_pod(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    return why_no_node(snapshot, state, cause.gpus or state.least, alone=False)
+    return why_no_node(snapshot, state, gpus=cause.gpus or state.least, alone=False)
 
 
 def _pod_fits_nowhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    return why_no_node(snapshot, state, cause.gpus or state.least, alone=True)
+    return why_no_node(snapshot, state, gpus=cause.gpus or state.least, alone=True)
 
 
 def _namespace_limit(snapshot: Snapshot, state: JobState, _: Cause) -> str:

@@ -38,7 +38,7 @@ class Allotted:
 
 
 def allot(
-    running: tuple[JobState, ...], pending: Queue[JobState], limits: NamespaceLimits
+    running: tuple[JobState, ...], pending: Queue[JobState], *, limits: NamespaceLimits
 ) -> Allotted:
     """Return the allotment of each job."""
     if not limits:
@@ -60,20 +60,20 @@ def allot(
         limit = limits.gpus_of(namespace)
         if limit is not None:
             those = having.get(namespace, [])
-            found = _allot_one(limit, those, newcomers.get(namespace, []))
+            found = _allot_one(limit, those, newcomers=newcomers.get(namespace, []))
             allotments.update(found)
             others = (s.id for s in newcomers.get(namespace, ()) if s.id not in found)
             set_aside.update(dict.fromkeys(others, _LIMIT))
     return Allotted(
-        tuple(_shown(state, allotments, limits) for state in running),
-        _shown_queue(pending, set_aside, allotments, limits),
+        tuple(_shown(state, allotments, limits=limits) for state in running),
+        _shown_queue(pending, set_aside, allotments=allotments, limits=limits),
         set_aside,
         allotments,
     )
 
 
 def _allot_one(
-    limit: int, having: Sequence[JobState], newcomers: Iterable[JobState]
+    limit: int, having: Sequence[JobState], *, newcomers: Iterable[JobState]
 ) -> dict[JobId, int]:
     allotted = {state.id: state.least for state in having}
     left = limit - sum(allotted.values())
@@ -83,8 +83,8 @@ def _allot_one(
             allotted[state.id] = state.least
             left -= state.least
             let_in.append(state)
-    left = _raise(allotted, having, left, _held)
-    _raise(allotted, (*having, *let_in), left, lambda state: state.job.gpus.options[-1])
+    left = _raise(allotted, having, left=left, most=_held)
+    _raise(allotted, (*having, *let_in), left=left, most=lambda state: state.job.gpus.options[-1])
     return allotted
 
 
@@ -95,6 +95,7 @@ def _held(state: JobState) -> int:
 def _raise(
     allotted: dict[JobId, int],
     states: Iterable[JobState],
+    *,
     left: int,
     most: Callable[[JobState], int],
 ) -> int:
@@ -118,20 +119,23 @@ def _raise(
 def _shown_queue(
     pending: Queue[JobState],
     set_aside: Mapping[JobId, Cause],
+    *,
     allotments: Mapping[JobId, int],
     limits: NamespaceLimits,
 ) -> Queue[JobState]:
     shown = []
     is_changed = False
     for state in pending:
-        seen = None if state.id in set_aside else _shown(state, allotments, limits)
+        seen = None if state.id in set_aside else _shown(state, allotments, limits=limits)
         is_changed = is_changed or seen is not state
         if seen is not None:
             shown.append(seen)
     return Queue.of(shown) if is_changed else pending
 
 
-def _shown(state: JobState, allotments: Mapping[JobId, int], limits: NamespaceLimits) -> JobState:
+def _shown(
+    state: JobState, allotments: Mapping[JobId, int], *, limits: NamespaceLimits
+) -> JobState:
     job, most = state.job, allotments.get(state.id)
     highest = limits.priority_of(namespace_of(state.id))
     if highest is not None and job.priority > highest:
@@ -148,7 +152,7 @@ def _shown(state: JobState, allotments: Mapping[JobId, int], limits: NamespaceLi
 # --- what it answers ----------------------------------------------------------------------
 
 
-def keep_within(decision: Decision, allotted: Allotted, limits: NamespaceLimits) -> Decision:
+def keep_within(decision: Decision, allotted: Allotted, *, limits: NamespaceLimits) -> Decision:
     """
     Let those shrink that have more than is allotted to them, where their namespace has too many.
 

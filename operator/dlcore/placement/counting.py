@@ -21,7 +21,7 @@ def count_usable(placement: Placement, cluster: Cluster) -> dict[NodeName, int]:
     Fewer than it has where the job continues with GPUs that no other job could get.
     """
     return {
-        node: len(gpus) if node in cluster.whole else count_good_of(cluster, node, gpus)
+        node: len(gpus) if node in cluster.whole else count_good_of(cluster, node, gpus=gpus)
         for node, gpus in placement.slices
     }
 
@@ -45,11 +45,11 @@ def count_good(
     return counts
 
 
-def count_good_of(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> int:
+def count_good_of(cluster: Cluster, node: NodeName, *, gpus: tuple[int, ...]) -> int:
     return len(set(cluster.usable[node]).intersection(gpus))
 
 
-def order_good_first(cluster: Cluster, node: NodeName, gpus: tuple[int, ...]) -> tuple[int, ...]:
+def order_good_first(cluster: Cluster, node: NodeName, *, gpus: tuple[int, ...]) -> tuple[int, ...]:
     """A job's GPUs on a node in the order in which it keeps them: it gives up bad ones first."""
     if node in cluster.whole:
         return gpus

@@ -98,20 +98,20 @@ class Room:
         """
         kinds = (gpu_type,) if gpu_type is not None else acceptable_types(state, self.cluster)
         if state.bound_to:
-            return self._find_bound(state, gpus, kinds)
+            return self._find_bound(state, gpus, kinds=kinds)
         if state.needs is None or state.pods_at or state.placement is not None:
-            return self._find(state, gpus, kinds, may_mix=gpu_type is None)
+            return self._find(state, gpus, kinds=kinds, may_mix=gpu_type is None)
         # Thousands of equal jobs may wait for a node with room for their pods.
         asked = (state.needs, gpus, kinds)
         if asked in self._vain and not state.job.gpus.mixed:
             return None
-        fit = self._find(state, gpus, kinds, may_mix=gpu_type is None)
+        fit = self._find(state, gpus, kinds=kinds, may_mix=gpu_type is None)
         if fit is None and state.job.gpus.max_nodes is None and not state.job.gpus.whole_nodes:
             self._vain.add(asked)
         return fit
 
     def _find(
-        self, state: JobState, gpus: int, kinds: tuple[str, ...], *, may_mix: bool
+        self, state: JobState, gpus: int, *, kinds: tuple[str, ...], may_mix: bool
     ) -> Fit | None:
         for kind in kinds:
             node = self.find_node(state, kind, gpus)
@@ -140,7 +140,7 @@ class Room:
         takers, demand = self.pod_room.takers(state), state.job.gpus
         return spread(self.gaps, demand, gpus=gpus, kinds=kinds, takers=takers, beside=beside)
 
-    def _find_bound(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> Fit | None:
+    def _find_bound(self, state: JobState, gpus: int, *, kinds: tuple[str, ...]) -> Fit | None:
         """A checkpoint that only some nodes can read binds the job to these."""
         groups: list[tuple[str, ...]] = [(kind,) for kind in kinds]
         if state.job.gpus.mixed and len(kinds) > 1:
@@ -153,14 +153,14 @@ class Room:
                 and self.cluster.by_name[name].gpu_type in group
                 and self.takes_pod(state, name)
             }
-            nodes = _take_fewest(free, gpus, state.job.gpus.max_nodes)
-            if nodes is not None and may_share_as(state, nodes, self.cluster):
+            nodes = _take_fewest(free, gpus, max_nodes=state.job.gpus.max_nodes)
+            if nodes is not None and may_share_as(state, nodes, cluster=self.cluster):
                 return Fit(name_type(self.cluster, nodes), nodes)
         return None
 
 
 def _take_fewest(
-    free: Mapping[NodeName, int], gpus: int, max_nodes: int | None
+    free: Mapping[NodeName, int], gpus: int, *, max_nodes: int | None
 ) -> dict[NodeName, int] | None:
     """Take GPUs from the fewest of a few nodes."""
     whole = [node for node, count in free.items() if count >= gpus]
@@ -175,7 +175,7 @@ def _take_fewest(
     return None
 
 
-def may_share_as(state: JobState, nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:
+def may_share_as(state: JobState, nodes: Mapping[NodeName, int], *, cluster: Cluster) -> bool:
     """Return whether the job may have exactly these GPUs on these nodes, as far as sharing nodes goes."""
     return not state.job.gpus.whole_nodes or len(nodes) == 1 or has_whole_nodes(nodes, cluster)
 

@@ -31,7 +31,9 @@ class Gaps:
         for placement in taken:
             # Without a helper, because this runs over every running job.
             for node, gpus in placement.slices:
-                good = len(gpus) if node in cluster.whole else count_good_of(cluster, node, gpus)
+                good = (
+                    len(gpus) if node in cluster.whole else count_good_of(cluster, node, gpus=gpus)
+                )
                 self.nodes[node] -= good
         self.free: dict[str, int] = dict.fromkeys(cluster.types, 0)
         """How many GPUs of each type are free."""

@@ -23,9 +23,9 @@ def acceptable_types(state: JobState, cluster: Cluster) -> tuple[str, ...]:
     return kinds
 
 
-def largest_possible(state: JobState, cluster: Cluster, gpu_type: str | None = None) -> int:
+def largest_possible(state: JobState, cluster: Cluster, *, gpu_type: str | None = None) -> int:
     """The most GPUs, of a type or of any, that this job could have on this cluster, were it empty."""
-    return _most_of(state, _sizes_in_reach(state, cluster), cluster, gpu_type)
+    return _most_of(state, _sizes_in_reach(state, cluster), cluster=cluster, gpu_type=gpu_type)
 
 
 def largest_at_present(state: JobState, cluster: Cluster) -> int:
@@ -39,15 +39,17 @@ def largest_at_present(state: JobState, cluster: Cluster) -> int:
         return largest_possible(state, cluster)
     find = functools.partial(_sizes_with_room, state, needs, cluster)
     if state.bound_to or state.pods_at:
-        return _most_of(state, find(), cluster, None)
-    return _most_of(state, _recall(cluster, needs, "room", find), cluster, None)
+        return _most_of(state, find(), cluster=cluster, gpu_type=None)
+    return _most_of(
+        state, _recall(cluster, needs, what="room", find=find), cluster=cluster, gpu_type=None
+    )
 
 
 Sizes = Mapping[str, Sequence[int]]
 """How many GPUs may be given away on each node of a type, the largest first."""
 
 
-def _most_of(state: JobState, sizes: Sizes, cluster: Cluster, gpu_type: str | None) -> int:
+def _most_of(state: JobState, sizes: Sizes, *, cluster: Cluster, gpu_type: str | None) -> int:
     demand = state.job.gpus
     kinds = acceptable_types(state, cluster) if gpu_type is None else (gpu_type,)
     groups: list[Sequence[int]] = [sizes.get(kind, ()) for kind in kinds]
@@ -72,7 +74,7 @@ def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
     if needs is None:
         return _sizes_of(state.bound_to, cluster) if state.bound_to else cluster.sizes
     find = functools.partial(_sizes_if_empty, state, needs, cluster)
-    return find() if state.bound_to else _recall(cluster, needs, "reach", find)
+    return find() if state.bound_to else _recall(cluster, needs, what="reach", find=find)
 
 
 def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
@@ -82,7 +84,7 @@ def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
     return cluster.sizes if len(taking) == len(cluster.nodes) else _sizes_of(taking, cluster)
 
 
-def _recall(cluster: Cluster, needs: Needs, what: str, find: Callable[[], Sizes]) -> Sizes:
+def _recall(cluster: Cluster, needs: Needs, *, what: str, find: Callable[[], Sizes]) -> Sizes:
     """Find out what follows from the needs of thousands of jobs once for a cluster."""
     known = cluster.memo.get((needs, what))
     if known is None:

@@ -60,7 +60,7 @@ def place(
         return Placed({}, [], [], {})
     moved = {state.id for state in (*stopped, *changed)}
     placer = _Placer(cluster, [state for state in running if state.id not in moved])
-    wanted, unplaced = placer.place_all(shares, changed, newcomers)
+    wanted, unplaced = placer.place_all(shares, changed, newcomers=newcomers)
     vain = _find_vain_losses((*stopped, *changed), wanted)
     for job in vain:
         wanted.pop(job, None)
@@ -121,7 +121,7 @@ def _loses(state: JobState, want: Wanted | None) -> bool:
     return want.placement.gpus < placement.gpus and want.cause.code not in OWN_REASONS
 
 
-def _want(state: JobState, share: Share, placement: Placement) -> Wanted:
+def _want(state: JobState, share: Share, *, placement: Placement) -> Wanted:
     return Wanted(placement, share.cause, share.gang, _batch_of(state, share))
 
 
@@ -133,23 +133,25 @@ def _batch_of(state: JobState, share: Share) -> int | None:
     return min(wanted, batch.maximum) if batch.maximum else wanted
 
 
-def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placement | None:
+def _keep_or_shrink(state: JobState, share: Share, *, cluster: Cluster) -> Placement | None:
     """Return the job's placement if it only keeps or shrinks; ``None`` if it needs more."""
     placement = state.placement
     assert placement is not None
     if share.gpu_type is not None and share.gpu_type != placement.gpu_type:
         return None
-    if share.nodes is None or not _may_be_on(state, share, share.nodes, cluster):
+    if share.nodes is None or not _may_be_on(state, share, nodes=share.nodes, cluster=cluster):
         if share.gpus > placement.shape.gpus:
             return None
         shrunk = shrink(placement, share.gpus, cluster)
-        return shrunk if _may_be_on(state, share, count_nodes(shrunk), cluster) else None
+        return (
+            shrunk if _may_be_on(state, share, nodes=count_nodes(shrunk), cluster=cluster) else None
+        )
     have = count_nodes(placement)
     if share.nodes == have:
         return placement
     if all(have.get(node, 0) >= count for node, count in share.nodes.items()):
         parts = {
-            node: order_good_first(cluster, node, gpus)[: share.nodes.get(node, 0)]
+            node: order_good_first(cluster, node, gpus=gpus)[: share.nodes.get(node, 0)]
             for node, gpus in placement.slices
         }
         return Placement.of(parts, name_type(cluster, share.nodes))
@@ -157,10 +159,10 @@ def _keep_or_shrink(state: JobState, share: Share, cluster: Cluster) -> Placemen
 
 
 def _may_be_on(
-    state: JobState, share: Share, nodes: Mapping[NodeName, int], cluster: Cluster
+    state: JobState, share: Share, *, nodes: Mapping[NodeName, int], cluster: Cluster
 ) -> bool:
     """Return whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
-    return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster)
+    return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster=cluster)
 
 
 def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
@@ -170,7 +172,7 @@ def shrink(placement: Placement, gpus: int, cluster: Cluster) -> Placement:
     parts: dict[NodeName, tuple[int, ...]] = {}
     left = gpus
     for part in sorted(placement.slices, key=lambda part: (-len(part.gpus), part.node)):
-        parts[part.node] = order_good_first(cluster, part.node, part.gpus)[:left]
+        parts[part.node] = order_good_first(cluster, part.node, gpus=part.gpus)[:left]
         left -= len(parts[part.node])
     return Placement.of(parts, name_type(cluster, (node for node, kept in parts.items() if kept)))
 
@@ -196,6 +198,7 @@ class _Placer:
         self,
         shares: Mapping[JobId, Share],
         changed: Iterable[JobState],
+        *,
         newcomers: Iterable[JobState],
     ) -> tuple[dict[JobId, Wanted], dict[JobId, Cause]]:
         """Shrink jobs first, then place the others in the order of the shares."""
@@ -204,10 +207,10 @@ class _Placer:
         for state in changed:
             assert state.placement is not None
             share = shares[state.id]
-            shrunk = _keep_or_shrink(state, share, self.cluster)
+            shrunk = _keep_or_shrink(state, share, cluster=self.cluster)
             self._hold(shrunk or state.placement)
             if shrunk is not None:
-                wanted[state.id] = _want(state, share, shrunk)
+                wanted[state.id] = _want(state, share, placement=shrunk)
             else:
                 takers[state.id] = state
         takers.update((state.id, state) for state in newcomers)
@@ -215,14 +218,14 @@ class _Placer:
         for job in [job for job in shares if job in takers]:
             placement = self._place(takers[job], shares[job])
             if placement is not None:
-                wanted[job] = _want(takers[job], shares[job], placement)
+                wanted[job] = _want(takers[job], shares[job], placement=placement)
             elif takers[job].placement is None:
                 unplaced[job] = self._why_not(takers[job], shares[job])
         return wanted, unplaced
 
     def _place(self, state: JobState, share: Share) -> Placement | None:
         have = count_nodes(state.placement) if state.placement is not None else {}
-        nodes = self._choose(state, share, have)
+        nodes = self._choose(state, share, have=have)
         if nodes is None:
             return None
         placement = self._pick(state.placement, nodes)
@@ -232,10 +235,12 @@ class _Placer:
         return placement
 
     def _choose(
-        self, state: JobState, share: Share, have: Mapping[NodeName, int]
+        self, state: JobState, share: Share, *, have: Mapping[NodeName, int]
     ) -> Mapping[NodeName, int] | None:
         # A policy that knows nothing of whole nodes is given the best that there is instead.
-        if share.nodes is not None and _may_be_on(state, share, share.nodes, self.cluster):
+        if share.nodes is not None and _may_be_on(
+            state, share, nodes=share.nodes, cluster=self.cluster
+        ):
             more = {node: n - have.get(node, 0) for node, n in share.nodes.items()}
             fits = all(self.room.takes_pod(state, node) for node in share.nodes)
             return share.nodes if fits and self.room.has(more) else None
@@ -244,7 +249,7 @@ class _Placer:
             # A job that may share no node can be unable to shrink where it is.
             grows = share.gpus >= held.shape.gpus
             grown = grow(self.room, state, have, held.gpu_type, share.gpus) if grows else None
-            if grown is not None and _may_be_on(state, share, grown, self.cluster):
+            if grown is not None and _may_be_on(state, share, nodes=grown, cluster=self.cluster):
                 return grown
         fit = self.room.find(state, share.gpus, share.gpu_type)
         return fit.nodes if fit is not None else None
@@ -255,7 +260,7 @@ class _Placer:
         picked: dict[NodeName, tuple[int, ...]] = {}
         for node, count in nodes.items():
             used = self.used.setdefault(node, set())
-            mine = order_good_first(self.cluster, node, own.get(node, ()))[:count]
+            mine = order_good_first(self.cluster, node, gpus=own.get(node, ()))[:count]
             fresh = [index for index in self.cluster.usable[node] if index not in used]
             picked[node] = (*mine, *fresh[: count - len(mine)])
         for node, gpus in own.items():

@@ -84,8 +84,8 @@ class Curve:
 def predict_iterations(
     profile_points: Sequence[AccuracyPoint],
     online_points: Sequence[AccuracyPoint],
-    target: Target,
     *,
+    target: Target,
     asked: int | None,
 ) -> Forecast:
     """
@@ -236,44 +236,44 @@ def _online_weights(count: int) -> Floats:
 
 def _fit_and_read(sample: _Sample, patience: int) -> Forecast:
     """Fit all points; and some of them, to see how much the answer hangs on which."""
-    curve = fit_curve(sample.iterations, sample.values, sample.weights)
+    curve = fit_curve(sample.iterations, sample.values, weights=sample.weights)
     target = sample.target + LUCK / patience * curve.error
     likely = curve.iterations_to(target)
     count = len(sample.iterations)
     most, some = max(FEWEST_POINTS, count * 3 // 4), max(FEWEST_POINTS, count * 3 // 5)
     others = [
-        fit_curve(sample.iterations, sample.values, np.ones(count)),
+        fit_curve(sample.iterations, sample.values, weights=np.ones(count)),
         *(
-            fit_curve(part.iterations, part.values, part.weights)
+            fit_curve(part.iterations, part.values, weights=part.weights)
             for part in (sample.part(0, most), sample.part(count - some, count))
         ),
     ]
     answers = [likely, *(other.iterations_to(target) for other in others)]
     low, high = min(answers), max(answers)
-    blur = _blur(curve, target, likely)
+    blur = _blur(curve, target, likely=likely)
     reach = float(sample.iterations[-1])
     return Forecast(
         likely,
         low * math.exp(-blur) if low < math.inf else reach,
         high * math.exp(blur),
-        _confidence(low, likely, high, reach) / (1.0 + blur),
+        _confidence(low, likely, high=high, reach=reach) / (1.0 + blur),
     )
 
 
-def _blur(curve: Curve, target: float, likely: float) -> float:
+def _blur(curve: Curve, target: float, *, likely: float) -> float:
     """By what share the noise of the metric moves the crossing; at most threefold."""
     fall = curve.slope_at(target) * likely if likely < math.inf else 0.0
     return min(curve.error / fall, math.log(3.0)) if fall > 0.0 else math.log(3.0)
 
 
-def _confidence(low: float, likely: float, high: float, reach: float) -> float:
+def _confidence(low: float, likely: float, *, high: float, reach: float) -> float:
     if high == math.inf:
         return 0.05 if likely < math.inf else 0.0
     agreement = (low + 1.0) / (high + 1.0)
     return agreement * math.sqrt(min(1.0, reach / max(likely, 1.0)))
 
 
-def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
+def fit_curve(iterations: Floats, values: Floats, *, weights: Floats) -> Curve:
     """
     Fit a falling curve to values that are not negative.
 
@@ -291,7 +291,9 @@ def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
     shares = np.geomspace(min(1.0, 1e-3 * span / base) if base > 0.0 else 1.0, 1.0, LIMITS)
     for _ in range(3):
         limits = base * (1.0 - shares)
-        b0, b1, errors = _fit_to_limits(x, values, weights, limits, least=1e-3 * span)
+        b0, b1, errors = _fit_to_limits(
+            x, values, weights=weights, limits=limits, least=1e-3 * span
+        )
         first = int(np.argmin(errors))
         if errors[first] < best.error:
             found = (b0[first], b1[first], limits[first], errors[first])
@@ -301,7 +303,7 @@ def fit_curve(iterations: Floats, values: Floats, weights: Floats) -> Curve:
 
 
 def _fit_to_limits(
-    x: Floats, values: Floats, weights: Floats, limits: Floats, *, least: float
+    x: Floats, values: Floats, *, weights: Floats, limits: Floats, least: float
 ) -> tuple[Floats, Floats, Floats]:
     """
     Fit b0 and b1 for each limit, by non-negative least squares; return the errors in the metric.

@@ -64,47 +64,51 @@ class Growths:
     def best(self, profile: Profile, curve: Sequence[Point], start: int, shape: Shape) -> Factor:
         """By what factor the speed changes from the end of a curve to a count beyond it."""
         nearness = math.sqrt(min(start, shape.gpus) / max(start, shape.gpus))
-        own = self._growth_of(profile, start, shape)
+        own = self._growth_of(profile, start, shape=shape)
         if own is not None:
             return Factor(own, 0.6)
         # Three points distinguish a fit from noise; with two it is only better than others' curves in general.
         if len(curve) >= 3:
-            return Factor(fitted_growth(curve, start, shape.gpus), 0.8 * nearness)
-        same_model = self._growth_of_model(profile.type, start, shape)
+            return Factor(fitted_growth(curve, start, gpus=shape.gpus), 0.8 * nearness)
+        same_model = self._growth_of_model(profile.type, start, shape=shape)
         if same_model is not None:
             return Factor(same_model, 0.5)
         if len(curve) == 2:
-            return Factor(fitted_growth(curve, start, shape.gpus), 0.5 * nearness)
+            return Factor(fitted_growth(curve, start, gpus=shape.gpus), 0.5 * nearness)
         anyone = self._growth_of_anyone(start, shape)
         if anyone is not None:
             return Factor(anyone, 0.3 * nearness)
         return Factor(usual_growth(start, shape.gpus), 0.2 * nearness)
 
-    def _growth_of_model(self, kind: JobType, start: int, shape: Shape) -> float | None:
+    def _growth_of_model(self, kind: JobType, start: int, *, shape: Shape) -> float | None:
         """How the same model grows at the nearest batch size that was measured so far."""
         relatives = self._relatives.same_model(kind)
-        for relative in sorted(relatives, key=lambda each: remoteness(kind, shape.gpu_type, each)):
-            growth = self._growth_of(relative, start, shape)
+        for relative in sorted(
+            relatives, key=lambda each: remoteness(kind, shape.gpu_type, relative=each)
+        ):
+            growth = self._growth_of(relative, start, shape=shape)
             if growth is not None:
                 # With more to compute between two synchronisations a larger batch scales further.
-                before = self.slowdown_by_batch(kind, relative, shape._replace(gpus=start))
-                return growth * before / self.slowdown_by_batch(kind, relative, shape)
+                before = self.slowdown_by_batch(kind, relative, shape=shape._replace(gpus=start))
+                return growth * before / self.slowdown_by_batch(kind, relative, shape=shape)
         return None
 
-    def _growth_of(self, profile: Profile, start: int, shape: Shape) -> float | None:
+    def _growth_of(self, profile: Profile, start: int, *, shape: Shape) -> float | None:
         """The same of one profile, which all others of its model ask for."""
         key = (profile, start, shape.gpus, shape.nodes)
         if key not in self._growths_of:
-            self._growths_of[key] = self._shared_growth([profile], start, shape)
+            self._growths_of[key] = self._shared_growth([profile], start, shape=shape)
         return self._growths_of[key]
 
     def _growth_of_anyone(self, start: int, shape: Shape) -> float | None:
         key = (start, shape)
         if key not in self._growths:
-            self._growths[key] = self._shared_growth(self._relatives.everyone, start, shape)
+            self._growths[key] = self._shared_growth(self._relatives.everyone, start, shape=shape)
         return self._growths[key]
 
-    def _shared_growth(self, profiles: Iterable[Profile], start: int, shape: Shape) -> float | None:
+    def _shared_growth(
+        self, profiles: Iterable[Profile], start: int, *, shape: Shape
+    ) -> float | None:
         """The median growth over the curves that reach from ``start`` to the shape's count."""
         seen: list[float] = []
         for profile in profiles:
@@ -152,13 +156,13 @@ class Growths:
             self._usual_exponents[model] = median(known) if known else None
         return self._usual_exponents[model]
 
-    def slowdown_by_batch(self, kind: JobType, relative: Profile, shape: Shape) -> float:
+    def slowdown_by_batch(self, kind: JobType, relative: Profile, *, shape: Shape) -> float:
         """By what factor an iteration takes longer than the relative's, if only the batch differs."""
         if not (kind.batch_size and relative.type.batch_size):
             return 1.0
         terms = self._iteration_time(relative, shape)
         ratio = kind.batch_size / relative.type.batch_size
-        return iteration_time(terms, shape.gpus, ratio) / iteration_time(terms, shape.gpus)
+        return iteration_time(terms, shape.gpus, batch=ratio) / iteration_time(terms, shape.gpus)
 
     def _iteration_time(self, profile: Profile, shape: Shape) -> IterationTime:
         key = (profile, shape.gpu_type, shape.nodes)

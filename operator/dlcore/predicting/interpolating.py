@@ -74,10 +74,10 @@ def estimate_alone(profile: Profile, shape: Shape) -> Estimate | None:
                 upper = point
     if lower is None or upper is None:
         return None
-    return _between(lower, upper, shape.gpus)
+    return _between(lower, upper, gpus=shape.gpus)
 
 
-def _between(lower: Point, upper: Point, gpus: int) -> Estimate:
+def _between(lower: Point, upper: Point, *, gpus: int) -> Estimate:
     gap = math.log(upper.gpus / lower.gpus)
     share = math.log(gpus / lower.gpus) / gap
     value = lower.speed * (upper.speed / lower.speed) ** share
@@ -108,7 +108,7 @@ def _pairs(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
             yield narrow, point
 
 
-def type_ratio_alone(profile: Profile, old: str, new: str) -> float | None:
+def type_ratio_alone(profile: Profile, old: str, *, new: str) -> float | None:
     """How much faster the new type is than the old one, at the shapes measured on both."""
     points = points_by_type(profile)
     if old not in points or new not in points:
@@ -151,7 +151,7 @@ def read_curve(curve: Sequence[Point], gpus: int) -> Estimate | None:
         if point.gpus == gpus:
             return Estimate(point.speed, 1.0)
         if point.gpus > gpus:
-            return _between(lower, point, gpus) if lower is not None else None
+            return _between(lower, point, gpus=gpus) if lower is not None else None
         lower = point
     return None
 
@@ -213,19 +213,19 @@ def _dot(one: Numbers, other: Numbers) -> float:
     return math.fsum(map(operator.mul, one, other))
 
 
-def iteration_time(terms: IterationTime, gpus: int, batch: float = 1.0) -> float:
+def iteration_time(terms: IterationTime, gpus: int, *, batch: float = 1.0) -> float:
     """The time of an iteration; with a larger batch only the part that is computed grows."""
     a, b, c = terms
     return a * batch / gpus + b + c * gpus
 
 
-def fitted_growth(curve: Sequence[Point], start: int, gpus: int) -> float:
+def fitted_growth(curve: Sequence[Point], start: int, *, gpus: int) -> float:
     """By what factor the fitted speed changes from one count to another."""
     terms = fit_iteration_time(curve)
     return iteration_time(terms, start) / iteration_time(terms, gpus)
 
 
-def bound_growth(growth: float, measured: Sequence[Point], start: int, gpus: int) -> float:
+def bound_growth(growth: float, measured: Sequence[Point], *, start: int, gpus: int) -> float:
     """Nothing grows faster than linearly, and what falls at its end does not grow again."""
     linear = gpus / start
     if gpus < start:

@@ -103,7 +103,7 @@ class Predictor:
             return self._costs
         return profile.costs
 
-    def training_time(self, state: JobState, shape: Shape, now: float) -> float:
+    def training_time(self, state: JobState, shape: Shape, *, now: float) -> float:
         """For the iterations that are left, in that shape; infinite where it does not train."""
         # As JobState.remaining_at() reckons, without two calls more.
         done = state.iterations_done + state.speed * (now - state.observed_at)
@@ -131,7 +131,7 @@ class Predictor:
         costs = self.costs_of(state.job)
         gpus = shape.gpus
         starts = costs.pod_start(gpus) + costs.process_start(gpus)
-        return starts + self.training_time(state, shape, now) + costs.end
+        return starts + self.training_time(state, shape, now=now) + costs.end
 
     def remaining(self, state: JobState, now: float) -> float:
         """Until a job with GPUs is done and gone if it is left as it is."""
@@ -141,10 +141,10 @@ class Predictor:
         costs = self.costs_of(state.job)
         # A change under way still has its process to start.
         ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
-        return ahead + self.training_time(state, shape, now) + costs.end
+        return ahead + self.training_time(state, shape, now=now) + costs.end
 
     def remaining_after(
-        self, state: JobState, shape: Shape, now: float, *, moves: bool = False
+        self, state: JobState, shape: Shape, *, now: float, moves: bool = False
     ) -> float:
         """
         Until a job with GPUs is done and gone if it is changed to that shape now.
@@ -154,10 +154,12 @@ class Predictor:
         """
         costs = self.costs_of(state.job)
         lead = costs.pod_start(shape.gpus) if moves and not self._recreates else 0.0
-        change = lead + self._change(costs, shape.gpus) + self._lost_time(state, shape, now + lead)
-        return change + self.training_time(state, shape, now + lead) + costs.end
+        change = (
+            lead + self._change(costs, shape.gpus) + self._lost_time(state, shape, now=now + lead)
+        )
+        return change + self.training_time(state, shape, now=now + lead) + costs.end
 
-    def _lost_time(self, state: JobState, shape: Shape, now: float) -> float:
+    def _lost_time(self, state: JobState, shape: Shape, *, now: float) -> float:
         """How long it takes to do once more what a change now may lose; nothing where it is saved."""
         lost = state.unsaved_at(now)
         if lost <= 0.0:

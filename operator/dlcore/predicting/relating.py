@@ -58,10 +58,10 @@ class Atlas:
         key = (kind if profile is None else profile, shape)
         known = self._estimates.get(key)
         if known is None:
-            known = self._estimates[key] = self._conclude(kind, profile, shape)
+            known = self._estimates[key] = self._conclude(kind, profile, shape=shape)
         return known
 
-    def _conclude(self, kind: JobType, profile: Profile | None, shape: Shape) -> Estimate:
+    def _conclude(self, kind: JobType, profile: Profile | None, *, shape: Shape) -> Estimate:
         if shape.gpus < 1 or shape.nodes < 1:
             return UNKNOWN
         if profile is None or not points_by_type(profile):
@@ -75,7 +75,7 @@ class Atlas:
             return self._along(profile, shape)
         if "+" in shape.gpu_type:
             return self._of_slowest(kind, shape)
-        return self._from_other_type(kind, profile, shape)
+        return self._from_other_type(kind, profile, shape=shape)
 
     # --- one profile, with the factors from others
 
@@ -95,7 +95,7 @@ class Atlas:
             return Estimate(inside.value, inside.confidence * trust)
         end = curve[0] if shape.gpus < curve[0].gpus else curve[-1]
         growth = self._growths.best(profile, curve, end.gpus, shape)
-        bounded = bound_growth(growth.value, points, end.gpus, shape.gpus)
+        bounded = bound_growth(growth.value, points, start=end.gpus, gpus=shape.gpus)
         return Estimate(end.speed * bounded, growth.confidence * trust)
 
     # --- other types of GPU
@@ -110,17 +110,17 @@ class Atlas:
             min(part.value for part in parts), 0.8 * min(part.confidence for part in parts)
         )
 
-    def _from_other_type(self, kind: JobType, profile: Profile, shape: Shape) -> Estimate:
+    def _from_other_type(self, kind: JobType, profile: Profile, *, shape: Shape) -> Estimate:
         best = UNKNOWN
         for source in points_by_type(profile):
             base = self.estimate(kind, Shape(shape.gpus, shape.nodes, source))
-            ratio = self._type_ratio(kind, source, shape.gpu_type)
+            ratio = self._type_ratio(kind, source, new=shape.gpu_type)
             rival = Estimate(base.value * ratio.value, base.confidence * ratio.confidence)
             if rival.confidence > best.confidence:
                 best = rival
         return best
 
-    def _type_ratio(self, kind: JobType, old: str, new: str) -> Factor:
+    def _type_ratio(self, kind: JobType, old: str, *, new: str) -> Factor:
         key = (kind.model, old, new)
         known = self._ratios.get(key)
         if known is None:
@@ -132,7 +132,7 @@ class Atlas:
     def _from_relatives(self, kind: JobType, shape: Shape) -> Estimate:
         same_model = self._relatives.same_model(kind)
         if same_model:
-            return self._from_same_model(kind, same_model, shape)
+            return self._from_same_model(kind, same_model, shape=shape)
         if kind.dataset:
             usual = self._usual_estimate(kind.dataset, shape)
             if usual is not UNKNOWN:
@@ -168,21 +168,21 @@ class Atlas:
         )
 
     def _from_same_model(
-        self, kind: JobType, relatives: Sequence[Profile], shape: Shape
+        self, kind: JobType, relatives: Sequence[Profile], *, shape: Shape
     ) -> Estimate:
         """Take the one with the nearest batch size, and let the computed part grow with it."""
-        nearest = min(relatives, key=lambda each: remoteness(kind, shape.gpu_type, each))
+        nearest = min(relatives, key=lambda each: remoteness(kind, shape.gpu_type, relative=each))
         base = self.estimate(nearest.type, shape)
         known = kind.batch_size and nearest.type.batch_size
         return Estimate(
-            base.value / self._growths.slowdown_by_batch(kind, nearest, shape),
+            base.value / self._growths.slowdown_by_batch(kind, nearest, shape=shape),
             base.confidence * (0.5 if known else 0.3),
         )
 
 
 def _find_type_ratio(relatives: Relatives, kind: JobType, *, old: str, new: str) -> Factor:
     for profiles, trust in ((relatives.same_model(kind), 0.5), (relatives.everyone, 0.4)):
-        seen = [type_ratio_alone(relative, old, new) for relative in profiles]
+        seen = [type_ratio_alone(relative, old, new=new) for relative in profiles]
         known = [ratio for ratio in seen if ratio is not None]
         if known:
             return Factor(median(known), trust)

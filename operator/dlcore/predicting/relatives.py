@@ -32,7 +32,7 @@ class Relatives:
         return self.models.get(bare(kind.model), ())
 
 
-def remoteness(kind: JobType, gpu_type: str, relative: Profile) -> tuple[object, ...]:
+def remoteness(kind: JobType, gpu_type: str, *, relative: Profile) -> tuple[object, ...]:
     """First who ran on that type of GPU, then by dataset, then by batch size; ties by name."""
     other = relative.type
     one, two = max(kind.batch_size, 1), max(other.batch_size, 1)

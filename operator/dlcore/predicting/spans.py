@@ -29,10 +29,10 @@ def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span
     if state.placement is None or expected == math.inf:
         return Span(expected, expected, expected)
     shape = state.placement.shape
-    training = predictor.training_time(state, shape, now)
+    training = predictor.training_time(state, shape, now=now)
     done, total = state.iterations_at(now), state.iterations_total
     low, high = state.iterations_between or (total, total)
-    doubt = _doubt(predictor, state, shape)
+    doubt = _doubt(predictor, state, shape=shape)
     pace = training / max(total - done, 1e-9)
     ahead = expected - training
     return Span(
@@ -42,7 +42,7 @@ def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span
     )
 
 
-def _doubt(predictor: Predictor, state: JobState, shape: Shape) -> float:
+def _doubt(predictor: Predictor, state: JobState, *, shape: Shape) -> float:
     """By what share the speed of a job in its present shape may be another one."""
     profile = predictor.profiles.get(state.job.type)
     seen = profile.speeds.get(shape) if profile is not None else None

@@ -61,7 +61,7 @@ class Speeds:
         """Return the best shape of ``gpus`` GPUs of a type: on the fewest nodes of this cluster."""
         known = self._shapes.get((gpus, gpu_type))
         if known is None:
-            nodes = _fewest_nodes(self._cluster, gpus, gpu_type.split("+"))
+            nodes = _fewest_nodes(self._cluster, gpus, types=gpu_type.split("+"))
             known = self._shapes[gpus, gpu_type] = Shape(gpus, nodes, gpu_type)
         return known
 
@@ -88,7 +88,7 @@ class Speeds:
         )
 
 
-def _fewest_nodes(cluster: Cluster, gpus: int, types: Sequence[str]) -> int:
+def _fewest_nodes(cluster: Cluster, gpus: int, *, types: Sequence[str]) -> int:
     """Count the largest nodes that together hold ``gpus`` GPUs; where all do not suffice, return their number."""
     sizes = (
         cluster.sizes.get(types[0], ())

@@ -52,7 +52,7 @@ def remaining_with(
     if isinstance(step, Start):
         return predictor.completion(state, step.placement.shape, now)
     moves = not set(step.new.nodes) <= set(step.old.nodes)
-    return predictor.remaining_after(state, step.new.shape, now, moves=moves)
+    return predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
 
 
 def _finite(number: float) -> float:

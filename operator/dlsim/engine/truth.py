@@ -136,7 +136,7 @@ class Forecasts:
         forecast = fitting.predict_iterations(
             profile.accuracy if profile is not None else (),
             tuple(points),
-            job.training.target,
+            target=job.training.target,
             asked=job.training.iterations,
         )
         return forecast.iterations

@@ -100,7 +100,7 @@ class Recorder:
                     generation=course.generation,
                     cause=step.cause.code.value,
                     for_job=step.cause.job,
-                    sentence=sentences.sentence_for_step(snapshot, step, plan.worths),
+                    sentence=sentences.sentence_for_step(snapshot, step, worths=plan.worths),
                     old=None if isinstance(step, Start | Wait) else step.old,
                     new=_outcome(step),
                     expected=expected.get(step.job),

@@ -59,7 +59,7 @@ def batch_of(state: JobState, gpus: int) -> int | None:
 
 def most_gpus(state: JobState, view: View, kind: str) -> int:
     """How many GPUs of a type the job can ever use; 0 if it cannot run there at all."""
-    most = largest_possible(state, view.cluster, kind)
+    most = largest_possible(state, view.cluster, gpu_type=kind)
     return max((gpus for gpus in state.job.gpus.options if gpus <= most), default=0)
 
 

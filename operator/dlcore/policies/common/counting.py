@@ -45,7 +45,9 @@ class Counts:
         cluster = self.view.cluster
         if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
             return True
-        return gpus <= largest_possible(state, cluster, kinds[0] if len(kinds) == 1 else None)
+        return gpus <= largest_possible(
+            state, cluster, gpu_type=kinds[0] if len(kinds) == 1 else None
+        )
 
     def _choose_types(self, state: JobState) -> tuple[str, ...]:
         """One type, or for a job that can do with a mixture and needs it, all that it accepts."""

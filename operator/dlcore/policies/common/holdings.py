@@ -83,7 +83,7 @@ class Holding:
             return self.predictor.completion(self.state, shape, self.then)
         if placement.shape == shape and not moves:
             return self.predictor.remaining(self.state, self.then)
-        return self.predictor.remaining_after(self.state, shape, self.then, moves=moves)
+        return self.predictor.remaining_after(self.state, shape, now=self.then, moves=moves)
 
     def share(self, unchanged: Cause) -> Share:
         """The policy's answer for this job."""

@@ -121,7 +121,7 @@ class _Paces:
         if self.rule.elastic is not None:
             gpus = self.rule.elastic(state, view)
             shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
-            time = view.predictor.training_time(state, shape, now)
+            time = view.predictor.training_time(state, shape, now=now)
             key = time * gpus if self.rule.by_service else time
             return _Entry(-state.job.priority, key, state.order, state)
         pace = self.paces.get(state)

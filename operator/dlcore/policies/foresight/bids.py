@@ -282,7 +282,7 @@ def _key_of(state: JobState) -> Key:
 def _iter_curves(state: JobState, view: View, seen: Speeds) -> Iterator[Curve]:
     is_known = False
     for kind in acceptable_types(state, view.cluster):
-        most = largest_possible(state, view.cluster, kind)
+        most = largest_possible(state, view.cluster, gpu_type=kind)
         options = [gpus for gpus in state.job.gpus.options if gpus <= most]
         shapes = ((gpus, view.predictor.shape(gpus, kind)) for gpus in options)
         curve = make_curve(kind, ((n, expect(view, state.job, shape, seen)) for n, shape in shapes))
@@ -297,7 +297,7 @@ def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
     """Suppose that a job whose speed is not known at all scales like the usual one."""
     demand: GpuDemand = state.job.gpus
     for kind in acceptable_types(state, cluster):
-        most = largest_possible(state, cluster, kind)
+        most = largest_possible(state, cluster, gpu_type=kind)
         points = ((n, usual_growth(1, n)) for n in demand.options if n <= most)
         curve = make_curve(kind, points)
         if curve is not None:

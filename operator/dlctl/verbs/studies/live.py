@@ -284,7 +284,7 @@ class _Look:
         )
         shape = predictor.shape(state.least, predictor.best_type(job, state.least))
         # Of an unknown length this supposes something; of a known one it is what is left.
-        left = predictor.training_time(state, shape, 0.0) * predictor.speed(job, shape)
+        left = predictor.training_time(state, shape, now=0.0) * predictor.speed(job, shape)
         standing = Standing(
             iterations_done=done,
             service=status.service,

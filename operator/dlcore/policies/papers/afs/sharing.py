@@ -239,7 +239,7 @@ class Sharing:
         for each in self.contenders.values():
             least = each.curve.options[0]
             shape = predictor.shape(least, each.gpu_type)
-            time = predictor.training_time(each.state, shape, now)
+            time = predictor.training_time(each.state, shape, now=now)
             each.work = time * each.curve.speeds[0]
 
     # --- 3. whole options
@@ -293,7 +293,8 @@ def _choose_type(state: JobState, view: View, left: Mapping[str, int]) -> str | 
     able = [
         kind
         for kind in kinds
-        if left[kind] >= state.least and largest_possible(state, view.cluster, kind) >= state.least
+        if left[kind] >= state.least
+        and largest_possible(state, view.cluster, gpu_type=kind) >= state.least
     ]
     if not able:
         return "+".join(sorted(kinds)) if state.job.gpus.mixed and kinds else None
@@ -335,7 +336,9 @@ class _Curves:
         if limit > self.cluster.largest_node.get(kind, 0) or not may_be_anywhere(
             state, self.cluster
         ):
-            limit = min(limit, max(state.least, largest_possible(state, self.cluster, kind)))
+            limit = min(
+                limit, max(state.least, largest_possible(state, self.cluster, gpu_type=kind))
+            )
         key = (state.job.type, options, kind, limit)
         known = self._known.get(key)
         if known is None:
