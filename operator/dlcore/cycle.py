@@ -1,8 +1,7 @@
 """
 One decision: from a snapshot to a checked plan, in five numbered steps.
 
-The loop of production and the simulator both call :func:`schedule`, and neither does any of
-this itself. The same snapshot and policy give the same plan.
+Production and simulator both call :func:`schedule`. Same snapshot, same policy: same plan.
 """
 
 import math
@@ -23,7 +22,7 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.queues import FEW, Queue
 
 ATTEMPTS = 4
-"""So often a policy is asked in one decision, if what it wanted finds no room."""
+"""How often one decision asks a policy whose shares find no room."""
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
@@ -33,8 +32,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     """
     Decide what shall happen now. Raises :class:`dlcore.checking.BrokenLaw`, never returns it.
 
-    A caller that takes only the first steps of a plan may say how many newcomers are ``enough`` (0:
-    all).
+    ``enough`` newcomers suffice for a caller that takes only the first steps; 0: all.
     """
     cluster = snapshot.cluster
 
@@ -97,9 +95,9 @@ class _Made(NamedTuple):
     decision: Decision
     placed: Placed
     newcomers: tuple[JobState, ...]
-    """The waiting jobs that have a share, as the policy was shown them."""
+    """The waiting jobs that have a share, as the policy saw them."""
     waiting: Queue[JobState]
-    """All of them that it was shown."""
+    """All waiting jobs that the policy saw."""
     set_aside: Mapping[JobId, Cause]
     considered: int
     is_partial: bool
@@ -113,7 +111,7 @@ def _decide(
     policy: Policy,
     enough: int,
 ) -> _Made:
-    """Ask the policy about these jobs, and place what it answers."""
+    """Ask the policy about these jobs, and place its shares."""
     vain_before: dict[JobId, Cause] = {}
     attempts = ATTEMPTS
     while True:
@@ -136,7 +134,7 @@ def _decide(
             continue
         if not vain or not attempts:
             break
-        # The policy counted on what cannot be, and others may use what it held back for them.
+        # The policy counted on GPUs that are not to be had; others may use the GPUs that it held back.
         vain_before |= vain
         pending = leave_out(pending, vain)
     return _Made(
@@ -163,7 +161,7 @@ def _decide_beside(
     """
     Ask the policy once more without the jobs that keep their GPUs, because it would stop some.
 
-    Where it wanted their GPUs for a job of higher priority, that job has them all the same.
+    A job of higher priority for which the policy wanted such GPUs gets them all the same.
     """
     others = tuple(state for state in running if not keeping.keeps(state))
     shown = keeping.show_beside(snapshot, kept)
@@ -225,7 +223,7 @@ def _find_behind(
 
 
 def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
-    """Make what a policy is shown."""
+    """Make the policy's view."""
     return View(
         now=snapshot.now,
         cluster=snapshot.cluster,
@@ -248,7 +246,7 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
     """
     fitted: dict[JobId, Share] = {}
     for state in running:
-        # On the hot path of every replay: nearly always that is all there is to see.
+        # On the hot path of every replay: nearly always nothing more is to do.
         if state.has_allowed_size:
             continue
         share, options = decision.shares.get(state.id), state.job.gpus.options
@@ -307,7 +305,7 @@ def find_ending(
 
 
 def _find_second_masters(running: tuple[JobState, ...]) -> dict[JobId, Cause]:
-    """Should two jobs be seen on one GPU, the one that came later has to go."""
+    """If two jobs have one GPU, the one that came later has to go."""
     held, busy = 0, dict[NodeName, set[int]]()
     for state in running:
         if state.placement is not None:
@@ -376,7 +374,7 @@ def _find_roomless(pending: Queue[JobState], surely: int, *, cluster: Cluster) -
 
 
 def _kinds_of_needs(states: Iterable[JobState]) -> dict[tuple[Needs, int], JobState]:
-    """Of jobs that need the same of a node, one each; but for those that other things matter to."""
+    """One job of each group with the same needs, and every job with other constraints."""
     return {
         (state.needs, state.least): state
         for state in states
