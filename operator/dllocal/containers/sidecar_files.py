@@ -29,6 +29,8 @@ def ensure(base: Path) -> Path:
 
 
 def _iter_files() -> Iterator[tuple[str, bytes]]:
+    # Python finds a package without an __init__.py in an archive only by the entry of its folder.
+    yield "dlsidecar/importable/dljob/", b""
     yield "__main__.py", (_find_start() / "__main__.py").read_bytes()
     for name in PACKAGES:
         origin = _find(name)
