@@ -1,9 +1,10 @@
 """
-The assumptions of a policy about a job, where neither its user nor its history provides the facts; for people to read.
+The assumptions of a policy about a job, where neither its user nor its history provides the facts;
+for people to read.
 
-A policy names in ``assumes`` every piece of knowledge that its decisions use, and says what it does
-without: its fallback. Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so
-``dljob why`` shows a fallback exactly as long as it is used. Nothing is decided here.
+A policy names in ``assumes`` every piece of knowledge that its decisions use, with its fallback.
+Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so ``dljob why`` shows a
+fallback exactly as long as it is used. Nothing is decided here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,8 @@ class Knowledge(Enum):
 
 
 Assumes = Mapping[Knowledge, str]
-"""The behaviour of a policy without a piece of knowledge; its name is the subject of the sentence."""
+"""The behaviour of a policy without a piece of knowledge; its name is the subject of the
+sentence."""
 
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
@@ -55,14 +57,16 @@ BY_TIMES: Assumes = {
     Knowledge.SPEED: FEWEST_FIRST,
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that compare predicted times (:mod:`dlcore.predicting.predictor`)."""
+"""The fallbacks of the policies that compare predicted times
+(:mod:`dlcore.predicting.predictor`)."""
 
 BY_RANK: Assumes = {
     Knowledge.LENGTH: "puts it behind all jobs of known length",
     Knowledge.SPEED: "puts it behind all jobs of known speed",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of the policies that order rigid jobs by the time left (:mod:`dlcore.policies.common.ranking`)."""
+"""The fallbacks of the policies that order rigid jobs by the time left
+(:mod:`dlcore.policies.common.ranking`)."""
 
 BY_CURVES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,
@@ -74,7 +78,7 @@ BY_CURVES: Assumes = {
 
 @runtime_checkable
 class Assuming(Protocol):
-    """A policy that says what it does without knowledge; one that uses none needs to say nothing."""
+    """A policy that names its fallbacks; a policy that uses no knowledge has none."""
 
     @property
     def assumes(self) -> Assumes:
@@ -90,7 +94,7 @@ class _Speeds(NamedTuple):
     known: int
     """For how many of them a speed is believed, measured or not."""
     guessed: Mapping[str, tuple[int, ...]]
-    """By type those that were not measured."""
+    """The unmeasured ones, by type."""
 
 
 class Assumptions:
@@ -104,7 +108,8 @@ class Assumptions:
         self._waiting: dict[tuple[JobType, GpuDemand, Needs | None], _Speeds] = {}
 
     def of(self, state: JobState) -> tuple[str, ...]:
-        """Return what is assumed about a job: a clause for each piece of knowledge that it lacks."""
+        """Return what is assumed about a job: a clause for each piece of knowledge that it
+        lacks."""
         if not self._assumes:
             return ()
         lacks = dict(self._iter_lacks(state))
@@ -122,7 +127,7 @@ class Assumptions:
         return tuple(told)
 
     def _iter_lacks(self, state: JobState) -> Iterator[tuple[Knowledge, str]]:
-        """Yield what is not known of a job, each with a clause that says so."""
+        """Yield each missing piece of knowledge about a job, with its clause."""
         if not isfinite(state.iterations_total):
             yield Knowledge.LENGTH, "its length is unknown"
         speeds = self._find_speeds(state)
@@ -139,7 +144,7 @@ class Assumptions:
     def _find_speeds(self, state: JobState) -> _Speeds:
         if state.placement is not None or state.bound_to:
             return self._look_at_speeds(state)
-        # Thousands of jobs may wait, and few of them differ in what this depends on.
+        # Thousands of jobs may wait, and few of them differ in the inputs of this.
         key = (state.job.type, state.job.gpus, state.needs)
         known = self._waiting.get(key)
         if known is None:

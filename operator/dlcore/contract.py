@@ -2,9 +2,8 @@
 The interface of a policy: one method from a view of the cluster to shares of its GPUs.
 
 A policy says how many GPUs each job shall have. :mod:`dlcore.placement.placing` chooses which ones,
-:mod:`dlcore.planning` derives the steps, and the platforms carry them out. A policy of your own is
-one file with a class like this, and one line in
-:mod:`dlcore.policies`.
+:mod:`dlcore.planning` derives the steps, and the platforms carry them out. A new policy is one file
+with a class like this, and one line in :mod:`dlcore.policies`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ from dlcore.queues import Queue
 
 
 class Share(NamedTuple):
-    """The GPUs that a policy gives one job from now on. It is a tuple, because every job has one."""
+    """The GPUs that a policy gives one job from now on. It is a tuple, because every job has
+    one."""
 
     gpus: int
     cause: Cause = Cause(CauseCode.ITS_TURN)
@@ -47,7 +47,8 @@ class View:
     """The state that this policy returned last; ``None`` at first."""
     enough: int = 0
     """The number of newcomers that can be started for now; 0: no limit. A policy that takes them
-    one after the other may leave the rest for the next time, which is at once; see ``is_partial``."""
+    one after the other may leave the rest for the next time, which is at once; see
+    ``is_partial``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +61,19 @@ class Decision:
 
     shares: Mapping[JobId, Share]
     waits: Mapping[JobId, Cause] = field(default_factory=dict)
-    """Why those without a share wait, where it is not ``wait``."""
+    """The reasons of jobs without a share, where ``wait`` is not the reason."""
     wait: Cause = Cause(CauseCode.NO_ROOM)
     wake_at: float | None = None
     """When to be asked again, if nothing happens before."""
     state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
     """
-    The worth of a GPU to jobs, in any one unit, for the reasons that people read: to jobs that get or
-    lose some, and where the policy knows it, to jobs that keep theirs and to jobs that wait.
+    The worth of a GPU to jobs, in any one unit, for the reasons that people read: to jobs that get
+    or lose some, and where the policy knows it, to jobs that keep theirs and to jobs that wait.
     """
     is_partial: bool = False
-    """True if the policy left newcomers for the next time: they have no share and no reason to wait yet."""
+    """True if the policy left newcomers for the next time: they have no share and no reason to wait
+    yet."""
 
 
 class Policy(Protocol):

@@ -1,16 +1,17 @@
 """
-Jobs whose work nothing saves keep their GPUs: the law ``work-kept``, seen to for all policies alike.
+Jobs whose work nothing saves keep their GPUs: the law ``work-kept``, held for all policies alike.
 
-Called by :func:`dlcore.cycle.schedule`. A policy is shown such a job with the one number of GPUs that
-it has. Where the answer leaves all of them what they have, it is taken as it is, so that the order of
-the policy holds: what a job first in the queue waits for is not given to those behind it. Only where
-the answer would cost one its work, the policy is asked once more and sees neither these jobs nor
+Called by :func:`dlcore.cycle.schedule`. The policy sees such a job with its present number of GPUs
+as the only option. If the answer leaves all of these jobs their GPUs, it counts, so the order of
+the policy holds: jobs behind do not get the GPUs that the first job in the queue waits for. Only if
+the answer would cost a job its work, the policy decides once more and sees neither these jobs nor
 their GPUs. They give their GPUs up where a law demands it (they are suspended, their node is lost,
 their spec changes), and to a job of higher priority which the policy wanted to start at their cost:
 then those go whose stop loses least, and no more of them than that job needs.
 
 In that second answer a job that needs what others keep would be passed by newer jobs for ever. So
-newer jobs wait behind it once it has waited as long as the last of the kept jobs still takes. GPUs stay idle for it no longer than it has waited already.
+newer jobs wait behind it once it has waited as long as the last of the kept jobs still takes. GPUs
+stay idle for it no longer than it has waited already.
 """
 
 import math
@@ -34,7 +35,8 @@ def keeps(state: JobState) -> bool:
 
 
 def show_rigid(state: JobState) -> JobState:
-    """Show a job that keeps its GPUs as one that can run on exactly that number; another as it is."""
+    """Show a job that keeps its GPUs as one that can run on exactly that number; another as it
+    is."""
     if not keeps(state) or state.placement is None:
         return state
     held = state.gang or state.placement.gpus
@@ -52,9 +54,10 @@ def find_urgent(
     waiting: Iterable[JobState], wanted: Placed, *, kept: Iterable[JobState]
 ) -> list[JobState]:
     """
-    Of those that wait, the jobs for which the policy wanted to take GPUs of a lower priority.
+    The waiting jobs for which the policy wanted to take GPUs of a lower priority.
 
-    ``wanted`` is what came of its first answer. A policy that leaves running jobs alone does so here.
+    ``wanted`` is the result of its first answer. A policy that leaves running jobs alone does so
+    here.
     """
     lowest = min((state.job.priority for state in find_lost(wanted, kept)), default=None)
     if lowest is None:
@@ -72,8 +75,8 @@ def hold_back(
     """
     Return the jobs that wait behind one that needs GPUs which others keep, each with that job.
 
-    Those that came later and have no higher priority, once it has waited as long as the kept jobs
-    still take.
+    These are jobs that came later with no higher priority, once the first has waited as long as the
+    kept jobs still take.
     """
     left = max(_left(state, now) for state in kept)
     ahead: dict[int, JobState] = {}
@@ -98,12 +101,13 @@ def _first_ahead(state: JobState, ahead: Iterable[JobState]) -> JobState | None:
 
 
 def _left(state: JobState, now: float) -> float:
-    """How many seconds a job still takes; infinite where it does not train just now."""
+    """The remaining seconds of a job; infinite while it does not train."""
     return state.remaining_at(now) / state.speed if state.speed > 0.0 else math.inf
 
 
 def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
-    """Show the rest of the decision without these jobs: the other GPUs, and the rest of the limits."""
+    """Show the rest of the decision without these jobs: the other GPUs, and the rest of the
+    limits."""
     kept = tuple(kept)
     cluster, limits = _lend(snapshot.cluster, kept), _limits_beside(snapshot.limits, kept)
     return replace(snapshot, cluster=cluster, limits=limits)
@@ -191,7 +195,7 @@ def outrank(
 def _choose_victims(
     first: JobState, lower: Iterable[JobState], *, room: Room, cluster: Cluster
 ) -> set[JobId]:
-    """Take from these, in this order, until the job fits; and give back what was not needed."""
+    """Take GPUs from these jobs, in this order, until the job fits; give back the surplus."""
     chosen: list[JobState] = []
     for state in lower:
         assert state.placement is not None
@@ -215,7 +219,7 @@ def _choose_victims(
 def _place_anew(
     settled: Settled, first: JobState, *, victims: Collection[JobId], snapshot: Snapshot
 ) -> tuple[Decision, Placed] | None:
-    """Place what was decided once more, with this job in the place of its victims."""
+    """Place the decision once more, with this job in the place of its victims."""
     shares = dict(settled.decision.shares)
     for state in settled.kept:
         if state.id not in victims and state.placement is not None:

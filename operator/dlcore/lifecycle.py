@@ -53,7 +53,7 @@ class Event(StrEnum):
 
 
 class IllegalEvent(Exception):
-    """Something was said to have happened that cannot happen in this phase: a bug of the caller."""
+    """An event that cannot happen in this phase: a bug of the caller."""
 
     def __init__(self, phase: Phase, event: Event) -> None:
         self.phase = phase
@@ -136,7 +136,8 @@ FINAL: Final = frozenset(
 
 
 def advance(phase: Phase, event: Event) -> Phase:
-    """Return in which phase a job is after ``event``; raise :class:`IllegalEvent` if it cannot be."""
+    """Return in which phase a job is after ``event``; raise :class:`IllegalEvent` if it cannot
+    be."""
     try:
         return TABLE[phase][event]
     except KeyError:

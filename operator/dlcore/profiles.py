@@ -2,7 +2,8 @@
 The knowledge about a type of job: how fast it trains, how it learns, what a change costs it.
 
 The paper's offline profile (Tables IV and V), which online observations go on refining through
-:func:`fold`. :mod:`dlcore.predicting.predictor` reads it, and :mod:`dlcore.predicting.fitting` its learning curve.
+:func:`fold`. :mod:`dlcore.predicting.predictor` reads it, and :mod:`dlcore.predicting.fitting` its
+learning curve.
 
 A profile keeps the latest few observations and their median. So a straggler or a hiccup changes
 nothing, a machine that becomes slower for good is believed after half as many, and nothing grows.
@@ -19,7 +20,7 @@ import numpy as np
 from dlwire.messages import Shape
 
 OF_ONE_JOB = "\N{MIDDLE DOT}job/"
-"""How the model of a type begins that is a job's own; in a job file no model can begin so."""
+"""The prefix of the model of a job's own type; no model in a job file can begin so."""
 
 
 class JobType(NamedTuple):
@@ -31,7 +32,7 @@ class JobType(NamedTuple):
 
     @classmethod
     def of_one_job(cls, name: str, batch_size: int = 0) -> "JobType":
-        """Make the type of a job that does not say which it has, so that it can learn from itself."""
+        """Make the type of a job without a stated type, so that it learns from itself."""
         return cls(OF_ONE_JOB + name, "", batch_size)
 
     @property
@@ -121,7 +122,8 @@ class AccuracyPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """The knowledge about one type of job. Compared by identity: a changed profile is a new object."""
+    """The knowledge about one type of job. Compared by identity: a changed profile is a new
+    object."""
 
     type: JobType
     speeds: Mapping[Shape, Speed] = field(default_factory=dict)
@@ -149,7 +151,8 @@ class Profile:
 
 
 class CostTerm(StrEnum):
-    """The observable parts of a start or a stop: the fields of :class:`Costs` that are not rates."""
+    """The observable parts of a start or a stop: the fields of :class:`Costs` that are not
+    rates."""
 
     POD_INITIALIZATION = "pod_initialization"
     PROCESS_INITIALIZATION = "process_initialization"
@@ -159,7 +162,7 @@ class CostTerm(StrEnum):
 
 
 class SpeedSeen(NamedTuple):
-    """So fast a job trained for a while, its shape unchanged."""
+    """The speed of a job over a while, its shape unchanged."""
 
     shape: Shape
     iterations_per_s: float
@@ -190,15 +193,15 @@ RECENT = 9
 """The number of observations of a speed or a cost that are kept; four of them may be wrong."""
 
 FEWEST_ITERATIONS = 2.0
-"""Over less than that a speed is a matter of where the stop watch was pressed."""
+"""A speed over less time is mostly an error of measurement."""
 
 STALE_AFTER_S = 7 * 86400.0
-"""All observations from before a pause this long count as one, because machines change."""
+"""Observations from before a pause this long count as one, because machines change."""
 
 MOST_ACCURACY_POINTS = 64
 
 MOST_SHAPES = 128
-"""The number of shapes whose speeds are kept; beyond it, those are dropped that were not seen for longest."""
+"""The number of shapes whose speeds are kept; the least recently observed ones are dropped."""
 
 SLOWEST, FASTEST = 1e-9, 1e9
 """Iterations a second. A measurement beyond these bounds was not a training."""
@@ -243,7 +246,8 @@ def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
 
 
 def _recall(old: Speed | None, now: float) -> tuple[tuple[float, ...], float]:
-    """Return the observations so far; a profile made offline, or an old one, counts as one observation."""
+    """Return the observations so far; a profile made offline, or an old one, counts as one
+    observation."""
     if old is None or not SLOWEST <= old.iterations_per_s <= FASTEST:
         return (), 0.0
     if not old.recent or now - old.seen_at > STALE_AFTER_S:
@@ -256,7 +260,7 @@ def _fold_accuracy(profile: Profile, seen: AccuracySeen) -> Profile:
     if not point.is_sound:
         return profile
     values = dict(profile.accuracy)
-    # Another job of the type was as far before: the profile is about what they have in common.
+    # Another job of the type was that far before: the profile holds their common curve.
     known = values.get(seen.iteration, seen.value)
     values[seen.iteration] = known + (seen.value - known) / 2.0
     points = [AccuracyPoint(iteration, values[iteration]) for iteration in sorted(values)]
@@ -283,7 +287,7 @@ def _fold_cost(profile: Profile, seen: CostSeen, *, defaults: Costs) -> Profile:
     if not 0.0 <= seen.seconds <= LONGEST_COST_S:
         return profile
     costs = profile.costs or defaults
-    # The part that every GPU adds is not learnt here; what it does not explain is the base.
+    # The part per GPU is not learnt here; the rest is the base.
     rate = float(getattr(costs, f"{seen.term}_per_gpu", 0.0))
     base = max(0.0, seen.seconds - rate * seen.gpus)
     samples = (*profile.cost_samples.get(seen.term, ()), base)[-RECENT:]

@@ -24,16 +24,6 @@ def test_what_follows_the_function_is_found_again():
         assert found.speed(workers, 3) == pytest.approx(TRUE.speed(workers, 3), rel=1e-4)
 
 
-def test_the_marginal_utility_is_what_one_more_adds_and_falls_below_zero_behind_the_top():
-    found = marginal_utility.fit(SAMPLES)
-    assert found.gain_of_worker(1, 1) == pytest.approx(
-        TRUE.speed(2, 1) - TRUE.speed(1, 1), rel=1e-3
-    )
-    assert found.gain_of_worker(1, 1) > found.gain_of_server(1, 1) > 0.0
-    assert found.gain_of_worker(6, 3) < 0.0
-    assert found.gain_of_server(6, 3) < 0.0
-
-
 def test_no_coefficient_is_below_zero_even_where_speeds_rise_ever_faster():
     found = marginal_utility.fit([Sample(n, 1, float(n * n)) for n in (1, 2, 4, 8)])
     assert min(found) >= 0.0

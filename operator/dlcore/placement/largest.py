@@ -1,4 +1,4 @@
-"""How many GPUs a job could have at most: on an empty cluster, and with the room that pods leave at present."""
+"""The most GPUs that a job could have: on an empty cluster, and with the present room for pods."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,13 +24,14 @@ def acceptable_types(state: JobState, cluster: Cluster) -> tuple[str, ...]:
 
 
 def largest_possible(state: JobState, cluster: Cluster, *, gpu_type: str | None = None) -> int:
-    """The most GPUs, of a type or of any, that this job could have on this cluster, were it empty."""
+    """The most GPUs, of a type or of any, that this job could have on this cluster if it were
+    empty."""
     return _most_of(state, _sizes_in_reach(state, cluster), cluster=cluster, gpu_type=gpu_type)
 
 
 def largest_at_present(state: JobState, cluster: Cluster) -> int:
     """
-    The same were no GPU given away, on the nodes that have room for its pods now.
+    The same if all GPUs were free, on the nodes that have room for its pods now.
 
     It counts the existing pods, because new ones start while they run.
     """
@@ -64,12 +65,13 @@ def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
 
 
 def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
-    """Return whether every node of the cluster would take the job if it were empty, as far as pods go."""
+    """Return whether every node of the cluster would take the job if it were empty, as far as pods
+    go."""
     return _sizes_in_reach(state, cluster) is cluster.sizes
 
 
 def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
-    """The sizes of the nodes that the job may be on at all, were there no pods."""
+    """The sizes of the nodes that would take the job if there were no pods."""
     needs = state.needs
     if needs is None:
         return _sizes_of(state.bound_to, cluster) if state.bound_to else cluster.sizes
@@ -85,7 +87,7 @@ def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
 
 
 def _recall(cluster: Cluster, needs: Needs, *, what: str, find: Callable[[], Sizes]) -> Sizes:
-    """Find out what follows from the needs of thousands of jobs once for a cluster."""
+    """Compute a consequence of needs once for a cluster and all jobs that share them."""
     known = cluster.memo.get((needs, what))
     if known is None:
         known = cluster.memo[needs, what] = find()

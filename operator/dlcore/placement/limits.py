@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 ANY: Final = "*"
-"""Stands for every namespace that is not named."""
+"""Means every namespace that is not named."""
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -46,7 +46,7 @@ class NamespaceLimits:
         return self.max_priority.get(namespace, self.max_priority.get(ANY))
 
     def less(self, held: Mapping[str, int]) -> "NamespaceLimits":
-        """Return what is left where jobs that are not scheduled hold this many GPUs."""
+        """Return the limits less the GPUs that unscheduled jobs hold."""
         left = {
             namespace: max(0, limit - gpus)
             for namespace, gpus in held.items()

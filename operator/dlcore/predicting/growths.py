@@ -45,7 +45,7 @@ class Factor(NamedTuple):
 
 
 def usual_growth(start: int, gpus: int) -> float:
-    """By what factor the usual job becomes faster with that other number of GPUs."""
+    """The speed-up of the usual job with that other number of GPUs."""
     return iteration_time(USUAL_TIME, start) / iteration_time(USUAL_TIME, gpus)
 
 
@@ -62,7 +62,7 @@ class Growths:
         self._growths_of: dict[tuple[Profile, int, int, int], float | None] = {}
 
     def best(self, profile: Profile, curve: Sequence[Point], start: int, shape: Shape) -> Factor:
-        """By what factor the speed changes from the end of a curve to a count beyond it."""
+        """The factor of the speed from the end of a curve to a count beyond it."""
         nearness = math.sqrt(min(start, shape.gpus) / max(start, shape.gpus))
         own = self._growth_of(profile, start, shape=shape)
         if own is not None:
@@ -81,7 +81,7 @@ class Growths:
         return Factor(usual_growth(start, shape.gpus), 0.2 * nearness)
 
     def _growth_of_model(self, kind: JobType, start: int, *, shape: Shape) -> float | None:
-        """How the same model grows at the nearest batch size that was measured so far."""
+        """The growth of the same model at the nearest batch size that was measured that far."""
         relatives = self._relatives.same_model(kind)
         for relative in sorted(
             relatives, key=lambda each: remoteness(kind, shape.gpu_type, relative=each)
@@ -94,7 +94,7 @@ class Growths:
         return None
 
     def _growth_of(self, profile: Profile, start: int, *, shape: Shape) -> float | None:
-        """The same of one profile, which all others of its model ask for."""
+        """The growth of one profile, cached for all others of its model."""
         key = (profile, start, shape.gpus, shape.nodes)
         if key not in self._growths_of:
             self._growths_of[key] = self._shared_growth([profile], start, shape=shape)
@@ -119,7 +119,8 @@ class Growths:
         return median(seen) if seen else None
 
     def curves_over(self, profile: Profile, nodes: int) -> Mapping[str, tuple[Point, ...]]:
-        """The measurements of a profile by type of GPU, as if all had been made over that many nodes."""
+        """The measurements of a profile by type of GPU, as if all had been made over that many
+        nodes."""
         known = self._curves.get((profile, nodes))
         if known is None:
             exponent = self.spread_exponent(profile).value
@@ -157,7 +158,7 @@ class Growths:
         return self._usual_exponents[model]
 
     def slowdown_by_batch(self, kind: JobType, relative: Profile, *, shape: Shape) -> float:
-        """By what factor an iteration takes longer than the relative's, if only the batch differs."""
+        """The ratio of an iteration's time to the relative's, if only the batch differs."""
         if not (kind.batch_size and relative.type.batch_size):
             return 1.0
         terms = self._iteration_time(relative, shape)

@@ -1,11 +1,11 @@
 """
 How fast a type of job trains in a shape, as far as its own profile says.
 
-:mod:`dlcore.predicting.relating` calls this, and asks other profiles where this is not enough. Measured
-speeds are returned as they are, never smoothed: real scaling peaks, falls and is noisy.
+:mod:`dlcore.predicting.relating` calls this, and asks other profiles where this is not enough.
+Measured speeds are returned as they are, never smoothed: real scaling peaks, falls and is noisy.
 Between two measured counts of GPUs speed is taken as straight in log–log; beyond them the time of
-an iteration is fitted as ``t(g) = a/g + b + c*g`` with no negative term, a curve that can level
-off and fall but never grows faster than linearly.
+an iteration is fitted as ``t(g) = a/g + b + c*g`` with no negative term, a curve that can level off
+and fall but never grows faster than linearly.
 """
 
 import math
@@ -20,11 +20,11 @@ from dlwire.messages import Shape
 
 Numbers = Sequence[float]
 IterationTime = tuple[float, float, float]
-"""``a, b, c`` of the time of an iteration: what is computed, what is constant, what coordinates."""
+"""``a, b, c`` of the time of an iteration: the computing, constant and coordinating parts."""
 
 
 SLOWEST, FASTEST = 1e-12, 1e12
-"""Iterations per second beyond which something else was measured, or nothing."""
+"""The bounds of a believable measurement, in iterations per second."""
 
 
 class Estimate(NamedTuple):
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
 
     value: float
     confidence: float
-    """1 was measured; 0 is a guess."""
+    """1: measured; 0: a guess."""
 
 
 class Point(NamedTuple):
@@ -44,7 +44,7 @@ class Point(NamedTuple):
     weight: float
 
 
-# --- what one profile says alone ----------------------------------------------------------
+# --- one profile alone ----------------------------------------------------------
 
 
 def points_by_type(profile: Profile) -> Mapping[str, tuple[Point, ...]]:
@@ -61,7 +61,7 @@ def points_by_type(profile: Profile) -> Mapping[str, tuple[Point, ...]]:
 
 
 def estimate_alone(profile: Profile, shape: Shape) -> Estimate | None:
-    """Estimate a shape that needs no other profile: a measured one, or one between two on as many nodes."""
+    """Estimate a measured shape, or one between two measured ones on the same number of nodes."""
     points = points_by_type(profile).get(shape.gpu_type, ())
     lower = upper = None
     for point in points:
@@ -81,7 +81,7 @@ def _between(lower: Point, upper: Point, *, gpus: int) -> Estimate:
     gap = math.log(upper.gpus / lower.gpus)
     share = math.log(gpus / lower.gpus) / gap
     value = lower.speed * (upper.speed / lower.speed) ** share
-    # Measured 1 and 64 say less about 8 than measured 4 and 16 do.
+    # Measurements at 1 and 64 say less about 8 than measurements at 4 and 16.
     return Estimate(value, 0.9 / max(1.0, gap / math.log(4.0)))
 
 
@@ -162,7 +162,7 @@ def fit_iteration_time(curve: Sequence[Point]) -> IterationTime:
 
     Two points cannot distinguish a constant from a rising part, so they get no ``c``.
     """
-    # A point of no weight at all would be no point.
+    # A point needs some weight.
     trust = [math.sqrt(min(max(point.weight, 0.1), 10.0)) for point in curve]
     scale = [weight * point.speed for weight, point in zip(trust, curve, strict=True)]
     counts = [point.gpus for point in curve]
@@ -179,9 +179,8 @@ def _fit_nonnegative(columns: Sequence[Numbers], wanted: Numbers) -> list[float]
     """
     Solve the least squares with no factor below zero.
 
-    Of the few columns, those that are used at the best are fitted there as if they were alone, so one
-    of their subsets holds it. SciPy's solver would find it, too, and takes as long to be imported as
-    all the rest of the brain.
+    The columns in use at the optimum are fitted as if they were alone, so one subset of the few
+    columns has the optimum. SciPy's solver takes as long to import as the rest of the brain.
     """
     every = range(len(columns))
     best, least = [0.0 for _ in every], math.inf
@@ -194,11 +193,12 @@ def _fit_nonnegative(columns: Sequence[Numbers], wanted: Numbers) -> list[float]
 
 
 def _fit(columns: Sequence[Numbers], wanted: Numbers) -> tuple[list[float], float]:
-    """Solve the least squares, and return their sum, by making each column orthogonal to the former."""
+    """Solve the least squares, and return their sum, by making each column orthogonal to the
+    former."""
     if not columns:
         return [], _dot(wanted, wanted)
     first, *others = columns
-    # One of which nothing is left is made of the former, and adds nothing.
+    # A column with no remainder depends on the former ones, and adds nothing.
     length = _dot(first, first) or 1.0
     shares = [_dot(first, each) / length for each in (*others, wanted)]
     *left, rest = (
@@ -214,19 +214,20 @@ def _dot(one: Numbers, other: Numbers) -> float:
 
 
 def iteration_time(terms: IterationTime, gpus: int, *, batch: float = 1.0) -> float:
-    """The time of an iteration; with a larger batch only the part that is computed grows."""
+    """The time of an iteration; with a larger batch only the computing part grows."""
     a, b, c = terms
     return a * batch / gpus + b + c * gpus
 
 
 def fitted_growth(curve: Sequence[Point], start: int, *, gpus: int) -> float:
-    """By what factor the fitted speed changes from one count to another."""
+    """The factor of the fitted speed from one count to another."""
     terms = fit_iteration_time(curve)
     return iteration_time(terms, start) / iteration_time(terms, gpus)
 
 
 def bound_growth(growth: float, measured: Sequence[Point], *, start: int, gpus: int) -> float:
-    """Nothing grows faster than linearly, and what falls at its end does not grow again."""
+    """Bound a growth: never faster than linear, and no growth after a fall at the end of a
+    curve."""
     linear = gpus / start
     if gpus < start:
         return max(growth, linear)

@@ -1,17 +1,19 @@
 """
-Coach's marginal utility: how fast a job trains with a number of workers, by a parabola fitted to a few.
+Coach's marginal utility: how fast a job trains with a number of workers, by a parabola fitted to a
+few.
 
 Lövenvald (Umeå University, 2021), section 4.2. It exists next to our own prediction
-(:mod:`dlcore.predicting.interpolating`, :mod:`dlcore.predicting.relating`), for comparison: ``dljob simulate
---predictor marginal-utility`` lets policies believe it, and ``benchmarks/prediction.py --speeds``
-holds both against measured speeds.
+(:mod:`dlcore.predicting.interpolating`, :mod:`dlcore.predicting.relating`), for comparison: ``dljob
+simulate --predictor marginal-utility`` lets policies believe it, and ``benchmarks/prediction.py
+--speeds`` holds both against measured speeds.
 
 The thesis fits ``s = -b1 (w - b2)^2 - b3 (p - b4)^2 + b5`` by least squares to the epochs a second
-that were seen with w workers and p parameter servers; the next pod is a worker if one more adds more
-to s than a server does, and none is added where neither adds anything. Where it leaves room, this
-is what its author's program does (github.com/Frans-Lukas/DLScheduler, ``leastSquaresFunc.py``): no
-coefficient is below zero, and the search begins with all of them at 1. Speeds are divided by the
-largest one first, so that the outcome does not depend on the unit of time.
+that were seen with w workers and p parameter servers; the next pod is a worker if one more adds
+more to s than a server does, and none is added where neither adds anything. Where it leaves room,
+this is what its author's program does (github.com/Frans-Lukas/DLScheduler,
+``leastSquaresFunc.py``): no coefficient is below zero, and the search begins with all of them at 1.
+Speeds are divided by the largest one first, so that the outcome does not depend on the unit of
+time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +34,7 @@ seen is believed there, so that such a number of GPUs is never chosen and can st
 
 
 class Sample(NamedTuple):
-    """How fast a job was seen to train."""
+    """One observed speed of a job."""
 
     workers: int
     servers: int
@@ -54,14 +56,6 @@ class Utility(NamedTuple):
         """Iterations or epochs a second, never below a small share of the observed speed."""
         return self.unit * max(FLOOR, self._value(workers, servers))
 
-    def gain_of_worker(self, workers: int, servers: int = 1) -> float:
-        """The marginal utility of one more worker."""
-        return self.unit * (self._value(workers + 1, servers) - self._value(workers, servers))
-
-    def gain_of_server(self, workers: int, servers: int) -> float:
-        """The marginal utility of one more parameter server."""
-        return self.unit * (self._value(workers, servers + 1) - self._value(workers, servers))
-
     def _value(self, workers: int, servers: int) -> float:
         by_workers = self.bend_by_workers * (workers - self.best_workers) ** 2
         by_servers = self.bend_by_servers * (servers - self.best_servers) ** 2
@@ -69,7 +63,7 @@ class Utility(NamedTuple):
 
 
 def fit(samples: Sequence[Sample]) -> Utility:
-    """Fit the function to what was seen; there must be something."""
+    """Fit the function to at least one sample."""
     # Not at the top: the solver takes as long to import as all the rest of the brain.
     from scipy.optimize import least_squares  # noqa: PLC0415
 
@@ -89,10 +83,10 @@ def fit(samples: Sequence[Sample]) -> Utility:
 
 def believe(profile: Profile, shapes: Iterable[Shape]) -> Profile:
     """
-    The profile of a job of which only this is believed: the fitted speed in each of these shapes.
+    The profile of a job that holds only the fitted speed in each of these shapes.
 
-    The function knows neither nodes nor types of GPU. Where a type was measured it is fitted to that
-    type alone; elsewhere to all that was measured. Parameter servers are as many as they are.
+    The function knows neither nodes nor types of GPU. It is fitted to the measurements of a type,
+    or to all where a type was not measured. The number of parameter servers is fixed.
     """
     samples: Mapping[str, list[Sample]] = {
         kind: [Sample(point.gpus, 1, point.speed) for point in points]

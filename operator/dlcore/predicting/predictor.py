@@ -1,9 +1,9 @@
 """
 The future of a job in a shape: its speed, its times, the cost of changing it.
 
-Policies ask, through :attr:`dlcore.contract.View.predictor`; a :class:`Predictor` is
-made for each decision from the snapshot. Speeds come from :mod:`dlcore.predicting.speeds`; the terms
-of the times are those of the SideCar paper, section III.C. All times are seconds from now.
+Policies ask, through :attr:`dlcore.contract.View.predictor`; a :class:`Predictor` is made for each
+decision from the snapshot. Speeds come from :mod:`dlcore.predicting.speeds`; the terms of the times
+are those of the SideCar paper, section III.C. All times are seconds from now.
 """
 
 import math
@@ -20,11 +20,11 @@ from dlwire.messages import Shape
 __all__ = ["Estimate", "Predictor", "Span"]
 
 SUPPOSED_S = 3600.0
-"""How long a job of unknown length is supposed to train, as long as it has not done more."""
+"""The assumed training time of a job of unknown length that has trained for less."""
 
 
 class Span(NamedTuple):
-    """How long something takes: what is expected, and between which bounds it will most likely be."""
+    """A duration: the expected value, and its likely bounds."""
 
     expected: float
     low: float
@@ -33,11 +33,11 @@ class Span(NamedTuple):
 
 class Predictor:
     """
-    Predictions for one decision. Cheap to make: what was concluded from a profile stays with it.
+    Predictions for one decision. Cheap to make: conclusions stay with their profile.
 
-    Speeds of a *type* come from its profile alone (``speed``). Times of a *job* that trains
-    also heed the speed observed of it now: what it makes of its present shape, compared with the
-    prediction for it, corrects the prediction for its other shapes by the same factor.
+    Speeds of a *type* come from its profile alone (``speed``). Times of a *job* that trains also
+    use its observed speed: the ratio of that speed to the prediction for the present shape corrects
+    the predictions for other shapes.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Predictor:
         cluster: Cluster,
     ) -> None:
         self.profiles = profiles
-        """The profiles behind its conclusions: the same object for as long as nothing was learnt."""
+        """The profiles behind the conclusions: the same object until something is learnt."""
         self._costs = costs
         self._recreates = mechanism is Mechanism.RECREATE
         # Bound once, because policies ask for speeds ten thousand times a decision.
@@ -104,8 +104,8 @@ class Predictor:
         return profile.costs
 
     def training_time(self, state: JobState, shape: Shape, *, now: float) -> float:
-        """For the iterations that are left, in that shape; infinite where it does not train."""
-        # As JobState.remaining_at() reckons, without two calls more.
+        """The time of the remaining iterations in that shape; infinite where it does not train."""
+        # The same as JobState.remaining_at(), without two more calls.
         done = state.iterations_done + state.speed * (now - state.observed_at)
         left = state.iterations_total - done
         if left <= 0.0:
@@ -160,7 +160,8 @@ class Predictor:
         return change + self.training_time(state, shape, now=now + lead) + costs.end
 
     def _lost_time(self, state: JobState, shape: Shape, *, now: float) -> float:
-        """How long it takes to do once more what a change now may lose; nothing where it is saved."""
+        """The time to repeat the work that a change now may lose; zero where a checkpoint has
+        it."""
         lost = state.unsaved_at(now)
         if lost <= 0.0:
             return 0.0
@@ -168,7 +169,7 @@ class Predictor:
         return lost / speed if speed > 0.0 else math.inf
 
     def change_cost(self, job: Job, shape: Shape) -> float:
-        """How long a change to that shape keeps the job from training."""
+        """The time for which a change to that shape keeps the job from training."""
         return self._change(self.costs_of(job), shape.gpus)
 
     def _change(self, costs: Costs, gpus: int) -> float:

@@ -10,7 +10,7 @@ How fast a type of job trains in a shape, by its own profile and those of others
    same model with another batch size, else all), or a fitted one if this profile has enough points;
 3. another type of GPU: by the ratio of speeds that profiles with both types show;
 4. a type of job never seen: the same model with another batch size, else jobs on the same dataset,
-   else what is usual.
+   else the usual speed.
 
 An :class:`Atlas` is one collection of profiles with the conclusions drawn from it. It is kept
 between decisions for as long as the collection is the same object; a collection is a value and
@@ -42,7 +42,7 @@ UNKNOWN = Estimate(0.0, 0.0)
 
 
 class Atlas:
-    """A collection of profiles and what was concluded from it so far."""
+    """A collection of profiles and the conclusions from it so far."""
 
     def __init__(self, profiles: Mapping[JobType, Profile]) -> None:
         self.profiles = profiles
@@ -80,7 +80,8 @@ class Atlas:
     # --- one profile, with the factors from others
 
     def _along(self, profile: Profile, shape: Shape) -> Estimate:
-        """Along what was measured on this type of GPU, as if all of it over as many nodes."""
+        """The speed along the measurements of this type of GPU, all converted to the same number of
+        nodes."""
         exponent = self._growths.spread_exponent(profile)
         points = pick_nearest(points_by_type(profile)[shape.gpu_type], shape.nodes)
         curve = self._growths.curves_over(profile, shape.nodes)[shape.gpu_type]
@@ -88,7 +89,7 @@ class Atlas:
         if inside is not None and inside.confidence == 1.0:
             # This very count was measured, but over another number of nodes.
             return Estimate(inside.value, exponent.confidence)
-        # Where one node more comes with every few GPUs, an error in what nodes cost cancels out.
+        # Where nodes grow in step with GPUs, an error in the cost of nodes cancels out.
         spread = any(point.nodes != shape.nodes for point in points)
         trust = 0.5 + 0.5 * exponent.confidence if spread else 1.0
         if inside is not None:

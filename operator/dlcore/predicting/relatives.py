@@ -1,4 +1,5 @@
-"""Profiles that can teach something about another type of job: of the same model first, then all."""
+"""Profiles that can teach something about another type of job: of the same model first, then
+all."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -33,7 +34,7 @@ class Relatives:
 
 
 def remoteness(kind: JobType, gpu_type: str, *, relative: Profile) -> tuple[object, ...]:
-    """First who ran on that type of GPU, then by dataset, then by batch size; ties by name."""
+    """Profiles on that type of GPU first, then by dataset, then by batch size; ties by name."""
     other = relative.type
     one, two = max(kind.batch_size, 1), max(other.batch_size, 1)
     return (
@@ -45,5 +46,5 @@ def remoteness(kind: JobType, gpu_type: str, *, relative: Profile) -> tuple[obje
 
 
 def bare(name: str) -> str:
-    """Strip a name of its spelling: ``ResNet-50`` is ``resnet50``."""
+    """Normalise a name: ``ResNet-50`` is ``resnet50``."""
     return "".join(c for c in name.casefold() if c.isalnum())

@@ -1,8 +1,8 @@
 """
-Between which bounds a job will most likely be done, for people.
+The likely bounds of a job's end, for people.
 
-The bounds follow from how much the latest observations of its speed differ, from how many there are,
-from how far a speed never seen can be trusted, and from the bounds of its length.
+The bounds follow from how much the latest observations of its speed differ, from how many there
+are, from how far a speed never seen can be trusted, and from the bounds of its length.
 """
 
 import math
@@ -14,11 +14,12 @@ from dlcore.predicting.predictor import Predictor, Span
 from dlwire.messages import Shape
 
 NOT_SEEN = 0.3
-"""By what share a speed may be another one than was predicted, as long as it was never seen. Each
-time that it is seen counts."""
+"""The relative error of a predicted speed that was never observed; each observation reduces
+it."""
 
 SPREAD_FACTOR = 1.645 * 1.4826
-"""From the median distance between observations and their median to what nine of ten are within."""
+"""The factor from the median distance of observations to the distance that nine of ten are
+within."""
 
 MOST_DOUBT = 0.9
 
@@ -43,13 +44,13 @@ def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span
 
 
 def _doubt(predictor: Predictor, state: JobState, *, shape: Shape) -> float:
-    """By what share the speed of a job in its present shape may be another one."""
+    """The relative error of a job's speed in its present shape."""
     profile = predictor.profiles.get(state.job.type)
     seen = profile.speeds.get(shape) if profile is not None else None
     count, recent = (seen.weight, seen.recent) if seen is not None else (0.0, ())
     doubt = _spread(recent)
     if state.speed > 0.0 and not state.adjusting:
-        # The speed is seen at this moment, which is one more observation.
+        # The present speed is one more observation.
         count += 1
     else:
         doubt += (1.0 - predictor.estimate(state.job, shape).confidence) / 2.0
@@ -57,7 +58,7 @@ def _doubt(predictor: Predictor, state: JobState, *, shape: Shape) -> float:
 
 
 def _spread(recent: Sequence[float]) -> float:
-    """By what share of their median observations lie around it."""
+    """The median distance of observations from their median, as a share of it."""
     if len(recent) < 2:
         return 0.0
     middle = median(recent)

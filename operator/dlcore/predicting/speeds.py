@@ -1,8 +1,8 @@
 """
 How fast jobs train in shapes of one cluster, by their profiles and those of others.
 
-:class:`Speeds` is made for each decision, and :class:`dlcore.predicting.predictor.Predictor` concludes
-times from it. It knows the types of jobs and nothing of how far a job is.
+:class:`Speeds` is made for each decision, and :class:`dlcore.predicting.predictor.Predictor`
+concludes times from it. It knows the types of jobs and nothing of how far a job is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from dlwire.messages import Shape
 
 
 class Speeds:
-    """Speeds of types of jobs. Cheap to make: what was concluded from a profile stays with it."""
+    """Speeds of types of jobs. Cheap to make: conclusions stay with their profile."""
 
     __slots__ = ("_atlas", "_cluster", "_shapes", "profiles")
 
     def __init__(self, profiles: Mapping[JobType, Profile], cluster: Cluster) -> None:
         self.profiles = profiles
-        """The same object for as long as nothing was learnt."""
+        """The same object until something is learnt."""
         self._atlas = atlas_of(profiles)
         self._cluster = cluster
         self._shapes: dict[tuple[int, str], Shape] = {}
@@ -49,7 +49,7 @@ class Speeds:
         return self._atlas.estimate(kind, shape)[0] * (batch_size / own)
 
     def estimate(self, job: Job, shape: Shape) -> Estimate:
-        """The speed, and how far it can be trusted."""
+        """The speed with its confidence."""
         profile = self.profiles.get(job.type)
         if profile is not None:
             known: Estimate | None = profile.memo.get(shape)
@@ -81,7 +81,7 @@ class Speeds:
         enough = [kind for kind in types if totals[kind] >= gpus]
         if not enough and job.gpus.mixed and types:
             return "+".join(sorted(types))
-        # max() keeps the first of equals, which is the order of the user's liking.
+        # max() keeps the first of equals, which is the user's order.
         return max(
             enough or types or wanted or ("",),
             key=lambda kind: self.speed(job, self.shape(gpus, kind)),
@@ -89,7 +89,8 @@ class Speeds:
 
 
 def _fewest_nodes(cluster: Cluster, gpus: int, *, types: Sequence[str]) -> int:
-    """Count the largest nodes that together hold ``gpus`` GPUs; where all do not suffice, return their number."""
+    """Count the largest nodes that together hold ``gpus`` GPUs; where all do not suffice, return
+    their number."""
     sizes = (
         cluster.sizes.get(types[0], ())
         if len(types) == 1

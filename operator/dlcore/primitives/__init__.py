@@ -1,1 +1,1 @@
-"""Small parts that many modules need: a back-off, and news that is reported once until it changes."""
+"""Small parts that many modules need: a back-off, a rate limit, and news reported once."""
