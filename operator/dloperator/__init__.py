@@ -1,1 +1,1 @@
-"""A platform: Kubernetes. Jobs are custom resources, pods are made from their templates."""
+"""The platform Kubernetes: jobs are custom resources, and pods are made from their templates."""

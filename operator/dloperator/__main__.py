@@ -32,9 +32,9 @@ log = logging.getLogger("dloperator")
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SELDOM = (100_000, 20, 50)
-"""When cycles of objects are looked for: not all the time in thousands of documents that stay for long."""
+"""Thresholds of the garbage collector: scans of thousands of long-lived documents are rare."""
 LED_NO_MORE = 3
-"""The exit status where another operator leads; Kubernetes starts the container again."""
+"""The exit status when another operator leads; Kubernetes then restarts the container."""
 
 
 @click.command("dloperator")
@@ -87,7 +87,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         )
         asyncio.run(_run(found, place, work, settings.lease))
     except Fenced as error:
-        log.error("leads no more: %s", error)  # noqa: TRY400 - where in our code says nothing
+        log.error("leads no more: %s", error)  # noqa: TRY400 - a stack says nothing about it
         sys.exit(LED_NO_MORE)
 
 
@@ -98,7 +98,7 @@ async def _run(found: access.Access, place: Place, work: Work, lease: LeaseSetti
 
 
 def own_namespace() -> str:
-    """The namespace of the pod we are in."""
+    """Return the namespace of this process's pod."""
     try:
         return OWN_NAMESPACE.read_text().strip()
     except OSError as error:
@@ -108,7 +108,6 @@ def own_namespace() -> str:
 
 
 def make_work(settings: OperatorSettings) -> Work:
-    """Say what is to be done."""
     try:
         policy = policies.read(settings.policy)
     except ValueError as error:

@@ -1,11 +1,11 @@
 """
 Restores the Secret of the CA if it is deleted while an operator leads.
 
-Without it the next operator would make a new CA, which no SideCar that runs now would trust: the operator
-could not reach any job until its pods are replaced. An administrator that wants a new CA (because the key
-may have leaked) deletes the Secret while no operator runs, or rotates it step by step while jobs train
-(:mod:`dloperator.authority_rotation`). One that was replaced by another is left alone, and told: it counts
-from the next start of an operator on.
+Otherwise the next operator would make a new CA, which no running SideCar trusts: the operator could not reach
+any job until its pods are replaced. An administrator who wants a new CA (because the key may have leaked)
+deletes the Secret while no operator runs, or rotates it step by step while jobs train
+(:mod:`dloperator.authority_rotation`). A Secret that holds another CA is left alone and logged; the next start of
+an operator uses it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from dlkube.resources import SECRETS
 log = logging.getLogger(__name__)
 
 CHECK_S: Final = 5.0
-"""To watch it would take the right to list Secrets."""
+"""The guard polls, because a watch would need the right to list Secrets."""
 
 
 class Guard:
@@ -45,7 +45,7 @@ class Guard:
         self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
-        """Look after it, for ever."""
+        """Check the Secret for ever."""
         while True:
             await asyncio.sleep(CHECK_S)
             try:
@@ -54,7 +54,7 @@ class Guard:
                 self._complain(f"cannot watch the Secret {CA_SECRET}: {error}")
 
     async def check(self) -> None:
-        """Look once; raises :class:`~dlcontrol.situation.ports.Fenced` if it is replaced step by step."""
+        """Check once; raises :class:`~dlcontrol.situation.ports.Fenced` during a rotation."""
         try:
             secret = await self._api.get(SECRETS, CA_SECRET, self._namespace)
         except NotFound:
@@ -81,7 +81,7 @@ class Guard:
         try:
             await self._api.create(SECRETS, document, self._namespace)
         except Conflict:
-            return  # Another program was faster; the watch will deliver the result.
+            return  # Another program was faster.
         log.warning(
             "the Secret %s was deleted and is restored, because no SideCar trusts a new CA; for"
             " a new CA, delete it while no operator runs",

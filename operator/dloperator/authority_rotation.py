@@ -1,13 +1,12 @@
 """
-Another authority while jobs train: ``python -m dloperator.authority_rotation begin``, then ``switch``, then ``end``.
+Replaces the CA while jobs train: ``python -m dloperator.authority_rotation begin``, then ``switch``, then ``end``.
 
-A SideCar believes who shows a certificate of an authority that it knows, and learns of another one when the
-Secret of its job is written again. So for a while there are two: ``begin`` makes the next authority, which
-is believed from then on beside the one that signs; ``switch`` lets it sign, and the former one is still
-believed; ``end`` forgets the former. Between two steps all certificates of jobs have to be renewed, which
-an operator does within the hour after it has noticed a step.
+A SideCar trusts the CAs that the Secret of its job names, so for a while there are two: ``begin`` makes the next
+CA, which is trusted in addition to the one that signs; ``switch`` lets it sign, and the former CA is still
+trusted; ``end`` forgets the former CA. Between two steps an operator has to renew the certificates of all jobs,
+which it does within the hour after it has noticed a step.
 
-It is run in a pod of the operator, whose account may write this Secret.
+Run it in a pod of the operator, whose account may write this Secret.
 """
 
 import asyncio
@@ -40,11 +39,11 @@ Changes = dict[str, str | None]
 
 
 class WrongStep(Exception):
-    """This is not the step that comes next."""
+    """Another step has to come first."""
 
 
 def begin(data: Data) -> Changes:
-    """Make the next authority."""
+    """Make the next CA."""
     if NEXT in data:
         raise WrongStep("the next CA exists already; run switch an hour after begin")
     if FORMER in data:
@@ -54,7 +53,7 @@ def begin(data: Data) -> Changes:
 
 
 def switch(data: Data) -> Changes:
-    """Let the next authority sign."""
+    """Let the next CA sign."""
     if NEXT not in data:
         raise WrongStep("there is no next CA; run begin first")
     return {
@@ -67,7 +66,7 @@ def switch(data: Data) -> Changes:
 
 
 def end(data: Data) -> Changes:
-    """Forget the former authority."""
+    """Forget the former CA."""
     if FORMER not in data:
         raise WrongStep("no former CA is trusted; run begin and switch before end")
     return {FORMER: None}
@@ -81,12 +80,12 @@ STEPS: Final[Mapping[str, Callable[[Data], Changes]]] = {
 
 
 async def take(api: ApiServer, namespace: str, step: str) -> None:
-    """Take a step, unless others have written the Secret since it was read."""
+    """Take a step, unless another program has written the Secret since it was read."""
     secret = await api.get(SECRETS, CA_SECRET, namespace)
     data: Data = secret.get("data") or {}
     Authority.read(data)
     changed: dict[str, Any] = {
-        # Two administrators who begin at once make two different keys. The second one is refused.
+        # Of two administrators who begin at the same time the second one is refused.
         "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
         "data": STEPS[step](data),
     }

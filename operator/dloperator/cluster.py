@@ -96,11 +96,11 @@ class Cluster:
 
     async def stamp(self) -> None:
         """
-        Put our epoch on every allocation, first on those that are being changed.
+        Write our epoch into every allocation, first into those that are being changed.
 
-        It goes on beside the loop, which stamps what it writes itself. A former leader that wakes up has at
-        most the requests that it was about to send: what they command was recorded before we began, and a
-        record that comes late is seen, is not ours, and ends us.
+        It runs as a task of its own; what the loop writes meanwhile bears the epoch already. A former leader
+        that wakes up can at most send requests that it had prepared: their commands were recorded before we
+        began, and a late record of its own would be seen by us, and would end us.
         """
         write = self._statuses.write_all
         await stamp(self.entries, self._mirrors, epoch=self._term.epoch, write=write)
@@ -113,8 +113,8 @@ class Cluster:
 
     async def launch(self, order: PodOrder) -> None:
         self._term.insist()
-        # A request to create has no version to fail by. If it arrives when another operator leads,
-        # and the pod is not booked any more, that operator deletes it.
+        # A creation has no precondition. If it arrives when another operator leads and the pod is no
+        # longer booked, that operator deletes the pod.
         await self._launcher.launch(order)
 
     async def remove(self, key: PodKey, *, because: str) -> None:

@@ -1,4 +1,4 @@
-"""The parts that exist only while an operator leads: the controller, its memory and its background tasks."""
+"""Builds and runs the parts that exist only while an operator leads: the controller, its memory and background tasks."""
 
 import asyncio
 import itertools
@@ -59,13 +59,13 @@ class Work:
 
     options: Options
     store: str = ""
-    """Where profiles and the history are kept."""
+    """The address of the store of profiles and history."""
     sample_seconds: float = 10.0
     cluster: ClusterSettings = ClusterSettings()
     dialing: DialSettings = DialSettings()
     publishing: Publishing = Publishing()
     shown_settings: SettingsConfigMap | None = None
-    """How this operator is set, for people to see."""
+    """The settings of this operator, for users to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class Candidate:
     metrics: Metrics
     identity: str
     namespace: str
-    """Its own."""
+    """The operator's own namespace."""
     specs: Specs
-    """The jobs, as far as they were read while another operator led."""
+    """The specs that were parsed while another operator led."""
     installation: str = ""
-    """The id of the installation of DLJob that it is of; empty if it cannot be known."""
+    """The ID of this installation of DLJob; empty if it is unknown."""
 
 
 class Leading:
-    """All parts of a leader; of one epoch."""
+    """All parts of a leader in one epoch."""
 
     def __init__(
         self,
@@ -168,10 +168,9 @@ class Leading:
         )
 
     async def run(self) -> None:
-        """Control until something fails, and put the epoch on every allocation meanwhile."""
+        """Control until something fails."""
         await self._cluster.begin()
-        # Before the first decision, which could give away a GPU that the former leader has taken
-        # out.
+        # Before the first decision, which could give away a GPU that the former leader has withdrawn.
         await self._recall()
         if self._shown_settings is not None:
             await show_settings(self._api, self._shown_settings)
@@ -195,12 +194,12 @@ class Leading:
         )
 
     async def close(self) -> None:
-        """Release everything. Running trainings go on."""
+        """Release everything. Trainings continue."""
         # The mirrors outlive this leader, and their watches must not wake a loop that has ended.
         self._mirrors.listen(None)
         await self._dry_runs.close()
         await self._sidecars.close()
-        # After the SideCars, whose answers are written into it until they are closed.
+        # Closed after the SideCars, whose answers are written into it.
         self._memory.close()
 
     def note_change(self) -> None:
@@ -220,7 +219,7 @@ class Leading:
         self._controller.wake(burst=True, urgent=True)
 
     async def _recall(self) -> None:
-        """Know of GPUs what the former leader knew, however long the API server has to be asked for it."""
+        """Read what the former leader knew about GPUs, and retry until the API server answers."""
         while True:
             try:
                 await self._gpu_config_map.recall()
@@ -232,12 +231,12 @@ class Leading:
             await asyncio.sleep(AGAIN_S)
 
     async def _stamp(self) -> None:
-        """Put the epoch on what is recorded; where that is refused of some jobs, they are left alone."""
+        """Write the epoch into all statuses; jobs whose status cannot be written are quarantined."""
         try:
             await self._cluster.stamp()
         except NotKeptAlone as error:
             await self._controller.leave_alone(error)
-        # Others go on for ever, and the first that ends ends all.
+        # together() ends all tasks when the first one ends.
         await asyncio.Event().wait()
 
     async def _renew(self) -> None:
@@ -251,7 +250,7 @@ class Leading:
             try:
                 lacking = [job for job in jobs if self._is_outdated(job)]
                 if number % ROUNDS == 0:
-                    # No reason is known why they wait; it may be a Secret that is gone.
+                    # They may wait for a Secret that was deleted.
                     waiting = (job for job in jobs if self._is_waiting(job))
                     lacking += itertools.islice(waiting, MOST_WAITING)
                 await self._certificates.renew(jobs, lacking)
@@ -259,12 +258,11 @@ class Leading:
                 log.warning("certificates are not renewed yet: %s", error)
 
     def _is_outdated(self, job: JobId) -> bool:
-        """Whether the certificate of a pod of it is known to be over."""
         keys = (PodKey(job, booking.node) for booking in self._cluster.entries[job].status.pods)
         return any(self._sidecars.contact(key).outdated for key in keys)
 
     def _is_waiting(self, job: JobId) -> bool:
-        """Whether a pod of it does not start, without a known reason."""
+        """True if a pod of the job does not start and no reason is known."""
         said = self._cluster.entries[job].status.condition(ConditionType.INITIALIZED)
         return said is not None and said.reason == NOT_STARTED
 
@@ -296,5 +294,5 @@ def _make_reservations(
 
 
 def open_memory(work: Work) -> Notebook:
-    """Open what is remembered; it may take seconds, so not for the event loop."""
+    """Open the notebook; it may take seconds, so not on the event loop."""
     return open_notebook(open_store(work.store, environment=os.environ), work.options.costs)

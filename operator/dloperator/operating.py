@@ -1,9 +1,8 @@
 """
-The operator: it follows what there is, waits until it leads, and then controls.
+The operator: it watches the cluster, waits until it leads, and then controls.
 
-It follows everything before it leads, so that a new leader knows it all at once. It ends when it leads no
-more, because its memory would be out of date; Kubernetes starts the container again. Its end stops no
-training.
+It watches everything before it leads, so that a new leader knows the cluster at once. It exits when it no longer
+leads, because its memory would be out of date; Kubernetes restarts the container. Its exit stops no training.
 """
 
 import asyncio
@@ -41,14 +40,14 @@ READ_AHEAD_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an operator is at home."""
+    """The namespaces and addresses of an operator."""
 
     namespace: str
-    """Its own: where its Lease and its authority are kept."""
+    """The operator's own namespace, with its Lease and its CA."""
     identity: str
-    """Of this process, and of no other that ever was."""
+    """A name that no other process ever had."""
     watched: tuple[str, ...] = ()
-    """The namespaces whose jobs it runs; all if none is named."""
+    """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
     """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = MetricsSettings()
@@ -56,12 +55,12 @@ class Place:
 
     @property
     def pod_namespaces(self) -> tuple[str, ...]:
-        """Where its pods are, if not everywhere."""
+        """The namespaces of its pods; empty: all."""
         return (*self.watched, self.namespace) if self.watched else ()
 
 
 class Operator:
-    """All parts of one operator. To be made on its event loop."""
+    """All parts of one operator; made on its event loop."""
 
     def __init__(
         self, access: Access, place: Place, work: Work, lease: LeaseSettings | None = None
@@ -84,20 +83,18 @@ class Operator:
             place.namespace,
             identity=place.identity,
             settings=self._lease,
-            # A session belongs to the event loop that it is made on, and the Lease is renewed on
-            # another one.
+            # A session belongs to one event loop, and the Lease is renewed on another one.
             connect=lambda: ApiServer(access, connections=1),
         )
         self._installation = ""
-        """The id that commands carry; not known before the definition of DLJobs is read."""
+        """The ID that commands carry; known once the definition of DLJobs is read."""
         self._metrics = Metrics()
         self._complaint = "has not read the cluster yet"
-        """Why it is not ready; a replica that waits to lead is."""
+        """Why it is not ready; a replica that waits to lead is ready."""
         plainly = None if place.metrics.protected else self._metrics.text
         self.health_server = HealthServer(
             read_endpoint(place.health), is_ready=lambda: self._complaint, metrics=plainly
         )
-        """Where it is asked how it is."""
 
     async def run(self) -> None:
         """Operate until cancelled; raises :class:`~dlcontrol.situation.ports.Fenced` if it leads no more."""
@@ -108,18 +105,18 @@ class Operator:
                 self._watches.run(), self._other_pods.run(), self._lead(), self._show_metrics()
             )
         finally:
-            # The Lease goes after all that commands: together() has waited for the end of each of
-            # its coroutines, so that nothing of this leader is sent once another one may lead.
+            # The Lease is released last: together() has waited for the end of its coroutines, so this
+            # leader sends nothing once another one may lead.
             self._watches.ended.set()
             await self._election.leave()
             await self.health_server.close()
             await self._api.close()
 
     async def _show_metrics(self) -> None:
-        """Show metrics to those who may read them, for ever."""
+        """Serve protected metrics, for ever."""
         metrics, home = self._place.metrics, self._place.namespace
         if not metrics.protected:
-            # For ever, because the first of the coroutines that ends would end the operator.
+            # together() ends the operator when the first coroutine ends.
             await asyncio.Event().wait()
         server = MetricsServer(
             read_endpoint(metrics.address), self._api, metrics=self._metrics.text
@@ -133,7 +130,7 @@ class Operator:
                 await server.close()
 
     async def _prepare(self) -> None:
-        """See everything that there is, and have an authority; until then it is tried again."""
+        """List everything and open the CA, and retry until both succeed."""
         while True:
             try:
                 found = await definition_check.check(self._api)
@@ -156,7 +153,7 @@ class Operator:
         await self._other_pods.list_all()
 
     async def _see_anew(self) -> None:
-        """Take in what there is, for as long as we lead."""
+        """List everything again, and retry while we lead."""
         while True:
             try:
                 await self._see()
@@ -172,17 +169,16 @@ class Operator:
         try:
             await self._election.win(self._latest_epoch)
         finally:
-            # Not waited for: between two sleeps it reads one job, and changes nothing but the
-            # memory of what was read.
+            # Not awaited: between two sleeps it parses one spec, and changes nothing else.
             reading.cancel()
         # However long it takes to take over, the Lease is renewed from the first moment.
         await together(self._election.keep(), self._govern_on())
 
     async def _govern_on(self) -> None:
         """
-        Govern; and again in a later epoch, if what is recorded is not what this operator knows.
+        Govern, and begin again in a later epoch after :class:`Behind`.
 
-        That is so once at the begin, where SideCars have heard of later leaders than the Lease, and whenever
+        That is raised once at the beginning, if SideCars know a later leader than the Lease does, and whenever
         another program decides about a job.
         """
         work = self._work
@@ -192,27 +188,27 @@ class Operator:
             except Behind as behind:
                 log.warning("goes on in epoch %d: %s", behind.epoch, behind)
                 await self._election.rise(behind.epoch, str(behind))
-                # Once only: a SideCar that lies could name ever later epochs, and this operator
-                # would never come to decide. From now on such a SideCar is set aside.
+                # Only once: a SideCar that lies could name ever later epochs, and this operator would
+                # never decide. From now on such a SideCar is set aside.
                 work = replace(work, options=replace(work.options, may_rise=False))
 
     async def _read_ahead(self) -> None:
-        """Read the jobs before they are needed, as long as another operator leads."""
+        """Parse specs before they are needed, while another operator leads."""
         while True:
             await self._specs.read_ahead(self._mirrors.jobs.objects.values())
             self._specs.keep_only(self._mirrors.jobs.objects.keys())
             await asyncio.sleep(READ_AHEAD_S)
 
     def _latest_epoch(self, most: int) -> int:
-        """Return the latest epoch that jobs tell of, up to ``most``: a later one cannot be true."""
-        told = map(epoch_of, self._mirrors.jobs.objects.values())
-        return max((epoch for epoch in told if epoch <= most), default=0)
+        """Return the latest epoch in the statuses of jobs, up to ``most``: a later one cannot be true."""
+        epochs = map(epoch_of, self._mirrors.jobs.objects.values())
+        return max((epoch for epoch in epochs if epoch <= most), default=0)
 
     async def _rise_above_jobs(self) -> None:
         """
-        Go on in a later epoch, if a job tells of this one already; raises :class:`Fenced` if another leads.
+        Go on in a later epoch if a job names this one already; raises :class:`Fenced` if another operator leads.
 
-        That is so where the Lease was deleted under a leader that wrote until just now.
+        That happens where the Lease was deleted under a leader that wrote until just now.
         """
         latest = self._latest_epoch(self._election.epoch + MOST_JUMP)
         if latest < self._election.epoch:
@@ -231,13 +227,13 @@ class Operator:
 
     async def _read_clock(self) -> SteadyClock:
         """
-        Return the clock by which this leader decides: that of the API server as it is now, and evenly on from there.
+        Return the clock of this leader: that of the API server, and steady from now on.
 
-        All leaders have that clock in common, so that times that one has recorded are right for the next, on
-        a machine whose clock is wrong or was set meanwhile.
+        All leaders share that clock, so that recorded times are right for the next leader, even on a machine
+        whose clock is wrong or was set meanwhile.
         """
-        told = await self._api.read_clock()
-        ahead = 0.0 if told is None else told - time.time()
+        now = await self._api.read_clock()
+        ahead = 0.0 if now is None else now - time.time()
         if abs(ahead) < LEAST_STEP_S:
             return SteadyClock()
         log.warning(
@@ -253,7 +249,7 @@ class Operator:
         await self._rise_above_jobs()
         place = self._place
         try:
-            # It may have been replaced since we began to wait.
+            # The CA may have been replaced since we began to wait.
             authority = await certificates.open_authority(self._api, place.namespace)
             clock = await self._read_clock()
         except (Rejected, Unreachable) as error:
@@ -271,7 +267,7 @@ class Operator:
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
             name = work.cluster.pods.controller_name
             certificates.write_own(authority, Path(folder), name=name)
-            # A store may have to be waited for, and the Lease is renewed meanwhile.
+            # In a thread, because opening a store may take long.
             notebook = await asyncio.to_thread(open_memory, work)
             leading = Leading(
                 candidate,
@@ -286,7 +282,6 @@ class Operator:
                 renewing = certificates.renew_own(authority, Path(folder), name=name)
                 await together(leading.run(), guard.run(), renewing)
             finally:
-                # Also where only the epoch rises: the next Leading of this process speaks to the
-                # same SideCars and opens the same store, and the folder of certificates goes with
-                # this one.
+                # Also where only the epoch rises: the next Leading of this process connects to the same
+                # SideCars and opens the same store, and this folder of certificates is removed.
                 await leading.close()

@@ -48,7 +48,7 @@ def proof_of_end(document: Json, node: Json | None) -> str:
 
 def is_gone(document: Json | None) -> bool:
     """
-    Whether an administrator confirms that nothing runs on this machine any more.
+    True if an administrator confirms that nothing runs on this machine any more.
 
     Administrators and cloud providers delete the Node of a machine that no longer exists, and taint that of a
     machine that was shut down.
@@ -60,12 +60,11 @@ def is_gone(document: Json | None) -> bool:
 
 
 def is_bound(document: Json) -> bool:
-    """Whether kube-scheduler has bound a pod to a node."""
     return bool((document.get("spec") or {}).get("nodeName"))
 
 
 def awaits_proof(document: Json) -> bool:
-    """Whether our finalizer still keeps a pod of a training."""
+    """True while our finalizer keeps a pod of a training."""
     return names.PROOF_FINALIZER in names.finalizers_of(document) and role_of(document) == TRAINER
 
 
@@ -101,7 +100,7 @@ def _running(status: Json) -> frozenset[str]:
 
 
 def _was_collected(status: Json) -> bool:
-    """Whether the garbage collector for lost nodes, and not the kubelet, has set the phase to "Failed"."""
+    """True if the garbage collector for lost nodes, not the kubelet, has set the phase."""
     conditions = status.get("conditions") or ()
     return status.get("reason") == "NodeLost" or any(
         each.get("type") == "DisruptionTarget" and each.get("reason") == "DeletionByPodGC"
@@ -129,13 +128,13 @@ def role_of(document: Json) -> str:
 
 
 def is_of(document: Json, uid: str) -> bool:
-    """Whether a pod belongs to the job with this uid, and not to another job of the same name."""
+    """True if a pod belongs to the job with this uid, and not to another job of the same name."""
     owners = document["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid for owner in owners)
 
 
 def is_booked(job: Json, pod: Json) -> bool:
-    """Whether the status of a job books this pod."""
+    """True if the status of a job books this pod."""
     if not is_of(pod, job["metadata"]["uid"]):
         return False
     serial = pod["metadata"]["labels"].get(names.SERIAL_LABEL)

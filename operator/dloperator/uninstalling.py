@@ -1,8 +1,8 @@
 """
-``python -m dloperator.uninstalling``: delete all jobs, and wait until nothing is left of them.
+``python -m dloperator.uninstalling``: delete all jobs, and wait until they are gone.
 
-The chart has it done before it is uninstalled, if its values say so. The operator has to be there
-meanwhile, because a job stays until the operator has proven that its pods have ended.
+The chart runs it before it is uninstalled, if its values say so. The operator has to run meanwhile, because
+a job stays until the operator has proven that its pods have ended.
 """
 
 import asyncio
@@ -68,7 +68,6 @@ def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> Non
 
 
 async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float) -> list[str]:
-    """Return those that are left."""
     api = ApiServer(found)
     left = ["their names are not known yet"]
     until = time.monotonic() + seconds
@@ -100,7 +99,7 @@ async def _delete_all(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
         try:
             jobs = (await api.list(DLJOBS, namespace)).items
         except NotFound:
-            continue  # There is no such resource, and so no job.
+            continue  # The resource is not installed, so there is no job.
         for job in jobs:
             metadata = job["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}"
@@ -115,14 +114,14 @@ async def _delete(api: ApiServer, name: str, namespace: str) -> None:
         await api.delete(DLJOBS, name, namespace)
     except (Rejected, Unreachable) as error:
         _raise_if_final(error)
-        # The next look asks again. Meanwhile the other jobs are deleted.
+        # The next pass tries again; the other jobs are deleted now.
         log.warning("cannot delete %s/%s yet: %s", namespace, name, error)
     else:
         log.info("deletes %s/%s", namespace, name)
 
 
 def _raise_if_final(error: Rejected | Unreachable) -> None:
-    """Raise what no further look would change, such as missing rights."""
+    """Raise an error that a retry would not change, such as missing rights."""
     if isinstance(error, Rejected) and not (error.is_passing or isinstance(error, Conflict)):
         raise error
 

@@ -1,1 +1,1 @@
-"""DLJob as a custom resource: its definition, its columns, its status and how they are read and written."""
+"""DLJob as a custom resource: its definition, its columns, and how its status is read and written."""

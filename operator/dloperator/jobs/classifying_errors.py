@@ -1,4 +1,4 @@
-"""Whether the API server refuses every status at present, or only that of one job."""
+"""Tells apart errors of the API server that concern one status, and those that concern all."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,11 +14,11 @@ from dlkube.client import (
 )
 
 OF_ONE: Final = ("request is too large", "failed calling webhook")
-"""Failures that the API server reports as its own although one object alone causes them."""
+"""Words of server errors that one object alone causes."""
 
 
 def not_kept(job: JobId, error: Rejected | Unreachable) -> NotKept | NotKeptAlone:
-    """Tell a server that can keep nothing at present from one that does not want to keep this."""
+    """Convert an error about the status of a job: NotKeptAlone if it concerns that job only, else NotKept."""
     if isinstance(error, Rejected) and _concerns_one(error):
         return NotKeptAlone({job: f"its status cannot be written: {error}"})
     return NotKept(f"the status of job {job} cannot be written: {error}")
@@ -32,9 +32,9 @@ def _concerns_one(error: Rejected) -> bool:
 
 def raise_worst(outcomes: Iterable[BaseException | None]) -> None:
     """
-    Raise of several failures what counts most.
+    Raise the most important of several errors.
 
-    That is that we no longer lead; and least what concerns some jobs alone, of all of which it tells.
+    :class:`Fenced` comes first; errors that concern single jobs come last, and are raised together.
     """
     errors = [each for each in outcomes if each is not None]
     alone: dict[JobId, str] = {}

@@ -1,8 +1,8 @@
 """
-The columns of ``kubectl get``, and the texts of those columns that are no plain field.
+The columns of ``kubectl get``, and the texts of the columns that are not plain fields.
 
-Kubernetes prints a column as it finds it in the document. People do not read a share of 0.31 or a duration of
-5120 seconds easily, so the status holds these values a second time as text.
+Kubernetes prints a value as the document holds it. People do not easily read a share of 0.31 or a duration of
+5120 seconds, so the status holds these values a second time as text.
 """
 
 from collections.abc import Mapping
@@ -94,10 +94,9 @@ COLUMNS: Final[tuple[JsonObject, ...]] = (
 
 def with_columns(status: Mapping[str, Any]) -> JsonObject:
     """
-    Complete a status, as the controller writes it, for the custom resource.
+    Add the texts of the columns to a status, and make all values fit the schema.
 
-    Values that the schema would refuse are cut or left out: the API server must never refuse a status, because
-    the job could not go on.
+    The API server must never refuse a status, because the job could not go on.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
     fitting: JsonObject = bounded(STATUS, {**status, **shown})

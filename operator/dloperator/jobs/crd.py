@@ -1,9 +1,8 @@
 """
-The custom resource, made from the one schema of a job and the fields of its status.
+The CustomResourceDefinition, made from the schema of a job and the fields of its status.
 
-``scripts/write-crd`` writes it to ``crds/``, from where it is installed. It contains every check that a
-rule can express, so that the API server itself refuses a wrong job, on ``kubectl apply``, with no webhook
-of ours.
+``scripts/write-crd`` writes it to ``crds/``. It contains every check that a rule can express, so that the API
+server itself refuses a wrong job on ``kubectl apply``, without a webhook.
 """
 
 from typing import Final
@@ -24,7 +23,6 @@ _ORIGIN: Final = (
 
 
 def definition() -> JsonObject:
-    """Build the CustomResourceDefinition."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -46,7 +44,7 @@ def definition() -> JsonObject:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": schema()},
-                    # How many GPUs a job has is not for an autoscaler to say: there is no scale.
+                    # No scale: autoscalers do not decide how many GPUs a job has.
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": list(COLUMNS),
                 }
@@ -56,15 +54,14 @@ def definition() -> JsonObject:
 
 
 def schema() -> JsonObject:
-    """Describe a job with its status."""
     described = jobschema.openapi()
-    # The status has one writer, so managed fields are of no use in it: with one entry for each field a
+    # The status has one writer, so managed fields are useless in it: with one entry for each field a
     # write of a status costs a tenth more, and a job is a third larger.
     described["properties"]["status"] = {**STATUS.openapi(), "x-kubernetes-map-type": "atomic"}
     return described
 
 
 def text() -> str:
-    """Write the definition as the file that is installed."""
+    """Write the definition as YAML."""
     document = yaml.safe_dump(definition(), sort_keys=False, width=100, allow_unicode=True)
     return f"{_ORIGIN}{document}"

@@ -1,13 +1,12 @@
 """
-Whether the custom resource that is installed is the one that this operator was made for.
+Checks that the installed custom resource is recent enough for this operator.
 
-The API server silently drops every field that the definition lacks. An operator that writes to an older
-definition would lose its decisions and the pods that it has booked (law 4), without an error. So one that
-finds a field of the status missing does not lead, says so, and looks again until the definition is brought
-up to date. While a new version of the operator is rolled out, its pods are not ready then, so that the
-former ones stay and lead. A field that is missing from the spec only keeps users from writing it; the
-operator reports that and leads all the same. Fields that only the installed one has are none of our
-business.
+The API server silently drops every field that the definition lacks. With an older definition an operator would
+lose its decisions and the pods that it has booked (law 4), without an error. So an operator that finds a field
+of the status missing does not lead, reports why, and checks again until the definition is updated. During a
+rollout its pods are not ready then, so the former ones stay and lead. A field that is missing from the spec
+only keeps users from writing it; the operator reports that and leads. Additional fields of the installed
+definition are ignored.
 """
 
 import logging
@@ -35,7 +34,7 @@ MOST_NAMED: Final = 5
 
 
 class Outdated(NotInstalled):
-    """It is older than this operator."""
+    """The definition is older than this operator."""
 
 
 class Finding(NamedTuple):
@@ -44,21 +43,21 @@ class Finding(NamedTuple):
     remark: str = ""
     """The problem in words; empty if all is well."""
     uid: str = ""
-    """Of the definition, and so of this cluster's DLJobs; empty if it may not be read."""
+    """The uid of the definition; empty if it may not be read."""
 
     def installation(self, home: str, lease: str) -> str:
         """
-        Name the installation that leads by this Lease of this namespace.
+        Return the ID of the installation with this Lease in this namespace.
 
-        The jobs of a cluster live and end with their definition, and so does this name: it outlives an
-        operator that is uninstalled and installed again, and a Lease that is deleted.
+        Like the jobs of a cluster, it lives as long as their definition: it outlives a deleted Lease, and an
+        operator that is uninstalled and installed again.
         """
         return str(uuid.uuid5(uuid.UUID(self.uid), f"{home}/{lease}")) if self.uid else ""
 
 
 async def check(api: ApiServer) -> Finding:
     """
-    Raise :class:`Outdated` if it cannot keep what we write; return what else is found of it.
+    Raise :class:`Outdated` if it lacks a field of the status; return other findings.
 
     Raises :class:`Rejected` or :class:`Unreachable` if the API server does not give it at present.
     """
@@ -69,9 +68,9 @@ async def check(api: ApiServer) -> Finding:
     except Rejected as error:
         if error.is_passing:
             # Without the definition this operator might lead where its writes are not kept, and it
-            # would not know its installation for as long as it lives.
+            # would never know its installation.
             raise
-        # Its rights may be older than the operator; most often all is well.
+        # The rights may be older than the operator; usually the definition is recent enough.
         return Finding(
             f"it is not known whether the installed definition of DLJobs has this version: {error}"
         )
@@ -93,7 +92,7 @@ async def check(api: ApiServer) -> Finding:
 
 
 def find_missing(document: Json) -> list[str]:
-    """Name the fields that our definition has and an installed one has not."""
+    """Name the fields that an installed definition lacks."""
     versions = (document.get("spec") or {}).get("versions") or ()
     found: Json = next((each for each in versions if each["name"] == names.VERSION), {})
     schema = (found.get("schema") or {}).get("openAPIV3Schema") or {}

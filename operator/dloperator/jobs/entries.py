@@ -1,8 +1,8 @@
 """
-Custom resources as entries of the controller, and the status as it is written there.
+Converts custom resources into entries of the controller, and statuses into documents.
 
-An entry stays the same object as long as the job is as it was, because the controller looks at
-thousands of them at every turn and at what changed among them only.
+An entry stays the same object until the job changes, because the controller only looks at the entries that have
+changed among thousands.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from dloperator.jobs import history
 from dloperator.jobs.columns import with_columns
 
 ORDERS_A_SECOND = 1_000_000
-"""How many jobs may arrive in the one second to which Kubernetes tells when something was created."""
+"""The number of jobs whose order within a second is kept; Kubernetes records creation times to the second."""
 MOST_SECONDS = 10_000
 MOST_ATTEMPTS = 8
 """The number of unanswered writes of a status that are remembered."""
@@ -40,7 +40,6 @@ TEMPLATE_VALID = ConditionType.TEMPLATE_VALID.value
 
 
 def job_id(name: Name) -> JobId:
-    """Name a job as the controller does."""
     return JobId(f"{name.namespace}/{name.name}")
 
 
@@ -50,7 +49,7 @@ def name_of(job: JobId) -> Name:
 
 
 def is_over(document: Json) -> bool:
-    """Whether no pod of a job will be made any more."""
+    """True if no pod of a job will be created any more."""
     phase = (document.get("status") or {}).get("phase")
     return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
 
@@ -60,21 +59,20 @@ class Circumstances:
     """The parts of a status that the controller's record does not contain."""
 
     epoch: int
-    """The leader that decided."""
+    """The epoch of the leader that decided."""
     generation: int
-    """The spec that it decided about."""
+    """The generation of the spec that it decided about."""
     remaining: Span | None = None
-    """The time in which the job is expected to end."""
+    """The expected remaining time."""
     template: Json | None = None
-    """The condition that says whether Kubernetes takes the pods."""
+    """The condition TemplateValid."""
     queue: Json | None = None
-    """Where the job is among those that wait, and when it is expected to start."""
+    """The place of the job in the queue, and its expected start."""
     before: Json = field(default_factory=dict)
-    """The status that it is to replace."""
+    """The status that the new one replaces."""
 
 
 def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
-    """Write a status as the custom resource has it."""
     document = write_status(status, remaining=around.remaining)
     if around.queue is not None:
         document["queue"] = dict(around.queue)
@@ -118,15 +116,15 @@ def template_condition(document: Json, refusal: str | None) -> Json | None:
 
 
 class Specs:
-    """Reads each spec once for all callers, because that takes longer than all else about a job."""
+    """Parses each spec once for all callers, because that takes longer than everything else about a job."""
 
     def __init__(self) -> None:
         self._read: dict[Name, tuple[tuple[str, int], Job | jobfile.JobFileError]] = {}
 
     def parse(self, document: Json) -> Job:
-        """Read a job; raises :class:`~dlcore.documents.jobfile.JobFileError` if it cannot be read."""
+        """Parse a spec; raises :class:`~dlcore.documents.jobfile.JobFileError`."""
         name, metadata = Name.of(document), document["metadata"]
-        # The uid as well: a job that is deleted and submitted again begins at generation 1, too.
+        # With the uid, because a job that is deleted and submitted again begins at generation 1, too.
         of = (metadata["uid"], metadata["generation"])
         known = self._read.get(name)
         if known is None or known[0] != of:
@@ -136,17 +134,16 @@ class Specs:
         return known[1]
 
     async def read_ahead(self, documents: Iterable[Json]) -> None:
-        """Read all of these, while others have their turn: of 10,000 jobs it takes seconds."""
-        # A copy, because watches change the mirror behind these documents at each sleep.
+        """Parse all of these, yielding to other tasks: 10,000 jobs take seconds."""
+        # A copy, because watches change the mirror during each sleep.
         for document in list(documents):
-            with contextlib.suppress(
-                jobfile.JobFileError
-            ):  # A caller that asks for the job gets the error.
+            # Whoever asks for the job gets the error.
+            with contextlib.suppress(jobfile.JobFileError):
                 self.parse(document)
             await asyncio.sleep(0)
 
     def keep_only(self, names: Collection[Name]) -> None:
-        """Forget what all other jobs say."""
+        """Forget all other jobs."""
         for name in self._read.keys() - names:
             del self._read[name]
 
@@ -163,12 +160,12 @@ def _parse(document: Json) -> Job | jobfile.JobFileError:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A write of a status that is not answered, and perhaps never will be."""
+    """A write of a status that has no answer yet, and perhaps never gets one."""
 
     over: int
-    """The version of the job that it may replace."""
+    """The version of the job that it replaces."""
     mark: tuple[object, ...]
-    """By which its result is recognized."""
+    """Identifies its result."""
 
 
 @dataclass(slots=True)
@@ -178,65 +175,65 @@ class _Known:
     written: Json
     entry: Entry
     unreadable: str = ""
-    """Why the spec cannot be read."""
+    """The reason why the spec cannot be read."""
     is_untimely: bool = False
-    """Perhaps only because of what the job has yet."""
+    """True if the spec may become readable once the job holds nothing."""
     odd: str = ""
-    """Why its status cannot be read."""
+    """The reason why the status cannot be read."""
     is_ours: bool = False
-    """Whether this leader has written its status."""
+    """True once this leader has written the status."""
     version: int = -1
-    """Which of our writes was noted last."""
+    """The version that our last noted write made."""
     attempts: deque[_Attempt] = field(default_factory=lambda: deque(maxlen=MOST_ATTEMPTS))
 
 
 class Jobs:
-    """Remembers what the documents were read as."""
+    """Remembers the entries of all jobs, and what this leader has recorded."""
 
     def __init__(self, specs: Specs, clock: Callable[[], float] = time.time) -> None:
         self._specs = specs
         self._clock = clock
         self._known: dict[Name, _Known] = {}
         self._arrivals: dict[int, int] = {}
-        """How many jobs have arrived in a second."""
+        """The number of jobs by the second of their creation."""
 
     def forget(self, name: Name) -> None:
         self._known.pop(name, None)
         self._specs.forget(name)
 
     def status(self, name: Name) -> Status | None:
-        """Return the recorded status of a job, if it is known."""
+        """Return the recorded status of a job."""
         known = self._known.get(name)
         return known.entry.status if known is not None else None
 
     def is_known(self, document: Json) -> bool:
-        """Whether it is this very job that was read last, and no later one of the same name."""
+        """True unless this is a later job of the same name."""
         return self._get_known(document) is not None
 
     def is_recorded(self, document: Json) -> bool:
         """
-        Whether a job has exactly the status that was recorded last.
+        True if a job has exactly the status that was recorded last.
 
-        The watch may show the result of a write before its answer comes.
+        A watch may show the result of a write before the answer arrives.
         """
         known = self._get_known(document)
         return known is not None and (document.get("status") or {}) == known.written
 
     def as_recorded(self, document: Json) -> Json:
-        """Return a job with the status that was recorded last, as far as one is known."""
+        """Return a job with the status that was recorded last, if one is known."""
         known = self._get_known(document)
         return document if known is None else {**document, "status": known.written}
 
     def is_as_decided(self, document: Json) -> bool:
-        """Whether a job was decided about as it was recorded last, as far as that is known."""
+        """True if the decision in a status is the one that was recorded last."""
         return _decision(document) == _decision(self.as_recorded(document))
 
     def is_foreign(self, document: Json) -> bool:
         """
-        Whether another program has written the status of a job since this leader has.
+        True if another program has written the status of a job since this leader wrote it.
 
-        The first status of a job in a term may be the last word of the former leader, which counts. After that
-        no honest program but this one writes it: each write has the version before it as its precondition.
+        The first status of a job in a term may be the former leader's last write, which counts. After that only
+        this leader writes it, because each write has the version before it as its precondition.
         """
         known = self._get_known(document)
         if known is None or not known.is_ours:
@@ -244,26 +241,26 @@ class Jobs:
         written = document.get("status") or {}
         if written is known.written or written == known.written:
             return False
-        # A write whose answer was lost may come back by the watch; its mark shows that it is ours.
+        # The watch may show our own write whose answer was lost; its mark identifies it.
         return _mark(document) not in [attempt.mark for attempt in known.attempts]
 
     def note_attempt(self, document: Json, wanted: Json) -> None:
-        """Remember a status that is about to be written over a document, because its answer may be lost."""
+        """Remember a status before it is written, because the answer may be lost."""
         known = self._get_known(document)
         if known is not None:
             mark = _mark({**document, "status": wanted})
             known.attempts.append(_Attempt(version_of(document), mark))
 
     def note_written(self, document: Json, status: Status) -> None:
-        """Remember the very value that was written, because less may be read back."""
+        """Remember the value that was written, because a document may hold less of it."""
         known = self._get_known(document)
-        # Answers overtake each other: what a later write recorded must not be forgotten for an earlier one.
+        # Answers overtake each other: an earlier write must not replace the record of a later one.
         if known is not None and version_of(document) > known.version:
             known.version = version_of(document)
             known.written = document.get("status") or {}
             known.entry = replace(known.entry, status=status)
             known.is_ours = True
-            # One that was to replace an older version can no longer succeed.
+            # Writes over an older version can no longer succeed.
             later = [each for each in known.attempts if each.over >= version_of(document)]
             known.attempts = deque(later, maxlen=MOST_ATTEMPTS)
 
@@ -272,7 +269,7 @@ class Jobs:
         return known if known is not None and known.uid == document["metadata"]["uid"] else None
 
     def read(self, document: Json, *, problem: str = "") -> Entry:
-        """Read a job; ``problem`` is why it cannot be dealt with, if it is known already."""
+        """Read a job; ``problem`` is a known reason why it cannot run."""
         name, metadata = Name.of(document), document["metadata"]
         known = self._known.get(name)
         if known is None or known.uid != metadata["uid"]:
@@ -283,7 +280,7 @@ class Jobs:
             known.written = written
             known.entry, known.odd = _with_status(known.entry, written, now=self._clock())
         is_held = known.entry.status.has_anything
-        # A field that may not change while the job holds anything may change afterwards.
+        # Some fields may change only while the job holds nothing.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
             known.generation = metadata["generation"]
             known.entry = self._with_spec(known.entry, document)
@@ -311,10 +308,10 @@ class Jobs:
 
     def _with_spec(self, entry: Entry, document: Json) -> Entry:
         """
-        Read a new spec. If it is unreadable, the job stays as it was and the entry names the problem.
+        Read a new spec. If it is unreadable, the entry keeps the former one and names the problem.
 
-        The API server checks all that a schema can say, so an unreadable spec was accepted under an older
-        definition; and the server does not notice every change in fields that it keeps without knowing them.
+        The API server checks the schema, so an unreadable spec was accepted under an older definition, or differs
+        in fields that the server does not check.
         """
         job, problem = entry.job, ""
         try:
@@ -334,30 +331,30 @@ class Jobs:
 
 
 def _why_not_now(entry: Entry, job: Job) -> str:
-    """Say why a spec may not become this one now; empty if it may."""
+    """Return the reason why a spec may not change to this one now; empty if it may."""
     if not entry.document or not entry.status.has_anything:
         return ""
     return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
 
 
 def _decision(document: Json) -> tuple[object, object]:
-    """Return by what decisions about a job differ."""
+    """Return two numbers that differ between any two decisions about a job."""
     status = document.get("status") or {}
     return (status.get("allocation") or {}).get("generation"), status.get("podsBooked")
 
 
 def _mark(document: Json) -> tuple[object, ...]:
-    """Return what no two writes of a status by one leader have in common."""
+    """Return a mark that is unique to each write of a status by one leader."""
     revision = (document.get("status") or {}).get("revision")
     return epoch_of(document), revision, *_decision(document)
 
 
 def _with_status(entry: Entry, written: Json, *, now: float) -> tuple[Entry, str]:
     """
-    Read a status; one that makes no sense leaves the job with what was known last, and is reported.
+    Read a status; one that cannot be read leaves the entry as it was, and is reported.
 
-    Recorded times are in the past. Where some lie in the future, the clock was set back since then, and all
-    of them are moved back by as much, so that nothing waits until then.
+    Recorded times lie in the past. If some lie in the future, the clock was set back since then, so all of them are
+    moved back, and nothing waits until then.
     """
     try:
         status = read_status(written)
@@ -373,5 +370,5 @@ def _with_status(entry: Entry, written: Json, *, now: float) -> tuple[Entry, str
 
 
 def _unreadable(job: JobId) -> Job:
-    """Stand in for a job of which nothing can be read but its name."""
+    """Make a job of which only the name is known."""
     return Job(id=job, gpus=GpuDemand(options=(1,), requested=1), training=Training(iterations=1))

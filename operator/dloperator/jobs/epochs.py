@@ -1,14 +1,14 @@
 """
-Whether the operator may believe the status of a job.
+The epochs in the statuses of jobs, which the Lease has to confirm.
 
 An account that may write ``dljobs/status`` can write any epoch there, so such an epoch proves nothing by itself.
-A leader takes the Lease before it writes its first status. So where a job tells of a later epoch, the Lease decides,
-read past all that is remembered: if another operator holds it, this one ends. Otherwise the status of that job is
-written over as this operator recorded it last, and every other job goes on. Only where that program has also decided
-about the job, this operator reads everything again, because what was decided may have been commanded.
+A leader takes the Lease before it writes its first status. So where a status names a later epoch, the operator reads
+the Lease from the API server: if another operator holds it, this one exits. Otherwise it overwrites the status with
+its own record, and other jobs are not affected. If the other program has also decided about the job, this operator
+reads everything again, because the decision may have been commanded.
 
-A program may also write a status without a later epoch. Once this leader has written the status of a job, nothing
-that another program writes there counts (:meth:`~dloperator.jobs.entries.Jobs.is_foreign`): it is written over.
+Once this leader has written the status of a job, it also overwrites what another program writes there without a
+later epoch (:meth:`~dloperator.jobs.entries.Jobs.is_foreign`).
 """
 
 import logging
@@ -27,28 +27,28 @@ log = logging.getLogger(__name__)
 
 
 NOT_CONFIRMED: Final = "EpochNotConfirmed"
-"""The reason of the Event of a job whose status tells of a leader that there is not."""
+"""The reason of the Event about a status whose epoch the Lease does not confirm."""
 NOT_OURS: Final = "StatusOverwritten"
-"""The reason of the Event of a job whose status another program has written."""
+"""The reason of the Event about a status that another program has written."""
 _REMEDY: Final = (
     "Find the account that writes it, and take the right to write dljobs/status from it"
 )
 
 
 class Term(NamedTuple):
-    """The time in which we lead."""
+    """The term of this leader."""
 
     epoch: int
     holds: Callable[[], bool]
-    """Whether it is sure that no other operator leads yet."""
+    """Returns true while no other operator can lead."""
     is_over: Callable[[], Awaitable[bool]]
-    """Whether another one leads by the Lease, as the API server has it now."""
+    """Reads the Lease from the API server; true if another operator leads."""
     clock: Callable[[], float] = time.time
-    """By which this leader decides."""
+    """The clock of this leader's decisions."""
 
     def insist(self) -> None:
         """Raise :class:`Fenced` once another operator may lead."""
-        # Asked before each write, so it costs no request: the age of the last renewal decides, and
+        # Called before each write, so it makes no request: the age of the last renewal decides, and
         # the Lease lasts longer than the age at which this turns false.
         if not self.holds():
             raise Fenced("the Lease could not be renewed in time, so another operator may lead")
@@ -63,12 +63,11 @@ class Epochs:
         self._ask_lease = term.is_over
         self._warn = warn
         self._reported: OncePerChange[Name] = OncePerChange()
-        """The uids of jobs whose epoch was reported."""
+        """By the uids of jobs."""
         self._reported_foreign: OncePerChange[Name] = OncePerChange()
-        """The uids of jobs of which it was reported that another program writes their status."""
 
     def is_later(self, document: Json) -> bool:
-        """Whether a job tells of a later leader."""
+        """True if a status names a later epoch."""
         return epoch_of(document) > self._epoch
 
     async def is_over(self) -> bool:
@@ -76,12 +75,12 @@ class Epochs:
         try:
             return await self._ask_lease()
         except (Rejected, Unreachable) as error:
-            # An unread Lease neither ends this leader nor lets it write over the doubted status;
-            # the next cycle asks again.
+            # Without the Lease this leader neither exits nor overwrites the doubted status; the next
+            # cycle reads it again.
             raise NotKept(f"the Lease cannot be read: {error}") from error
 
     async def insist(self, document: Json) -> None:
-        """Raise :class:`Fenced` if a job tells of a later leader and the Lease confirms that there is one."""
+        """Raise :class:`Fenced` if a status names a later epoch and the Lease confirms another leader."""
         if not self.is_later(document):
             return
         name = Name.of(document)

@@ -1,9 +1,9 @@
 """
-The latest decisions about a job, as its status shows them: ``dljob history`` on Kubernetes.
+The latest decisions about a job in its status, for ``dljob history`` on Kubernetes.
 
-The whole history is in the operator's store, which users do not see. The status holds the last few entries,
-so that every user that may see a job may see them. The operator derives them from the old and the new
-status when it writes the new one, so they cost no write of their own. No decision depends on them.
+The whole history is in the operator's store, which users cannot read. Every user who may read a job can read
+the last entries in its status. The operator derives them from the old and the new status, so they cost no write
+of their own. No decision depends on them.
 
 Pure.
 """
@@ -17,14 +17,14 @@ from dlkube.documents import Json
 Entry = dict[str, Any]
 
 MOST_SLICES: Final = 16
-"""The entry of a decision for more nodes has only the number of its GPUs, and not which they are."""
+"""The entry of a decision about more nodes does not list the GPUs."""
 
 WAIT: Final = "wait"
 _FINAL: Final = ("Completed", "Failed")
 
 
 def continued(before: Json, after: Json) -> list[Entry]:
-    """Return the history of a job whose status was one and becomes the other."""
+    """Return the history of a job after a change of its status."""
     kept: list[Entry] = [dict(entry) for entry in before.get("history", ())]
     if kept and (cost := _cost(before, after)):
         kept[-1]["costSeconds"] = round(kept[-1].get("costSeconds", 0.0) + cost, 3)
@@ -32,22 +32,22 @@ def continued(before: Json, after: Json) -> list[Entry]:
     if entry is None:
         return kept
     if kept and entry["kind"] == WAIT == kept[-1]["kind"]:
-        # Why it waits changes with every job that comes and goes; the latest reason is what counts.
+        # The reason to wait changes with every job that comes and goes, so only the latest is kept.
         entry["at"] = kept.pop()["at"]
     return [*kept, entry][-KEPT_HISTORY:]
 
 
 def _cost(before: Json, after: Json) -> float:
     """
-    Say how much longer the job is known to have done nothing new because of its latest change.
+    Return by how much the known cost of the latest change has grown.
 
-    A decision that comes in the same status has cost nothing yet, so it is the change before it that has.
+    A decision in the same status has cost nothing yet, so the cost belongs to the change before it.
     """
     return max(0.0, _lost_by_changes(after) - _lost_by_changes(before))
 
 
 def _lost_by_changes(status: Json) -> float:
-    """The time without training, and that for what it did once more."""
+    """Return the time without training, and the time of repeated iterations."""
     again: float = status.get("checkpoint", {}).get("lostSeconds", 0.0)
     still: float = status.get("reshapeSeconds", 0.0)
     return still + again
@@ -81,7 +81,6 @@ def _made(status: Json, kind: str, at: str | None) -> Entry:
 
 
 def _kind(old: Sequence[Json], new: Sequence[Json]) -> str:
-    """Name what was decided, as the plan does."""
     if not new:
         return "stop"
     if not old:
@@ -111,7 +110,7 @@ def _cause(status: Json) -> str:
 
 
 def _since(status: Json) -> str | None:
-    """Since when the job waits for this reason, as its condition says."""
+    """Return when the condition Scheduled last changed."""
     conditions = status.get("conditions", ())
     return next(
         (each.get("lastTransitionTime") for each in conditions if each["type"] == "Scheduled"), None

@@ -1,4 +1,4 @@
-"""A new leader puts its epoch on every allocation, so that no former leader can change one any more."""
+"""A new leader writes its epoch into every allocation, so that no former leader can change one any more."""
 
 import asyncio
 import logging
@@ -14,9 +14,8 @@ from dloperator.jobs.entries import name_of
 log = logging.getLogger(__name__)
 
 STAMPS_AT_ONCE: Final = 8
-"""The stamps that are written at the same time."""
 AGAIN_S: Final = 1.0
-"""The pause after a write that the API server did not take."""
+"""The pause after a failed write."""
 
 
 async def stamp(
@@ -27,13 +26,13 @@ async def stamp(
     write: Callable[[Mapping[JobId, Status | None]], Awaitable[None]],
 ) -> None:
     """
-    Write every allocation under this epoch, first those that are being changed.
+    Write this epoch into every allocation, first into those that are being changed.
 
-    Raises :class:`NotKeptAlone` at the end, if the API server refuses the statuses of some jobs.
+    Raises :class:`NotKeptAlone` at the end if the API server refuses the statuses of some jobs.
     """
 
     def lacks_epoch(job: JobId) -> bool:
-        # By the mirror as it is now: the loop goes on beside this, and stamps what it writes.
+        # Read from the mirror each time, because the loop writes statuses meanwhile.
         document = mirrors.jobs.get(name_of(job))
         return document is not None and epoch_of(document) != epoch
 
@@ -41,7 +40,7 @@ async def stamp(
     held.sort(key=lambda job: entries[job].status.phase is Phase.RUNNING)
     alone: dict[JobId, str] = {}
     while held:
-        # Few at a time, so that what the loop records need not wait for all of them.
+        # A few at a time, so that records of the loop need not wait for all of them.
         due = [job for job in held[:STAMPS_AT_ONCE] if lacks_epoch(job)]
         try:
             await write(dict.fromkeys(due))
@@ -49,7 +48,7 @@ async def stamp(
             alone |= error.jobs
         except NotKept as error:
             log.warning("the epoch is not yet written to every allocation: %s", error)
-            # The same jobs again: none of them may be left without the epoch.
+            # The same jobs again, because none may be left without the epoch.
             await asyncio.sleep(AGAIN_S)
             continue
         del held[:STAMPS_AT_ONCE]

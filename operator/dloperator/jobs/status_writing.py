@@ -1,9 +1,8 @@
 """
-The statuses of jobs are written: each under the epoch of this leader, over the version that it was made from.
+Writes the statuses of jobs, under the epoch of this leader and over the version that each was made from.
 
-Part of :mod:`dloperator.cluster`, which says which statuses are kept. A write that another writer has overtaken
-is made again from what that one has written; an epoch that is not ours is confirmed by the Lease first
-(:mod:`dloperator.jobs.epochs`).
+Part of :mod:`dloperator.cluster`. A write that another writer has overtaken is made again over the newer version;
+the Lease has to confirm an epoch that is not ours (:mod:`dloperator.jobs.epochs`).
 """
 
 import asyncio
@@ -32,22 +31,21 @@ from dloperator.jobs.entries import (
 from dloperator.jobs.trusted_jobs import TrustedJobs
 
 AT_ONCE: Final = 16
-"""The writes that are under way at the same time."""
 ATTEMPTS: Final = 6
-"""To write a status, one of them for our finalizer."""
+"""The most attempts to write a status; one of them adds our finalizer."""
 
 
 class StatusDocuments:
-    """Makes the document of a status: the decision, and the figures beside it."""
+    """Makes the documents of statuses from decisions and figures."""
 
     def __init__(self, epoch: int, refusal: Callable[[Json], str | None]) -> None:
         """``refusal`` returns why Kubernetes refuses the pods of a job; ``None`` before that is known."""
         self._epoch = epoch
         self._refusal = refusal
         self.remaining: dict[JobId, Span | None] = {}
-        """When jobs are expected to end, by the last report."""
+        """The expected remaining time of jobs, by the last report."""
         self.queues: dict[JobId, Json | None] = {}
-        """Where jobs that wait are in the queue, as far as this operator has said it."""
+        """The places of waiting jobs in the queue that this operator has shown."""
 
     def forget(self, job: JobId) -> None:
         """Forget a job that is gone."""
@@ -55,7 +53,6 @@ class StatusDocuments:
         self.queues.pop(job, None)
 
     def write(self, document: Json, status: Status) -> Json:
-        """Return the status that a job is to have."""
         job = job_id(Name.of(document))
         return status_document(
             status,
@@ -70,7 +67,7 @@ class StatusDocuments:
         )
 
     def _queue_of(self, job: JobId, status: Status, *, document: Json) -> Json | None:
-        """Where it is in the queue; what a former leader said of it counts until this one has said more."""
+        """Return the place in the queue; that of a former leader counts until this one has a newer one."""
         if not waits(status):
             self.queues.pop(job, None)
             return None
@@ -96,7 +93,7 @@ class StatusWriter:
         self._epochs = trusted.epochs
         self._jobs = trusted.records
         self.turns = asyncio.Semaphore(AT_ONCE)
-        """Held by each write while it is under way, and by the creation of pods."""
+        """Limits the writes under way, creations of pods included."""
 
     async def record(
         self, statuses: Mapping[JobId, Status], entries: Mapping[JobId, Entry]
@@ -115,7 +112,7 @@ class StatusWriter:
             await self.write_all({job: statuses[job] for job in statuses if job in part})
 
     async def write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
-        """Write these at the same time; ``None`` writes under our epoch what is recorded."""
+        """Write these at the same time; ``None`` writes the recorded status under our epoch."""
         writes = [self._write(job, status) for job, status in statuses.items()]
         # All of them end before one failure is raised, so that no write goes on unseen.
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
@@ -123,14 +120,14 @@ class StatusWriter:
 
     async def _write(self, job: JobId, wanted: Status | None) -> None:
         """
-        Write this, or under our epoch what is recorded, were it by a former leader's last word.
+        Write this status, or the recorded one under our epoch.
 
-        Between its writes others have their turn: an API server that is asked to change an object
-        again before its own watch has shown it the last change does everything twice.
+        Its writes do not follow each other at once: an API server that is asked to change an object before its own
+        watch has shown it the last change does everything twice.
         """
         for _ in range(ATTEMPTS):
             async with self.turns:
-                # With thousands of them the last request may be long ago.
+                # With thousands of writes the wait for a turn may be long.
                 self.term.insist()
                 if await self._take_step(job, wanted):
                     return
@@ -139,17 +136,16 @@ class StatusWriter:
         )
 
     async def _take_step(self, job: JobId, wanted: Status | None) -> bool:
-        """Do what comes next in writing it; tell whether that was the last."""
+        """Make the next write; return true if it was the last."""
         name = name_of(job)
-        # Read only now that the write has its turn: the version of when it was queued may be old,
-        # and would cost a refused request.
+        # Read only now, because the version from when the write was queued may be outdated.
         document = self._mirrors.jobs.get(name)
         if document is None:
-            return True  # It was deleted, and had nothing.
+            return True  # The job was deleted, and had nothing.
         if wanted is not None and not self._jobs.is_known(document):
-            # The job was deleted, and this is another one of the same name, about which nothing is decided yet.
+            # This is another job of the same name, about which nothing is decided yet.
             return True
-        # Read after this version was written, and the write has that version as its precondition.
+        # The Lease is read after this version was written, and the write has that version as its precondition.
         await self._epochs.insist(document)
         if self._epochs.is_later(document) and not self._jobs.is_as_decided(document):
             raise NotKeptAlone({job: f"another program has decided about job {name}"})
@@ -158,8 +154,8 @@ class StatusWriter:
         )
         try:
             if status.pods and _may_be_held(document):
-                # The finalizer comes before the record of pods: a job that is deleted in between
-                # would take with it the only record of which GPUs its pods have.
+                # The finalizer comes first: a job that is deleted in between would take the only record of
+                # its pods' GPUs with it.
                 await self._hold(document)
                 return False
             await self.write_once(document, status)
@@ -173,22 +169,22 @@ class StatusWriter:
         return True
 
     async def _hold(self, document: Json) -> None:
-        """Keep the job there until its pods are proven to have ended."""
+        """Add our finalizer, which keeps the job until the end of its pods is proven."""
         finalizers = [*names.finalizers_of(document), names.FINALIZER]
         held = await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
         self._mirrors.jobs.show(held, is_ours=True)
 
     async def write_once(self, document: Json, status: Status) -> None:
         """
-        Write what differs, if no other program has written since.
+        Write the differences, unless another program has written since.
 
-        Not by a server-side apply, which costs the API server half as much again, and says no more
-        where a status has one writer; the field manager is ours either way.
+        A server-side apply would cost the API server half as much again, and is of no use for a status with one
+        writer.
         """
         metadata = document["metadata"]
         wanted = self.documents.write(self.trusted.trusted(document), status)
         changes = differences(document.get("status") or {}, wanted)
-        # Noted before it is sent: the watch may show the result before the answer comes, or instead of it.
+        # Noted first: the watch may show the result before the answer, or instead of it.
         self._jobs.note_attempt(document, wanted)
         written = await self._api.merge(
             DLJOBS,
@@ -204,13 +200,13 @@ class StatusWriter:
         if lost := [
             name for name, value in changes.items() if value is not None and name not in kept
         ]:
-            # An older definition of DLJobs has been installed meanwhile.
+            # An older definition of DLJobs was installed meanwhile.
             raise NotKept(f"the API server does not keep status.{lost[0]}; {REMEDY}")
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
 
     async def see_who_wrote(self, name: Name, known: Json) -> None:
-        """Only a leader writes a status; other fields may have other writers."""
+        """Read a job that another writer has changed; raises :class:`Fenced` if that was a later leader."""
         metadata = known["metadata"]
         try:
             newer = await self._api.get(DLJOBS, metadata["name"], metadata["namespace"])
@@ -219,7 +215,6 @@ class StatusWriter:
             return
         except (Rejected, Unreachable) as error:
             raise classifying_errors.not_kept(job_id(name), error) from error
-        # The other writer may be a later leader, and then nothing more is written.
         await self._epochs.insist(newer)
         self._mirrors.jobs.show(newer)
 
@@ -269,21 +264,21 @@ class FigureWriter:
             await self._writer.trusted.epochs.insist(document)
             return  # The next cycle writes over it.
         if not self._jobs.is_recorded(document):
-            # It shows a decision whose answer is still on its way. To write what was recorded before
-            # would take that decision back.
+            # It shows a decision whose answer is still on its way. Writing the record would take that
+            # decision back.
             return
         try:
-            # Without a turn: each publisher writes one figure at a time, and need not wait behind a
+            # Without a turn, because each publisher writes one figure at a time and need not wait for a
             # batch of decisions.
             await self._writer.write_once(document, status)
         except (Conflict, NotFound):
-            return  # The watch will show the newer document.
+            return
         except (Rejected, Unreachable) as error:
             raise classifying_errors.not_kept(job, error) from error
 
 
 def _gains(entry: Entry | None, status: Status) -> bool:
-    """Whether a job is to have a GPU that it does not have."""
+    """True if a job is to get a GPU that it does not have."""
     before = entry.status.placement if entry is not None else None
     held = before.refs() if before is not None else ()
     wanted = status.placement.refs() if status.placement is not None else ()
@@ -291,18 +286,18 @@ def _gains(entry: Entry | None, status: Status) -> bool:
 
 
 def waits(status: Status) -> bool:
-    """Whether it is a job for which the queue has a place."""
+    """True if a job with this status is in the queue."""
     return status.placement is None and not status.is_final and status.phase is not Phase.SUSPENDED
 
 
 def _may_be_held(document: Json) -> bool:
-    """Whether it lacks our finalizer; to one that is about to go none can be added."""
+    """True if our finalizer can be added; it cannot once the deletion has begun."""
     is_held = names.FINALIZER in names.finalizers_of(document)
     return not is_held and "deletionTimestamp" not in document["metadata"]
 
 
 def differences(old: Json, new: Json) -> dict[str, Any]:
-    """Say in a merge patch what turns one document into another."""
+    """Return the merge patch that turns one document into another."""
     changes: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
     for name, value in new.items():
         before = old.get(name)

@@ -1,11 +1,9 @@
 """
-Makes values fit the schema of a status before they are written into it.
+Makes values fit the schema of a status before they are written.
 
-Much of a status comes from elsewhere: metrics and iterations from a user's program, problems from a SideCar
-that runs as that user, termination messages of containers from their kubelets. The API server would refuse
-the whole status for one value that is out of bounds, and the operator cannot act on a status that it cannot
-record. So this module makes every number and sentence fit: it writes the largest allowed value in place of
-a larger one, and cuts long texts.
+Parts of a status come from a user's program, its SideCar and kubelets. The API server would refuse the whole
+status for one value that is out of bounds, and the operator cannot act on a status that it cannot record. So
+this module limits numbers and cuts texts.
 """
 
 import re
@@ -18,11 +16,11 @@ from dlcore.documents.language.schemas import Node, Number, Text
 CUT: Final = "…"
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_,:]+")
 _NAMELESS: Final = "Unnamed"
-"""Stands for a reason that has no letters to keep."""
+"""Replaces a reason without letters."""
 
 
 def bounded(schema: Node, value: Any) -> Any:
-    """Return what comes nearest to a value of the right type and is allowed; None if nothing does."""
+    """Return the allowed value that is nearest to this one; None if there is none."""
     match schema:
         case Record() if isinstance(value, Mapping):
             return _bounded_record(schema, value)
@@ -46,7 +44,7 @@ def _bounded_record(schema: Record, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounded_number(schema: Number, value: float) -> float | None:
-    if value != value:  # noqa: PLR0124 - no number is, and a large whole one fits no float
+    if value != value:  # noqa: PLR0124 - only NaN is, and a large integer fits no float
         return None
     nearest = min(max(value, schema.minimum), schema.maximum)
     return int(nearest) if schema.whole else nearest

@@ -1,5 +1,5 @@
 """
-The jobs as this leader may believe them: where another program has written a status, its own record counts instead.
+The jobs with the statuses that this leader trusts: its own record replaces what another program has written.
 
 Every part of an operator that acts on the status of a job reads it here.
 """
@@ -31,7 +31,7 @@ class TrustedJobs:
         self.epochs = Epochs(term, warn=warn)
 
     def is_doubted(self, document: Json) -> bool:
-        """Whether the status of a job names a later leader, or another program has written it."""
+        """True if the status of a job names a later leader, or another program has written it."""
         return self.epochs.is_later(document) or self.records.is_foreign(document)
 
     def trusted(self, document: Json) -> Json:

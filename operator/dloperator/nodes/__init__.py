@@ -1,1 +1,1 @@
-"""Nodes: which are ours, what is free on them, and the placeholders that hold GPUs."""
+"""The nodes of the pool: what is free on them, and the placeholders that reserve GPUs."""

@@ -21,15 +21,14 @@ from dloperator.proofs import is_gone
 
 COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")
 TYPE_LABELS: Final = ("dljob.io/gpu-type", "nvidia.com/gpu.product")
-"""Ours come first, so that an administrator can put right what was discovered."""
+"""The labels of DLJob come first, so that an administrator can correct what was discovered."""
 NOT_READY: Final = "its node is not ready"
 CORDONS: Final = "dljob.io/cordoned-gpus"
-"""An annotation of a node: a JSON object that says by number which GPUs to leave out, and why."""
+"""An annotation of a node: a JSON object of GPUs to leave out, by number, each with the reason."""
 PARDONS: Final = "dljob.io/pardoned-gpus"
-"""Likewise: which GPUs a person has reinstated although they were out for a fault, and when."""
+"""Likewise: GPUs that a person has reinstated after a fault, each with the time."""
 MOST_GPUS: Final = 64
 LONGEST_COUNT: Final = 10
-"""In digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +53,10 @@ class Pool:
 
 def read_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node | None:
     """
-    Read a node of the pool; none if it is not one, or is lost at present.
+    Read a node of the pool; None if it is not in the pool, is gone, or its kubelet does not report.
 
-    ``not_ours`` says why none of its GPUs may be given to a job. No job newly gets one either while its
-    kubelet says that it is not ready, as each does for a moment when it has started; pods that run there
-    go on, as Kubernetes lets them, too.
+    ``not_ours`` is the reason why none of its GPUs may be given to a job. A node that is not ready gets no new
+    jobs either, as each is for a moment when its kubelet has started; pods that run there continue.
     """
     if not is_in_pool(document, pool) or is_gone(document) or readiness(document) == "Unknown":
         return None
@@ -87,13 +85,13 @@ def describe_node(document: Json, pool: Pool, *, not_ours: str = "") -> Node:
 
 
 WELL_CONDITIONS: Final = frozenset({"AcceleratedHardwareReady", "GpuHealthy", "GPUHealthy"})
-"""Conditions by which monitors of nodes say that GPUs are well, such as that of Amazon EKS."""
+"""Conditions that are True while GPUs are healthy, such as that of Amazon EKS."""
 AILING_WORDS: Final = ("unhealthy", "problem", "missing", "error", "xid", "fault")
-"""Parts of the names of conditions about GPUs by which the node problem detector says that they are not."""
+"""Parts of the names of conditions by which the node problem detector reports faulty GPUs."""
 
 
 def read_boot_state(document: Json) -> BootState:
-    """Read the facts about a node that do not concern its GPUs."""
+    """Read the boot ID of a node, the reinstated GPUs, and the reason why it reports its GPUs as faulty."""
     info = (document.get("status") or {}).get("nodeInfo") or {}
     # An unreadable annotation reinstates no GPU.
     pardons = _read_numbered(document["metadata"], PARDONS) or {}
@@ -101,7 +99,7 @@ def read_boot_state(document: Json) -> BootState:
 
 
 def _why_ailing(document: Json) -> str:
-    """Say why a node says itself that its GPUs are not well: a second witness beside a job's SideCar."""
+    """Return the reason why a node reports faulty GPUs; a second source in addition to SideCars."""
     for each in (document.get("status") or {}).get("conditions") or ():
         kind, is_true = str(each.get("type", "")), each.get("status") == "True"
         if kind in WELL_CONDITIONS and each.get("status") == "False":
@@ -115,7 +113,7 @@ def _why_ailing(document: Json) -> str:
 
 
 def read_supply(document: Json) -> Supply:
-    """Read what a node tells of its GPUs, and what its device plugin offers of them."""
+    """Read the numbers of GPUs that the labels of a node and its device plugin report."""
     metadata = document["metadata"]
     labels = metadata.get("labels") or {}
     return Supply(
@@ -132,7 +130,7 @@ def _offered(document: Json, part: str) -> int:
 
 
 def _whole(text: str) -> int:
-    """Read a number of GPUs; a text that is no number, or a number that no node has, counts as 0."""
+    """Read a number of GPUs; anything else, or an impossibly large number, counts as 0."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_COUNT else 0
 
 
@@ -142,7 +140,7 @@ def is_in_pool(document: Json, pool: Pool) -> bool:
 
 
 def is_ready(document: Json) -> bool:
-    """Whether the kubelet reports, and has reported lately, that it can run pods."""
+    """True if the kubelet has recently reported that it can run pods."""
     return readiness(document) == "True"
 
 
@@ -163,14 +161,14 @@ def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
 def _cordons(metadata: Json) -> dict[int, str]:
     found = _read_numbered(metadata, CORDONS)
     if found is None:
-        # A person wanted GPUs left out, but which ones cannot be read.
+        # A person wanted to leave GPUs out, but it cannot be read which ones.
         why = f"the annotation {CORDONS} of the node cannot be read"
         return dict.fromkeys(range(MOST_GPUS), why)
     return {number: reason or "cordoned" for number, reason in found.items()}
 
 
 def _read_numbered(metadata: Json, key: str) -> dict[int, str] | None:
-    """Read an annotation that says something about GPUs by their numbers; none if that is impossible."""
+    """Read an annotation that maps numbers of GPUs to texts; None if it cannot be read."""
     text = (metadata.get("annotations") or {}).get(key, "")
     try:
         return {int(number): str(word) for number, word in parse(text or "{}").items()}
@@ -179,7 +177,7 @@ def _read_numbered(metadata: Json, key: str) -> dict[int, str] | None:
 
 
 def _why_not_whole(labels: Mapping[str, str]) -> str:
-    """Say why the GPUs of a node cannot be given away whole; empty if they can."""
+    """Return the reason why the GPUs of a node cannot be given away whole; empty if they can."""
     parts = [key for key in labels if key.startswith("nvidia.com/mig-") and key.endswith(".count")]
     if parts or "-MIG-" in labels.get("nvidia.com/gpu.product", ""):
         return "its GPUs are cut into parts (MIG), which DLJob does not schedule"

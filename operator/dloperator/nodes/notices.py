@@ -1,9 +1,9 @@
 """
-Which nodes jobs leave before their pods are evicted, and why: notices of maintenance and of spot nodes.
+Notices of maintenance and of spot nodes: the nodes that jobs leave before their pods are evicted.
 
-A taint of a known key, or a step of the GPU Operator's driver upgrade, says that everything on a node will
-be ended soon: jobs save themselves and leave at once. A cordon says less, because people also cordon a
-node to look at it: jobs leave when it has lasted for a while.
+A taint with a known key, or a step of the GPU Operator's driver upgrade, announces that everything on a node will
+end soon: jobs save a checkpoint and leave at once. A cordon means less, because people also cordon a node to
+inspect it: jobs leave after a while.
 """
 
 import time
@@ -25,7 +25,7 @@ TAINTS: Final = (
     "node.kubernetes.io/maintenance",
     "medik8s.io/drain",
 )
-"""Of maintenance and of spot nodes, by those who are known to set them."""
+"""Keys of taints that announce maintenance or the end of a spot node."""
 UPGRADE: Final = "nvidia.com/gpu-driver-upgrade-state"
 """A label of the GPU Operator."""
 UPGRADING: Final = frozenset(
@@ -39,7 +39,7 @@ UPGRADING: Final = frozenset(
         "validation-required",
     }
 )
-"""Its values from the moment on at which the driver of a node is about to be replaced."""
+"""Its values while the driver of a node is about to be replaced."""
 
 
 class Notices:
@@ -58,7 +58,7 @@ class Notices:
         self._cordoned_at: dict[str, float] = {}
 
     def why_leave(self, node: Json) -> str:
-        """Say why jobs have to leave a node now; empty if they need not."""
+        """Return the reason why jobs have to leave a node now; empty if they need not."""
         spec, metadata = node.get("spec") or {}, node["metadata"]
         for taint in spec.get("taints") or ():
             if taint.get("key") in self._taints:

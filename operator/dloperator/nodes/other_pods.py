@@ -1,10 +1,9 @@
 """
-Other users of the pool's nodes: the pods of others, volumes that only some nodes can reach, and
+Watches the other users of the pool's nodes: pods of other owners, volumes that only some nodes can reach, and
 devices that Dynamic Resource Allocation has given away.
 
-These are followed by watches of their own, because of each object a few words are kept and the rest
-is not even remembered for a moment: of all pods of a cluster those that are bound to a node, and of
-those the amounts that they ask for.
+These have watches of their own, because only a few values of each object are kept, and the rest is dropped at
+once: of all pods of a cluster, the requests of those that are bound to a node.
 """
 
 import asyncio
@@ -35,14 +34,14 @@ BOUND: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 AGAIN_S: Final = 3.0
 REST_S: Final = 0.5
 UNSERVED_S: Final = 300.0
-"""The time between two requests for a resource that the cluster does not serve; an update may bring it."""
+"""The time between two requests for a resource that the cluster does not serve yet."""
 
 
 ALWAYS_SERVED: Final = frozenset({PODS, CLAIMS, VOLUMES})
 
 
 class _Seen(NamedTuple):
-    """Of a kind: what is followed, and up to which version it was seen."""
+    """The resource that is watched, and the version up to which it was seen."""
 
     resource: Resource
     version: str
@@ -51,23 +50,23 @@ class _Seen(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Followed:
     resources: tuple[Resource, ...]
-    """The versions of one kind, of which the first that is served is followed; none need be."""
+    """The versions of one kind; the first that the cluster serves is watched."""
     show: Callable[[Name, Json | None], bool]
-    """Takes in an object, or that it is gone; tells whether that matters."""
+    """Takes in an object, or None once it is gone; returns true if that matters to jobs."""
     keep_only: Callable[[Collection[Name]], bool]
     labels: str = ""
     fields: str = ""
 
 
 class OtherPods:
-    """All of it. :meth:`run` is its own task."""
+    """One for the life of an operator; :meth:`run` is its own task."""
 
     def __init__(self, api: ApiServer, mirrors: Mirrors, *, watched: Collection[str] = ()) -> None:
         """
         Begin with nothing.
 
-        Jobs' pods are known from elsewhere, in the namespaces that are ``watched``; all are if none is
-        named. The others are those of another operator.
+        Pods of jobs in the ``watched`` namespaces (empty: all) are not counted here, because the mirrors hold
+        them. Those in other namespaces belong to another operator.
         """
         self._api = api
         self._mirrors = mirrors
@@ -83,23 +82,21 @@ class OtherPods:
         )
         self._versions: dict[_Followed, _Seen] = {}
         self._listed_at: dict[_Followed, int] = {}
-        """As of which version each was listed last."""
+        """The version of the last list of each."""
         self._turns = {each: asyncio.Lock() for each in self._followed}
-        """Held by a list from its request to its last page, and by each event while it is taken in."""
+        """Held by a list from its request to its last page, and by each event."""
         self._unread = Unread()
 
     async def list_all(self) -> None:
-        """Take in everything there is as of now."""
         for each in self._followed:
             await self._list(each)
 
     async def run(self) -> None:
-        """Follow everything until cancelled."""
         await asyncio.gather(*(self._follow(each) for each in self._followed))
 
     async def _list(self, followed: _Followed) -> None:
-        # A new leader lists while the watch goes on. An event that comes meanwhile waits, because the
-        # pages do not know it yet and would take it back.
+        # A new leader lists while the watch goes on. An event that arrives meanwhile waits, because the
+        # older pages would undo it.
         async with self._turns[followed]:
             await self._list_first_served(followed)
 
@@ -112,7 +109,7 @@ class OtherPods:
                     raise
                 continue
             self._versions[followed] = _Seen(resource, version)
-            # Only now: of a list that fails half-way it is not known how much was taken in.
+            # Only now, because a list may fail half-way.
             self._listed_at[followed] = int(version)
             return
         self._wake_if([followed.keep_only(())])
@@ -120,7 +117,7 @@ class OtherPods:
     async def _list_one(self, followed: _Followed, resource: Resource) -> str:
         there: set[Name] = set()
         version = ""
-        # There may be very many: as a whole no more than a page or two of them are ever there.
+        # There may be very many, so at most two pages are in memory.
         async for page in self._api.pages(resource, labels=followed.labels, fields=followed.fields):
             version = page.version
             shown = {Name.of(item): item for item in page.items}
@@ -140,13 +137,12 @@ class OtherPods:
                     continue
                 async for event in self._events(followed, seen):
                     await self._take_in(followed, seen, event)
-                # Nothing is missed meanwhile, and a server that ends every watch at once is spared.
+                # Nothing is missed meanwhile; it spares a server that ends every watch at once.
                 await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
                 log.info("restarts the watch of %s: %s", followed.resources[0].plural, error)
                 await asyncio.sleep(AGAIN_S)
-                # The version may be too old for the server by now, so that everything is listed
-                # again.
+                # The version may be too old by now, so everything is listed again.
                 self._versions.pop(followed, None)
 
     def _events(self, followed: _Followed, seen: _Seen) -> AsyncIterator[Json]:
@@ -159,7 +155,7 @@ class OtherPods:
         async with self._turns[followed]:
             # An event older than the last list would undo changes that the list has already shown.
             if version > self._listed_at.get(followed, 0):
-                # A watch that ends is continued from its last event, and nothing is listed again.
+                # The next watch continues from here.
                 self._versions[followed] = seen._replace(version=str(version))
                 self._see(followed, event)
 

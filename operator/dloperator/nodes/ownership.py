@@ -1,9 +1,9 @@
 """
-Whether the GPUs of a node are DLJob's to give, and why not.
+Decides whether DLJob may give the GPUs of a node to jobs.
 
-A label alone makes no node ours: it says that an administrator wants it to be. In the mode
-``dedicated`` nothing counts the GPUs, so nothing may offer them to others either; in the mode
-``reserve`` the placeholder holds what the device plugin offers, and no other way may be there.
+A label alone is not enough: it only says that an administrator wants that. In the mode ``dedicated`` Kubernetes does
+not count the GPUs, so nothing may offer them to other pods; in the mode ``reserve`` the placeholder holds what the
+device plugin offers, and other pods may not reach the GPUs in another way.
 
 Pure.
 """
@@ -18,17 +18,17 @@ KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 
 
 class OwnershipRules(NamedTuple):
-    """How pods of ours come to nodes and to GPUs, and so which ways are not for others."""
+    """The ways of our pods to nodes and to GPUs, which other pods may not use."""
 
     taint: str
-    """The key of the taint of the pool; empty where none is wanted."""
+    """The key of the pool's taint; empty if none is required."""
     runtime_class: str
     by_driver: bool = False
-    """Whether a DRA driver shows GPUs to our pods, so that it has to be there."""
+    """True if a DRA driver shows GPUs to our pods, and so has to run on the node."""
 
 
 def why_not_dedicated(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
-    """Say why a node is not ours in the mode ``dedicated``; empty if it is."""
+    """Return the reason why a node is not ours in the mode ``dedicated``; empty if it is."""
     name = node["metadata"]["name"]
     if rules.taint and not _has_taint(node, rules.taint):
         return (
@@ -46,7 +46,7 @@ def why_not_dedicated(node: Json, reaching: Reaching, rules: OwnershipRules) -> 
 
 
 def why_not_reserved(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
-    """Say why a node whose GPUs a placeholder holds is not ours all the same; empty if it is."""
+    """Return the reason why a node is not ours although a placeholder holds its GPUs; empty if it is."""
     name = node["metadata"]["name"]
     return _why_open(name, reaching, rules=rules) or why_used(
         node, reaching, rules=rules, by_requests=False
@@ -54,7 +54,7 @@ def why_not_reserved(node: Json, reaching: Reaching, rules: OwnershipRules) -> s
 
 
 def why_used(node: Json, reaching: Reaching, *, rules: OwnershipRules, by_requests: bool) -> str:
-    """Say which pod of others has a way to its GPUs; empty if none has."""
+    """Name another owner's pod that reaches the GPUs of a node; empty if none does."""
     why = reaching.why_reached(
         node["metadata"]["name"], rules.runtime_class, by_requests=by_requests
     )
@@ -82,7 +82,7 @@ def _has_taint(node: Json, key: str) -> bool:
 
 
 def _offered(node: Json) -> str:
-    """Name a resource by which Kubernetes gives GPUs of a node away; empty if it gives none."""
+    """Name an allocatable resource of GPUs; empty if there is none."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     offered = (
         name for name, count in allocatable.items() if is_gpu_resource(name) and str(count) != "0"

@@ -1,14 +1,14 @@
 """
-Pods that hold the GPUs of a node for us where a device plugin counts them (``pool.mode: reserve``).
+Placeholder pods, which reserve the GPUs of a node where a device plugin counts them (``pool.mode: reserve``).
 
-Such a pod requests every allocatable ``nvidia.com/gpu`` of one node and does nothing. As long as it runs
-there, Kubernetes' own accounting keeps the pods of others off, and quotas and dashboards see the GPUs in
-use. Until it runs there, with the full count, they are not ours. Where more of them become allocatable
-later, because one is healthy again, a further pod holds those.
+Such a pod requests every allocatable ``nvidia.com/gpu`` of one node and does nothing. While it runs, Kubernetes'
+own accounting keeps other pods off, and quotas and dashboards show the GPUs in use. DLJob uses the GPUs only while
+placeholders hold all of them. If more become allocatable later, because one is healthy again, a further placeholder
+holds those.
 
-A placeholder that is deleted holds its devices on for a while, so that the jobs there can leave first.
+A deleted placeholder keeps its devices for a while, so that jobs can leave first.
 
-Pure: what should be (:func:`next_steps`) and what follows from what is (:func:`why_not_ours`).
+Pure.
 """
 
 import copy
@@ -32,11 +32,11 @@ PAUSE: Final = (
     "registry.k8s.io/pause:3.10"
     "@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 )
-"""By its digest, because it runs on every node of the pool: a digest always names the same image."""
+"""By its digest, because it runs on every node of the pool."""
 MOST_A_NODE: Final = 8
-"""Placeholders: one, and one more each time that more GPUs become allocatable while jobs run on the node."""
+"""The most placeholders of a node: one, and one more each time that more GPUs become allocatable under jobs."""
 AT_ONCE_S: Final = 1
-"""The grace of a placeholder that the operator itself deletes, once no job is on the node."""
+"""The grace period of a placeholder that the operator deletes, once no job is on the node."""
 
 _ENDED: Final = ("Succeeded", "Failed")
 
@@ -74,13 +74,13 @@ class Supply:
 
     node: str
     labelled: int
-    """How many the labels tell of; 0 if they tell of none."""
+    """The number in the labels; 0 without one."""
     capacity: int
-    """How many the device plugin knows of, healthy or not."""
+    """The number that the device plugin knows, healthy or not."""
     allocatable: int
-    """How many of these it takes for healthy, which are all that Kubernetes gives away."""
+    """The number that it considers healthy; Kubernetes gives away only these."""
     is_whole: bool = True
-    """Whether they are neither cut into parts nor shared."""
+    """True if they are neither partitioned nor shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Make:
     node: str
     gpus: int
     number: int = 0
-    """Which one of its node it is."""
+    """The number of the placeholder on its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ Step = Make | Drop
 
 @lru_cache(maxsize=100_000)
 def placeholder_name(node: str, number: int = 0) -> str:
-    """Name a placeholder of a node. The name is always the same, so that the API server refuses a second one."""
+    """Name a placeholder of a node; a fixed name, so that the API server refuses a second one."""
     mark = hashlib.sha256(node.encode()).hexdigest()[:8]
     further = f"-{number}" if number else ""
     return f"dljob-placeholder-{node[:LONGEST_STEM].rstrip('-.')}-{mark}{further}"
@@ -121,14 +121,14 @@ def make_placeholder(
 ) -> dict[str, Any]:
     """Make the pod that holds the GPUs of ``step``; ``node`` is the node's metadata."""
     name = node["name"]
-    # Limits as requests, so that it is the last that a node under pressure evicts.
+    # Limits equal requests, so that a node under pressure evicts it last.
     amounts = {"cpu": "10m", "memory": "16Mi", RESOURCE: str(step.gpus)}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image,
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
         "securityContext": copy.deepcopy(RESTRICTED),
-        # Its devices are counted as taken until this has passed, or the operator deletes it itself.
+        # Its devices count as taken until this has passed, or the operator deletes the pod itself.
         "lifecycle": {"preStop": {"sleep": {"seconds": settings.hold_seconds}}},
     }
     if settings.pull_policy:
@@ -155,12 +155,12 @@ def make_placeholder(
             "name": placeholder_name(name, step.number),
             "namespace": namespace,
             "labels": {
-                # Of no job; by this label the operator follows what is its own.
+                # Of no job; the operator watches pods with this label.
                 names.JOB_LABEL: "",
                 names.ROLE_LABEL: ROLE,
             },
             "annotations": {names.NODE_ANNOTATION: name},
-            # It goes with its node, and `kubectl drain` knows that it need not ask.
+            # The pod is deleted with its node, and `kubectl drain` ignores it.
             "ownerReferences": [
                 {
                     "apiVersion": "v1",
@@ -185,12 +185,11 @@ def is_placeholder(pod: Json) -> bool:
 
 
 def node_of(pod: Json) -> str:
-    """For which node a placeholder was made."""
+    """Return the node of a placeholder, which may not be bound yet."""
     return str((pod["metadata"].get("annotations") or {}).get(names.NODE_ANNOTATION, ""))
 
 
 def held_by(pod: Json) -> int:
-    """How many GPUs a placeholder requests."""
     requests = _container(pod).get("resources", {}).get("requests", {})
     return int(requests.get(RESOURCE, 0))
 
@@ -199,7 +198,7 @@ def held_by(pod: Json) -> int:
 
 
 def why_not_ours(supply: Supply, pods: Collection[Json]) -> str:
-    """Say why the GPUs of a node are not ours to give, in the mode ``reserve``; empty if they are."""
+    """Return the reason why the GPUs of a node are not reserved; empty if they are."""
     if why := _why_lacking(supply):
         return why
     if why := next(filter(None, (_why_not_held(supply, pod) for pod in pods)), ""):
@@ -238,7 +237,7 @@ def _why_not_held(supply: Supply, pod: Json) -> str:
 
 
 def is_lost(pods: Iterable[Json]) -> bool:
-    """Whether others have GPUs of a node, or will soon, so that no job of ours may stay there."""
+    """True if other pods have GPUs of a node, or will soon, so that no job may stay there."""
     return any(
         f"Insufficient {RESOURCE}" in _unscheduled_because(pod)
         or "deletionTimestamp" in pod["metadata"]
@@ -296,10 +295,10 @@ def next_steps(
     settings: PlaceholderSettings,
 ) -> Iterator[Step]:
     """
-    Say which placeholders to make and which to delete.
+    Return the placeholders to create and to delete.
 
-    ``supplies`` are the nodes whose GPUs shall be reserved; none in another mode. ``busy`` are the
-    nodes where jobs have GPUs, or may be given some: these are not given back before.
+    ``supplies`` are the nodes whose GPUs are to be reserved. ``busy`` are the nodes where jobs have GPUs, or may
+    get some; their placeholders stay.
     """
     there: dict[str, list[Json]] = {}
     for name, pod in pods.items():
@@ -313,7 +312,7 @@ def next_steps(
 
 
 def _find_missing(supply: Supply, pods: Collection[Json]) -> Make | None:
-    """Say which placeholder a node lacks; none while one of them is not yet, or no longer, as it is to be."""
+    """Return the placeholder that a node lacks; None while another one starts or ends."""
     if any(_phase(pod) != "Running" or "deletionTimestamp" in pod["metadata"] for pod in pods):
         return None
     missing = supply.allocatable - sum(map(held_by, pods))
@@ -330,21 +329,21 @@ def _why_drop(
 ) -> str:
     phase, is_busy = _phase(pod), node_of(pod) in busy
     if "deletionTimestamp" in pod["metadata"]:
-        # It stays for the jobs that run there; without jobs there is no need to wait for its end.
+        # Its end waits for the jobs that run there.
         return (
             "" if is_busy or _is_ending_at_once(pod) else "it was deleted, and the node has no job"
         )
     if phase in _ENDED:
         return "it has ended"
     if phase == "Running":
-        # It holds a device on that is not healthy any more, and no other pod is given it.
+        # It also holds a device that is no longer healthy, and that no other pod gets.
         is_wanted = is_busy or (supply is not None and supply.capacity)
         return "" if is_wanted else "its node is given back"
     return _why_replace(supply, pod, settings=settings)
 
 
 def _why_replace(supply: Supply | None, pod: Json, *, settings: PlaceholderSettings) -> str:
-    """Say why a placeholder that holds nothing yet is to go."""
+    """Return the reason to delete a placeholder that holds nothing yet."""
     if supply is None or not supply.capacity:
         return "its node is given back"
     if held_by(pod) > supply.allocatable:

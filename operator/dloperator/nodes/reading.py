@@ -1,7 +1,5 @@
 """
-The nodes as the controller sees them: each document is read once, and again when it or its verdict has changed.
-
-Called by :mod:`dloperator.cluster` in each cycle; with a thousand nodes most of them are as they were.
+Reads the nodes of the pool in each cycle; one that has not changed is not read again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,17 +16,17 @@ from dloperator.nodes.reserving import Reservations
 
 
 class _ReadNode(NamedTuple):
-    """A node, with what it was read from."""
+    """A node, and the input that it was read from."""
 
     document: Json
     not_ours: str
-    """Why none of its GPUs may be given to a job."""
+    """The reason why none of its GPUs may be given to a job."""
     node: Node | None
     machine: BootState
 
 
 class NodeReader:
-    """Remembers how nodes were read."""
+    """One for the life of a leader."""
 
     def __init__(self, mirrors: Mirrors, reservations: Reservations, *, pool: Pool) -> None:
         self._mirrors = mirrors
@@ -39,16 +37,15 @@ class NodeReader:
 
     @property
     def machines(self) -> dict[str, BootState]:
-        """The machines behind all nodes of the pool, as they were read last."""
         return {name.name: read.machine for name, read in self._nodes.items()}
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why the GPUs of each node of the pool are not ours to give; empty if they are."""
+        """The reason why the GPUs of each node are not ours; empty if they are."""
         return {name.name: read.not_ours for name, read in self._nodes.items()}
 
     def read(self, entries: Iterable[Entry]) -> tuple[list[Node], list[str]]:
-        """Return the nodes on which jobs may be, and the names of those that are gone since the last call."""
+        """Return the nodes on which jobs may run, and the names of those that are gone since the last call."""
         gone = self._nodes.keys() - self._mirrors.nodes.objects.keys()
         for name in gone:
             del self._nodes[name]
@@ -65,14 +62,14 @@ class NodeReader:
                 node = read_node(document, self._pool, not_ours=why)
                 known = _ReadNode(document, why, node, read_boot_state(document))
                 self._nodes[name] = known
-            # A job leaves what is not there.
+            # Jobs leave a node that is left out here, because it counts as lost.
             if known.node is None:
                 continue
             if not why or not self._is_taken(document) or not _is_booked(name.name, entries):
                 yield known.node
 
     def _is_taken(self, document: Json) -> bool:
-        """Whether others have GPUs of a node, or its pods will be evicted."""
+        """True if other pods have GPUs of a node, or its pods will be evicted."""
         return bool(self._notices.why_leave(document)) or self._reservations.is_taken(document)
 
 

@@ -1,8 +1,8 @@
 """
-The requests of a job's pods to a node, read from the pod as Kubernetes would accept it; and the nodes that cannot
-take such a pod even when they are empty, with the reason.
+The requests of a job's pods, read from the pod as Kubernetes would accept it, and the nodes that could take such a
+pod if they were empty.
 
-Pure. Only kube-scheduler knows affinity to other pods and topology; its refusals teach us those.
+Pure. Affinity to other pods and topology are known to kube-scheduler only (:mod:`dloperator.nodes.room.refusals`).
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -25,7 +25,7 @@ class Asks(NamedTuple):
 
     wants: Wants
     claims: tuple[Name, ...] = ()
-    """The volumes that it claims."""
+    """Its PersistentVolumeClaims."""
 
     @property
     def amounts(self) -> Amounts:
@@ -33,29 +33,29 @@ class Asks(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """From where a claimed volume can be reached."""
+    """The nodes that can reach a claimed volume."""
 
     name: str
     terms: tuple[Term, ...] | None = None
-    """A node has to fulfil one of these; any will do if there are none."""
+    """A node has to fulfil one of these; None: all nodes can reach it."""
     missing: bool = False
-    """Whether there is no such claim."""
+    """True if the claim does not exist."""
 
     @property
     def is_anywhere(self) -> bool:
-        """Whether every node can reach it."""
+        """True if every node can reach it."""
         return self.terms is None and not self.missing
 
 
 def read_asks(pod: Json, node: NodeName) -> Asks:
-    """Read what a pod asks that was made to be on this node, but for that."""
+    """Read the requests of a pod, without the one to be on this node."""
     spec = pod["spec"]
     wants = replace(read_wants(spec), amounts=tuple(sorted(asked_by(spec).items())))
     terms = None
     if wants.terms is not None:
         terms = tuple(_without(term, node) for term in wants.terms)
         if any(term == Term((), ()) for term in terms):
-            # There the node was all that was asked for.
+            # Such a term named only the node.
             terms = None
     namespace = pod["metadata"].get("namespace", "")
     claims = tuple(Name(namespace, name) for name in _iter_claims(spec))
@@ -74,19 +74,19 @@ def _iter_claims(spec: Json) -> Iterable[str]:
 
 
 def read_reach(name: Name, volume: str | None, *, terms: Iterable[Json] | None) -> Reach:
-    """Say from where a claim can be reached; ``volume`` is empty until one is bound to it."""
+    """Read from where a claim can be reached; ``volume`` is empty until one is bound to it."""
     if volume is None:
         return Reach(name.name, missing=True)
-    # A claim that is not bound yet will follow the pod, or its provisioner decides about it.
+    # The volume of an unbound claim follows the pod, or its provisioner decides.
     return Reach(name.name, tuple(map(read_term, terms)) if volume and terms is not None else None)
 
 
 class Fit(NamedTuple):
-    """Which machines would take a pod for what it wants, its volumes aside."""
+    """The nodes that would take a pod, regardless of its volumes."""
 
     machines: tuple[NodeTraits, ...]
     refusals: tuple[tuple[str, int], ...]
-    """Why the others would not, and how many of them for that reason."""
+    """The reasons why the others would not, each with the number of nodes."""
 
 
 def find_fit(wants: Wants, machines: Iterable[NodeTraits]) -> Fit:

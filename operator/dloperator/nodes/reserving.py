@@ -1,9 +1,8 @@
 """
-Keeps the placeholder pods as they should be, and knows which nodes' GPUs are ours because of them.
+Creates and deletes placeholder pods, and knows the nodes whose GPUs they reserve.
 
-:mod:`dloperator.nodes.placeholders` decides which placeholders should exist. A node is given back only when
-it was not offered to the scheduler for a whole cycle, because a decision from the cycle before may not be
-recorded yet.
+:mod:`dloperator.nodes.placeholders` decides which placeholders should exist. A node is given back only after a
+whole cycle in which the scheduler did not use it, because a decision of the cycle before may not be recorded yet.
 """
 
 import logging
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 REST_S: Final = 10.0
-"""The time that an ended placeholder stays, so that one that always ends is not created in a busy loop."""
+"""The time before an ended placeholder is replaced, so that one that always ends causes no busy loop."""
 
 
 class Reservations:
@@ -72,18 +71,18 @@ class Reservations:
         self._rules = rules
         self._clock = clock
         self._offered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-        """The nodes that could be given to jobs at the look before the last one, and at the last."""
+        """The nodes that jobs could use in the last cycle but one, and in the last cycle."""
         self._reported: OncePerChange[str] = OncePerChange()
-        """Why nodes get no jobs, by name."""
+        """The reasons why nodes get no jobs, by name."""
         self._dropped: set[str] = set()
         self._ended_at: dict[str, float] = {}
-        """By their uids: when placeholders were first seen to have ended."""
+        """When placeholders were first seen to have ended, by their uids."""
         self._ask_for_cleanup = ask_for_cleanup
 
     # --- what is
 
     def why_not(self, node: Json) -> str:
-        """Say why no job can get the GPUs of a node of the pool; empty if jobs can."""
+        """Return the reason why no job can get the GPUs of a node; empty if jobs can."""
         reaching = self._mirrors.others.reaching
         if self._pool.mode is not PoolMode.RESERVE:
             return ownership.why_not_dedicated(node, reaching, self._rules)
@@ -94,7 +93,7 @@ class Reservations:
         )
 
     def is_taken(self, node: Json) -> bool:
-        """Whether others have GPUs of a node of the pool, so that no job of ours may stay there."""
+        """True if other pods have GPUs of a node, so that no job may stay there."""
         reaching, is_reserved = self._mirrors.others.reaching, False
         if self._pool.mode is PoolMode.RESERVE:
             is_reserved = True
@@ -104,7 +103,7 @@ class Reservations:
         return bool(why)
 
     def note(self, reasons: Mapping[str, str]) -> None:
-        """Take in what was shown at a look: the nodes of the pool, each with why it is not ours."""
+        """Take in the nodes of this cycle, each with the reason why its GPUs are not ours."""
         self._reported.keep(reasons.keys())
         for node, why in reasons.items():
             if why:
@@ -121,7 +120,6 @@ class Reservations:
             self._ask_for_cleanup()
 
     def _placeholders_of(self, node: str) -> list[Json]:
-        """Find the placeholders of a node, by their names."""
         names = (placeholders.placeholder_name(node, number) for number in range(MOST_A_NODE))
         found = (self._mirrors.pods.get(Name(self._namespace, name)) for name in names)
         return [pod for pod in found if pod is not None and placeholders.is_placeholder(pod)]
@@ -129,7 +127,7 @@ class Reservations:
     # --- what should be
 
     async def reconcile(self) -> bool:
-        """Bring about what is missing and take away what is too much; tell whether that was all."""
+        """Create missing placeholders and delete superfluous ones; return true if that is all."""
         pods = {
             name: pod
             for name, pod in self._mirrors.pods.objects.items()
@@ -140,7 +138,7 @@ class Reservations:
         self._ended_at = {uid: at for uid, at in self._ended_at.items() if uid in uids}
         supplies = dict(self._iter_wanted())
         busy: frozenset[str] = frozenset()
-        # In another mode it is not the placeholder that keeps others off.
+        # In the other mode placeholders are always superfluous.
         if self._pool.mode is PoolMode.RESERVE and (supplies or pods):
             busy = _find_busy(self._mirrors, self._jobs, self._offered[0] | self._offered[1])
         settings = self._pool.placeholder
@@ -172,7 +170,7 @@ class Reservations:
             case Drop(name, uid, because):
                 if not self._may_drop(pods[name], uid):
                     return False
-                # Asked once: until the watch shows its end, each look finds it to be dropped.
+                # Deleted once; until the watch shows its end, each pass finds it again.
                 if uid not in self._dropped:
                     log.info("placeholder pod %s is deleted: %s", name, because)
                     await self._api.delete(
@@ -189,7 +187,7 @@ class Reservations:
     async def _make(self, step: Make, settings: PlaceholderSettings) -> None:
         document = self._mirrors.nodes.get(Name("", step.node))
         if document is None:
-            # Its Node was deleted while earlier steps of this look were taken.
+            # Its Node was deleted during the earlier steps.
             return
         pod = placeholders.make_placeholder(
             document["metadata"], step, namespace=self._namespace, settings=settings

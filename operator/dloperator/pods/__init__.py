@@ -1,1 +1,1 @@
-"""The pods of jobs: what ails them, who is missing, who is left over, and what is tried about it."""
+"""The pods of jobs: how they are created and deleted, their state and problems, missing pods and orphans."""

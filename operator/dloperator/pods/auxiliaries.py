@@ -1,9 +1,8 @@
 """
 The auxiliary pods of jobs (parameter servers and the like): they exist as long as the job has pods.
 
-They have no GPUs, so their end needs no proof. Each pass creates the missing ones and deletes the
-superfluous ones; one that has ended is created again under the same name, by which the others
-know it.
+They have no GPUs, so their end needs no proof. Each pass creates missing pods and deletes superfluous ones; a pod
+that has ended is created again under the same name, by which other pods reach it.
 """
 
 import logging
@@ -36,21 +35,21 @@ from dloperator.proofs import is_of, role_of
 log = logging.getLogger(__name__)
 
 Warn = Callable[[Json, str, str], None]
-"""Warns people about a job: with a reason, and a message."""
+"""Writes a warning Event about a job, with a reason and a message."""
 
 NOT_MADE = "AuxiliaryPodNotMade"
 
 
 class _Kind(NamedTuple):
-    """Pods that differ by nothing but their numbers."""
+    """Pods that differ only by their numbers."""
 
     job: str
-    """By its uid."""
+    """Its uid."""
     role: str
 
 
 class _Wanted(NamedTuple):
-    """A pod that is to be there; it is made only if it is missing."""
+    """A pod that should exist."""
 
     document: Json
     role: Role
@@ -62,11 +61,11 @@ class _Wanted(NamedTuple):
 
 
 class CannotBe(Exception):
-    """There can be no such pod, and why."""
+    """The reason why a pod cannot be created."""
 
 
 class Auxiliaries:
-    """One for the life of a leader; to be asked after each change."""
+    """One for the life of a leader."""
 
     def __init__(
         self,
@@ -90,11 +89,10 @@ class Auxiliaries:
 
     async def reconcile(self) -> bool:
         """
-        Look at all jobs once; tell whether everything could be done.
+        Reconcile the pods of all jobs; return true if everything is done.
 
-        An error with the pods of one job does not keep others from getting theirs.
+        An error with the pods of one job does not affect other jobs.
         """
-        # A change while the requests below are made wakes the next look.
         there = {
             name: pod
             for name, pod in self._mirrors.pods.objects.items()
@@ -110,8 +108,7 @@ class Auxiliaries:
         missing: dict[_Kind, list[Name]] = {}
         for name in sorted(wanted.keys() - there.keys()):
             missing.setdefault(wanted[name].kind, []).append(name)
-        # A job may go while its pods are made. It owns them, so that Kubernetes deletes those that
-        # come too late.
+        # If a job is deleted meanwhile, Kubernetes deletes its pods, because the job owns them.
         for kind, lacking in missing.items():
             is_done = await self._create(kind, {name: wanted[name] for name in lacking}) and is_done
         self._complaints.keep(unwanted.keys())
@@ -119,7 +116,7 @@ class Auxiliaries:
         return is_done
 
     def _find_wanted(self) -> dict[Name, _Wanted]:
-        """Return the pods that shall exist. Of two jobs that want pods of one name the first gets them."""
+        """Return the pods that should exist; of two jobs with pods of one name the first gets them."""
         wanted: dict[Name, _Wanted] = {}
         all_of_them = list(self._iter_wanted())
         self._unmade.keep({each.kind for _, each in all_of_them})
@@ -138,22 +135,22 @@ class Auxiliaries:
             try:
                 roles = self._specs.parse(document).roles
             except jobfile.JobFileError:
-                continue  # The reader of the job reports that.
+                continue  # JobReader reports it.
             for role in roles:
                 for number in range(role.replicas):
                     pod_name = building.auxiliary_name(name.name, role.name, number=number)
                     yield Name(name.namespace, pod_name), _Wanted(document, role, number)
 
     async def _create(self, kind: _Kind, missing: Mapping[Name, _Wanted]) -> bool:
-        """Make what is missing of a role; where one is refused, so would be the others."""
+        """Create the missing pods of a role, until one is refused, as the others would be."""
         if not self._unmade.may_try(kind, self._clock()):
             return False
         for name, wanted in missing.items():
             try:
                 made = await self._make(name, wanted)
             except Unreachable:
-                raise  # Nothing else could be done either.
-            except Exception as error:  # noqa: BLE001 - it is reported, with its place if that helps
+                raise
+            except Exception as error:  # noqa: BLE001 - it is reported
                 self._refuse(wanted, name, error)
                 return False
             self._mirrors.pods.show(made, is_ours=True)
@@ -169,14 +166,14 @@ class Auxiliaries:
         try:
             return await self._api.create(PODS, pod, name.namespace)
         except Conflict:
-            # Our own, if the watch has not delivered it yet, or a pod of another owner.
+            # Our own pod, if the watch has not delivered it yet, or a pod of another owner.
             there = await self._api.get(PODS, name.name, name.namespace)
             if not is_of(there, wanted.kind.job):
                 raise CannotBe(_taken_by("another owner")) from None
             return there
 
     def _refuse(self, wanted: _Wanted, name: Name, error: Exception) -> None:
-        """Tell once why it is not there, and ask for it ever more rarely."""
+        """Report a refusal once, and retry with growing pauses."""
         if self._unmade.refuse(wanted.kind, str(error), self._clock()):
             is_known = isinstance(error, Rejected | CannotBe)
             log.warning("pod %s cannot be made: %s", name, error, exc_info=not is_known)

@@ -1,4 +1,4 @@
-"""The booked pods, as the mirrors show them; a pod is read again only when its documents have changed."""
+"""Reads the booked pods from the mirrors; an unchanged pod is not read again."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class _Read(NamedTuple):
     node: Json | None
     serial: int
     uid: str
-    """Of the job."""
+    """The job's uid."""
     name: Name
     pod: Pod
 
@@ -40,7 +40,6 @@ class BookedPods:
         self._missing = MissingPods()
 
     def read(self, entries: Mapping[JobId, Entry]) -> dict[PodKey, Pod]:
-        """Say of each booking what is known of its pod."""
         pods: dict[PodKey, Pod] = {}
         for job, entry in entries.items():
             for booking in entry.status.pods:
@@ -52,11 +51,11 @@ class BookedPods:
         return pods
 
     def address(self, key: PodKey) -> Address | None:
-        """Where the SideCar of a pod listens, if there is one."""
+        """Return the address of a pod's SideCar."""
         return self._known[key].pod.address
 
     def note_missing(self, job: JobId, booking: Booking, *, was_used: bool) -> None:
-        """Remember that there is no pod of this booking, and that none will be asked for any more."""
+        """Remember that a booking has no pod, and that none will be created for it any more."""
         key, name = PodKey(job, booking.node), name_of_trainer(job, booking)
         node = self._mirrors.nodes.get(Name("", booking.node))
         self._missing.note_missing(key, name.name, node=node, was_used=was_used)
@@ -73,9 +72,8 @@ class BookedPods:
         if known is not None and known.document is document and known.node is node:
             return known.pod
         if document is not None and not is_of(document, uid):
-            document = (
-                None  # It belongs to a former job of this name, so this job does not deal with it.
-            )
+            # It belongs to a former job of this name.
+            document = None
         if document is None and known is not None and known.document is not None:
             self._missing.note(key, name.name, known.pod, node)
         absent = self._missing.read(key, name.name, node) if document is None else None
@@ -85,6 +83,5 @@ class BookedPods:
 
 
 def name_of_trainer(job: JobId, booking: Booking) -> Name:
-    """Return the name of a booked pod."""
     namespace, name = name_of(job)
     return Name(namespace, building.trainer_name(name, booking.serial))

@@ -1,9 +1,9 @@
 """
 Deletes pods that are no longer booked, and removes their finalizer once their end is proven.
 
-A pod is booked as long as its job may hold anything there. One that is not booked was given back, or was
-created by an operator that died before it got the answer; no other program would ever end it. The pods of a
-job that has ended stay until the job is deleted, so that users can read their logs and exit codes.
+A pod is booked while its job may hold anything there. A pod that is not booked was given back, or was created by an
+operator that died before it got the answer; nothing else would ever delete it. The pods of a job that has ended stay
+until the job is deleted, so that users can read their logs and exit codes.
 """
 
 import asyncio
@@ -40,18 +40,17 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 5.0
 GONE_S = 300.0
-"""The time for which the pods of a deleted Node are kept: if the node returns, it can prove that they ended."""
+"""The time for which pods of a deleted Node are kept: if the node returns, it can prove their end."""
 AT_ONCE = 16
-"""The number of pods that are cleaned up at the same time."""
 LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
 REST_SHARE = 30.0
 NOT_PUT_AWAY = "PodNotPutAway"
 LOOK = "look"
-"""The subject of a complaint that is about no single pod."""
+"""The subject of errors that concern no single pod."""
 
 
 class _Looked(NamedTuple):
-    """The findings about a pod; they hold until the document of the pod or of its job changes."""
+    """The findings about a pod; they hold until the pod or its job changes."""
 
     pod: Json
     job_name: Name
@@ -74,7 +73,7 @@ class Cleanup:
         warn: Warn,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``changed`` is set by changes of the cluster, after which all pods are looked at again."""
+        """``changed`` is set after each change of the cluster."""
         self._api = api
         self._clock = clock
         self._warn = warn
@@ -90,7 +89,7 @@ class Cleanup:
         self._stuck: Backoff[Name] = Backoff()
         self._looked: dict[Name, _Looked] = {}
         self._nodes_gone: dict[str, float] = {}
-        """Since when Nodes are missing on which there are pods."""
+        """When Nodes with pods were first seen to be missing."""
         self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -111,7 +110,7 @@ class Cleanup:
         self._changed.set()
 
     async def _try_to_clean_up(self) -> bool:
-        """A failure with one job or pod must not keep the others from being cleaned up."""
+        """Clean up, and log an error once."""
         try:
             is_done = await self.clean_up()
         except Exception as error:
@@ -122,7 +121,7 @@ class Cleanup:
         return is_done
 
     async def clean_up(self) -> bool:
-        """Look at all pods once; tell whether everything could be done."""
+        """Make one pass over all pods; return true if everything is done."""
         there = {pod["metadata"]["uid"] for pod in self._mirrors.pods.objects.values()}
         for back in [
             node for node in self._nodes_gone if Name("", node) in self._mirrors.nodes.objects
@@ -151,11 +150,11 @@ class Cleanup:
         return await self._reservations.reconcile() and is_done
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
-        # Not what the controller saw last, but what is written: a pod is made right after that.
+        # As recorded now, not as of the last cycle: pods are created right after the record.
         return self._jobs.get(_name_of_job(name, pod))
 
     def _is_at_rest(self, name: Name, pod: Json) -> bool:
-        """Whether nothing is to be done; thousands are asked, of which hardly any has changed."""
+        """True if nothing is to be done; thousands of pods are asked, and hardly any has changed."""
         # Compared by identity: the mirror has another object for each version of a document.
         known = self._looked.get(name)
         if (
@@ -175,7 +174,7 @@ class Cleanup:
             async with turns:
                 await self._clean_up_pod(name, pod)
         except Exception as error:
-            # From now on, because a turn and an answer may have taken longer than the pause.
+            # Counted from now, because the request may have taken longer than the pause.
             if self._stuck.refuse(name, str(error), self._clock()):
                 is_known = isinstance(error, Rejected | Unreachable)
                 level = logging.WARNING if is_known else logging.ERROR
@@ -191,12 +190,12 @@ class Cleanup:
     async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
         if job is not None and is_booked(job, pod):
-            return  # While others had their turn.
-        # The pod may have changed as well; it is let go of by its version, and deleted by its uid.
+            return  # It was booked meanwhile.
+        # The pod may have changed as well, so its version or uid is a precondition below.
         node = self._mirrors.nodes.get(Name("", _node_of(pod)))
         ended = proof_of_end(pod, node)
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
-        # Its job waits for that, even if a webhook refuses the deletion of the pod.
+        # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
             await _let_go(self._api, self._mirrors, pod)
         if not (ended and job is not None and _is_shown(job)):
@@ -205,7 +204,7 @@ class Cleanup:
             self._retry_later()
 
     def _is_gone_for_good(self, pod: Json) -> bool:
-        """Whether the Node of a pod has been away for so long that its machine is not expected back."""
+        """True if the Node of a pod has been missing for so long that it is not expected back."""
         since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
         return self._clock() >= since + GONE_S
 
@@ -233,7 +232,7 @@ async def _let_go(api: ApiServer, mirrors: Mirrors, pod: Json) -> None:
         mirrors.pods.show_end(pod)
         return
     except Conflict:
-        return  # The pod has changed; the watch will show the newer document.
+        return
     if left["metadata"].get("deletionTimestamp") and not finalizers:
         mirrors.pods.show_end(left)
     else:
@@ -245,7 +244,7 @@ def _name_of_job(name: Name, pod: Json) -> Name:
 
 
 def _is_shown(job: Json) -> bool:
-    """Whether people may still want to look at the pods of a job, because it has ended and stays."""
+    """True if a job has ended and is kept, so that users may still want to look at its pods."""
     is_over = (job.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
     return is_over and "deletionTimestamp" not in job["metadata"]
 

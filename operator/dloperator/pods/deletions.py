@@ -1,7 +1,7 @@
 """
-Jobs that have ended are deleted, after their pods.
+Deletes jobs that have ended, after their pods.
 
-The finalizer of a job keeps it until its pods are proven to have ended. Part of :mod:`dloperator.cluster`.
+The finalizer of a job keeps it until the end of its pods is proven. Part of :mod:`dloperator.cluster`.
 """
 
 from dlcontrol.situation.ports import Entry
@@ -18,36 +18,36 @@ from dloperator.proofs import awaits_proof, is_bound
 
 
 class Deletions:
-    """Deletes jobs, for the life of a leader."""
+    """One for the life of a leader."""
 
     def __init__(self, api: ApiServer, mirrors: Mirrors, *, writer: StatusWriter) -> None:
         self._api = api
         self._mirrors = mirrors
         self._writer = writer
         self._held_at_cycle: frozenset[str] | None = None
-        """The uids of jobs whose pods are kept; None before the first request of a cycle."""
+        """The uids of jobs with pods that our finalizer keeps; None before the first request of a cycle."""
 
     def begin_cycle(self) -> None:
-        """Read the pods again when they are asked for next."""
+        """Read the pods again at the next deletion."""
         self._held_at_cycle = None
 
     async def delete(self, job: JobId, entry: Entry | None) -> None:
         """
-        Delete a job that has ended and whose pods have, and keep it no longer.
+        Delete a job whose pods have ended, and remove its finalizer.
 
-        It goes after its pods: a user who sees no job any more may uninstall the operator, and then nothing
-        would take our finalizers from the pods.
+        The pods go first: a user who sees no job any more may uninstall the operator, and then nothing would remove
+        our finalizers from the pods.
         """
         name = name_of(job)
         while entry is not None and (document := self._mirrors.jobs.get(name)) is not None:
             metadata = document["metadata"]
             if metadata["uid"] != entry.document["metadata"]["uid"]:
-                return  # It is gone, and there is another one of its name by now.
+                return  # It is another job of the same name.
             if "deletionTimestamp" not in metadata:
                 await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
             # Read once a cycle: thousands of jobs may be deleted in one.
             if metadata["uid"] in self._held_pods():
-                return  # This is asked for again, and they are let go of meanwhile.
+                return  # The controller asks again, and the cleanup removes the finalizers meanwhile.
             try:
                 await self._let_go(document)
                 return
@@ -57,12 +57,12 @@ class Deletions:
                 await self._writer.see_who_wrote(name, document)
 
     def _held_pods(self) -> frozenset[str]:
-        """Of which jobs there are pods that we keep until their end is proven, as of this look."""
+        """Return the uids of jobs with pods that our finalizer keeps."""
         if self._held_at_cycle is None:
             self._held_at_cycle = frozenset(
                 owner.get("uid", "")
                 for pod in self._mirrors.pods.objects.values()
-                # One on a Node that was deleted is kept in case that returns, and its job need not be.
+                # A pod is kept in case its deleted Node returns, but its job need not wait for that.
                 if awaits_proof(pod) and not (is_bound(pod) and self._node_of(pod) is None)
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )

@@ -1,13 +1,12 @@
 """
-Whether Kubernetes would take the pods of a job, asked when the job is submitted.
+Dry runs: whether Kubernetes would accept the pods of a job, asked when the job is submitted.
 
-Of a pod template only what rules need is typed in the custom resource, so whether the rest is a pod is
-found out by a dry run of making one. Until that is answered the job is not looked at; a job whose pods
-would be refused is set aside with the words of the API server, and tried again from time to time, because
-the reason may be a quota or a missing class, which an administrator can add. So the template of a job that
-comes here may hold anything; no error from reading it may end the dry runs of other jobs.
+The custom resource defines only those parts of a pod template that rules need, so a dry run of creating a pod checks
+the rest. A job is not scheduled before the answer. If its pods would be refused, the job is set aside with the
+message of the API server, and the dry run is repeated from time to time, because the reason may be a quota or a
+missing class. A template may hold anything; an error from reading it must not end the dry runs of other jobs.
 
-Of many jobs that differ by nothing but their names, as a sweep makes them, one is tried for all.
+Jobs that differ only by their names, such as those of a sweep, share one dry run.
 """
 
 import asyncio
@@ -44,16 +43,16 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 FRESH_S = 60.0
-"""The time for which an accepted pod counts for others that are alike."""
+"""The time for which an accepted pod counts for equal jobs."""
 REFUSED_S = 1.0
-"""The time for which a refusal counts for them; it is short, because the reason may vanish at any moment."""
+"""The time for which a refusal counts for equal jobs; short, because the reason may vanish."""
 MOST_ALIKE = 1000
 NOWHERE = NodeName("dry-run")
 AGAIN_S = (REFUSED_S, 5.0, 15.0, 60.0)
 SERVER_ERROR = 500
 LONGEST = 800
 SUBJECT = re.compile(r'^(?:pods|Pod) "[^"]*" is (?:forbidden|invalid): ')
-"""How a refusal begins. The name in it is that of the one job which was tried for all that are alike."""
+"""The beginning of a refusal, with the name of the job whose dry run was shared."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class _Trial:
 
 
 class _Alike(NamedTuple):
-    """Of jobs with the same of these, the pods differ by nothing but the name of the job."""
+    """Jobs that are alike have pods that differ only by the name of the job."""
 
     namespace: str
     spec: bytes
@@ -78,28 +77,28 @@ class _Alike(NamedTuple):
 
 class _Answer(NamedTuple):
     verdict: str | None
-    """Why the pod would be refused; empty if it would not; none if that was not answered."""
+    """The reason why the pod would be refused; empty if it would not; None without an answer."""
     until: float
-    """When the answer stops counting for others that are alike."""
+    """The time until which the answer counts for equal jobs."""
     asks: Asks | None = None
     """The requests of the pod as the API server would create it."""
     is_crowded: bool = False
-    """Whether nothing but a quota is in its way."""
+    """True if only a quota refuses the pod."""
 
 
 class _Draft(NamedTuple):
     pod: Json
     flaw: str = ""
-    """Why it is the bare template, which cannot be supervised."""
+    """The reason why the pod is the bare template, without a SideCar."""
 
 
 class _Questions:
-    """Dry runs at the API server: one for all jobs that are alike, and few at a time."""
+    """Requests for dry runs: one for all jobs that are alike, and a few at a time."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._known: dict[_Alike, asyncio.Task[_Answer]] = {}
-        """In the order in which they were asked."""
+        """In the order of their requests."""
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     def cancel(self) -> None:
@@ -107,12 +106,11 @@ class _Questions:
             question.cancel()
 
     def answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
-        """Ask for this job, unless it was just asked for one that is alike."""
+        """Return the answer for jobs that are alike, and request it if there is none."""
         loop = asyncio.get_running_loop()
         known = self._known
         question = known.get(alike)
         if question is not None and _counts(question, loop.time()):
-            # It may not be answered yet; then all that are alike wait for the same answer.
             return question
         known.pop(alike, None)
         self.drop_stale()
@@ -125,14 +123,13 @@ class _Questions:
             del known[oldest[0]]
 
     async def _ask(self, name: Name, pod: Json) -> _Answer:
-        """Ask once."""
         asks, is_crowded = None, False
         try:
             async with self._turns:
                 taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
             verdict, asks = "", _read(name, taken)
         except Conflict:
-            verdict = ""  # There is one of that name, which was taken.
+            verdict = ""  # A pod of this name was accepted before.
         except Unreachable as error:
             log.warning(
                 "cannot check whether Kubernetes accepts the pods of job %s: %s", name, error
@@ -143,7 +140,7 @@ class _Questions:
             verdict = _verdict(error, refusal.remedy)
             is_crowded = refusal.kind is RefusalKind.QUOTA
         except Exception:
-            # Many wait for the answer, and would else never hear one.
+            # Other jobs may wait for this answer.
             log.exception("cannot check whether Kubernetes accepts the pods of job %s", name)
             verdict = None
         counts_for = FRESH_S if verdict == "" else REFUSED_S
@@ -152,7 +149,7 @@ class _Questions:
 
 
 class DryRuns:
-    """Remembers what was found out; one for the life of an operator."""
+    """The dry runs of all jobs, for the life of a leader."""
 
     def __init__(
         self, api: ApiServer, specs: Specs, *, settings: PodSettings, wake: Callable[[], None]
@@ -163,7 +160,7 @@ class DryRuns:
         self._wake = wake
         self._trials: dict[Name, _Trial] = {}
         self._alike: dict[Asks, Asks] = {}
-        """Thousands of jobs may ask the same, which is kept once."""
+        """Equal requests are one object."""
         self._news: set[Name] = set()
 
     def begin(self, document: Json) -> None:
@@ -191,12 +188,12 @@ class DryRuns:
         return trial.verdict if trial is not None and is_of_job else None
 
     def asks(self, name: Name) -> Asks | None:
-        """Say what the pods of a job ask of a node, as Kubernetes would take them."""
+        """Return the requests of a job's pods as Kubernetes would accept them."""
         trial = self._trials.get(name)
         return trial.asks if trial is not None else None
 
     def news(self) -> set[Name]:
-        """Tell of which jobs something was found out since this was asked last."""
+        """Return the jobs with new results since the last call."""
         self._questions.drop_stale()
         news, self._news = self._news, set()
         return news
@@ -208,7 +205,6 @@ class DryRuns:
             trial.task.cancel()
 
     async def close(self) -> None:
-        """Ask no more."""
         for name in list(self._trials):
             self.forget(name)
         self._questions.cancel()
@@ -217,7 +213,7 @@ class DryRuns:
         try:
             job = self.specs.parse(document)
         except jobfile.JobFileError:
-            # The reader of the job reports that itself.
+            # JobReader reports that itself.
             self._find(name, trial, verdict="")
             return
         attempt = 0
@@ -226,16 +222,16 @@ class DryRuns:
             attempt += 1
 
     async def _is_taken(self, name: Name, trial: _Trial, document: Json, *, job: Job) -> bool:
-        """Ask once, and learn from the answer; thousands of refused jobs keep no pod until they ask again."""
+        """Make one dry run; thousands of refused jobs keep no draft until the next one."""
         draft = _draft(name, document, job=job, settings=self._settings)
         if trial.asks is None:
             self._learn(name, trial, asks=_read(name, draft.pod))
         question = self._questions.answer(_Alike.of(document), name, draft.pod)
-        # A caller that no longer waits must not cancel the answer for the others.
+        # One job that no longer waits must not cancel the answer for others.
         answer = await asyncio.shield(question)
-        # With what the cluster adds to it: usual requests, the overhead of its runtime.
+        # With additions of the cluster, such as default requests and the overhead of the runtime.
         self._learn(name, trial, asks=answer.asks)
-        # A quota that pods of this job fill already says nothing about its template.
+        # A quota that pods of this job already fill says nothing about its template.
         is_taken = answer.verdict == "" or (answer.is_crowded and _has_pods(document))
         if is_taken or answer.verdict is not None:
             self._find(name, trial, verdict=draft.flaw if is_taken else answer.verdict or "")
@@ -266,7 +262,7 @@ def _draft(name: Name, document: Json, *, job: Job, settings: PodSettings) -> _D
             building.make_trainer(dict(document), job, booking=booking, settings=settings)
         )
     except WrongDocument as error:
-        # The API server knows best what is wrong; only if it accepts the pod, we report our own error.
+        # The API server's message is better; our own is reported only if the API server accepts the pod.
         flaw = "; ".join(error.lines())[:LONGEST]
         return _Draft(building.make_bare(dict(document), job), flaw)
     except Exception as error:
@@ -276,15 +272,14 @@ def _draft(name: Name, document: Json, *, job: Job, settings: PodSettings) -> _D
 
 
 def _counts(question: asyncio.Task[_Answer], now: float) -> bool:
-    """Whether the answer counts for others alike."""
     return not question.done() or now < question.result().until
 
 
 def _read(name: Name, pod: Json) -> Asks | None:
-    """Read what a pod asks; nothing if it cannot be read, of which the API server says more."""
+    """Read the requests of a pod; None if they cannot be read, which the API server reports."""
     try:
         asks = read_asks(pod, NOWHERE)
-        hash(asks)  # A value that is neither text nor a number would fail only later, in a cache.
+        hash(asks)  # An unhashable value would fail later, in a cache.
     except NoAmount:
         return None
     except Exception:

@@ -1,4 +1,4 @@
-"""The pods in which jobs train: how they are made, and how they are made to end."""
+"""Creates and deletes the pods in which jobs train."""
 
 import asyncio
 import contextlib
@@ -35,11 +35,11 @@ FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
 
 BAD_REQUEST, FORBIDDEN, INVALID = 400, 403, 422
 REFUSALS: Final = frozenset({BAD_REQUEST, FORBIDDEN, INVALID})
-"""With these codes the API server says that a person has to act."""
+"""Status codes that a retry does not change; a person has to act."""
 
 
 class NotTaken(Exception):
-    """A pod is refused; the text says why, and what is to be done about it."""
+    """A pod is refused; the message names the reason and the remedy."""
 
 
 class Launcher:
@@ -63,7 +63,7 @@ class Launcher:
         self._settings = settings
         self._turns = turns
         self._host_network = asyncio.Lock()
-        """Held from when ports of machines are chosen until the mirror shows the pod that has them."""
+        """Held from the choice of host ports until the mirror shows the pod that has them."""
 
     async def launch(self, order: PodOrder) -> None:
         """Create this pod, unless it exists."""
@@ -91,7 +91,7 @@ class Launcher:
 
     def _choose_ports(self, uid: str) -> int:
         if not self._settings.host_ports:
-            return 0  # The making of the pod is refused, with the remedy.
+            return 0  # make_trainer() refuses the pod, with the remedy.
         ports = PortRange.parse(self._settings.host_ports)
         first = choose_block(uid, self._mirrors.pods.objects.values(), ports)
         if not first:
@@ -125,8 +125,7 @@ class Launcher:
         try:
             return await self._api.create(PODS, pod, namespace)
         except Conflict:
-            # It may be ours: the answer to an earlier request was lost, or a former leader has made
-            # it.
+            # It may be ours: the answer to an earlier request was lost, or a former leader created it.
             there = await self._api.get(PODS, name, namespace)
         except Rejected as error:
             if error.status not in REFUSALS:
@@ -147,8 +146,7 @@ class Launcher:
         name = name_of_trainer(entry.job.id, booking)
         pod = self._mirrors.pods.get(name)
         if pod is None:
-            # Not in the mirror is no proof: the watch may be behind a pod that a former leader has
-            # just made.
+            # The watch may not have shown yet a pod that a former leader has just created.
             with contextlib.suppress(NotFound):
                 pod = await self._api.get(PODS, name.name, name.namespace)
                 self._mirrors.pods.show(pod)

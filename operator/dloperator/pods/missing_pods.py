@@ -1,18 +1,16 @@
 """
-Pods whose objects are gone although it is not proven that they ended.
+Booked pods without an object whose end is not proven.
 
-Our finalizer keeps the object of a pod until then, also where it is deleted with force. A person may
-take the finalizer away as well; then Kubernetes no longer reports what becomes of the containers, and that
-the object is gone proves nothing (law 1). One of these is proof: the machine has rebooted since, or is gone,
-or the SideCar, which the operator still asks at its old address, has released everything and
-ends: a container whose pod is gone is not started again.
+Our finalizer keeps the object of a pod until its end is proven, even if it is deleted by force. A person may
+remove the finalizer; then Kubernetes no longer reports the state of the containers, and the missing object proves
+nothing (law 1). Proof is a reboot of the machine, its removal, or the word of the SideCar, which the operator still
+asks at its old address, that it has released everything and exits: the container of a deleted pod is not restarted.
 
-Only one operator remembers a pod; the next one finds in the status of the job which pods were ever used.
-A pod that is still needed is created again on the same node, where the kubelet has ended the former one
-before it starts the new one. A pod that is no longer needed counts as gone. A pod that was never used may
-never have been created, because the operator that booked it died before; it has no command to run, and
-never gets one, because an operator records a command first and a former leader can record nothing. If a
-late request of the former leader still creates the pod, it is not booked, and is deleted like any such pod.
+The next leader does not remember the pod; it finds in the status of the job which pods were ever used. A pod that is
+still needed is created again on the same node, where the kubelet ends the former pod before it starts the new one. A
+pod that is no longer needed counts as gone. A pod that was never used may never have been created, because the
+operator that booked it died; it has no command to run, and never gets one, because a former leader can record
+nothing. If a late request of the former leader still creates the pod, it is not booked, and is deleted.
 """
 
 from collections.abc import Collection
@@ -33,11 +31,11 @@ REASON = "PodVanished"
 @dataclass(frozen=True, slots=True)
 class _Missing:
     address: Address | None
-    """Where its SideCar was spoken to."""
+    """The address of its SideCar."""
     boot: str
-    """Which start of the machine it was when the object was first seen to be gone."""
+    """The boot ID of the node when the object was first missing."""
     was_used: bool = True
-    """Whether anything may ever have run in it."""
+    """True if processes may have run in it."""
 
 
 class MissingPods:
@@ -47,15 +45,15 @@ class MissingPods:
         self._known: dict[tuple[PodKey, str], _Missing] = {}
 
     def note(self, key: PodKey, name: str, last: Pod, node: Json | None) -> None:
-        """Remember that a pod is gone that was seen as ``last``."""
+        """Remember that the object of a pod is missing, which was last read as ``last``."""
         self._known.setdefault((key, name), _Missing(last.address, _boot_of(node)))
 
     def note_missing(self, key: PodKey, name: str, *, node: Json | None, was_used: bool) -> None:
-        """Remember that there is no such pod now, which may never have been seen, and is to end."""
+        """Remember that a pod has no object, which may never have existed, and is to end."""
         self._known.setdefault((key, name), _Missing(None, _boot_of(node), was_used))
 
     def read(self, key: PodKey, name: str, node: Json | None) -> Pod | None:
-        """Say what is known of a pod without an object; none if none was ever seen."""
+        """Read a pod without an object; None if it never was noted."""
         missing = self._known.get((key, name))
         if missing is None:
             return None
@@ -78,7 +76,7 @@ class MissingPods:
         )
 
     def keep(self, keys: Collection[PodKey]) -> None:
-        """Forget all others, which are no longer booked."""
+        """Forget pods that are no longer booked."""
         for known in [known for known in self._known if known[0] not in keys]:
             del self._known[known]
 

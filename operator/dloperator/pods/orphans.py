@@ -1,15 +1,14 @@
 """
-Pods whose GPUs no job's status accounts for, and that are not proven to have ended.
+Orphans: pods that no job accounts for, and whose end is not proven.
 
-Our finalizer keeps a job until its pods are proven to have ended. People may remove it, as they do with
-an object that does not go. Then nothing is written any more of which GPUs the pods have.
+Our finalizer keeps a job until the end of its pods is proven. If a person removes the finalizer, the record of the
+pods' GPUs is lost.
 
-A Node that is deleted says that its machine is gone, and jobs go elsewhere. It may have been a mistake:
-when the machine registers again its pods may train there yet. Their objects are kept for a while for
-that reason (:mod:`dloperator.pods.cleanup`), until the kubelet tells what became of them or the machine has
-another boot id.
+A deleted Node counts as gone, and its jobs move elsewhere. If that was a mistake, its pods may still train when the
+machine registers again. Their objects are kept for a while (:mod:`dloperator.pods.cleanup`), until the kubelet
+reports their end or the machine has another boot ID.
 
-Until such a pod is proven to have ended, no GPU of its node is given away that no other job holds.
+Until the end of an orphan is proven, no job gets a GPU of its node, except for those that a job already holds.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -33,22 +32,22 @@ class Orphans:
         self._mirrors = mirrors
         self._jobs = jobs
         self._known = set(mirrors.pods.objects)
-        """The pods that may be such; to begin with, all there are."""
+        """The pods that may be orphans; at the beginning, all pods."""
 
     def note_end(self, job: Name) -> None:
-        """Remember that a job is gone; its orphans do not count for a new job of the same name."""
+        """Remember that a job is gone; its pods do not belong to a new job of the same name."""
         for name, pod in self._mirrors.pods.objects.items():
             if name.namespace == job.namespace and job_of(pod) == job.name:
                 self._known.add(name)
 
     def note_gone(self, node: str) -> None:
-        """Remember that a Node is deleted; what was on it counts should it come back."""
+        """Remember that a Node was deleted; its pods count if it registers again."""
         for name, pod in self._mirrors.pods.objects.items():
             if (pod.get("spec") or {}).get("nodeName") == node:
                 self._known.add(name)
 
     def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
-        """Keep all jobs off the GPUs that a job that no longer exists may still use."""
+        """Mark the GPUs that orphans may use as unavailable."""
         found = self._find()
         if not found:
             return list(nodes)
@@ -63,7 +62,7 @@ class Orphans:
         ]
 
     def _find(self) -> dict[NodeName, str]:
-        """Find the nodes where there are such pods, each with the name of one."""
+        """Return the nodes with orphans, each with the name of one."""
         found = {}
         for name in list(self._known):
             pod = self._mirrors.pods.get(name)
@@ -86,7 +85,7 @@ class Orphans:
 
 
 def _refs_of(status: Status) -> Iterable[GpuRef]:
-    """All that a job has, or has not been seen to release."""
+    """Return the GPUs that a job has, or has not released yet."""
     placed = status.placement.refs() if status.placement is not None else ()
     return (*placed, *status.leftover)
 

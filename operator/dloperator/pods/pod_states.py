@@ -1,7 +1,7 @@
 """
 The state of a booked pod, and its problem: a word for programs, a sentence for people, and whether the job is at fault.
 
-The words are those of Kubernetes where it has a telling one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The
+The words are those of Kubernetes where there are (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The
 controller decides what follows: a pod that was evicted, drained or preempted is started again; running out of memory is
 the job's own failure; and a pod that cannot start because something is missing keeps its GPUs only for a short time, in
 which a person may add it.
@@ -24,13 +24,13 @@ from dloperator.podspecs.host_ports import first_port
 from dloperator.proofs import OUT_OF_SERVICE, is_bound, proof_of_end, trainer_of
 
 NEVER_RUNS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-"""The job says something that can never be."""
+"""The job's template can never run."""
 NO_SUCH_PROGRAM: Final = frozenset({126, 127})
-"""Exit codes: it cannot be executed, or there is none of that name."""
+"""Exit codes: the program cannot be executed, or does not exist."""
 BACK_OFF: Final = "CrashLoopBackOff"
 _SAYS_LITTLE: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _ONE_NAME: Final = {"ErrImagePull": "ImagePullBackOff"}
-"""The kubelet goes back and forth between these two, which is no news."""
+"""The kubelet alternates between these two, which is not reported each time."""
 
 _DISRUPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "EvictionByEvictionAPI": ("Drained", "was evicted, as when a node is drained"),
@@ -38,21 +38,21 @@ _DISRUPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "DeletionByTaintManager": ("NodeTainted", "was deleted because of a taint of the node"),
     "DeletionByPodGC": ("NodeGone", "was collected, because its node is gone"),
 }
-"""Reasons of the condition DisruptionTarget, in our words."""
+"""Reasons of the condition DisruptionTarget."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodProblem:
-    """The problem of a pod; empty if none is known."""
+    """The problem of a pod; empty without one."""
 
     reason: str = ""
     message: str = ""
     fault: bool = False
-    """Whether it is the job's own, so that the same would happen again."""
+    """True if the job caused it, so that it would happen again."""
     stuck: bool = False
-    """Whether it does not start until a person acts."""
+    """True if the pod does not start until a person acts."""
     unwelcome: bool = False
-    """Whether its node would not have it any longer."""
+    """True if its node evicted it."""
 
 
 def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str) -> Pod:
@@ -88,7 +88,7 @@ def _pod(key: PodKey, phase: PodPhase, found: PodProblem, address: Address | Non
 
 
 def explain_end(document: Json, node: str, *, proof: str) -> PodProblem:
-    """Say why a pod has ended; ``proof`` is by what word that is known."""
+    """Return why a pod has ended; ``proof`` names the proof of its end."""
     status = document.get("status") or {}
     pod = f"its pod on {node}"
     if proof == "NodeGone":
@@ -118,7 +118,7 @@ def _disruption(status: Json) -> tuple[str, str] | None:
 
 
 def explain_restart(document: Json) -> PodProblem:
-    """Say how the trainer of a pod that runs ended the last time; nothing if it never did."""
+    """Return why the trainer of a running pod ended the last time; empty if it never did."""
     last = trainer_of(document.get("status") or {}).get("lastState") or {}
     ended = last.get("terminated")
     return _explain_death(TRAINER, ended) if ended else PodProblem()
@@ -148,7 +148,7 @@ def _explain_death(name: str, ended: Json) -> PodProblem:
 
 
 def explain_wait(document: Json) -> PodProblem:
-    """Say why a pod does not run; without a reason where Kubernetes gives none."""
+    """Return why a pod does not run; without a reason where Kubernetes gives none."""
     status, name = document.get("status") or {}, document["metadata"]["name"]
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":

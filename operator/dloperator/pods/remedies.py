@@ -1,11 +1,9 @@
 """
 The remedy for a pod that the API server refuses; it depends on the part of the server that refuses it.
 
-Most often the template is wrong. But admission refuses a right one too, because of the limits of the
-namespace, the rules of its administrator, or a missing object that the template names; advice to correct
-the template would then lead the user to the wrong place. No field of the answer says which it was, so this
-module recognises the words that admission has always used; a refusal in other words counts as an error of
-the template.
+Most often the template is wrong. But admission also refuses correct templates, because of a quota, a policy, or a
+missing object; advice to correct the template would then be wrong. No field of the answer names the cause, so
+this module recognises the messages of admission; any other refusal counts as an error of the template.
 
 Pure.
 """
@@ -22,14 +20,14 @@ class RefusalKind(StrEnum):
 
     TEMPLATE = "template"
     QUOTA = "quota"
-    """There are, or ask, too many; the pod itself is right."""
+    """A quota is exceeded; the pod itself is correct."""
     ADMISSION = "admission"
-    """Something that an administrator has set up."""
+    """A rule or object of an administrator."""
 
 
 class _Known(NamedTuple):
     words: str
-    """A regular expression; the remedy may use its groups."""
+    """A regular expression, whose groups the remedy may use."""
     kind: RefusalKind
     remedy: str
 
@@ -101,14 +99,14 @@ _KNOWN: Final = (
 
 
 class Refusal(NamedTuple):
-    """Why a pod is refused."""
+    """The kind of a refusal, and its remedy."""
 
     kind: RefusalKind
     remedy: str
 
 
 def find_remedy(error: Rejected) -> Refusal:
-    """Say who refuses a pod, and what is to be done about it."""
+    """Return the kind and the remedy of a refusal."""
     message = str(error)
     for known in _KNOWN:
         found = re.search(known.words, message)

@@ -1,4 +1,4 @@
-"""Pods that are asked to go: each is asked once, because that it goes may take minutes to be seen."""
+"""Deletes pods; each once, because a deletion may take minutes."""
 
 from collections.abc import Collection
 
@@ -13,18 +13,17 @@ class Removals:
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._asked: set[str] = set()
-        """By their uids."""
+        """The uids of the deleted pods."""
 
     async def remove(self, pod: Json) -> None:
-        """Have this pod deleted, and no later one of its name."""
+        """Delete this pod, and no later pod of the same name."""
         metadata = pod["metadata"]
         uid = metadata["uid"]
         if "deletionTimestamp" not in metadata and uid not in self._asked:
             await self._api.delete(PODS, metadata["name"], metadata["namespace"], uid=uid)
-            # Noted after the answer: where that is lost, the next look asks again, which hits no
-            # other pod.
+            # Noted after the answer: if that is lost, the next pass asks again.
             self._asked.add(uid)
 
     def keep(self, there: Collection[str]) -> None:
-        """Forget all pods but these, by their uids."""
+        """Forget all pods but those with these uids."""
         self._asked &= set(there)

@@ -1,1 +1,1 @@
-"""Pods from templates: how they are built, and what that relies on."""
+"""Builds pods from templates."""

@@ -1,10 +1,10 @@
 """
-How the SideCar comes into the pod of a training, and by which command it is started there.
+Brings the SideCar into the pod of a training, and returns the command that starts it.
 
-By an image volume, where the node supports them: then nothing runs before the training, the pod has no
-emptyDir for which a drain needs an option, and its quality-of-service class is that of its user's
-containers. Otherwise by an init container, which copies two files into a volume of the pod. Its requests
-equal its limits, so that no pod loses the class Guaranteed by it and no LimitRange objects to the ratio.
+An image volume brings it, where the node supports them: then nothing runs before the training, the pod has no
+emptyDir that needs an option of kubectl drain, and its QoS class is that of the user's containers. Elsewhere an
+init container copies two files into a volume of the pod. Its requests equal its limits, so that the pod can still be
+Guaranteed and no LimitRange objects to the ratio.
 
 Pure.
 """
@@ -23,21 +23,20 @@ SIDECAR_VOLUME: Final = "dljob-sidecar"
 INSTALLER: Final = "dljob-sidecar"
 """The init container that brings the SideCar."""
 IN_IMAGE: Final = "sidecar"
-"""The folder of the image in which the two files are."""
+"""The folder of the image that holds the two files."""
 
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "kubelet": (1, 35),
     "containerd": (2, 1),
     "cri-o": (1, 33),
 }
-"""The versions from which on image volumes need not be switched on."""
+"""The first versions in which image volumes are on by default."""
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def bring_sidecar(
     spec: JsonObject, settings: PodSettings, *, node: Mapping[str, Any] | None
 ) -> list[str]:
-    """Add what brings the SideCar to a pod, and return the command that starts it."""
     known = spec.get("imagePullSecrets") or []
     more = [{"name": name} for name in settings.pull_secrets if {"name": name} not in known]
     if more:
@@ -52,14 +51,14 @@ def bring_sidecar(
             mount = {"name": SIDECAR_VOLUME, "mountPath": SIDECAR_FOLDER, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
     if by_volume:
-        # No file of an image volume can be executed; a shell can read it.
+        # Files of an image volume cannot be executed, but a shell can read them.
         return ["/bin/sh", f"{SIDECAR_FOLDER}/{IN_IMAGE}/sidecar-start"]
     spec["initContainers"] = [_installer(settings), *(spec.get("initContainers") or ())]
     return [f"{SIDECAR_FOLDER}/sidecar-start"]
 
 
 def has_image_volumes(node: Mapping[str, Any] | None) -> bool:
-    """Whether the kubelet and the runtime of a node mount images, by the versions that they tell."""
+    """True if the kubelet and the runtime of a node support image volumes, by their versions."""
     info = ((node or {}).get("status") or {}).get("nodeInfo") or {}
     runtime, _, version = str(info.get("containerRuntimeVersion") or "").partition("://")
     kubelet = str(info.get("kubeletVersion") or "")

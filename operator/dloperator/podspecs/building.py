@@ -1,12 +1,11 @@
 """
-The pods of a job, made from its templates: unchanged but for what DLJob has to add.
+Builds the pods of a job from its templates.
 
-To the pod that trains are added the SideCar (brought by an init container through a volume, and
-started as process 1 of the container named trainer), the certificates it proves itself with, the
-node it has to be on, and what lets it see the GPUs of that node. Everything else, also other
-containers, stays as its user wrote it. ``dljob render`` shows the result.
+The pod that trains gets the SideCar, as process 1 of the container named trainer, the SideCar's certificate, its
+node, and access to the GPUs of that node. Everything else stays as the user wrote it. ``dljob render`` shows the
+result.
 
-Pure: the same job, node and settings make the same pod.
+Pure.
 """
 
 import copy
@@ -39,24 +38,24 @@ TLS_FOLDER: Final = "/dljob-tls"
 TLS_VOLUME: Final = "dljob-tls"
 MEMORY_VOLUME: Final = "dljob-checkpoints"
 MEMORY_FOLDER: Final = "/dljob-checkpoints"
-"""Where checkpoints in memory are, for a job that has ``checkpoint.memory``."""
+"""The folder of checkpoints in memory, for jobs with ``checkpoint.memory``."""
 PROGRESS_SOCKET: Final = "/tmp/dljob-progress.sock"  # noqa: S108 - in the container of the training
 SIDECAR_PORT: Final = 8470
 HEALTH_PORT: Final = SIDECAR_PORT + 1
-"""Of the SideCar, in a pod with an address of its own."""
+"""The ports of the SideCar in a pod with its own address."""
 
 AWAY_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""The taints that Kubernetes puts on a node whose kubelet does not work or is silent."""
+"""The taints of a node whose kubelet fails or does not report."""
 
 CLAIM: Final = "dljob-gpus"
-"""The claim of a pod by which its trainer sees GPUs, where a DRA driver shows them."""
+"""The claim of a pod through which a DRA driver shows GPUs to the trainer."""
 
 LATE_SECONDS: Final = 10.0
 """The time between the last SIGKILL of the SideCar and that of the kubelet."""
 LONGEST_STEM: Final = 48
 
 HIDDEN_GPUS: Final[Mapping[str, str]] = {VISIBLE_GPUS: "void", "CUDA_VISIBLE_DEVICES": ""}
-"""The first is for the container runtime, which then shows no device; the second for CUDA itself."""
+"""The first hides devices in the container runtime, the second in CUDA."""
 
 _UNKNOWN_FOLDER: Final = Problem(
     "spec.checkpoint.path",
@@ -67,35 +66,35 @@ _UNKNOWN_FOLDER: Final = Problem(
 )
 
 KEPT: Final[Mapping[str, str]] = {
-    # An autoscaler would end a training to empty a node, although it could empty another one as well.
+    # An autoscaler would end a training to empty a node, although it could empty another node.
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    # The SideCar proves its identity by a certificate of its own, and a mesh would terminate that TLS connection.
+    # A service mesh would terminate the TLS connection to the SideCar, which has its own certificate.
     "traffic.sidecar.istio.io/excludeInboundPorts": f"{SIDECAR_PORT},{HEALTH_PORT}",
     "config.linkerd.io/skip-inbound-ports": f"{SIDECAR_PORT},{HEALTH_PORT}",
 }
-"""Annotations of the pods that train; those of a template go before."""
+"""Annotations of the pods that train; the template's take precedence."""
 
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PREFERRED: Final = 32
-"""Nodes that a pod is said to prefer; a job on more has a part of itself on few of them anyway."""
+"""The most nodes that a pod prefers."""
 
 
 # --- names --------------------------------------------------------------------------------
 
 
 def trainer_name(job: str, serial: int) -> str:
-    """Name the pod of a booking. It is never used twice, and so says which booking it was made for."""
+    """Name the pod of a booking; a name is never used twice."""
     return f"{_stem(job)}-{serial}"
 
 
 def auxiliary_name(job: str, role: str, number: int) -> str:
-    """Name a pod of an auxiliary role: always alike, so that others can find it by its name."""
+    """Name a pod of an auxiliary role; a fixed name, by which other pods reach it."""
     return f"{_stem(f'{job}-{role}')}-{number}"
 
 
 def _stem(name: str) -> str:
-    """Shorten a name so that what comes after it has room, and so that no two become one."""
+    """Shorten a long name, and keep it unique by a hash."""
     if len(name) <= LONGEST_STEM:
         return name
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -115,9 +114,10 @@ def make_trainer(
     host_port: int = 0,
 ) -> JsonObject:
     """
-    Make the pod of a booking; ``document`` is the job as the API server keeps it, ``node`` its node.
+    Make the pod of a booking; ``document`` is the DLJob, and ``node`` the Node.
 
-    On the network of its node it has the ports from ``host_port`` on. Raises :class:`~dlcore.problems.WrongDocument` if its template is no pod.
+    With hostNetwork it has the ports from ``host_port`` on. Raises :class:`~dlcore.problems.WrongDocument` if its
+    template is not a pod.
     """
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
@@ -140,7 +140,7 @@ def make_trainer(
     program = bring_sidecar(spec, settings, node=node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
-        # Any user id that the trainer may run as can read it, and no process outside of the pod.
+        # Readable by any user ID that the trainer may run as.
         {
             "name": TLS_VOLUME,
             "secret": {"secretName": names.secret_name(metadata["name"]), "defaultMode": 0o444},
@@ -165,7 +165,7 @@ def make_trainer(
 
 
 def make_bare(document: JsonObject, job: Job) -> JsonObject:
-    """Make the pod of the template alone, so that what Kubernetes says of it is of the user's words."""
+    """Make the pod of the template alone, so that errors of Kubernetes concern what the user wrote."""
     template, metadata = copy.deepcopy(dict(job.template)), document["metadata"]
     return _pod(metadata, template, trainer_name(metadata["name"], 0), TRAINER)
 
@@ -191,7 +191,7 @@ def _pod(metadata: JsonObject, template: JsonObject, name: str, role: str) -> Js
 
 
 def _grace_seconds(spec: JsonObject, job: Job) -> int:
-    """Long enough for a checkpoint and an orderly end, where the kubelet ends the pod."""
+    """Return a grace period for a checkpoint and an orderly exit."""
     checkpoint = job.checkpoint
     needed = checkpoint.timeout_seconds + checkpoint.grace_seconds + LATE_SECONDS
     return int(max(needed, spec.get("terminationGracePeriodSeconds") or 0))
@@ -199,10 +199,10 @@ def _grace_seconds(spec: JsonObject, job: Job) -> int:
 
 def _on_node(affinity: JsonObject, node: NodeName) -> JsonObject:
     """
-    Tie a pod to a node, in addition to its user's own requirements for nodes.
+    Require a node in addition to the user's own node affinity.
 
-    Terms are alternatives, so the node is named in each. It is not ``spec.nodeName``, which would
-    go past the scheduler and all that it knows about volumes, ports and memory.
+    Terms are alternatives, so each names the node. ``spec.nodeName`` would bypass kube-scheduler, which checks
+    volumes, ports and memory.
     """
     # An empty value counts as absent, as it does for Kubernetes.
     nodes = affinity["nodeAffinity"] = affinity.get("nodeAffinity") or {}
@@ -217,10 +217,10 @@ def _on_node(affinity: JsonObject, node: NodeName) -> JsonObject:
 
 def _tolerate(spec: JsonObject, settings: PodSettings) -> None:
     """
-    Let it on the nodes of the pool, and let it stay on one that is not heard of.
+    Tolerate the taint of the pool, and those of a node whose kubelet does not report.
 
-    Kubernetes would end it there after five minutes, or when its kubelet is back, which frees no GPU: DLJob
-    gives none away before the end is proven, and the training continues until then.
+    Kubernetes would evict the pod there after five minutes, which frees no GPU: DLJob gives none away before the end of
+    the pod is proven, and the training continues until then.
     """
     tolerations = spec.get("tolerations") or []
     lasting = [each for each in tolerations if each.get("effect") in (None, "", "NoExecute")]
@@ -238,7 +238,7 @@ def _tolerate(spec: JsonObject, settings: PodSettings) -> None:
 
 
 def _claim_gpus(container: JsonObject) -> None:
-    """Let the trainer, and no other container of its pod, see what the claim of the pod was given."""
+    """Show the devices of the pod's claim to the trainer, and to no other container."""
     resources = container.get("resources") or {}
     claims = [*(resources.get("claims") or ()), {"name": CLAIM}]
     container["resources"] = {**resources, "claims": claims}
@@ -247,7 +247,7 @@ def _claim_gpus(container: JsonObject) -> None:
 def _supervise(
     container: JsonObject, job: Job, uid: str, settings: PodSettings, *, first_port: int
 ) -> None:
-    """Let the SideCar be what is started, and what the user wrote be what it starts."""
+    """Make the SideCar the command of the trainer, which starts the user's command."""
     job = _settle_checkpoints(container, job)
     interpreter = ["--python", settings.python] if settings.python else []
     training = replace(
@@ -281,7 +281,7 @@ def _supervise(
         mount = {"name": MEMORY_VOLUME, "mountPath": MEMORY_FOLDER}
         container["volumeMounts"].append(mount)
     if settings.shows_gpus and not settings.virtual_gpus:
-        # By an annotation or a claim it sees them already, and an image that asks as well changes nothing.
+        # An annotation or a claim shows GPUs already; "void" keeps an image from requesting them, too.
         value = "all" if settings.gpu_access is GpuAccess.RUNTIME_CLASS else "void"
         container["env"] = [
             *(container.get("env") or ()),
@@ -291,9 +291,9 @@ def _supervise(
 
 def _settle_checkpoints(container: JsonObject, job: Job) -> Job:
     """
-    Let the training know the folder of its checkpoints, and the SideCar what paths refer to.
+    Set the folder of checkpoints in the training's environment, and in the paths of the job.
 
-    A cluster has no folder that outlives pods but those that the user mounts, so the user says which.
+    In a cluster only volumes outlive pods, so the user has to name a folder on one.
     """
     variables = container.get("env") or ()
     given = [each for each in variables if each.get("name") == CHECKPOINT_FOLDER]
@@ -308,22 +308,20 @@ def _settle_checkpoints(container: JsonObject, job: Job) -> Job:
 
 
 def _literal(option: str) -> str:
-    """Keep Kubernetes from taking ``$(NAME)`` in it, such as in a pattern, for a variable."""
+    """Escape ``$(NAME)``, which Kubernetes would expand."""
     return option.replace("$(", "$$(")
 
 
-# --- the pods beside it -------------------------------------------------------------------
+# --- auxiliary pods -----------------------------------------------------------------------
 
 
 def make_auxiliaries(document: JsonObject, roles: Iterable[Role]) -> list[JsonObject]:
-    """Make the pods of all auxiliary roles, which live and die with the training."""
     return [
         make_auxiliary(document, role, number) for role in roles for number in range(role.replicas)
     ]
 
 
 def make_auxiliary(document: JsonObject, role: Role, number: int) -> JsonObject:
-    """Make one pod of an auxiliary role."""
     metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
     _hide_gpus(template["spec"])
     _prefer_beside(template["spec"], document)
@@ -332,15 +330,15 @@ def make_auxiliary(document: JsonObject, role: Role, number: int) -> JsonObject:
 
 def _prefer_beside(spec: JsonObject, document: JsonObject) -> None:
     """
-    Let a pod come to a node where its job trains if it can, the one with the most GPUs first.
+    Prefer the nodes where the job trains, those with the most GPUs first.
 
-    The traffic between parameter servers and workers then stays inside a node (DRAGON, 3.1; Coach, 4.5). It is
-    only a preference, because a node may have no room for the pod, and it gives way to one that the user states.
+    Traffic between parameter servers and workers then stays inside a node (DRAGON, 3.1; Coach, 4.5). A preference of
+    the user takes precedence.
     """
     allocation = (document.get("status") or {}).get("allocation") or {}
     counts = {each["name"]: len(each["gpuIds"]) for each in allocation.get("nodes") or ()}
     affinity = spec.get("affinity") or {}
-    # Kubernetes itself refuses an affinity of the wrong form.
+    # Kubernetes refuses an affinity of another type.
     nodes = (affinity.get("nodeAffinity") or {}) if isinstance(affinity, Mapping) else None
     if not counts or not isinstance(nodes, Mapping):
         return
@@ -363,10 +361,10 @@ def _prefer_beside(spec: JsonObject, document: JsonObject) -> None:
 
 def _hide_gpus(spec: JsonObject) -> None:
     """
-    Let no container but the trainer see GPUs.
+    Hide GPUs from all containers but the trainer.
 
-    A runtime class holds for all containers of a pod, and images for GPUs ask to see them all. A variable
-    in ``env`` wins over one of the image or of ``envFrom``.
+    A runtime class holds for all containers of a pod, and images for GPUs request them all. A variable in ``env``
+    takes precedence over one of the image or of ``envFrom``.
     """
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
         if container["name"] != TRAINER:

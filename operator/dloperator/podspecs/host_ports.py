@@ -1,8 +1,8 @@
 """
-Ports for pods on the network of their node (``hostNetwork``), where all pods share the ports of the machine.
+Ports of pods with ``hostNetwork``, which share the ports of their node.
 
-Each job has a block of ports of its own, the same on all nodes: for its SideCars, their health, and the places where
-its processes meet. Which block a job has is written on its pods, so that the next leader knows it.
+Each job has a block of ports, the same on all nodes: for its SideCars, their health, and the rendezvous of its
+processes. An annotation of its pods names the block, so that the next leader knows it.
 
 Pure.
 """
@@ -17,7 +17,7 @@ from dlkube.documents import Json
 
 BLOCK: Final = 100
 OWN: Final = 2
-"""The first ports of a block are those of the SideCar and of its health."""
+"""The number of ports of the SideCar and its health, which come first in a block."""
 HOST_PORTS: Final = "dljob.io/host-ports"
 """The annotation of a pod that names the first port of its block."""
 LEAST, MOST = 1024, 65535
@@ -32,14 +32,14 @@ _NO_HOST_PORTS: Final = Problem(
 
 
 class PortRange(NamedTuple):
-    """The ports of each machine that an administrator leaves to jobs."""
+    """The ports of each node that an administrator reserves for jobs."""
 
     first: int
     last: int
 
     @classmethod
     def parse(cls, text: str) -> "PortRange":
-        """Read ``FIRST-LAST``; raises ValueError if that is no range with room for a job."""
+        """Parse ``FIRST-LAST``; raises ValueError if that has no room for a job."""
         first, dash, last = text.partition("-")
         if not (dash and first.isdecimal() and last.isdecimal()):
             raise ValueError(f"{text!r} is no range of ports; write it as 20000-29999")
@@ -57,38 +57,38 @@ class PortRange(NamedTuple):
 
 
 def is_on_host(spec: Json) -> bool:
-    """Whether a pod is on the network of its node."""
+    """True if a pod uses the network of its node."""
     return bool(spec.get("hostNetwork"))
 
 
 def first_port(pod: Json) -> int:
-    """Return the first port of the block of a pod; 0 if it has an address of its own."""
+    """Return the first port of a pod's block; 0 without hostNetwork."""
     marked = str((pod["metadata"].get("annotations") or {}).get(HOST_PORTS, ""))
-    # Users may write annotations of pods, also a number with more digits than Python reads.
+    # Users may write the annotation, even with more digits than int() accepts.
     first = int(marked) if _PORT.fullmatch(marked) and is_on_host(pod.get("spec") or {}) else 0
     return first if LEAST <= first <= MOST - BLOCK + 1 else 0
 
 
 def choose_block(uid: str, pods: Iterable[Json], ports: PortRange) -> int:
-    """Return the first port of the block of the job of this uid, the one it has if it has any; 0 if none is free."""
+    """Return the first port of the job's block, or of a free block; 0 if none is free."""
     taken: dict[int, str] = {}
     for pod in pods:
         first = first_port(pod)
         if first and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             taken[first] = _owner_of(pod)
     own = (first for first, owner in taken.items() if owner == uid)
-    # The range may have been another one when the other jobs got theirs, so that blocks can overlap.
+    # The range may have changed since other jobs got their blocks, so blocks can overlap.
     free = (one for one in ports.blocks if all(abs(one - other) >= BLOCK for other in taken))
     return next(own, next(free, 0))
 
 
 def take_ports(pod: Any, ports: str, first: int) -> int:
     """
-    Write the ports of a pod on the network of its node down, and return the first; ``ports`` is the range of all.
+    Add the ports of a pod with hostNetwork to it, and return the first; ``ports`` is the range for all jobs.
 
-    Those of the SideCar are named to Kubernetes, whose scheduler then keeps pods away that ask for the same ones.
-    A draft, without a first one, has none, so that no room is looked for by the ports of another job. Raises
-    :class:`~dlcore.problems.WrongDocument` if there are none for jobs.
+    The SideCar's are host ports of the container, so that kube-scheduler keeps other pods with these ports away. A
+    draft (``first`` is 0) has none, so that it fits on every node. Raises
+    :class:`~dlcore.problems.WrongDocument` if the range is empty.
     """
     if not ports:
         raise WrongDocument((_NO_HOST_PORTS,))
@@ -109,7 +109,7 @@ def _owner_of(pod: Json) -> str:
 
 
 def meeting_port(first: int, generation: int, processes: int) -> int:
-    """Return the first of the ports of a start; another one for each, because processes of the last may linger."""
+    """Return the first port of a start's rendezvous; it differs from the last start's, whose processes may linger."""
     room = BLOCK - OWN
     step = min(max(processes, 1), room)
     return first + OWN + generation * step % (room - step + 1)

@@ -1,5 +1,4 @@
-"""The settings of the pods of jobs, and the restrictions of each container that DLJob itself
-adds."""
+"""The settings of the pods of jobs, and the securityContext of containers that DLJob adds."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,11 +15,11 @@ RESTRICTED: Final[dict[str, Any]] = {
     "runAsGroup": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""The settings that the pod-security level "restricted" requires of a container, regardless of its pod."""
+"""The securityContext that the pod security level "restricted" requires of a container."""
 
 
 class Bringing(StrEnum):
-    """How the SideCar comes into the pod of a training."""
+    """The way in which the SideCar is brought into the pod of a training."""
 
     AUTO = "auto"
     """By an image volume on nodes whose kubelet and container runtime have them, else by an init container."""
@@ -31,14 +30,14 @@ class Bringing(StrEnum):
 
 
 class GpuAccess(StrEnum):
-    """By what the container of a training sees the GPUs of its node."""
+    """The way in which the container of a training sees the GPUs of its node."""
 
     RUNTIME_CLASS = "runtimeClass"
-    """By NVIDIA's container runtime, which NVIDIA_VISIBLE_DEVICES tells to show all of them."""
+    """NVIDIA's container runtime, by NVIDIA_VISIBLE_DEVICES."""
     CDI = "cdi"
-    """By an annotation for that container, which a plugin of the runtime answers with CDI devices."""
+    """An annotation for that container, for which the runtime adds CDI devices."""
     DRA_ADMIN = "dra-admin"
-    """By a claim with adminAccess, which a DRA driver answers with all GPUs, and which holds none of them."""
+    """A ResourceClaim with adminAccess, through which a DRA driver shows all GPUs without allocating them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

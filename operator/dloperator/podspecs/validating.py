@@ -1,8 +1,8 @@
 """
-Checks a template in the places where DLJob adds something to it.
+Checks the parts of a template to which DLJob adds something.
 
-The schema of a job looks into a template only as far as rules need, and Kubernetes checks the rest
-of the finished pod. But DLJob adds to lists and maps of the template before that, so these must be lists and maps.
+The schema of a job covers only those parts of a template that rules need, and Kubernetes checks the finished pod. But
+DLJob adds to lists and maps of the template before that, so these must be lists and maps.
 
 Pure.
 """
@@ -38,11 +38,11 @@ _OF_PODS: Final[tuple[tuple[tuple[str, ...], _Shape], ...]] = (
     (("tolerations",), _LIST),
     (("volumes",), _LIST),
 )
-"""Each after what it is in."""
+"""Outer fields come before inner ones."""
 
 
 def insist_on_shapes(template: Json) -> None:
-    """See to it that a pod can be made of this; raises what names all fields where it cannot."""
+    """Raise :class:`~dlcore.problems.WrongDocument` with all fields of a wrong type."""
     problems = (*_iter_problems(template["spec"]), *_iter_devices(template.get("metadata") or {}))
     if problems:
         raise WrongDocument(problems)
@@ -67,7 +67,7 @@ def _iter_problems(spec: Json) -> Iterator[Problem]:
 
 
 def _iter_devices(metadata: Json) -> Iterator[Problem]:
-    """Find annotations by which a container would be given GPUs that DLJob has not given to its job."""
+    """Find annotations that would give a container GPUs which its job does not have."""
     for mark, value in (metadata.get("annotations") or {}).items():
         if mark.startswith(CDI_MARKS):
             message = f"the annotation {mark} gives containers devices, which DLJob does itself"

@@ -1,1 +1,1 @@
-"""Publishes progress, settings, the table of GPUs, and events on the operator's own pod."""
+"""Publishes progress, settings, the state of GPUs, and Events about the operator's own pod."""

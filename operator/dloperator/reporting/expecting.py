@@ -1,12 +1,11 @@
 """
-When the jobs that wait are expected to start, written into their status for people to see.
+Writes the place in the queue and the expected start into the statuses of waiting jobs.
 
-:mod:`dlcore.foreseeing` plays the scheduler on, which takes seconds where thousands wait. So it is done in a
-thread, and after that nothing for twenty times as long. A write is worth it when the place in the queue or the
-expected start has changed by a tenth, and of all that is due the head of the queue comes first: a job that ends
-moves all jobs behind it, and must not cost a write for each of them. The first turn of a job and the end of its
-wait come once, so that many of these are written in one round: hundreds of jobs that are submitted together have
-a place in the queue within seconds.
+:mod:`dlcore.foreseeing` simulates the scheduler, which takes seconds where thousands wait. So it runs in a thread,
+and then rests for twenty times as long. A job that ends moves all jobs behind it, which must not cost a write for
+each of them: a place or a start is written again only after a change by a tenth, and the head of the queue comes
+first. The first place of a job and the end of its wait are written once, so many of these are written in one round:
+hundreds of jobs that are submitted together have a place within seconds.
 """
 
 import asyncio
@@ -32,25 +31,25 @@ log = logging.getLogger(__name__)
 STARTS: Final = "starts"
 LOOK_S: Final = 2.0
 REST: Final = 20.0
-"""Seconds of rest for each second that the simulation took."""
+"""Seconds of rest for each second of simulation."""
 MOVED_AT_ONCE: Final = 10
-"""The most turns that one round corrects."""
+"""The most places that one round corrects."""
 FIRST_AT_ONCE: Final = 200
-"""The most turns that one round writes for the first time or takes away."""
+"""The most places that one round writes for the first time or removes."""
 TENTH: Final = 0.1
 SLACK_S: Final = 10.0
-"""A start that moves by less is no news."""
+"""A start that moves by less is not written."""
 
 
 class Due(NamedTuple):
-    """A turn to write."""
+    """A place in the queue that is due to be written."""
 
     ahead: int
     job: JobId
     queue: Json | None
-    """Nothing where the job waits no longer."""
+    """None if the job no longer waits."""
     is_correction: bool
-    """Whether the job shows an earlier one and waits on."""
+    """True if the status shows a former place."""
 
 
 class Expectations:
@@ -62,10 +61,9 @@ class Expectations:
         self._policy = policy
         self._complaints: OncePerChange[str] = OncePerChange()
         self._played_s = 0.0
-        """The time of the last simulation."""
+        """The duration of the last simulation."""
 
     async def run(self) -> None:
-        """Write what is due, for ever."""
         while True:
             scene = self._controller.scene
             if scene is not None:
@@ -73,7 +71,7 @@ class Expectations:
             await asyncio.sleep(max(LOOK_S, REST * self._played_s))
 
     async def _try_to_publish(self, scene: Scene) -> None:
-        """Publish, and only log a failure: trainings go on without an expected start."""
+        """Publish, and only log an error, because no training depends on it."""
         try:
             await self.publish(scene)
         except Fenced:
@@ -85,14 +83,13 @@ class Expectations:
             self._complaints.settle(STARTS)
 
     async def publish(self, scene: Scene) -> None:
-        """Write what is news in this scene, the head of the queue first."""
+        """Write the places that have changed, the head of the queue first."""
         snapshot = self._controller.snapshot(scene)
         turns: Mapping[JobId, Turn] = {}
         self._played_s = 0.0
         if any(not state.job.suspend for state in snapshot.pending):
             turns = await self._foresee(snapshot)
-        # The turns are of an instant some seconds ago. Each write looks at the job as it is
-        # recorded now, and leaves out one that no longer waits.
+        # The simulation is some seconds old. Each write checks whether the job still waits.
         for due in pick_writes(self._iter_news(turns, snapshot.now)):
             try:
                 await self._cluster.figures.show_queue(due.job, due.queue)
@@ -100,22 +97,18 @@ class Expectations:
                 log.info("an expected start cannot be written: %s", error)
             except NotKept as error:
                 log.info("expected starts cannot be written yet: %s", error)
-                # The API server keeps nothing at present; each further write would wait as long for
-                # that answer.
+                # The API server is unavailable, and each further write would wait as long.
                 return
 
     async def _foresee(self, snapshot: Snapshot) -> Mapping[JobId, Turn]:
-        """Play the scheduler on; one that fails is followed by as long a rest."""
         begun = time.monotonic()
         try:
-            # No cancellation reaches the thread. It ends with the first decision after its own
-            # limit of time.
+            # A cancellation does not reach the thread, which has a time limit of its own.
             return await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
         finally:
             self._played_s = time.monotonic() - begun
 
     def _iter_news(self, turns: Mapping[JobId, Turn], now: float) -> Iterator[Due]:
-        """Yield every turn that differs enough from the one shown."""
         for job in self._cluster.entries:
             turn, shown = turns.get(job), self._cluster.figures.shown_queue(job)
             queue = None if turn is None else turn_document(turn, now)
@@ -125,7 +118,7 @@ class Expectations:
 
 
 def pick_writes(due: Iterable[Due]) -> list[Due]:
-    """Pick the turns that one round writes, the head of the queue first."""
+    """Pick the places that one round writes, the head of the queue first."""
     left = {True: MOVED_AT_ONCE, False: FIRST_AT_ONCE}
     picked = []
     for each in sorted(due, key=lambda each: each.ahead):
@@ -136,7 +129,7 @@ def pick_writes(due: Iterable[Due]) -> list[Due]:
 
 
 def is_news(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, now: float) -> bool:
-    """Whether what is shown of a job's place in the queue is worth another write."""
+    """True if a place in the queue differs enough from the one that is shown."""
     if old is None or new is None:
         return old is not new
     if abs(old["ahead"] - new["ahead"]) > TENTH * new["ahead"]:

@@ -1,9 +1,8 @@
 """
-ConfigMaps with what only the operator knows of GPUs: their UUIDs, and why jobs do not get some of them.
+ConfigMaps with the state of GPUs that only the operator knows: UUIDs, and why jobs do not get some GPUs.
 
-``dljob gpu list`` reads them. One ConfigMap holds all nodes; a large cluster needs several, each with
-some of the nodes, and only those that have changed are written. The first also holds the faults of
-GPUs as :mod:`dlcontrol.gpus.faults` writes them, so that the next leader starts from them.
+``dljob gpu list`` reads them. A large cluster needs several, each with a part of the nodes, and only those that have
+changed are written. The first one also holds the faults of GPUs, from which the next leader starts.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 2.0
 GPUS: Final = "GPUs"
 MOST_BYTES: Final = 400_000
-"""The average size of one ConfigMap before there are more; Kubernetes stores at most 1 MiB in one."""
+"""The average size of a ConfigMap above which there are more; Kubernetes stores at most 1 MiB in one."""
 
 
 class GpuConfigMap:
@@ -44,7 +43,7 @@ class GpuConfigMap:
         self._controller = controller
         self._table = Table()
         self._told: dict[str, Mapping[str, str]] = {}
-        """By the names of ConfigMaps."""
+        """The written data, by the names of ConfigMaps."""
         self._may_write = True
         self._complaints: OncePerChange[str] = OncePerChange()
 
@@ -52,8 +51,8 @@ class GpuConfigMap:
         """
         Hand the state of the previous operator to the controller.
 
-        Raises :class:`Unreachable` or :class:`Rejected` if the API server does not give it at present. The caller
-        then asks again, because :meth:`run` overwrites it.
+        Raises :class:`Unreachable` or :class:`Rejected` if that has to be tried again, because :meth:`run`
+        overwrites the state.
         """
         try:
             found = await self._api.get(CONFIGMAPS, names.GPUS, self._namespace)
@@ -63,7 +62,7 @@ class GpuConfigMap:
                 self._controller.gpu_faults.restore(json.loads(text))
             numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
             for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
-                # A part that was deleted takes no other with it.
+                # The other parts count although one was deleted.
                 with contextlib.suppress(NotFound):
                     part = await self._api.get(CONFIGMAPS, name, self._namespace)
                     numbers |= read_numbers(part["data"][names.GPUS_KEY])
@@ -75,8 +74,8 @@ class GpuConfigMap:
         except Rejected as error:
             if error.is_passing:
                 raise
-            # Its rights are not those of the manifests. Without the state of the previous operator
-            # this one knows fewer faults, and must not replace those that are kept.
+            # The rights are not those of the manifests. Without the state of the previous operator this
+            # one knows fewer faults, and must not replace the recorded ones.
             self._may_write = False
             log.warning(
                 "the GPU state of the previous operator may not be read, and so is not replaced, which leaves"
@@ -84,25 +83,23 @@ class GpuConfigMap:
                 error,
                 names.GPUS,
             )
-        except Exception as error:  # noqa: BLE001 - people may write there what they like
+        except Exception as error:  # noqa: BLE001 - users may have written anything there
             log.warning(
                 "the GPU state of the previous operator cannot be read; SideCars will report it again: %s",
                 error,
             )
 
     async def run(self) -> None:
-        """Write what has changed, until cancelled."""
         while True:
             scene = self._controller.scene
             if scene is not None and self._may_write:
-                # Nothing awaits before the first write, so that no part is of a later cycle than
-                # another.
+                # Nothing awaits before the first write, so all parts are of one cycle.
                 faults = json.dumps(self._controller.gpu_faults.write())
                 parts = split(self._table.write(scene, self._controller.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
                 told = [{names.GPUS_KEY: text} for text in parts]
                 told[0] |= index
-                # A reader of the first part finds all the others.
+                # The first part comes last, so that its reader finds all others.
                 for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
                     await self._tell(name, data)
             await asyncio.sleep(LOOK_S)
@@ -120,20 +117,18 @@ class GpuConfigMap:
                     error,
                 )
         else:
-            # Only now: what could not be written is written again at the next look, also without a
-            # change.
             self._told[name] = data
             self._complaints.settle(GPUS)
 
 
 class Table:
-    """The text about each node; a node that has not changed keeps its text."""
+    """The text about each node, kept until the node changes."""
 
     def __init__(self) -> None:
         self._known: dict[NodeName, tuple[Node, Mapping[str, str], str]] = {}
 
     def write(self, scene: Scene, faults: Mapping[GpuRef, str]) -> dict[str, str]:
-        """Write each node as JSON of which there is anything to say."""
+        """Return the nodes with a fault or a UUID as JSON."""
         by_node: dict[NodeName, dict[str, str]] = {}
         for ref, why in faults.items():
             by_node.setdefault(ref.node, {})[str(ref.number)] = why
@@ -149,7 +144,7 @@ class Table:
 
 
 def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
-    """Read the UUIDs of nodes by the numbers of their GPUs; raises what it raises if that cannot be read."""
+    """Read the UUIDs of GPUs by node and number; raises any exception if that cannot be read."""
     return {
         NodeName(name): {int(number): str(uuid) for number, uuid in told["uuids"].items()}
         for name, told in json.loads(text).items()
@@ -159,9 +154,9 @@ def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
 
 def split(nodes: Mapping[str, str]) -> list[str]:
     """
-    Pack the texts about nodes into as few parts as can hold them.
+    Pack the texts about nodes into as few parts as possible.
 
-    Only the name of a node decides in which part it is, so that a change of one node changes one part.
+    The name of a node decides its part, so that a change of one node changes one part.
     """
     size = sum(len(name) + len(text.encode()) + len('"": , ') for name, text in nodes.items())
     count = 1

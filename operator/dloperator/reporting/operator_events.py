@@ -1,8 +1,8 @@
 """
-Events on the operator's own pod: its store is away, and it is back.
+Events about the operator's own pod when its store becomes unavailable and available again.
 
-Jobs do not depend on the store, so their statuses do not mention it. An administrator who has just installed
-DLJob with a wrong URL sees these Events in ``kubectl describe pod`` and ``kubectl get events``.
+Jobs do not depend on the store, so their statuses do not mention it. An administrator who has installed DLJob with a
+wrong URL sees these Events in ``kubectl describe pod``.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from dlstore.notebook.notebook import NotebookState
 
 LOOK_S = 1.0
 AGAIN_S = 1800.0
-"""The Event is sent again as long as the store is away, because Kubernetes forgets Events after an hour."""
+"""The Event is repeated while the store is unavailable, because Kubernetes forgets Events after an hour."""
 
 
 async def tell_of_store(
     api: ApiServer, events: EventWriter, *, namespace: str, state: Callable[[], NotebookState]
 ) -> None:
-    """Write an Event each time that the store goes or comes back; without a pod of our own, write none."""
+    """Write an Event after each change; none if this process is not in a pod."""
     clock = asyncio.get_running_loop().time
     is_away, told_at = False, clock()
     while True:
         await asyncio.sleep(LOOK_S)
         now = state()
-        # Before the first request the store is neither connected nor failing.
+        # Before the first request the store is neither connected nor has an error.
         away = not now.connected and bool(now.error)
         if away == is_away and not (away and clock() >= told_at + AGAIN_S):
             continue
@@ -44,7 +44,6 @@ async def tell_of_store(
             return
         except (Rejected, Unreachable):
             continue
-        # Only now: without the pod no Event was written, and the next look tries again.
         is_away, told_at = away, clock()
         if away:
             what = "jobs continue, and observations stay in memory until it is back"

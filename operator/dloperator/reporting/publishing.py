@@ -1,10 +1,8 @@
 """
-Writes the progress of jobs into their statuses now and then, for people to see.
+Writes the progress of jobs into their statuses from time to time.
 
-The loop writes decisions at once. This module writes mere progress only when it is worth a write: after a
-hundredth of the job, or a minute, with a limit of writes a second for all jobs together. The job that has
-waited longest comes first. It writes the status that the loop saw last, and only where nothing else in the
-status has changed.
+The loop writes decisions at once. Progress is written after each hundredth of a job, or each minute, at a limited
+rate for all jobs together; the job that has waited longest comes first.
 """
 
 import asyncio
@@ -68,7 +66,6 @@ class Publisher:
         self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
-        """Write what is due, for ever."""
         while True:
             await asyncio.sleep(self._settings.look_seconds)
             scene = self._scene()
@@ -76,7 +73,7 @@ class Publisher:
                 await self._try_to_publish(scene)
 
     async def _try_to_publish(self, scene: Scene) -> None:
-        """Publish, and only log a failure: trainings go on when their progress cannot be shown."""
+        """Publish, and only log an error, because no training depends on it."""
         try:
             await self.publish(scene)
         except Fenced:
@@ -88,7 +85,7 @@ class Publisher:
             self._complaints.settle(PROGRESS)
 
     async def publish(self, scene: Scene) -> None:
-        """Write what is due in this scene, as far as the budget goes."""
+        """Write the progress that is due, up to the limit."""
         due = self._find_due(scene)
         if not due:
             return
@@ -103,7 +100,7 @@ class Publisher:
             except NotKept as error:
                 log.info("progress cannot be written yet: %s", error)
                 return
-            # Also where this job alone is refused, so that it does not come first each time.
+            # A refused job counts as well, so that it does not come first each time.
             self._shown[job] = _Shown(self._clock(), status.iteration)
 
     def _find_due(self, scene: Scene) -> list[JobId]:

@@ -1,8 +1,7 @@
 """
-How the operator is set, for people to see: a ConfigMap of its own, written when it begins to lead.
+A ConfigMap with the settings of the operator, written when it begins to lead.
 
-``dljob config show`` reads it. Credentials are no part of it, and nothing is decided by it: the
-operator itself never reads it, so that who changes it changes nothing.
+``dljob config show`` reads it. It holds no credentials, and the operator never reads it.
 """
 
 import json
@@ -25,9 +24,7 @@ class SettingsConfigMap:
     settings: tuple[Setting, ...]
 
     def text(self) -> str:
-        """Write every setting with its origin and its documentation."""
         documents = [_document(setting) for setting in self.settings]
-        # People read this document, so a value that JSON has no form for becomes its text.
         return json.dumps(documents, ensure_ascii=False, default=str)
 
 
@@ -41,7 +38,7 @@ def _document(setting: Setting) -> dict[str, object]:
 
 
 async def show_settings(api: ApiServer, shown: SettingsConfigMap) -> None:
-    """Let people see how this operator is set; where that cannot be, it goes on without."""
+    """Write the ConfigMap; an error is only logged."""
     document = {
         "metadata": {"name": names.SETTINGS, "namespace": shown.namespace},
         "data": {names.SETTINGS_KEY: shown.text()},

@@ -1,1 +1,1 @@
-"""Where a job's pods have room: the nodes that suit them, and what is free there."""
+"""Where the pods of jobs fit: the nodes that suit them, and what is free there."""

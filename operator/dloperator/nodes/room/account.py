@@ -1,9 +1,9 @@
 """
-The free resources on the nodes of the pool for new pods, and the needs of each job's pods.
+The free resources on the nodes of the pool, and the needs of each job's pods.
 
-It adds up the pods of others, our existing pods, and our pods that are only decided yet; a pod counts
-until the kubelet says that it has ended. It looks only at changed objects, because thousands of
-jobs wait, and hundreds of nodes have pods that come and go.
+Other owners' pods, our existing pods, and our pods that are decided but not created yet are added up; a pod counts
+until the kubelet reports its end. Only changed objects are read again, because thousands of jobs wait, and pods
+come and go on hundreds of nodes.
 """
 
 import time
@@ -36,7 +36,7 @@ UNBOUND: Final = "unbound immediate PersistentVolumeClaims"
 
 
 class Room:
-    """Keeps the account, for as long as we lead."""
+    """One for the life of a leader."""
 
     def __init__(
         self,
@@ -49,12 +49,11 @@ class Room:
         self._others = mirrors.others
         self._free = FreeAmounts(mirrors.others.pods)
         self._whose: dict[Name, JobId] = {}
-        """Of which jobs our pods are."""
+        """The jobs of our pods."""
         self._needs: Mapping[JobId, Needs] = {}
         self._refusals = Refusals(clock)
         self._doubtful: set[JobId] = set()
-        """Jobs whose pod kube-scheduler refused for a reason that is gone soon or already; the next cycle reads
-        the pod again."""
+        """Jobs whose pod kube-scheduler refused for a passing reason; the next cycle reads the pod again."""
         self._unread = Unread()
         self._fitting = Fitting(self._unread)
         mirrors.collect_changes()
@@ -72,7 +71,7 @@ class Room:
         *,
         nodes: Iterable[tuple[Json, Node]],
     ) -> tuple[Node, ...]:
-        """Take in what has changed, and return these nodes with what is free on them."""
+        """Take in the changes, and return the nodes with their free resources."""
         there = list(nodes)
         touched = {job_id(name) for name in changed} | self._see_pods() | self._doubtful
         self._doubtful = set()
@@ -84,7 +83,7 @@ class Room:
     # --- pods
 
     def _see_pods(self) -> set[JobId]:
-        """Take in what became of our pods, and return whose they are."""
+        """Take in the changes of our pods, and return their jobs."""
         whose = set()
         for name in self._mirrors.changed_pods:
             document = self._mirrors.pods.get(name)
@@ -123,7 +122,7 @@ class Room:
         self._free.decided.put(name, sorted(coming))
 
     def _is_there(self, job: JobId, node: NodeName, serial: int | None) -> bool:
-        """Whether the pod is counted on its node, or will not be on one any more."""
+        """True if the pod is bound to its node, or has ended."""
         if serial is None:
             return False
         name = name_of(job)
@@ -138,13 +137,13 @@ class Room:
         return (document.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
     def _note_refusal(self, job: JobId, node: NodeName, *, said: str) -> None:
-        """Note a refusal, unless its reason is gone soon or already."""
+        """Note a refusal, unless its reason is passing."""
         if not said:
             return
         document = self._mirrors.nodes.get(Name("", node))
-        # A kubelet that restarts is not ready for a moment; then the pod may come after all.
+        # A kubelet that restarts is not ready for a moment; then the pod may be bound after all.
         is_restarting = document is not None and not is_ready(document)
-        # It looks again at a pod whose volumes are bound, and may not have told yet what it finds.
+        # kube-scheduler may not have tried the pod again since its volumes were bound.
         is_outdated = UNBOUND in said and self._requests.is_bound(job)
         if is_restarting or is_outdated:
             self._doubtful.add(job)
@@ -154,10 +153,10 @@ class Room:
     # --- needs
 
     def _see_claims(self) -> set[JobId]:
-        """Return the jobs that may find other nodes, because a claim of theirs moved."""
+        """Return the jobs whose claims were bound or moved, so that other nodes may suit them."""
         jobs = self._requests.take_moved()
         for job in jobs:
-            # kube-scheduler may have refused its pods for the sake of this claim.
+            # kube-scheduler may have refused the pods because of this claim.
             self._refusals.forget(job)
         return jobs
 
@@ -192,7 +191,7 @@ def _usage(document: Json | None) -> PodUsage | None:
 
 
 def _ways(document: Json | None) -> Ways | None:
-    """By which ways a pod reaches GPUs that bears our label and is none of ours."""
+    """Return how a pod reaches GPUs that has our label but is not of our jobs."""
     if document is None or role_of(document) or is_placeholder(document):
         return None
     return read_ways(document)

@@ -1,7 +1,7 @@
 """
-Which nodes suit which pods, by labels, taints, capacity and volumes, found once for equal pods.
+Finds the nodes that suit a pod by labels, taints, capacity and volumes, once for equal pods.
 
-The results hold as long as no node changes in a way that affects which pods may run there.
+The results hold until a node changes in a way that affects which pods may run there.
 """
 
 from collections.abc import Iterable
@@ -17,33 +17,32 @@ from dlkube.unread import Unread
 from dloperator.nodes.requests import Fit, Reach, find_fit, find_needs
 
 MOST_KINDS: Final = 5000
-"""Of needs; and of what pods want, each of which may name all nodes."""
+"""The most remembered results, each of which may name all nodes."""
 
 
 class Fitting:
-    """Knows the machines of the pool, and the nodes that suit each kind of pod."""
+    """Knows the nodes of the pool, and those that suit each kind of pod."""
 
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
         self._machines: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
         self._fits: dict[Wants, Fit] = {}
         self._found: dict[tuple[Wants, tuple[Reach, ...]], Needs] = {}
-        """Both hold for these machines. Volumes that every node can reach are left out: where each
-        job has its own, what follows is the same."""
+        """Both hold for these machines. Volumes that every node can reach are left out, so that jobs which
+        differ only in these share a result."""
         self._same: dict[tuple[object, ...], Needs] = {}
-        """Needs by what they say, so that equal ones are one."""
+        """Equal needs are one object."""
 
     @property
     def names(self) -> Iterable[NodeName]:
-        """All nodes of the pool."""
         return self._machines.keys()
 
     def machine(self, node: NodeName) -> NodeTraits | None:
-        """Return a node of the pool as it was read last; ``None`` if it cannot be read."""
+        """Return the traits of a node; ``None`` if they cannot be read."""
         return self._machines[node][1]
 
     def update(self, nodes: Iterable[tuple[Json, Node]]) -> bool:
-        """Read labels, taints and capacity of the nodes; return whether a change affects which pods may run there."""
+        """Read labels, taints and capacity; return true if a change affects which pods may run where."""
         seen: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
         is_new = False
         for document, node in nodes:
@@ -62,7 +61,7 @@ class Fitting:
         return is_new
 
     def find(self, wants: Wants, reaches: Iterable[Reach]) -> Needs:
-        """Return the needs of a pod with these requests and volumes: the nodes that would take it if they had room."""
+        """Return the needs of a pod with these requests and volumes."""
         kind = (wants, tuple(reach for reach in reaches if not reach.is_anywhere))
         found = self._found.get(kind)
         if found is None:
@@ -82,7 +81,7 @@ class Fitting:
         return fit
 
     def share(self, needs: Needs) -> Needs:
-        """Return the one object that stands for all needs that say the same."""
+        """Return the one object for equal needs."""
         if len(self._same) > MOST_KINDS:
             self._same.clear()
         return self._same.setdefault((needs.amounts, needs.nodes, needs.refusals), needs)

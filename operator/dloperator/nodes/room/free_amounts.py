@@ -1,4 +1,4 @@
-"""The free resources on each node of the pool: the allocatable ones less the requests of all pods there."""
+"""The free resources of each node: the allocatable ones less the requests of all pods there."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,15 +13,15 @@ from dloperator.nodes.room.fitting import Fitting
 
 
 class FreeAmounts:
-    """Adds up pods by node, and counts a node again only after a change of its pods or of itself."""
+    """Counts a node again only after a change of the node or its pods."""
 
     def __init__(self, others: Occupancy) -> None:
         self.ours = Occupancy()
         self.decided = Occupancy()
-        """Pods that are decided but not on their node yet."""
+        """Pods that are decided but not bound yet."""
         self._all = (self.ours, self.decided, others)
         self._ports: set[str] = set()
-        """Host ports that a job asks for, which every node has once."""
+        """Host ports that a job requests; every node has each once."""
         self._counted: dict[str, tuple[Node, Json, Node]] = {}
 
     def learn_ports(self, asks: Asks) -> None:
@@ -32,7 +32,7 @@ class FreeAmounts:
             self._counted.clear()
 
     def count(self, nodes: Iterable[tuple[Json, Node]], *, fitting: Fitting) -> tuple[Node, ...]:
-        """Return these nodes with what is free on them; a node on which nothing changed is the same object."""
+        """Return the nodes with their free resources; an unchanged node stays the same object."""
         dirty = {name for each in self._all for name in each.dirty}
         for each in self._all:
             each.dirty.clear()

@@ -1,4 +1,4 @@
-"""The requests of the pods of each job that may yet have pods, and from which nodes their volumes can be reached."""
+"""The requests of the pods of each unfinished job, and the nodes that can reach their volumes."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,16 +9,16 @@ from dloperator.nodes.requests import Asks, Reach, read_reach
 
 
 class JobRequests:
-    """Keeps the requests by job, and follows the volumes that they claim, but no others."""
+    """Keeps the requests by job, and follows the claims that they name."""
 
     def __init__(self, others: OtherObjects, asks_of: Callable[[Name], Asks | None]) -> None:
         self._others = others
         self._asks_of = asks_of
-        """Returns the requests of a job's pods, once they are known."""
+        """Returns the requests of a job's pods once they are known."""
         self._asks: dict[JobId, Asks] = {}
         self._users: dict[tuple[str, str], set[JobId]] = {}
-        """Which of these jobs have which claim."""
-        # A view of the keys, which grows and shrinks with the dictionary.
+        """The jobs of each claim."""
+        # A live view of the keys.
         others.claimed = self._users.keys()
         others.moved.clear()
 
@@ -31,14 +31,14 @@ class JobRequests:
         return self._asks.get(job)
 
     def update(self, job: JobId, name: Name) -> Asks | None:
-        """Read the requests of a job again, and return those that are known now or since before."""
+        """Read the requests of a job again; the former ones count until there are new ones."""
         asks = self._asks_of(name) or self._asks.get(job)
         if asks is not None:
             self._replace(job, asks)
         return asks
 
     def forget(self, job: JobId) -> None:
-        """Let go of a job that gets no pods any more."""
+        """Forget a job that gets no more pods."""
         if job in self._asks:
             self._replace(job, None)
 
@@ -58,19 +58,19 @@ class JobRequests:
             self._users.setdefault(claim, set()).add(job)
 
     def take_moved(self) -> set[JobId]:
-        """Return the jobs with a claim that was bound, or that other nodes can reach, since the last call."""
+        """Return the jobs with a claim that was bound or moved since the last call."""
         moved = self._others.moved
         jobs = {job for claim in moved for job in self._users.get(claim, ())}
         moved.clear()
         return jobs
 
     def is_bound(self, job: JobId) -> bool:
-        """Whether every claim of the pods of a job has its volume."""
+        """True if every claim of a job has its volume."""
         asks = self._asks.get(job)
         return asks is not None and self._others.bound.issuperset(asks.claims)
 
     def reaches(self, asks: Asks) -> Iterable[Reach]:
-        """Say of each claimed volume from where it can be reached."""
+        """Yield for each claimed volume from where it can be reached."""
         for claim in asks.claims:
             volume = self._others.claims.get(claim)
             yield read_reach(claim, volume, terms=self._others.volumes.get(volume or ""))

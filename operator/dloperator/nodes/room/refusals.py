@@ -1,8 +1,7 @@
 """
-The nodes on which kube-scheduler refused the pods of a job recently.
+The nodes on which kube-scheduler recently refused the pods of a job.
 
-DLJob does not know affinity to other pods and topology, so the job avoids such a node for some time, and tries it
-again afterwards.
+DLJob does not evaluate affinity to other pods and topology, so the job avoids such a node for some time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,15 +18,14 @@ LONGEST_REASON: Final = 200
 
 
 class Refusals:
-    """Keeps the refused nodes of each job, with the words of kube-scheduler, until their time ends."""
+    """Keeps the refused nodes of each job with kube-scheduler's message, for some time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._refused: dict[JobId, dict[NodeName, tuple[float, str]]] = {}
-        """The time at which each refusal ends, and the reason."""
+        """The end of each refusal, and the reason."""
 
     def note(self, job: JobId, node: NodeName, *, said: str) -> None:
-        """Remember for some time what kube-scheduler says of a pod."""
         until = self._clock() + REFUSED_S
         self._refused.setdefault(job, {})[node] = (until, said[:LONGEST_REASON])
 
@@ -36,11 +34,11 @@ class Refusals:
         self._refused.pop(job, None)
 
     def forget_node(self, job: JobId, node: NodeName) -> None:
-        """Take back the refusal of one node, which has a pod of the job now."""
+        """Forget the refusal of a node that has a pod of the job now."""
         self._refused.get(job, {}).pop(node, None)
 
     def expire(self) -> set[JobId]:
-        """Forget the refusals whose time is over, and return their jobs."""
+        """Forget the refusals that have ended, and return their jobs."""
         now, jobs = self._clock(), set()
         for job, nodes in list(self._refused.items()):
             left = {node: each for node, each in nodes.items() if each[0] > now}
@@ -52,12 +50,12 @@ class Refusals:
         return jobs
 
     def of(self, job: JobId) -> dict[NodeName, str]:
-        """Return the nodes that the job avoids now, with the reason of each."""
+        """Return the nodes that a job avoids, each with the reason."""
         return {node: said for node, (_, said) in self._refused.get(job, {}).items()}
 
 
 def leave_out(needs: Needs, refused: Mapping[NodeName, str], *, nodes: Iterable[NodeName]) -> Needs:
-    """Leave out of a job's nodes those on which kube-scheduler refused its pod recently."""
+    """Remove the refused nodes from a job's needs."""
     allowed = needs.nodes if needs.nodes is not None else frozenset(nodes)
     said: dict[str, int] = dict(needs.refusals)
     for node, why in refused.items():
@@ -69,7 +67,7 @@ def leave_out(needs: Needs, refused: Mapping[NodeName, str], *, nodes: Iterable[
 
 
 def read_refusal(document: Json) -> str:
-    """Return the reason for which kube-scheduler finds no place for a pod; empty if it gives none."""
+    """Return kube-scheduler's reason for not binding a pod; empty if it gives none."""
     for condition in (document.get("status") or {}).get("conditions") or ():
         is_it = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         if is_it and condition.get("reason") == UNSCHEDULABLE:
