@@ -1,8 +1,8 @@
 """
-How the API server is reached, and as whom: a kubeconfig, or the service account of the pod we are in.
+The address and the credentials of the API server: a kubeconfig, or the service account of this process's pod.
 
-Read by the official client, which knows all the ways there are (tokens that are renewed, programs
-that fetch them, certificates); the requests themselves are :mod:`dlkube.client`'s.
+The official client reads them, because it knows all kinds of credentials (renewed tokens, exec plugins,
+certificates); :mod:`dlkube.client` makes the requests.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ RENEWAL_S: Final = 10.0
 
 
 class NoAccess(Exception):
-    """No configuration names the API server, or it cannot be read."""
+    """No readable configuration names the API server."""
 
 
 class Access:
-    """Where the API server is, and how we prove who we are."""
+    """The address and the credentials of the API server."""
 
     def __init__(
         self, configuration: Configuration, *, clock: Callable[[], float] = time.monotonic
@@ -41,24 +41,24 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         """
-        Return the credentials of a request; callers ask for each one, because tokens are renewed.
+        Return the credentials of a request; to be called for each, because tokens are renewed.
 
-        The token is read only now and then: with some kinds of access that takes longer than a request.
+        The token is read every few seconds only: with some credentials that takes longer than a request.
         """
         if self._clock() >= self._token_until:
             self._token = self.configuration.get_api_key_with_prefix(
                 "BearerToken", alias="authorization"
             )
-            # Set last: the thread of the Lease must not take the former token for a new one.
+            # Set last, because the thread of the Lease must not mistake the former token for a new one.
             self._token_until = self._clock() + RENEWAL_S
         return {"Authorization": self._token} if self._token else {}
 
     def renew(self) -> None:
-        """Look for a new token at the next request, because this one was not accepted."""
+        """Read the token again at the next request."""
         self._token_until = float("-inf")
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return the authorities to trust and the certificate to show, if there is one."""
+        """Return the CAs to trust and the client certificate, if any; false without TLS."""
         if not self.address.startswith("https:"):
             return False
         settings = self.configuration
@@ -74,10 +74,10 @@ class Access:
 
 class Connector(aiohttp.TCPConnector):
     """
-    Connections that end with their connector, all of them.
+    Connections that are all closed with their connector.
 
-    aiohttp forgets a TLS connection that it does not use again, such as one that was idle for too long, and
-    its socket stays open until the server agrees to the end, for which a command's event loop does not wait.
+    aiohttp drops a TLS connection that it does not reuse, such as an idle one, and its socket stays open until the
+    server confirms the shutdown, for which the event loop of a command does not wait.
     """
 
     def __init__(self, access: Access, *, limit: int) -> None:
@@ -86,8 +86,8 @@ class Connector(aiohttp.TCPConnector):
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         made = await super()._create_connection(req, traces, timeout)
-        # aiohttp closes the TLS transport of a broken answer twice. At the second time asyncio takes its socket from it,
-        # and its `abort` does nothing. The transport below keeps the socket, and the event loop has it until its end.
+        # aiohttp closes the TLS transport of a broken answer twice. The second time asyncio detaches its socket, and its
+        # `abort` does nothing. The transport below keeps the socket.
         tls = getattr(made.transport, "_ssl_protocol", None)
         transport = getattr(tls, "_transport", made.transport)
         if transport is not None:
@@ -102,9 +102,9 @@ class Connector(aiohttp.TCPConnector):
 
 def find(kubeconfig: str = "", context: str = "") -> Access:
     """
-    Find the API server: the kubeconfig that is named, or that of the pod we are in, or the usual one.
+    Return the access of the named kubeconfig, of this process's pod, or of the default kubeconfig.
 
-    Raises :class:`NoAccess` with one line that says what to do.
+    Raises :class:`NoAccess` with the remedy.
     """
     configuration = Configuration()
     try:
@@ -113,7 +113,7 @@ def find(kubeconfig: str = "", context: str = "") -> Access:
                 config.load_incluster_config(client_configuration=configuration)
                 return Access(configuration)
             except ConfigException:
-                pass  # We are in no pod, which is the usual case of a person at a terminal.
+                pass  # Not in a pod.
         config.load_kube_config(
             config_file=kubeconfig or None,
             context=context or None,
@@ -127,15 +127,15 @@ def find(kubeconfig: str = "", context: str = "") -> Access:
 
 def find_context(kubeconfig: str, context: str = "") -> tuple[str, str]:
     """
-    Name the context of a kubeconfig that is meant, the current one if none is named, and its namespace.
+    Return the context of a kubeconfig (default: the current one) and its namespace.
 
-    Raises :class:`NoAccess` with one line that says what to do.
+    Raises :class:`NoAccess` with the remedy.
     """
     try:
         contexts, current = config.list_kube_config_contexts(kubeconfig or None)
     except (ConfigException, OSError) as error:
         raise _no_access(error, kubeconfig) from error
-    # Whether there is a context of that name, find() checks.
+    # find() checks that the context exists.
     chosen = next((each for each in contexts if each["name"] == context), current)
     namespace = (chosen.get("context") or {}).get("namespace") or ""
     return context or str(chosen["name"]), str(namespace)

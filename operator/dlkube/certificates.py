@@ -1,10 +1,10 @@
 """
-The certificates by which the operator and the SideCars know each other.
+The certificates with which the operator and the SideCars authenticate each other.
 
-One authority for an installation, kept in a Secret of the operator's own namespace; while it is replaced
-(:mod:`dloperator.authority_rotation`) another one is trusted beside it. Each job gets a
-certificate with its uid for a name, in a Secret that belongs to it; the operator makes one for itself
-at each start. The name identifies the holder, never an address (docs/protocol.md).
+An installation has one CA, in a Secret of the operator's namespace; during a rotation
+(:mod:`dloperator.authority_rotation`) a second one is trusted. Each job has a certificate for its uid, in a Secret
+that the job owns; the operator makes one for itself at each start. The name identifies the holder, not an address
+(docs/protocol.md).
 """
 
 import asyncio
@@ -43,19 +43,19 @@ log = logging.getLogger(__name__)
 
 CA_SECRET: Final = "dljob-ca"  # noqa: S105 - the name of a Secret is none
 NEXT, NEXT_KEY, FORMER = "next.crt", "next.key", "former.crt"
-"""In that Secret: the next authority and the former one; both are trusted as well."""
+"""In that Secret: the next and the former CA, which are trusted as well."""
 CA_DAYS: Final = 3650
 OUR_DAYS: Final = 365
 AGAIN_S: Final = 60.0
-"""The time after which a certificate that the API server refused to keep is offered again."""
+"""The time before a refused write of a certificate is tried again."""
 LATELY_S: Final = 5.0
 """Pods that are created within this time share one certificate."""
 SKEW: Final = timedelta(hours=1)
-"""The most by which the clocks of nodes may be behind ours."""
+"""The tolerated difference between clocks."""
 
 
 class WrongAuthority(Exception):
-    """The Secret of the authority holds something else."""
+    """The Secret of the CA holds something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,10 @@ class Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
     others: tuple[x509.Certificate, ...] = ()
-    """Those who are believed as well, because they did it before or will do it next."""
+    """The former or the next CA, which is trusted as well."""
 
     @classmethod
     def new(cls) -> "Authority":
-        """Make a new authority with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dljob")])
         certificate = (
@@ -82,7 +81,7 @@ class Authority:
 
     @classmethod
     def read(cls, data: Mapping[str, str]) -> "Authority":
-        """Read what a Secret holds."""
+        """Read the data of the Secret."""
         try:
             certificate = _read_certificate(data[CERTIFICATE])
             key = serialization.load_pem_private_key(base64.b64decode(data[KEY]), None)
@@ -99,23 +98,23 @@ class Authority:
         return cls(certificate, key, others)
 
     def is_same(self, other: "Authority") -> bool:
-        """Whether it vouches and believes as the other one does."""
+        """True if both sign with the same CA and trust the same CAs."""
         return (self.certificate, self.others) == (other.certificate, other.others)
 
     def believes(self, other: "Authority") -> bool:
-        """Whether every peer that trusts this authority also trusts the other one."""
+        """True if every peer that trusts this CA also trusts the other one."""
         return other.certificate in (self.certificate, *self.others)
 
     def data(self) -> JsonObject:
-        """Return what a Secret is to hold."""
+        """Return the data of the Secret."""
         files = {CERTIFICATE: _pem(self.certificate), KEY: _key_pem(self.key)}
-        # The key of the next one is not known here, so that a step in between begins again.
+        # The key of the next CA is unknown here, so a rotation has to begin again.
         if self.others:
             files[FORMER] = _pem(self.others[-1])
         return _encoded(files)
 
     def vouch_for(self, name: str, *, days: int) -> dict[str, bytes]:
-        """Make a certificate for a name, as the three files that its holder needs."""
+        """Issue a certificate, as the three files that its holder needs."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -137,7 +136,7 @@ class Authority:
 
 
 class Certificates:
-    """Sees to it that each job has a certificate that is valid."""
+    """Keeps a valid certificate for each job."""
 
     def __init__(
         self,
@@ -155,17 +154,17 @@ class Certificates:
         self._chance = chance if chance is not None else random.Random()
         self._renew_at: dict[JobId, float] = {}
         self._written: dict[JobId, tuple[str, float]] = {}
-        """For which job of that name, and when."""
+        """The uid of the job, and the time of the last write."""
         self._tried: dict[JobId, float] = {}
-        """When a renewal was last begun, also in vain."""
+        """The time of the last attempt to renew."""
 
     async def provide(self, job: JobId, metadata: Mapping[str, Any]) -> None:
         """
-        Let there be a certificate for a job of which a pod is about to be made.
+        Write the certificate of a job before a pod of it is created.
 
-        The Secret is written again for each pod, because no watch reports that it was deleted.
+        The Secret is written again for each pod, because no watch reports its deletion.
         """
-        # Two launches of a job may both write now: each certificate is valid, and one stays.
+        # Two launches of a job may both write; either certificate is valid.
         uid, written_at = self._written.get(job, ("", 0.0))
         if uid != metadata["uid"] or self._clock() >= written_at + LATELY_S:
             await self._write(job, metadata)
@@ -174,13 +173,13 @@ class Certificates:
         self, jobs: Mapping[JobId, Mapping[str, Any]], lacking: Collection[JobId] = ()
     ) -> None:
         """
-        Renew what has to be; ``jobs`` are those with pods.
+        Renew due certificates; ``jobs`` are those with pods.
 
-        Those that are ``lacking`` have pods that cannot be spoken to or do not start, for want of a valid
-        certificate or perhaps so. They are given another one, but not all the time.
+        Pods of the jobs in ``lacking`` cannot be reached or do not start, perhaps for lack of a valid certificate, so
+        these are renewed from time to time.
 
-        The operator may not read Secrets; so of those that a former operator wrote it does not know
-        until when they are valid, and writes them again, not all at once.
+        The operator may not read Secrets and does not know the expiry of certificates that a former operator wrote, so
+        it renews these gradually.
         """
         now, lasts, lacking = self._clock(), self._days * 86_400, frozenset(lacking)
         refused: dict[JobId, Rejected] = {}
@@ -197,7 +196,7 @@ class Certificates:
                 try:
                     await self._write(job, metadata)
                 except Rejected as error:
-                    # Its namespace may be about to go; the others need theirs all the same.
+                    # Its namespace may be about to be deleted; the other jobs still need certificates.
                     refused[job] = error
                     self._renew_at[job] = max(due, now + AGAIN_S)
         if refused:
@@ -224,22 +223,21 @@ class Certificates:
             "data": _encoded(files),
         }
         try:
-            # Nearly always there is none yet, and to create it costs the API server half as much.
+            # A creation costs the API server half as much, and nearly always there is no Secret yet.
             await self._api.create(SECRETS, document, metadata["namespace"])
         except Conflict:
             await self._write_over(document)
-        # Well before it ends, and not all that were made at once at the same time.
+        # Well before the expiry, and not for all jobs at the same time.
         share = self._chance.uniform(0.5, 0.66)
-        # Only after the answer: a write whose outcome is unknown is made again for the next pod.
+        # After the answer, so that a write with an unknown outcome is repeated for the next pod.
         self._written[job] = (metadata["uid"], self._clock())
         self._renew_at[job] = self._clock() + share * self._days * 86_400
 
     async def _write_over(self, document: JsonObject) -> None:
         """
-        Replace an existing Secret, also one of a former job of this name.
+        Replace an existing Secret, perhaps of a former job of this name.
 
-        A merge replaces the list of owners, and no Secret has two that control it. The garbage collector may
-        remove that of a former job at any time; then there is none in the way.
+        A merge replaces the list of owners. The garbage collector may remove the Secret of a former job at any time.
         """
         metadata = document["metadata"]
         try:
@@ -247,12 +245,12 @@ class Certificates:
                 SECRETS, metadata["name"], changes=document, namespace=metadata["namespace"]
             )
         except NotFound:
-            # If there is one again by now, Conflict goes to the caller, which tries again later.
+            # The caller retries after another Conflict.
             await self._api.create(SECRETS, document, metadata["namespace"])
 
 
 def authority_document(authority: Authority, namespace: str) -> JsonObject:
-    """Make the Secret in which the authority of an installation is kept."""
+    """Make the Secret of an installation's CA."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -263,33 +261,32 @@ def authority_document(authority: Authority, namespace: str) -> JsonObject:
 
 
 async def open_authority(api: ApiServer, namespace: str) -> Authority:
-    """Read the authority of this installation, or make it."""
+    """Read the CA of this installation, or create it."""
     for _ in range(2):
         try:
             secret = await api.get(SECRETS, CA_SECRET, namespace)
             return Authority.read(secret.get("data") or {})
         except NotFound:
             document = authority_document(Authority.new(), namespace)
-            # If another operator was faster, its authority is the one that counts.
+            # If another operator was faster, its CA counts.
             with contextlib.suppress(Conflict):
                 await api.create(SECRETS, document, namespace)
     raise WrongAuthority(f"the Secret {CA_SECRET} comes and goes")
 
 
 def write_own(authority: Authority, folder: Path, *, name: str) -> None:
-    """Write a certificate of the operator's own, to be shown to SideCars; only our user may read it."""
-    # All files without an await in between: connections read them on the same event loop, and so
-    # never see a certificate without its key.
+    """Write a certificate for this process, readable only by its user."""
+    # Without an await in between: connections read the files on the same event loop, and so never see a
+    # certificate without its key.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = authority.vouch_for(name, days=OUR_DAYS)
     for file, content in files.items():
-        # A path itself cannot be opened with a mode of its own.
         with open(
             folder / f"{file}.new", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)
         ) as opened:
             opened.write(content)
-    # Only once all are whole, so that a full disk leaves the former ones. The certificate comes last, because a
-    # program killed in between finds at its next start that it does not fit the key, and writes all of them again.
+    # Renamed once all are complete, so that a full disk leaves the former files. The certificate comes last: a program
+    # that is killed in between finds at its next start that it does not match the key, and writes all files again.
     for file in (AUTHORITY, KEY, CERTIFICATE):
         (folder / f"{file}.new").replace(folder / file)
 
@@ -297,7 +294,7 @@ def write_own(authority: Authority, folder: Path, *, name: str) -> None:
 async def renew_own(
     authority: Authority, folder: Path, *, name: str, every_seconds: float = OUR_DAYS / 2 * 86_400
 ) -> None:
-    """Renew it long before it ends, as long as we lead; each new connection reads the files."""
+    """Renew the certificate long before its expiry, for ever; each new connection reads the files."""
     while True:
         await asyncio.sleep(every_seconds)
         write_own(authority, folder, name=name)

@@ -1,10 +1,10 @@
 """
-Requests to the API server, as documents: no object of a client library is made of what is only
-passed on, which with thousands of jobs would cost more than all the rest.
+Requests to the API server, with plain documents: objects of a client library would cost more than everything else
+with thousands of jobs.
 
-A request that the API server does not accept raises :class:`Rejected`, with the server's own words; a server that
-does not answer raises :class:`Unreachable`. The caller knows which requests it may repeat, but for one case:
-a server that says "not now, later" has done nothing, so the client itself repeats the request.
+A refused request raises :class:`Rejected` with the server's message; a server that does not answer raises
+:class:`Unreachable`. Callers decide which requests to repeat, but the client itself repeats a request after "too
+many requests", because the server has not executed it.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
 FIRST_ERROR, FIRST_OWN_ERROR = 400, 500
 PAGE, SECONDS = 500, 30.0
 PATIENCE = 5
-"""So often it is asked again when it says that it has too much to do."""
+"""The number of attempts while the server answers 429."""
 LONGEST_PAUSE_S = 10.0
 WATCH_SECONDS = 300.0
-"""A watch is restarted after this time, in case its connection is dead."""
+"""The time after which a watch is restarted, in case its connection is dead."""
 
 
 class Unreachable(Exception):
@@ -45,7 +45,7 @@ class Unreachable(Exception):
 
 
 class Rejected(Exception):
-    """The API server does not do it."""
+    """The API server refuses the request."""
 
     def __init__(self, status: int, answer: JsonObject) -> None:
         super().__init__(answer.get("message") or f"status {status}")
@@ -56,30 +56,30 @@ class Rejected(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may be accepted later; credentials are read again after a 401."""
+        """True if the same request may succeed later; credentials are read again after a 401."""
         return self.status in (UNAUTHORIZED, TOO_MANY) or self.status >= FIRST_OWN_ERROR
 
 
 class NotFound(Rejected):
-    """There is no such thing, or not any more."""
+    """The object or its resource does not exist."""
 
 
 class Conflict(Rejected):
-    """It has changed since it was read, or exists already."""
+    """The object has changed since it was read, or exists already."""
 
 
 _KINDS: Final = {NOT_FOUND: NotFound, CONFLICT: Conflict}
 
 
 class Listing(NamedTuple):
-    """Objects of a kind as they were at one version of the whole."""
+    """Objects of a kind at one resource version."""
 
     items: list[JsonObject]
     version: str
 
 
 class ApiServer:
-    """To be made on its event loop, and closed in the end."""
+    """A client; made on its event loop, and closed at the end."""
 
     def __init__(self, access: Access, *, connections: int = 64, manager: str = MANAGER) -> None:
         self._access = access
@@ -89,8 +89,8 @@ class ApiServer:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "dljob", "Accept": "application/json"},
             timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=5.0),
-            # Through a proxy if the environment names one, because kubectl does so too. It is not
-            # searched for one with each request where it names none.
+            # Through a proxy if the environment names one, as kubectl does. Without one the environment is not
+            # searched for each request.
             trust_env=bool(getproxies()),
         )
 
@@ -100,13 +100,12 @@ class ApiServer:
     # --- reading
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> JsonObject:
-        """Read one object."""
         return await self._ask("GET", resource.path(namespace, name))
 
     async def list(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> Listing:
-        """Read all objects, and keep them all; see :meth:`pages`."""
+        """Read all objects at once; see :meth:`pages`."""
         items: list[JsonObject] = []
         version = ""
         async for page in self.pages(resource, namespace, labels=labels, fields=fields):
@@ -117,11 +116,11 @@ class ApiServer:
     async def pages(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Listing]:
-        """Read all objects, a few hundred at a time; together they are those of one version."""
+        """Read all objects of one version, a few hundred at a time."""
         query = {"limit": str(PAGE), **selection(labels, fields)}
         while True:
             page = await self._ask("GET", resource.path(namespace), query=query)
-            # Items of a list do not say of what kind they are.
+            # Items of a list lack their kind.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             metadata = page.get("metadata") or {}
             items = [kind | item for item in page.get("items") or ()]
@@ -131,17 +130,17 @@ class ApiServer:
             query["continue"] = metadata["continue"]
 
     async def read_clock(self) -> float | None:
-        """Return the time by the clock of the API server, to half a second; none where no answer tells it."""
+        """Return the time of the API server to half a second; None if the answer has no date."""
         try:
             async with self._session.get(
                 self._url("/version", None), headers=self._access.headers()
             ) as response:
-                told = response.headers.get("Date", "")
+                date = response.headers.get("Date", "")
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(self._why(error)) from error
         try:
-            # The header has whole seconds, without their parts.
-            return email.utils.parsedate_to_datetime(told).timestamp() + 0.5
+            # The header has whole seconds.
+            return email.utils.parsedate_to_datetime(date).timestamp() + 0.5
         except ValueError:
             return None
 
@@ -157,9 +156,9 @@ class ApiServer:
         strict: bool = False,
     ) -> JsonObject:
         """
-        Let there be this object; a :class:`Conflict` if there is one of its name.
+        Create an object; raises :class:`Conflict` if one of its name exists.
 
-        If it is ``strict``, fields that the API server does not know are not dropped but refused.
+        With ``strict`` the API server refuses unknown fields instead of dropping them.
         """
         query = self._query_for_writing(dry_run=dry_run, strict=strict)
         return await self._ask("POST", resource.path(namespace), query=query, body=document)
@@ -173,9 +172,9 @@ class ApiServer:
         sub: str = "",
     ) -> JsonObject:
         """
-        Let the fields of this document be so, and those that we no longer name be gone.
+        Apply a document on the server side, which also removes fields that we no longer name.
 
-        With ``metadata.resourceVersion`` in it, only if the object has not been written since.
+        ``metadata.resourceVersion`` is a precondition.
         """
         path = resource.path(namespace, document["metadata"]["name"], sub)
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
@@ -191,7 +190,7 @@ class ApiServer:
         namespace: str = "",
         sub: str = "",
     ) -> JsonObject:
-        """Change these fields; one that is null is removed."""
+        """Change these fields; null removes one."""
         path = resource.path(namespace, name, sub)
         return await self._ask(
             "PATCH", path, query={"fieldManager": self._manager}, body=changes, form=MERGE
@@ -200,7 +199,7 @@ class ApiServer:
     async def hold_by(
         self, resource: Resource, document: Mapping[str, Any], *, finalizers: Sequence[str]
     ) -> JsonObject:
-        """Set exactly these finalizers on an object, unless it has been written since."""
+        """Set exactly these finalizers, unless the object has been written since."""
         metadata = document["metadata"]
         change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
         return await self.merge(
@@ -219,7 +218,7 @@ class ApiServer:
         dry_run: bool = False,
         strict: bool = False,
     ) -> JsonObject:
-        """Write the whole object, if it is still of the version that the document says."""
+        """Write the whole object, unless it has been written since."""
         path = resource.path(namespace, document["metadata"]["name"])
         query = self._query_for_writing(dry_run=dry_run, strict=strict)
         return await self._ask("PUT", path, query=query, body=document)
@@ -241,7 +240,7 @@ class ApiServer:
         uid: str = "",
         grace_seconds: int | None = None,
     ) -> None:
-        """Let it be deleted: that one and no later one of its name; fine if it is gone."""
+        """Delete an object; with ``uid`` no later one of its name. A missing object is no error."""
         options: JsonObject = {"propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -254,7 +253,7 @@ class ApiServer:
         except Conflict:
             if not uid:
                 raise
-            # Another object has that name by now, and deleting that one was not asked for.
+            # Another object has that name by now.
 
     # --- what goes on
 
@@ -262,7 +261,7 @@ class ApiServer:
     async def stream(
         self, path: str, query: Mapping[str, str], *, quiet_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open an answer that goes on, such as a watch; it is cut after ``quiet_seconds`` without data."""
+        """Open a streaming answer, such as a watch; it ends after ``quiet_seconds`` without data."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=quiet_seconds)
         try:
             async with self._session.get(
@@ -286,7 +285,7 @@ class ApiServer:
         labels: str = "",
         fields: str = "",
     ) -> AsyncIterator[JsonObject]:
-        """Yield events after this version until the watch is over, which it is now and then."""
+        """Yield events after this version until the server ends the watch."""
         query = {
             "watch": "true",
             "resourceVersion": version,
@@ -316,7 +315,7 @@ class ApiServer:
                 timeout=aiohttp.ClientWSTimeout(ws_close=5.0),
             )
         except aiohttp.WSServerHandshakeError as error:
-            # It has not kept what the API server said, which says the same when it is asked plainly.
+            # The error lacks the API server's message, which a plain request yields.
             await self._ask("GET", f"{path}?{urlencode(query)}")
             raise Rejected(error.status, {"message": error.message}) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -371,7 +370,7 @@ class ApiServer:
 
 
 def _break_off(response: aiohttp.ClientResponse) -> None:
-    """Close the connection of an answer that has not ended at once, without waiting until the server agrees."""
+    """Close the connection of an unfinished answer at once."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -394,6 +393,6 @@ def _parse(answer: bytes) -> JsonObject:
     try:
         document = parse(answer or b"{}")
     except ValueError:
-        # A proxy in between speaks for itself.
+        # The answer of a proxy.
         document = {"message": answer[:200].decode(errors="replace")}
     return document if isinstance(document, dict) else {}

@@ -1,8 +1,8 @@
 """
-Events: what happened to a job or a pod, as ``kubectl describe`` shows it.
+Writes Events about jobs and pods, which ``kubectl describe`` shows.
 
-A background task writes them, at a limited rate, and no caller waits for it; if too many come, it
-leaves some out and logs that once. A repetition raises the count of the first Event.
+A background task writes them at a limited rate, and no caller waits for it; if there are too many, some are left out,
+which is logged once. A repetition raises the count of the first Event.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class EventWriter:
         self._has_lost = False
 
     def write(self, about: Json, reason: str, message: str, *, warning: bool = False) -> None:
-        """Let people know; returns at once."""
+        """Write an Event in the background."""
         try:
             self._waiting.put_nowait(self._make(about, reason, message, warning=warning))
         except asyncio.QueueFull:
@@ -64,18 +64,16 @@ class EventWriter:
                 log.warning("too many Events at once; some are left out")
 
     def warn(self, about: Json, reason: str, message: str) -> None:
-        """Let people know of what is wrong."""
         self.write(about, reason, message, warning=True)
 
     async def run(self) -> None:
-        """Write what waits, for ever."""
         while True:
             # One at a time, so that a repetition finds the Event whose count it raises.
             event = await self._waiting.get()
             try:
                 await self._send(event)
             except (Rejected, Unreachable) as error:
-                # The namespace may be about to be deleted, or the server away; the log has it.
+                # The namespace may be about to be deleted, or the server unavailable.
                 log.info("cannot write the Event '%s': %s", event["message"], error)
             if self._waiting.empty():
                 self._has_lost = False
@@ -84,7 +82,7 @@ class EventWriter:
     async def _send(self, event: dict[str, Any]) -> None:
         about = event["involvedObject"]
         key = (about["uid"], event["reason"], event["message"])
-        # A success puts it back as the latest one; after a failure the next Event is a new one.
+        # Put back after a success, as the latest one.
         sent = self._sent.pop(key, None)
         if sent is not None:
             again = _Sent(sent.name, sent.times + 1)

@@ -1,8 +1,8 @@
 """
-The endpoints for probes and monitoring: /healthz, /readyz and /metrics. Read-only.
+The endpoints for probes and monitoring: /healthz, /readyz and /metrics.
 
-Metrics name jobs, nodes and GPUs. Where not every user may see these, a port of their own serves
-them (:class:`MetricsServer`): over TLS, and to accounts that the API server permits.
+Metrics name jobs, nodes and GPUs. If not every user may see these, :class:`MetricsServer` serves them on another
+port: over TLS, and to accounts that the API server permits.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ class MetricsSettings:
     """The access to metrics."""
 
     protected: bool = False
-    """Whether the operator serves metrics over TLS only, to accounts that may get /metrics; else to
-    every client that reaches the port of health."""
+    """True: the operator serves metrics over TLS only, to accounts that may get /metrics; else to every client that
+    reaches the port of health."""
     address: str = ":8443"
     """Where the operator serves protected metrics, as [ADDRESS]:PORT."""
 
@@ -48,7 +48,7 @@ class MetricsSettings:
 
 
 class _Server:
-    """A small server on a port of its own."""
+    """An HTTP server on one port."""
 
     def __init__(self, address: Endpoint, handlers: Mapping[str, Handler]) -> None:
         self._address = address
@@ -57,7 +57,7 @@ class _Server:
 
     @property
     def port(self) -> int:
-        """The port at which it listens, also when it chose the port itself."""
+        """Return the port, which the kernel may have chosen."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
@@ -78,12 +78,12 @@ class _Server:
 
 
 class HealthServer(_Server):
-    """The server for the kubelet, which asks without credentials."""
+    """The server for the kubelet, which has no credentials."""
 
     def __init__(
         self, address: Endpoint, *, is_ready: Callable[[], str], metrics: Callable[[], bytes] | None
     ) -> None:
-        """Without ``metrics`` it says where those are."""
+        """``is_ready`` returns why it is not ready; without ``metrics`` the answer names their port."""
         self._is_ready = is_ready
         self._metrics = metrics
         handlers = {"/healthz": self._healthz, "/readyz": self._readyz, METRICS_PATH: self._show}
@@ -93,7 +93,7 @@ class HealthServer(_Server):
         await self.serve()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        # That this is answered says that the event loop turns.
+        # An answer shows that the event loop runs.
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
@@ -108,7 +108,7 @@ class HealthServer(_Server):
 
 
 class MetricsServer(_Server):
-    """Where metrics are read by those who may: the API server is asked who shows a token, and whether he may."""
+    """Serves metrics to accounts with permission: the API server reviews each token and its rights."""
 
     def __init__(self, address: Endpoint, api: ApiServer, *, metrics: Callable[[], bytes]) -> None:
         self._reviews = Reviews(api)
@@ -116,7 +116,7 @@ class MetricsServer(_Server):
         super().__init__(address, {METRICS_PATH: self._show})
 
     async def open(self, folder: Path) -> None:
-        """Serve, with the certificate in a folder, which others may renew."""
+        """Serve with the certificate in a folder, which may be renewed there."""
         await self.serve(Shown(folder).context)
 
     async def _show(self, request: web.Request) -> web.Response:
@@ -137,7 +137,7 @@ class MetricsServer(_Server):
                 return UNAUTHORIZED
             return OK if await self._reviews.allows(user, READ_METRICS) else FORBIDDEN
         except TooMany:
-            # Not logged, because programs without rights can bring that about.
+            # Not logged, because programs without rights can cause it.
             return AWAY
         except (Rejected, Unreachable) as error:
             log.warning("cannot check the permission to read metrics: %s", error)
@@ -145,7 +145,7 @@ class MetricsServer(_Server):
 
 
 async def write_first_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
-    """Write the certificate of the metrics as soon as the API server lets its authority be read."""
+    """Write the certificate of the metrics, and retry until the CA can be read."""
     while True:
         try:
             await write_certificate(api, namespace, folder=folder)
@@ -159,9 +159,8 @@ async def write_first_certificate(api: ApiServer, namespace: str, *, folder: Pat
 
 
 async def renew_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
-    """Write the certificate of the metrics again now and then, by the authority that there is then."""
+    """Renew the certificate of the metrics, signed by the current CA, for ever."""
     while True:
-        # The first one was written before the server opened.
         await asyncio.sleep(RENEWAL_S)
         try:
             await write_certificate(api, namespace, folder=folder)
@@ -170,7 +169,7 @@ async def renew_certificate(api: ApiServer, namespace: str, *, folder: Path) -> 
 
 
 async def write_certificate(api: ApiServer, namespace: str, *, folder: Path) -> None:
-    """Write the certificate that is shown to those who read metrics; it is named as the Service is."""
+    """Write the certificate of the metrics, with the name of the Service."""
     authority = await certificates.open_authority(api, namespace)
     certificates.write_own(authority, folder, name=f"dljob-operator.{namespace}.svc")
 

@@ -1,19 +1,18 @@
 """
-Elects the leader among several operators: a Lease, as everywhere in Kubernetes, and an epoch that only rises.
+Elects the leader among several operators: with a Lease, and an epoch that only rises.
 
-A Lease alone does not stop a leader that was asleep; that every allocation and every command carries
-the epoch does (law 2). The epoch is counted in the Lease itself, in ``leaseTransitions``, and begins
-above those that are written in jobs, so that it rises even over a Lease that was deleted. But any account that
-may write the status of a job can write an epoch there, so that the epoch rises over such a word by a limited step.
+A Lease alone does not stop a leader that was suspended; the epoch in every allocation and every command does
+(law 2). The Lease holds the epoch in ``leaseTransitions``; a new one is also higher than those in the statuses of jobs,
+in case the Lease was deleted. But any account that may write the status of a job can write an epoch there, so a
+status can raise the epoch by a limited step only.
 
-No clock is compared with that of another machine: a Lease has run out when it was not renewed for its
-duration while we looked.
+Clocks of different machines are not compared: a Lease has expired if it was not renewed for its duration while this
+process watched it.
 
-The Lease is renewed from a thread of its own, with a connection of its own, so that a long look at
-everything never loses it. That thread would also renew it for an event loop that never turns again.
-So the event loop gives a sign of life every second, and without one for ``stuck_seconds`` the thread
-stops: the Lease runs out, another operator leads, and this one finds itself fenced if its event loop
-turns once more. (Its liveness probe, which the same event loop answers, has the kubelet restart it.)
+A thread of its own renews the Lease over its own connection, so that a long computation never loses it. That thread
+would also renew it for an event loop that hangs. So the event loop gives a sign of life every second, and without one
+for ``stuck_seconds`` the thread stops: the Lease expires, another operator leads, and this one is fenced if its
+event loop runs again. (The liveness probe, which the same event loop answers, makes the kubelet restart it.)
 """
 
 import asyncio
@@ -43,9 +42,9 @@ log = logging.getLogger(__name__)
 SIGN_OF_LIFE_S: Final = 1.0
 RISE_LOOK_S: Final = 0.1
 MOST_WITHOUT_LEASE: Final = 2**30
-"""The highest epoch of a job that counts where there is no Lease to tell; half of what a Lease can count."""
+"""The highest epoch of a job that counts without a Lease; half of what a Lease can count."""
 RISEN: Final = f"{names.GROUP}/epoch-risen-because"
-"""The annotation of the Lease that says why the epoch was not just the next one."""
+"""The annotation of the Lease with the reason why the epoch rose by more than one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class LeaseSettings:
 
 
 class _Rising(NamedTuple):
-    """To which epoch to go on above all that SideCars have heard."""
+    """An epoch to rise to, above all that SideCars know, and the reason."""
 
     epoch: int = 0
     why: str = ""
@@ -86,7 +85,7 @@ class Election:
         connect: Callable[[], ApiServer],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Be a candidate; ``connect`` is called on the thread that renews the Lease, for its requests."""
+        """``connect`` is called on the thread that renews the Lease."""
         self._api = api
         self._connect = connect
         self._namespace = namespace
@@ -96,19 +95,19 @@ class Election:
         self._lease: JsonObject | None = None
         self._renewed_at = 0.0
         self._turned_at = 0.0
-        """When the event loop gave its last sign of life."""
+        """The last sign of life of the event loop."""
         self._rising = _Rising()
         self.epoch = 0
-        """That in which we lead; 0 while we do not."""
+        """The epoch in which we lead; 0 while we do not."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether the Lease excludes that another operator has begun to lead."""
+        """True while the Lease prevents another operator from leading."""
         held_for = self._clock() - self._renewed_at
         return self.epoch > 0 and held_for < self._settings.give_up_seconds
 
     async def is_overtaken(self) -> bool:
-        """Tell by the Lease, as the API server has it now, whether another operator leads."""
+        """Read the Lease from the API server; return true if another operator leads."""
         lease = await self._read(self._api)
         spec = (lease or {}).get("spec") or {}
         is_ours = spec.get("holderIdentity") == self._identity
@@ -116,13 +115,13 @@ class Election:
 
     async def rise(self, epoch: int, why: str) -> None:
         """
-        Go on in a later epoch, which the Lease says first, with the reason.
+        Go on in a later epoch, once the Lease holds it.
 
-        That is necessary where the Lease was restored from a backup, and SideCars have heard of later ones.
+        That is necessary if the Lease was restored from a backup, and SideCars know later epochs.
         """
-        # As one value, because the thread that renews may read it at any time.
+        # One value, because the thread may read it at any time.
         self._rising = _Rising(epoch, why)
-        # Not for ever: if the Lease cannot be renewed, keep() raises, which cancels this task.
+        # If the Lease cannot be renewed, keep() raises, which cancels this task.
         while self.epoch < epoch:
             await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
 
@@ -130,9 +129,9 @@ class Election:
         """
         Wait until we lead; return the epoch.
 
-        It is later than any that the Lease had while we waited: who led before may go on for a moment when
-        an account deletes the Lease, and only the epoch tells it from us. And it is later than
-        ``latest_told``, which returns the latest epoch that jobs tell of, up to a limit.
+        It is later than any epoch of the Lease while we waited: the former leader may go on for a moment if the
+        Lease is deleted, and only the epoch distinguishes it. And it is later than ``latest_told``, which
+        returns the latest epoch in the statuses of jobs, up to a limit.
         """
         counted, is_known = 0, False
         seen: tuple[object, ...] | None = None
@@ -141,7 +140,7 @@ class Election:
             try:
                 lease = await self._read(self._api)
                 if not is_known:
-                    # Not sooner: until it has read the Lease, a deletion would hide the epoch from it.
+                    # Logged only now: before the first read, a deletion of the Lease would hide the epoch.
                     log.info("waits to lead, as %s", self._identity)
                     is_known = True
                 mark = _mark(lease)
@@ -158,27 +157,26 @@ class Election:
             except Conflict:
                 pass  # Another operator was faster.
             except (Rejected, Unreachable) as error:
-                # Only the answer to our own take may be lost. Then this Lease runs out as any.
+                # If the answer to our own take was lost, this Lease expires like any other.
                 log.warning("cannot read the Lease: %s", error)
             await asyncio.sleep(self._settings.look_seconds)
 
     async def keep(self) -> None:
-        """Have the Lease renewed for ever; raises :class:`Fenced` when that cannot be done."""
-        # Before the thread begins, which compares it with the clock.
+        """Renew the Lease for ever; raises :class:`Fenced` when that fails."""
+        # Before the thread starts, which compares it with the clock.
         self._turned_at = self._clock()
         renewing = OwnThread("dljob-lease", self._renew)
         renewing.start()
         try:
             while not renewing.ended.done():
                 self._turned_at = self._clock()
-                # Not wait_for(), which would cancel the future at each time-out.
+                # wait_for() would cancel the future at each time-out.
                 await asyncio.wait({renewing.ended}, timeout=SIGN_OF_LIFE_S)
             renewing.ended.result()
         finally:
             await renewing.stop()
 
     async def _renew(self) -> None:
-        """Renew the Lease for ever, on a thread of its own."""
         api = self._connect()
         try:
             while True:
@@ -199,14 +197,14 @@ class Election:
                 f"the event loop has not turned for {settings.stuck_seconds:g} s, so the Lease"
                 f" {settings.name} is not renewed any more"
             )
-            # Only the log can report it: the task that waits for the exception is what hangs.
+            # Logged here, because the task that waits for the exception hangs.
             log.error("%s", message)
             raise Fenced(message)
 
     async def _renew_once(self, api: ApiServer) -> None:
         try:
             assert self._lease is not None
-            # An answer that does not come is not waited for until it is too late to ask again.
+            # The time-out leaves time for another attempt.
             async with asyncio.timeout(self._settings.give_up_seconds / 2):
                 try:
                     await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
@@ -216,29 +214,29 @@ class Election:
             log.warning("the Lease is not renewed yet: %s", str(error) or "no answer came in time")
 
     async def _look_who_wrote(self, api: ApiServer) -> None:
-        """Tell a renewal of ours, whose answer was lost, from another one who leads."""
+        """Raise :class:`Fenced` if another operator wrote the Lease, and not a renewal of ours."""
         lease = await self._read(api)
         spec = (lease or {}).get("spec") or {}
         if spec.get("holderIdentity") != self._identity:
             raise Fenced(f"the Lease belongs to {spec.get('holderIdentity') or 'no operator'}")
-        # Not _renewed_at: when that write arrived is unknown, so it does not prolong our lead.
+        # _renewed_at stays, because it is unknown when that write arrived.
         self._lease = lease
 
     async def leave(self) -> None:
-        """Let another one lead at once."""
+        """Release the Lease, so that another operator can lead at once."""
         if self._lease is None or not self.epoch:
             return
-        # First of all: nothing here may go on to write once another operator can lead.
+        # First, so that nothing here writes once another operator can lead.
         self.epoch = 0
         try:
             try:
                 await self._release(self._lease)
             except Conflict:
-                # The answer to the last renewal was not waited for.
+                # The last renewal may have succeeded without its answer.
                 await self._look_who_wrote(self._api)
                 await self._release(self._lease)
         except Fenced:
-            return  # It is another one's already.
+            return
         except (Rejected, Unreachable) as error:
             log.warning("the Lease could not be released and will expire: %s", error)
 
@@ -278,7 +276,7 @@ class Election:
             self._lease = await api.create(LEASES, document, self._namespace)
         else:
             self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
-        # Counted from before the request, since the time of its arrival is unknown.
+        # Counted from before the request, because the time of its arrival is unknown.
         self.epoch, self._renewed_at = epoch, began
 
 

@@ -1,4 +1,4 @@
-"""The names by which Kubernetes knows what is ours: of the resource, of labels, of the field manager."""
+"""Names of the resource, labels, annotations, ConfigMaps and the field manager."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -14,39 +14,39 @@ MANAGER: Final = "dljob"
 """The field manager of everything that the operator applies."""
 
 FINALIZER: Final = "dljob.io/pods"
-"""On a job: it stays until its pods are proven to have ended."""
+"""On a job: keeps it until the end of its pods is proven."""
 PROOF_FINALIZER: Final = "dljob.io/end-is-proven"
-"""On a pod: it stays until the kubelet has said that its containers have ended."""
+"""On a pod: keeps it until its end is proven."""
 
 JOB_LABEL: Final = "dljob.io/job"
-"""The label on every object of a job: the job's name."""
+"""On every object of a job: the job's name."""
 ROLE_LABEL: Final = "dljob.io/role"
 """On a pod: ``trainer``, or the name of an auxiliary."""
 SERIAL_LABEL: Final = "dljob.io/serial"
-"""On a pod of the trainer: which of the job's bookings it is."""
+"""On a trainer pod: the number of its booking."""
 NODE_ANNOTATION: Final = "dljob.io/node"
-"""On a placeholder pod: whose GPUs it holds."""
+"""On a placeholder pod: the node whose GPUs it holds."""
 
 SETTINGS: Final = "dljob-effective-settings"
-"""The ConfigMap in which the operator shows how it is set."""
+"""The ConfigMap with the settings of the operator."""
 SETTINGS_KEY: Final = "settings.json"
 GPUS: Final = "dljob-gpus"
-"""The ConfigMap in which the operator shows what it alone knows of GPUs."""
+"""The ConfigMap with the operator's state of GPUs."""
 GPUS_KEY: Final = "gpus.json"
 GPUS_PARTS_KEY: Final = "parts"
-"""In the first of them: how many there are, because an object holds 1 MiB at most."""
+"""In the first of them: their number, because an object holds 1 MiB at most."""
 GPUS_PARTS: Final = (GPUS, *(f"{GPUS}-{number}" for number in range(1, 16)))
-"""Their names; those beyond the number of parts hold what was before."""
+"""Their names; those beyond the number of parts are outdated."""
 FAULTS_KEY: Final = "faults.json"
-"""In the same: what the next operator that leads has to know of broken ones."""
+"""In the same: the faults of GPUs, for the next leader."""
 HOME: Final = "dljob-system"
-"""The namespace of an operator that is installed as manifests/install has it."""
+"""The namespace of the operator in manifests/install."""
 
 JOB_SUFFIX: Final = ".job.dljob"
 
 
 class Name(NamedTuple):
-    """An object, by its namespace (empty where it has none) and its name."""
+    """An object by its namespace (empty for cluster-scoped objects) and its name."""
 
     namespace: str
     name: str
@@ -71,7 +71,7 @@ def secret_name(job: str) -> str:
 
 
 def owner_reference(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Say of what is made for a job that it belongs to it."""
+    """Make the owner reference of an object that belongs to a job."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -83,5 +83,4 @@ def owner_reference(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def finalizers_of(document: Mapping[str, Any]) -> list[str]:
-    """Return the finalizers of an object, which keep it after its deletion."""
     return list(document["metadata"].get("finalizers") or ())

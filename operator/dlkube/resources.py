@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator deals with, and how requests name them."""
+"""The kinds of objects, and their paths in the API."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from dlkube import names
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object, by where it is found."""
+    """A kind of object and its place in the API."""
 
     group: str
     version: str
@@ -21,7 +21,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
-        """Where all of them are, those of a namespace, one, or a part of one."""
+        """Return the path of all objects, of those in a namespace, of one, or of a subresource."""
         parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
         if namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -43,7 +43,7 @@ SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIGMAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 DEVICES: Final = "resource.k8s.io"
-"""The group of Dynamic Resource Allocation, whose versions differ by the age of a cluster."""
+"""The group of Dynamic Resource Allocation, whose version depends on the version of Kubernetes."""
 DEVICE_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 SLICES: Final = tuple(
     Resource(DEVICES, version, "resourceslices", "ResourceSlice") for version in DEVICE_VERSIONS
@@ -51,7 +51,7 @@ SLICES: Final = tuple(
 DEVICE_CLAIMS: Final = tuple(
     Resource(DEVICES, version, "resourceclaims", "ResourceClaim") for version in DEVICE_VERSIONS
 )
-"""Each from the newest version to the oldest one."""
+"""From the newest version to the oldest one."""
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
 ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"

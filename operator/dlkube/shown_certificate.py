@@ -1,8 +1,8 @@
 """
-The certificate that is shown to kube-scheduler: read again whenever its files have changed.
+A server certificate from files, which is read again after each change of the files.
 
-An administrator may put the files there and renew them; else the program makes its own, with a CA
-that only this folder holds, for a kube-scheduler in the same pod.
+An administrator may provide and renew the files; otherwise the program makes them, with a CA that only this folder
+holds, for a kube-scheduler in the same pod.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ RENEW_BEFORE: Final = timedelta(days=OUR_DAYS / 3)
 
 
 class NoCertificate(Exception):
-    """There is nothing to show."""
+    """The folder holds no usable certificate."""
 
 
 class Shown:
     """A server's side of TLS, from ``tls.crt`` and ``tls.key`` in a folder."""
 
     def __init__(self, folder: Path, client_authority: Path | None = None) -> None:
-        """With ``client_authority`` only clients with a certificate of that authority get an answer."""
+        """With ``client_authority`` only clients with a certificate of that CA are served."""
         self._files = (folder / CERTIFICATE, folder / KEY)
         self._client_authority = client_authority
         self._stamp: object = None
@@ -45,7 +45,7 @@ class Shown:
         except OSError as error:
             needed = f"{folder} has to hold {CERTIFICATE} and {KEY}"
             raise NoCertificate(f"no usable certificate ({error}); {needed}") from error
-        # Called for each new connection, before anything is shown.
+        # Called for each new connection, before the certificate is sent.
         self.context.sni_callback = self._reload
 
     def _reload(self, connection: ssl.SSLObject, *_: object) -> None:
@@ -54,7 +54,7 @@ class Shown:
                 self._current = self._load()
                 log.info("shows the new certificate in %s", self._files[0].parent)
         except OSError as error:
-            # They may be half written. The old ones serve until these are whole.
+            # The files may be half written; the former certificate serves until they are complete.
             log.warning("cannot use the certificate in %s: %s", self._files[0].parent, error)
         connection.context = self._current
 
@@ -77,9 +77,9 @@ class Shown:
 
 def provide(folder: Path) -> None:
     """
-    See to it that the folder holds a certificate of our own which is valid for long enough.
+    Make the certificate in the folder, unless it is valid for long enough.
 
-    The authority stays the same, because kube-scheduler reads it only once.
+    The CA stays the same, because kube-scheduler reads it only once.
     """
     if _is_good(folder):
         return
@@ -89,36 +89,35 @@ def provide(folder: Path) -> None:
     else:
         authority = Authority.new()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # All of it or nothing, because a program that is killed in between begins again here.
+        # Renamed when complete, because the program may be killed in between.
         begun = kept.with_suffix(".new")
         with open(begun, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
             json.dump(authority.data(), opened)
         begun.replace(kept)
     write_own(authority, folder, name=SHOWN_AS)
-    # kube-scheduler may run as another user, and reads whom to trust.
+    # kube-scheduler may run as another user, and reads the CA.
     (folder / AUTHORITY).chmod(0o644)
 
 
 async def renew(folder: Path, *, every_seconds: float) -> None:
-    """Make a new certificate before the one that we made ends, for ever."""
+    """Renew our certificate before its expiry, for ever."""
     while True:
         await asyncio.sleep(every_seconds)
         try:
             provide(folder)
         except Exception:
-            # Most often a disk that is full for a while. The present certificate is good for months
-            # from the first try on.
+            # For example a full disk. The present certificate is valid for months after the first attempt.
             log.exception("the certificate in %s is not renewed yet", folder)
 
 
 def _is_good(folder: Path) -> bool:
-    """Whether certificate and key belong together, and the certificate is valid for long enough."""
+    """True if certificate and key match, and the certificate is valid for long enough."""
     try:
         certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
         key = load_pem_private_key((folder / KEY).read_bytes(), password=None)
     except (OSError, ValueError):
         return False
-    # A program that was killed between the two files has left a pair that does not fit.
+    # A program that was killed between the two writes leaves a pair that does not match.
     if key.public_key() != certificate.public_key():
         return False
     return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE

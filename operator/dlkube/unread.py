@@ -1,4 +1,4 @@
-"""Documents that cannot be read: each is left out and reported once, so that the others still count."""
+"""Leaves out documents that cannot be read, and reports each once, so that the others still count."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MOST_REPORTED: Final = 1000
 
 
 class Unread:
-    """Remembers which documents were reported. Each follower has its own."""
+    """Remembers which documents were reported."""
 
     def __init__(self) -> None:
         self._reported: OncePerChange[object] = OncePerChange()

@@ -1,1 +1,1 @@
-"""Where Kubernetes lets a pod run: selectors, affinity, taints, and what other pods use."""
+"""Where Kubernetes lets a pod run: selectors, affinity, taints, and the usage of other pods."""

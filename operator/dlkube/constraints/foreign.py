@@ -1,10 +1,11 @@
 """
-By which ways the pods of others reach GPUs, as far as their documents tell.
+How pods of other owners reach GPUs, as far as their documents show.
 
-Pure. A pod that has GPUs of Kubernetes says so: it requests them, or claims them by DRA. A pod that
-only sees them names NVIDIA's runtime class, a variable of NVIDIA's toolkit, or a CDI annotation. No document shows
-a privileged pod that uses GPUs, a host path, or a process of the machine itself; for these the SideCar checks
-before each start whether a GPU is empty.
+A pod requests GPUs, or claims them through DRA. A pod that sees GPUs without a request names NVIDIA's runtime class, a
+variable of NVIDIA's toolkit, or a CDI annotation. Documents do not show GPUs that are used by privileged pods, host
+paths or processes of the node; for these the SideCar checks before each start that a GPU is empty.
+
+Pure.
 """
 
 import re
@@ -17,7 +18,7 @@ from dlkube.documents import Json
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 HIDDEN: Final = frozenset({"void", "none", ""})
-"""Values of the variable by which a container asks to see no GPU."""
+"""Values of the variable that hide all GPUs."""
 CDI_MARKS: Final = (
     "cdi.k8s.io/",
     "nvidia.cdi.k8s.io/",
@@ -25,21 +26,21 @@ CDI_MARKS: Final = (
     "cdi-devices.noderesource.dev/",
     "devices.nri.io/",
 )
-"""So annotations begin by which runtimes and their plugins give devices to containers."""
+"""Prefixes of annotations that give devices to containers."""
 _GPU_DRIVER: Final = re.compile(r"(^|[.-])gpus?([.-]|$)")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 class Ways(NamedTuple):
-    """The ways of one pod that is bound to a node; only a pod that has any is remembered."""
+    """The ways of one bound pod to GPUs."""
 
     node: str
     requested: str = ""
-    """The resource by which it requests GPUs."""
+    """The GPU resource that it requests."""
     claims: tuple[Name, ...] = ()
     """Its DRA claims, for devices of any kind."""
     seen_by: str = ""
-    """The means by which it asks to see GPUs that no resource counts."""
+    """The annotation or variable that shows it GPUs without a request."""
     runtime_class: str = ""
 
     @property
@@ -47,7 +48,7 @@ class Ways(NamedTuple):
         return bool(self.requested or self.claims or self.seen_by or self.runtime_class)
 
     def why(self, is_gpu_claim: Callable[[Name], bool], runtime_class: str) -> str:
-        """Say by which way it reaches GPUs; empty if by none."""
+        """Return how the pod reaches GPUs; empty if it does not."""
         if self.requested:
             return f"requests {self.requested}"
         if claim := next((name for name in self.claims if is_gpu_claim(name)), None):
@@ -58,13 +59,13 @@ class Ways(NamedTuple):
 
 
 def read_ways(document: Json) -> Ways | None:
-    """Read by which ways a pod may reach GPUs; none if it is on no node, has ended, or has none."""
+    """Read how a pod may reach GPUs; None if it is not bound, has ended, or cannot."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return None
     ways = Ways(spec["nodeName"], _requested(spec), tuple(_iter_claims(document)))
     if not _is_of_daemon_set(document):
-        # Of each node's own: monitors and plugins see all GPUs by design, and compute on none.
+        # Monitors and plugins in DaemonSets see all GPUs by design, and do not compute on them.
         ways = ways._replace(
             seen_by=_seen_by(document), runtime_class=str(spec.get("runtimeClassName") or "")
         )
@@ -72,7 +73,7 @@ def read_ways(document: Json) -> Ways | None:
 
 
 def is_gpu_driver(driver: str) -> bool:
-    """Whether a DRA driver gives out GPUs, by its name, such as ``gpu.nvidia.com``."""
+    """True if a DRA driver offers GPUs, by its name, such as ``gpu.nvidia.com``."""
     return _GPU_DRIVER.search(driver) is not None
 
 
@@ -92,7 +93,7 @@ def _requested(spec: Json) -> str:
 
 
 def _iter_claims(document: Json) -> Iterable[Name]:
-    """Name the claims of a pod, also those that were made for it from a template."""
+    """Yield the claims of a pod, including those from a template."""
     namespace = document["metadata"].get("namespace") or ""
     made = {
         each.get("name"): each.get("resourceClaimName") or ""

@@ -1,9 +1,9 @@
 """
-Which nodes a pod may run on at all, regardless of their free room: selectors, affinity, taints.
+Which nodes a pod may run on, regardless of their free resources: selectors, affinity, taints.
 
-kube-scheduler checks this itself, and more; but only for one pod at a time, and tells only when that
-pod comes up. For a whole gang it has to be known before. The nodes that kube-scheduler passes show the constraints
-that are unknown here (volumes, affinity to other pods, ports); see ``deciding.note_refusals``.
+kube-scheduler checks this and more, but only for one pod at a time, when it is that pod's turn. For a whole gang it
+has to be known before. Other constraints (volumes, affinity to other pods, ports) follow from the nodes that
+kube-scheduler passes; see ``deciding.note_refusals``.
 """
 
 from collections.abc import Mapping
@@ -15,29 +15,29 @@ from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term
 REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
 NAME_FIELD: Final = "metadata.name"
 TEMPORARY: Final = "node.kubernetes.io/"
-"""Taints with this prefix say how a node is at present, not what it is for."""
+"""The prefix of taints for a temporary state of a node."""
 
 
 def may_run(wants: Wants, machine: NodeTraits) -> bool:
-    """Whether a pod may run on this node if there is room."""
+    """True if a pod may run on this node, given free resources."""
     return is_wanted(wants, machine) and find_repelling(wants, machine) is None
 
 
 def is_wanted(wants: Wants, machine: NodeTraits) -> bool:
-    """Whether the node is one of those that a pod asks for."""
+    """True if the pod's selector and affinity match the node."""
     return all(machine.labels.get(key) == value for key, value in wants.selector) and _holds_one(
         wants.terms, machine
     )
 
 
 def find_repelling(wants: Wants, machine: NodeTraits) -> Taint | None:
-    """Return a taint of the node that keeps the pod off it, if there is one."""
+    """Return a taint that the pod does not tolerate."""
     repelling = (each for each in machine.taints if not _is_tolerated(each, wants.tolerations))
     return next(repelling, None)
 
 
 def at_best(machine: NodeTraits) -> NodeTraits:
-    """Return the node as it would be if nothing were wrong with it."""
+    """Return the node without its temporary taints."""
     lasting = tuple(taint for taint in machine.taints if not taint.key.startswith(TEMPORARY))
     return replace(machine, taints=lasting) if lasting != machine.taints else machine
 
@@ -47,7 +47,7 @@ def _holds_one(terms: tuple[Term, ...] | None, machine: NodeTraits) -> bool:
 
 
 def _holds(term: Term, machine: NodeTraits) -> bool:
-    # A term that asks for nothing is fulfilled by nothing.
+    # An empty term matches no node.
     return bool(term.labels or term.fields) and (
         all(_is_met(each, machine.labels) for each in term.labels)
         and all(_is_met(each, {NAME_FIELD: machine.name}) for each in term.fields)
@@ -75,7 +75,7 @@ def _compares(requirement: Requirement, value: str | None) -> bool:
     try:
         there, bound = int(value or ""), int(requirement.values[0])
     except (ValueError, IndexError, TypeError):
-        return False  # Such as null, where no schema has checked the pod.
+        return False
     return there > bound if requirement.operator == "Gt" else there < bound
 
 

@@ -1,7 +1,7 @@
 """
-Remembers the other users of the nodes: the pods of others, and the nodes that can reach each volume.
+The other users of the nodes: pods of other owners, and the nodes that can reach each volume.
 
-:mod:`dloperator.nodes.other_pods` fills it; :mod:`dloperator.nodes.room` computes from it the room for jobs.
+:mod:`dloperator.nodes.other_pods` fills it, and :mod:`dloperator.nodes.room` reads it.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,27 +12,26 @@ from dlkube.documents import Json
 
 
 class OtherObjects:
-    """A few words about each object."""
+    """A few values of each object; methods that take one in return true if that matters to jobs."""
 
     def __init__(self) -> None:
         self.pods = Occupancy()
         self.claims: dict[Name, str] = {}
-        """The name of the volume of each claim; empty while it has none."""
+        """The volume of each claim; empty while it has none."""
         self.bound: set[Name] = set()
-        """The claims whose volume Kubernetes has bound to them: kube-scheduler refuses their pods until then."""
+        """The bound claims; kube-scheduler refuses pods with others."""
         self.volumes: dict[str, tuple[Json, ...]] = {}
-        """The terms of which a node has to fulfil one to reach a volume; of those that have such."""
+        """The node affinity of each volume that has one."""
         self.claimed: Collection[Name] = ()
-        """The claims that pods of jobs have; what becomes of others is remembered and no news."""
+        """The claims of pods of jobs; changes of other claims are not news."""
         self.moved: set[Name] = set()
-        """Of these, those that were bound or that other nodes can reach since the last read."""
+        """Of these, the claims that were bound or moved since the last read."""
         self.reaching = Reaching()
-        """By which other ways GPUs are reached."""
 
     # --- pods
 
     def show_pod(self, name: Name, document: Json | None) -> bool:
-        """Take a pod in; raises :class:`~dlcore.placement.amounts.NoAmount` if it asks for what is no amount."""
+        """Take in a pod; raises :class:`~dlcore.placement.amounts.NoAmount` for an invalid amount."""
         matters = self.reaching.show_pod(name, document)
         usage = read_usage(document) if document is not None else None
         return self.pods.put(name, (usage,) if usage is not None else ()) or matters

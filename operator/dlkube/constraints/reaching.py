@@ -1,8 +1,5 @@
 """
-Other ways to the GPUs of each node that Kubernetes knows of: pods of others, and DRA drivers.
-
-A few words are kept of each pod that has a way, of each claim that was given GPUs, and of each slice
-of GPUs that a driver offers.
+Which pods of other owners and which DRA drivers reach the GPUs of each node.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,18 +9,18 @@ from dlkube.constraints.usage import Name
 from dlkube.documents import Json
 
 EVERYWHERE = ""
-"""Of a slice that Kubernetes offers on more nodes than one."""
+"""The node of a slice that is offered on several nodes."""
 
 
 class Users:
-    """Pods that may reach GPUs, by their nodes."""
+    """Pods that may reach GPUs, by node."""
 
     def __init__(self) -> None:
         self._ways: dict[Name, Ways] = {}
         self._on: dict[str, set[Name]] = {}
 
     def put(self, name: Name, ways: Ways | None) -> bool:
-        """Take in which ways a pod has, if any; tell whether that is new."""
+        """Replace the ways of a pod; return true if they have changed."""
         before = self._ways.get(name)
         if ways == before:
             return False
@@ -36,31 +33,31 @@ class Users:
         return True
 
     def keep_only(self, names: Collection[Name]) -> bool:
-        """Forget all others; tell whether there were any."""
+        """Forget all other pods; return true if there were any."""
         gone = self._ways.keys() - set(names)
         for name in gone:
             self.put(name, None)
         return bool(gone)
 
     def on(self, node: str) -> Iterable[tuple[Name, Ways]]:
-        """The pods of a node, always in the same order."""
+        """Return the pods of a node in a fixed order."""
         return ((name, self._ways[name]) for name in sorted(self._on.get(node, ())))
 
 
 class Reaching:
-    """All of it; what takes something in tells whether it is new."""
+    """Pods, claims and slices; methods that take one in return true if it has changed."""
 
     def __init__(self) -> None:
         self.others = Users()
         """The pods without our label."""
         self.labelled = Users()
-        """The pods that bear our label and belong to no job of ours."""
+        """The pods with our label that belong to no job of ours."""
         self._claims: set[Name] = set()
-        """The claims that were given GPUs."""
+        """The claims with allocated GPUs."""
         self._slices: dict[str, tuple[str, str]] = {}
         """The node and the driver of each slice of GPUs."""
         self._drivers: dict[str, dict[str, str]] = {}
-        """The same by nodes."""
+        """The drivers by node and slice."""
 
     def show_pod(self, name: Name, document: Json | None) -> bool:
         return self.others.put(name, read_ways(document) if document is not None else None)
@@ -102,12 +99,12 @@ class Reaching:
     # --- what follows
 
     def driver_on(self, node: str) -> str:
-        """Name a DRA driver that offers GPUs of this node, or may; empty if there is none."""
+        """Name a DRA driver that may offer GPUs of this node; empty if there is none."""
         here = self._drivers.get(node) or self._drivers.get(EVERYWHERE) or {}
         return min(here.values(), default="")
 
     def why_reached(self, node: str, runtime_class: str, *, by_requests: bool = True) -> str:
-        """Say which pod of others reaches the GPUs of a node, and by which way; empty if none does."""
+        """Name another owner's pod that reaches the GPUs of a node, and how; empty if none does."""
         for users in (self.others, self.labelled):
             for name, ways in users.on(node):
                 counted = ways if by_requests else ways._replace(requested="")

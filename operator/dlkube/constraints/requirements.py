@@ -1,4 +1,4 @@
-"""What pods require of a node, and what a node offers: the values that :mod:`dlkube.constraints.matching` compares."""
+"""The requirements of pods, and the traits of nodes: the values that :mod:`dlkube.constraints.matching` compares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

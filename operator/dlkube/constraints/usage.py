@@ -1,8 +1,8 @@
 """
 The requests of pods, added up by node.
 
-Of pods that are not ours nothing else is remembered: who shares a pool with thousands of pods of
-others keeps a name, a node and a few numbers of each, and the numbers are shared by those alike.
+A pool may be shared with thousands of other pods: only the name, the node and the requests of each are kept, and equal
+requests are one object.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,32 +18,32 @@ from dlcore.placement.amounts import (
 from dlkube.documents import Json
 
 Name = tuple[str, str]
-"""Of a pod, with its namespace before."""
+"""The namespace and the name of a pod."""
 
 MOST_ALIKE = 10_000
 PORT = "port/"
-"""Ports of a node are counted as a resource of which there is one."""
+"""Host ports count as a resource of which each node has one."""
 
 
 class PodUsage(NamedTuple):
-    """A pod, as far as its node is concerned."""
+    """The node of a pod, and its requests."""
 
     node: str
     amounts: Amounts
 
 
 class Occupancy:
-    """Which pods are on which nodes, and what they ask for together."""
+    """The pods of each node, and the sum of their requests."""
 
     def __init__(self) -> None:
         self._usages: dict[Name, tuple[PodUsage, ...]] = {}
         self._totals: dict[str, Amounts] = {}
         self._alike: dict[tuple[tuple[str, int], ...], Amounts] = {}
         self.dirty: set[str] = set()
-        """The nodes on which something has changed since the last read."""
+        """The nodes with changes since the last read."""
 
     def put(self, name: Name, usages: Iterable[PodUsage]) -> bool:
-        """Take in what a pod, or what is meant to be one, asks of nodes; tell whether that is new."""
+        """Replace the requests under a name; return true if they have changed."""
         now = tuple(PodUsage(intern(each.node), self._share(each.amounts)) for each in usages)
         before = self._usages.get(name, ())
         if now == before:
@@ -60,18 +60,17 @@ class Occupancy:
         return True
 
     def drop(self, name: Name) -> bool:
-        """Take in that it is gone; tell whether it was there."""
         return self.put(name, ())
 
     def keep_only(self, names: Collection[Name]) -> bool:
-        """Drop all others; tell whether there were any."""
+        """Drop all others; return true if there were any."""
         gone = self._usages.keys() - set(names)
         for name in gone:
             self.drop(name)
         return bool(gone)
 
     def on(self, node: str) -> Amounts:
-        """The requests of all pods on a node together."""
+        """Return the sum of the requests on a node."""
         return self._totals.get(node, {})
 
     def _share(self, amounts: Amounts) -> Amounts:
@@ -82,9 +81,9 @@ class Occupancy:
 
 def read_usage(document: Json) -> PodUsage | None:
     """
-    Read what a pod asks of its node; nothing if it has none yet, or has ended.
+    Read the usage of a pod; None if it is not bound, or has ended.
 
-    Raises :class:`~dlcore.placement.amounts.NoAmount` for what the API server does not let through today.
+    Raises :class:`~dlcore.placement.amounts.NoAmount` for amounts that the API server refuses today.
     """
     spec = document.get("spec") or {}
     phase = (document.get("status") or {}).get("phase")
@@ -94,7 +93,7 @@ def read_usage(document: Json) -> PodUsage | None:
 
 
 def asked_by(spec: Json) -> Amounts:
-    """Return what a pod asks of a node, its ports there included."""
+    """Return the requests of a pod, host ports included."""
     asked = requests_of(spec)
     for container in spec.get("containers") or ():
         for port in container.get("ports") or ():

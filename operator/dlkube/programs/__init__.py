@@ -1,1 +1,1 @@
-"""How a program of ours runs: its signals and log, coroutines that end together, and one on a thread of its own."""
+"""Parts of a program: signals and logging, coroutines that end together, and one on its own thread."""

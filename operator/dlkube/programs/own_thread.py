@@ -1,8 +1,7 @@
 """
-A coroutine on a thread of its own, with an event loop of its own.
+A coroutine on its own thread and event loop.
 
-It runs work that has to go on while the main event loop is busy. Python hands the interpreter to another
-thread every few milliseconds, so the coroutine has its turn however long a computation takes.
+It continues while the main event loop is busy, because Python switches between threads every few milliseconds.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ Activity = Callable[[], Coroutine[Any, Any, None]]
 
 
 class OwnThread:
-    """One run of a coroutine. To be made on the event loop that waits for its end."""
+    """One run of a coroutine; made on the event loop that waits for its end."""
 
     def __init__(self, name: str, activity: Activity) -> None:
         self._activity = activity
@@ -28,19 +27,17 @@ class OwnThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """Cancel the coroutine, and return when it has ended; its exception is dropped."""
+        """Cancel the coroutine, and wait for its end; its exception is dropped."""
         with contextlib.suppress(RuntimeError):  # Its loop is closed already.
             self._loop.call_soon_threadsafe(self._cancel)
         with contextlib.suppress(Exception, asyncio.CancelledError):
-            # Shielded, because our own cancellation would cancel the future, and hide how it ended.
+            # Shielded, because our own cancellation would also cancel the future.
             await asyncio.shield(self.ended)
 
     def _cancel(self) -> None:
-        # Its event loop calls this, and _run() has made the task before that loop runs.
         if self._task is not None:
             self._task.cancel()
 

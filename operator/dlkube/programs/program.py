@@ -1,4 +1,4 @@
-"""Runs a program of ours in a container: it logs to standard error, and ends upon a signal."""
+"""Runs a program in a container: logs to standard error, and ends on a signal."""
 
 import asyncio
 import logging
@@ -11,7 +11,6 @@ from typing import Any
 
 
 def log_to_stderr() -> None:
-    """Log what happens, but not each call of each of kopf's handlers."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -21,15 +20,14 @@ def log_to_stderr() -> None:
 
 
 def new_identity() -> str:
-    """Name this process as no other ever was."""
+    """Return a name that no other process ever had."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
 async def run_until_told(act: Coroutine[Any, Any, None]) -> bool:
-    """Do this until a signal ends it; tell whether one did."""
+    """Run a coroutine until its end or a signal; return true after a signal."""
     task = asyncio.create_task(act)
-    # The event loop calls these handlers between two steps of tasks, never in the middle of one. A
-    # second signal cancels the clean-up after the first one, too.
+    # A second signal also cancels the clean-up after the first one.
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
     try:

@@ -6,11 +6,10 @@ from typing import Any
 
 
 async def together(*activities: Coroutine[Any, Any, None]) -> None:
-    """Do all of these until one of them ends; how it ends is how this does."""
+    """Run these until the first one ends, and return or raise as it does."""
     tasks = [asyncio.create_task(each) for each in activities]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        # Several may have ended; gather() below takes the exceptions of the others.
         for each in done:
             each.result()
     finally:
@@ -18,7 +17,7 @@ async def together(*activities: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel these and wait until all have ended: none may go on with what the caller closes next."""
+    """Cancel tasks and wait for their end, before the caller closes what they use."""
     is_cancelled = False
     for task in tasks:
         task.cancel()
@@ -26,9 +25,9 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         try:
             await asyncio.wait(pending)
         except asyncio.CancelledError:
-            # A signal during the end counts more than the error of one activity, after which the caller might go on.
+            # A signal counts more than the error of one task, after which the caller might continue.
             is_cancelled = True
-    # The exceptions of all are retrieved, so that asyncio logs none as forgotten.
+    # Retrieves all exceptions, so that asyncio logs none.
     await asyncio.gather(*tasks, return_exceptions=True)
     if is_cancelled:
         raise asyncio.CancelledError

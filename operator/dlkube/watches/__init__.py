@@ -1,1 +1,1 @@
-"""The objects of the API server as they change: kopf's watches, the mirror, and the parts of objects that it keeps."""
+"""Watches objects of the API server with kopf, and mirrors them."""

@@ -1,8 +1,8 @@
 """
-Mirrors of the objects that the watches have shown, with our own latest writes until the watches show those too (law 2).
+Mirrors of the watched objects, including our own latest writes (law 2).
 
-Versions decide what is newer: the API server counts all writes of a kind of resource in one number,
-so an answer to a write and an event of the watch can come in any order.
+The resource version decides which document is newer, so the answer to a write and the event of a watch can arrive in
+any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,15 +21,15 @@ from dlkube.watches.trimming import (
 
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
-"""Events of what was deleted longer ago than this do not come any more."""
+"""The number of deleted objects that are remembered, because an older event may still arrive."""
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
     """
-    Whether anything of a job is new but what we ourselves write: a status in one epoch, and our finalizer.
+    True if more of a job has changed than what we write: a status in one epoch, and our finalizer.
 
-    The watch often delivers our own write before its answer arrives. Every write of a user changes
-    the metadata: a new spec raises the generation.
+    A watch often delivers our own write before the answer arrives. A user's write changes the metadata: a new spec
+    raises the generation.
     """
     if _written_by_users(known) != _written_by_users(shown):
         return True
@@ -47,18 +47,17 @@ def _written_by_users(job: Json) -> tuple[Json, list[str]]:
 
 
 def version_of(document: Json) -> int:
-    """Which write made it what it is."""
     return int(document["metadata"]["resourceVersion"])
 
 
 def epoch_of(document: Json) -> int:
-    """Which leader wrote the status; 0 if none did."""
+    """Return the epoch of the status; 0 without one."""
     epoch: int = (document.get("status") or {}).get("epoch", 0)
     return epoch
 
 
 class Mirror:
-    """The objects of one kind, as far as is known here."""
+    """The objects of one kind."""
 
     def __init__(
         self,
@@ -67,17 +66,20 @@ class Mirror:
         is_news: Callable[[Json, Json], bool] = lambda _known, _shown: True,
         trimmed: Callable[[Json], Json] = trim,
     ) -> None:
+        """
+        Begin empty; ``changed`` is called with a name, and false if we wrote the change ourselves.
+
+        ``is_news`` compares the documents before and after another program's write; ``trimmed`` returns the part of
+        a document that is kept.
+        """
         self._changed = changed
-        """Told what has changed, and whether that is news: our own writes are not."""
         self._is_news = is_news
-        """Whether what others wrote is, by the object as it was and as it is."""
         self._trimmed = trimmed
-        """Returns of an object what is remembered."""
         self._objects: dict[Name, Json] = {}
         self._gone: dict[Name, int] = {}
-        """Of objects that were deleted lately: with which write."""
+        """The versions of recently deleted objects."""
         self._listed_at: dict[str, int] = {}
-        """As of which write a namespace, or everything, was listed."""
+        """The version of the last list of each namespace; of all objects under an empty name."""
 
     @property
     def objects(self) -> Mapping[Name, Json]:
@@ -87,7 +89,7 @@ class Mirror:
         return self._objects.get(name)
 
     def show(self, document: Json, *, is_ours: bool = False) -> None:
-        """Take in what a watch says, or the answer to a write of ours."""
+        """Take in a document from a watch, or the answer to our own write."""
         name, version = Name.of(document), version_of(document)
         known = self._objects.get(name)
         if known is not None and version_of(known) >= version:
@@ -99,7 +101,7 @@ class Mirror:
         self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
 
     def show_end(self, document: Json) -> None:
-        """Take in that an object is deleted; the document is the last there was of it."""
+        """Take in the deletion of an object; the document is its last one."""
         name, version = Name.of(document), version_of(document)
         known = self._objects.get(name)
         if known is not None and version_of(known) > version:
@@ -113,9 +115,7 @@ class Mirror:
 
     def show_all(self, documents: Iterable[Json], version: int, *, namespace: str = "") -> None:
         """
-        Take in a whole list, as it was at a version: what is older and not in it is deleted.
-
-        With a namespace it is the list of the objects in that namespace.
+        Take in a list of all objects, or of those in a namespace: older objects that it lacks are deleted.
         """
         there = set()
         for document in documents:
@@ -129,7 +129,7 @@ class Mirror:
         self._listed_at[namespace] = max(self._listed_at.get(namespace, -1), version)
 
     def _is_past(self, name: Name, version: int) -> bool:
-        """Whether what is unknown and of this version is known to be deleted."""
+        """True if an unknown object of this version has been deleted since."""
         listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
         return version <= max(self._gone.get(name, -1), *listed_at)
 

@@ -1,8 +1,8 @@
 """
-Trims objects for the mirrors: with thousands of them, most of each is never read again, and most of the rest is alike.
+Trims objects for the mirrors, because most of each is never read, and thousands are kept.
 
-A pod of ours can be trimmed most, because its job says the same and is kept as a whole. The lists name the fields to
-drop, not those to keep, so that code may begin to read another field without a change here.
+A pod of a job can be trimmed most, because the job holds the same and is kept whole. The lists name the fields to drop,
+so that code may begin to read another field without a change here.
 """
 
 import sys
@@ -33,16 +33,16 @@ _OF_CONTAINER: Final = frozenset(
 )
 
 LONGEST_SHARED: Final = 64
-"""Longer texts, such as scripts and messages, are seldom in two objects."""
+"""Longer texts, such as scripts and messages, seldom occur twice."""
 
 
 def trim(document: Json) -> dict[str, Any]:
-    """Leave out the managed fields, which take a third of an object and are not used here."""
+    """Drop the managed fields, which take a third of an object."""
     return _with_shared_texts({**document, "metadata": _without(document["metadata"], _BOOKS)})
 
 
 def trim_pod(pod: Json) -> dict[str, Any]:
-    """Leave out of a pod of ours what its job says as well."""
+    """Drop the parts of a pod that its job holds as well."""
     spec = _without(pod.get("spec") or {}, _OF_POD)
     for kind in ("containers", "initContainers"):
         if containers := spec.get(kind):
@@ -51,7 +51,7 @@ def trim_pod(pod: Json) -> dict[str, Any]:
 
 
 def trim_node(node: Json) -> dict[str, Any]:
-    """Leave out of a node its images, and when its kubelet last said that it lives."""
+    """Drop the images and the heartbeats of a node."""
     status = _without(node.get("status") or {}, _OF_NODE)
     if conditions := status.get("conditions"):
         status["conditions"] = [_without(each, _HEARTBEAT) for each in conditions]
@@ -59,7 +59,7 @@ def trim_node(node: Json) -> dict[str, Any]:
 
 
 def is_more_than_a_heartbeat(known: Json, shown: Json) -> bool:
-    """Whether a node is another one; the kubelets of thousands say every few minutes that they live."""
+    """True if more than the heartbeat of a node has changed."""
     return _at_any_version(known) != _at_any_version(shown)
 
 
@@ -73,10 +73,9 @@ def _without(document: Json, left_out: Collection[str]) -> dict[str, Any]:
 
 def _with_shared_texts(document: Json) -> dict[str, Any]:
     """
-    Return a copy whose names and short texts are the same objects as those of all other documents.
+    Return a copy that shares names and short texts with all other documents.
 
-    Each answer of the API server brings its own copy of each name. Shared, a job and its pod take half of the
-    memory.
+    Each answer of the API server has its own copies; shared, a job and its pod take half of the memory.
     """
     return {sys.intern(name): _share(each) for name, each in document.items()}
 

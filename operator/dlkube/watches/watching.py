@@ -1,11 +1,10 @@
 """
-The watches: kopf follows kinds of objects, and its handlers only remember (law 2).
+Watches kinds of objects with kopf, and puts them into mirrors, which wake the loops that read them (law 2).
 
-They put the objects into mirrors, which wake the loops that read them. Nothing is written here: kopf
-handles events only, and so marks no object as its own.
+kopf handles events only, so it writes nothing into the objects.
 
-A watch that had to restart does not report what was deleted meanwhile. It shows everything there is
-instead, and whenever it does so, everything is listed once more by us.
+A watch that had to restart does not report objects that were deleted meanwhile. It shows all objects instead, after
+which this module lists them again.
 """
 
 import asyncio
@@ -28,35 +27,35 @@ from dlkube.watches.mirror import Mirror, Mirrors
 log = logging.getLogger(__name__)
 
 OURS: Final = names.JOB_LABEL
-"""Of pods, those with this label are followed."""
+"""The label of the pods that the operator watches."""
 
 SERVER_SECONDS: Final = 300
-"""A watch is restarted after this time, from where it was, in case its connection is dead."""
+"""The time after which a watch is restarted, in case its connection is dead."""
 SETTLE_S: Final = 1.0
 AGAIN_S: Final = 3.0
 
 
 class NotInstalled(Exception):
-    """The custom resource is not there."""
+    """The custom resource is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A kind of objects, and what is remembered of it."""
+    """A kind of objects, and their mirror."""
 
     resource: Resource
     mirror: Mirror
     labels: str = ""
-    """Only those with these labels."""
+    """The label selector."""
     is_in_namespaces: bool = True
     home: str = ""
-    """A namespace in which they are followed in addition to the watched ones."""
+    """A namespace in addition to the watched ones."""
     keep: Callable[[Json], Json] = dict
-    """Returns of an object what is worth remembering."""
+    """Returns the part of an object that is kept."""
 
 
 def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
-    """Say what the operator follows; ``home`` is where it lives, and its placeholder pods do."""
+    """Return the kinds that the operator watches; ``home`` is the namespace of its placeholder pods."""
     return (
         Followed(DLJOBS, mirrors.jobs),
         Followed(PODS, mirrors.pods, labels=OURS, home=home),
@@ -65,7 +64,7 @@ def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
 
 
 class Watches:
-    """All that is followed. :meth:`run` is its own task."""
+    """All watches; :meth:`run` is its own task."""
 
     def __init__(
         self,
@@ -84,13 +83,12 @@ class Watches:
         """Set this event to end the watches."""
 
     async def list_all(self) -> None:
-        """Take in everything there is as of now."""
         for each in self._followed:
             for namespace in self._namespaces_of(each):
                 await self._list(each, namespace)
 
     def _namespaces_of(self, followed: Followed) -> tuple[str, ...]:
-        """Where such objects are looked at; an empty one stands for everywhere."""
+        """Return the namespaces of such objects; an empty one stands for all."""
         if not self._namespaces or not followed.is_in_namespaces:
             return ("",)
         home = {followed.home} - {"", *self._namespaces}
@@ -106,20 +104,19 @@ class Watches:
                 " definition: kubectl apply -k crds"
             ) from error
         kept = [followed.keep(item) for item in listing.items]
-        # Watches may have shown newer objects meanwhile, so that the mirror compares versions.
         followed.mirror.show_all(kept, int(listing.version), namespace=namespace)
 
     async def run(self) -> None:
-        """Follow everything until told to end."""
+        """Watch until ``ended`` is set."""
         lister = asyncio.get_running_loop().create_task(self._list_again())
-        # Neither our own list nor the first one of the watch reports what was deleted between the two.
+        # Neither our list nor the first one of the watch shows what was deleted between the two.
         self._began_anew.set()
         try:
             with warnings.catch_warnings():
-                # It says of its own options that they will change.
+                # kopf warns about its own options.
                 warnings.simplefilter("ignore", FutureWarning)
                 await kopf.operator(
-                    # It would make one of the user's name, which has none in many a container.
+                    # kopf's default needs a user name, which many containers lack.
                     identity=cast(Any, "dljob"),
                     registry=self._registry(),
                     settings=_settings(self._followed),
@@ -136,17 +133,17 @@ class Watches:
     async def _list_again(self) -> None:
         while True:
             await self._began_anew.wait()
-            # Such events come in crowds.
+            # Such events come in bursts.
             await asyncio.sleep(SETTLE_S)
-            # Before listing: a watch that begins again meanwhile calls for another list.
+            # Before the list, so that a watch that restarts meanwhile causes another one.
             self._began_anew.clear()
             try:
                 await self.list_all()
             except (NotInstalled, Rejected, Unreachable) as error:
                 log.warning("cannot list what there is: %s", error)
             except Exception:
-                # No other task waits for this one. If it ended, objects that are deleted while a watch is
-                # interrupted would be taken as present from then on.
+                # If this task ended, objects that are deleted while a watch is interrupted would stay in
+                # the mirrors.
                 log.exception("cannot list what there is")
             else:
                 continue
@@ -175,10 +172,10 @@ class Watches:
         namespaces = self._namespaces_of(followed)
         namespace = event["object"]["metadata"].get("namespace", "")
         if "" not in namespaces and namespace not in namespaces:
-            return  # kopf follows everything of what is followed there for another's sake.
+            return  # kopf watches all kinds in all namespaces that it is given.
         mirror, document = followed.mirror, followed.keep(event["object"])
-        # kopf has a worker for each uid, so that the end of an object may come after the next one
-        # of its name. The mirror tells them apart by their versions.
+        # kopf has a worker for each uid, so the deletion of an object may arrive after the next object of its
+        # name. The mirror compares versions.
         if event["type"] == "DELETED":
             mirror.show_end(document)
             return
@@ -188,7 +185,7 @@ class Watches:
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
-    """For who reads every event whole: kopf need not copy each object to find what is new in it."""
+    """Keeps kopf from copying each object to find differences, which no handler reads."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -197,23 +194,23 @@ class _NoDifferences(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """There is nothing to store."""
+        """Store nothing."""
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """For handlers that only remember, and so are never retried."""
+    """For handlers that are never retried."""
 
     def fetch(self, **_: Any) -> None:
         return None
 
     def store(self, **_: Any) -> None:
-        """There is nothing to store."""
+        """Store nothing."""
 
     def purge(self, **_: Any) -> None:
-        """There is nothing to purge."""
+        """Purge nothing."""
 
     def touch(self, **_: Any) -> None:
-        """Nothing is ever touched."""
+        """Touch nothing."""
 
     def clear(self, *, essence: Any) -> Any:
         return essence

@@ -1,4 +1,4 @@
-"""Tells apart errors of the API server that concern one status, and those that concern all."""
+"""Distinguishes errors of the API server that concern one status from those that concern all."""
 
 from collections.abc import Iterable
 from typing import Final

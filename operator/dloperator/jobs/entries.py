@@ -137,7 +137,7 @@ class Specs:
         """Parse all of these, yielding to other tasks: 10,000 jobs take seconds."""
         # A copy, because watches change the mirror during each sleep.
         for document in list(documents):
-            # Whoever asks for the job gets the error.
+            # parse() raises the error again for the caller that needs the job.
             with contextlib.suppress(jobfile.JobFileError):
                 self.parse(document)
             await asyncio.sleep(0)

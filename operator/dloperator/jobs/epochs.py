@@ -99,8 +99,8 @@ class Epochs:
         name = Name.of(document)
         if self._reported_foreign.note(name, document["metadata"]["uid"]):
             message = (
-                "another program has written the status; this operator goes on with what it has recorded, and"
-                f" writes that over it. {_REMEDY}"
+                "another program has written the status; this operator continues with its own record, and"
+                f" overwrites the status. {_REMEDY}"
             )
             log.error("job %s: %s", name, message)
             self._warn(document, NOT_OURS, message)

@@ -66,7 +66,7 @@ class OtherPods:
         Begin with nothing.
 
         Pods of jobs in the ``watched`` namespaces (empty: all) are not counted here, because the mirrors hold
-        them. Those in other namespaces belong to another operator.
+        them. Pods of jobs in other namespaces belong to another operator.
         """
         self._api = api
         self._mirrors = mirrors

@@ -75,7 +75,7 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
         address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
         return _pod(key, PodPhase.UP, explain_restart(document), address)
     if is_bound(document) and node is not None and not is_ready(node):
-        message = f"node {key.node} is not ready; kubectl describe node {key.node} tells why"
+        message = f"node {key.node} is not ready; kubectl describe node {key.node} shows why"
         return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
     return _pod(key, PodPhase.PENDING, explain_wait(document))
 

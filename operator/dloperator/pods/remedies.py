@@ -48,8 +48,8 @@ _KNOWN: Final = (
     _Known(
         r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)|max limit to request ratio per",
         RefusalKind.ADMISSION,
-        "ask in resources of spec.template for what the LimitRange of the namespace allows (kubectl"
-        " describe limitrange), or have that changed",
+        "request in resources of spec.template only amounts that the LimitRange of the namespace allows"
+        " (kubectl describe limitrange), or have it changed",
     ),
     _Known(
         r'violates PodSecurity "([^"]+)"',

@@ -74,9 +74,9 @@ class PodSettings:
     runtime_class: str = ""
     """The runtime class by which containers see GPUs, such as nvidia; empty: pods name none."""
     shows_gpus: bool = True
-    """Whether containers ask to see all GPUs of their node (by NVIDIA_VISIBLE_DEVICES)."""
+    """True: containers request all GPUs of their node by NVIDIA_VISIBLE_DEVICES."""
     virtual_gpus: bool = False
-    """Whether the GPUs are virtual, so that a SideCar without a GPU reports no problem."""
+    """True: the GPUs are virtual, so a SideCar without a GPU reports no problem."""
     poll_seconds: float = 5.0
     """How often a SideCar reads what sends it no events, such as the GPUs."""
     release_seconds: float = 0.0

@@ -4,7 +4,7 @@ Writes the place in the queue and the expected start into the statuses of waitin
 :mod:`dlcore.foreseeing` simulates the scheduler, which takes seconds where thousands wait. So it runs in a thread,
 and then rests for twenty times as long. A job that ends moves all jobs behind it, which must not cost a write for
 each of them: a place or a start is written again only after a change by a tenth, and the head of the queue comes
-first. The first place of a job and the end of its wait are written once, so many of these are written in one round:
+first. The first place of a job and the end of its wait are written once, so one round writes many of these:
 hundreds of jobs that are submitted together have a place within seconds.
 """
 
