@@ -1,10 +1,9 @@
 """
-In whose environment a job runs: that of its submitter, as the command recorded it.
+The environment of a job: that of its submitter, as the command recorded it.
 
-Called by the command, which records (:func:`record`), and by the server, which keeps what was recorded
-with the job, never shows a value that could be a secret (:func:`shown`), and starts the training in it.
-The environment of ``dljob up`` itself, with the virtual environment that DLJob is installed in and the
-password of its store, reaches no job.
+The command records it (:func:`record`). The server keeps it with the job, starts the training in it, and never shows a
+value that could be a secret (:func:`shown`). The environment of ``dljob up`` itself, with DLJob's own virtual
+environment and the password of its store, reaches no job.
 """
 
 import os
@@ -19,19 +18,19 @@ from dlcore.problems import Problem
 from dllocal.files import bounded_checks
 
 if TYPE_CHECKING:
-    # The command records the environment, and has no time to load all of the model for it.
+    # The model takes long to load, and the command only records the environment.
     from dlcore.model import Job
 
 Variables = Mapping[str, str]
 
 FindHome = Callable[[Path], Variables]
-"""Returns the variables of the virtual or conda environment in a folder; empty where it is no such environment."""
+"""Returns the variables of the virtual or conda environment in a folder; empty for any other folder."""
 
 MOST_BYTES = 1 << 20
-"""Longer environments cannot be given to a program under Linux with the usual limits."""
+"""The longest environment that Linux passes to a program with the usual limits."""
 
 LONGEST_PATH, LONGEST_NAME = 4096, 255
-"""In bytes: of Linux, and of its usual file systems."""
+"""In bytes: limits of Linux and of its usual file systems."""
 
 REDACTED = "(redacted)"
 
@@ -40,27 +39,27 @@ _OF_A_SESSION = re.compile(
     r"|WINDOWID|TMUX.*|STY|SSH_.*|DBUS_.*|XDG_(?:RUNTIME_DIR|SESSION_.*|SEAT|VTNR)|SUDO_.*|BASH_FUNC_.*"
     r"|NOTIFY_SOCKET|INVOCATION_ID|JOURNAL_STREAM|LISTEN_.*|DLJOB_.*|_DLJOB_.*"
 )
-"""Variables of a terminal, a service or DLJob itself, which would be wrong in a job that outlives these."""
+"""Variables of a terminal, a service or DLJob itself, which a job outlives."""
 
 _OF_A_JOB = re.compile(
     r"(?:CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)"
     r"|TF_CONFIG|TORCHELASTIC_.*|PET_.*|OMPI_.*|HOROVOD_(?:RANK|SIZE|LOCAL_.*)|SLURM_.*"
 )
-"""Variables that a scheduler sets for the processes of a job; if they exist, another scheduler has set them."""
+"""Variables that a scheduler sets for the processes of a job. In a submitter's environment they are another scheduler's."""
 
 _NECESSARY = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
-"""Variables that a job gets also where its file names the variables."""
+"""Variables that a job gets even if its file names the variables."""
 
 _SHOWN = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|CONDA_(?:PREFIX|DEFAULT_ENV|SHLVL)"
     r"|PYTHONPATH|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH|HF_HOME|TORCH_HOME|OMP_NUM_THREADS|NCCL_[A-Z_]+"
 )
-"""The variables whose values are shown. Of all others only the names are, since any may be a secret."""
+"""Variables whose values are shown. The value of any other variable may be a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """The user whose job it is."""
+    """The user who owns a job."""
 
     user: str
     uid: int
@@ -73,37 +72,36 @@ class Submitter:
 
     @classmethod
     def known(cls, uid: int, gid: int, groups: Sequence[int]) -> Self:
-        """Name a user that the kernel has identified."""
+        """Make the submitter that the kernel has identified."""
         return cls(name_user(uid), uid, gid, tuple(groups))
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a job comes from: recorded when it is submitted, and kept with it."""
+    """The submitter of a job, and the environment at the submission."""
 
     submitter: Submitter
     variables: Variables = field(default_factory=dict)
 
     @classmethod
     def here(cls) -> Self:
-        """The user and the environment of this very process, for jobs that it submits to itself."""
+        """Return the user and the environment of this process."""
         return cls(Submitter.of_this_process(), record(os.environ))
 
     @classmethod
     def of(cls, submitter: Submitter, variables: Variables | None) -> Self:
-        """Take what was recorded; without that the job gets what a login would give its user."""
+        """Use the recorded variables; without them, the variables that a login gives the user."""
         return cls(submitter, _login(submitter) if variables is None else variables)
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
-        """Read what :meth:`written` has written."""
         user, uid, gid = document["user"], document["uid"], document["gid"]
         return cls(
             Submitter(user, uid, gid, tuple(document["groups"])), dict(document["variables"])
         )
 
     def written(self) -> dict[str, Any]:
-        """Write it for the list of jobs, which its owner alone may read."""
+        """Write it for the list of jobs, which only the server's user may read."""
         submitter = self.submitter
         return {
             "user": submitter.user,
@@ -115,12 +113,12 @@ class Origin:
 
 
 def own_origin(_job: str) -> Origin:
-    """Let each job be this very process's own."""
+    """Return this process as the owner of each job."""
     return Origin.here()
 
 
 def name_user(uid: int) -> str:
-    """Return what a user is called, or the number where it has no name."""
+    """Return the name of a user; the number if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -128,20 +126,20 @@ def name_user(uid: int) -> str:
 
 
 class EnvironmentVariablesError(ValueError):
-    """The environment that a client sent is invalid: why, and what to do."""
+    """A client sent an invalid environment: the reason and the remedy."""
 
 
 # --- recorded by the command
 
 
 def record(environment: Variables) -> dict[str, str]:
-    """Choose what of an environment is for a job."""
+    """Choose the variables of an environment that are for a job."""
     chosen = {
         name: value
         for name, value in environment.items()
         if not _OF_A_SESSION.fullmatch(name) and not _OF_A_JOB.fullmatch(name)
     }
-    # Bytes that are no text cannot be recorded as text; a training hardly needs them.
+    # A value that is not UTF-8 cannot be recorded; trainings hardly need one.
     return {name: value for name, value in chosen.items() if _is_text(name) and _is_text(value)}
 
 
@@ -157,7 +155,7 @@ def _is_text(word: str) -> bool:
 
 
 def check(given: object) -> dict[str, str] | None:
-    """Check what a client says it has recorded; raises :class:`EnvironmentVariablesError`."""
+    """Check the environment that a client sent; raises :class:`EnvironmentVariablesError`."""
     if given is None:
         return None
     if not isinstance(given, dict):
@@ -175,14 +173,14 @@ def check(given: object) -> dict[str, str] | None:
             f"environment: has {size:,} bytes, and Linux passes at most {MOST_BYTES:,} to a"
             " program; unset long variables, or submit under env -i"
         )
-    # Our own command leaves out these variables; the server does so for every client.
+    # Other clients than our command may not have left variables out.
     return record(given)
 
 
 def find_home(folder: Path) -> dict[str, str]:
-    """Look which environment is in a folder; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`."""
+    """Find the environment in a folder; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`."""
     for mark, name in (("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")):
-        # A path that cannot be read, because its name is too long or its folder closed, counts as absent.
+        # A path that cannot be read counts as absent.
         if bounded_checks.ask(str(folder / mark), os.path.exists):
             return {name: str(folder)}
     return {}
@@ -190,13 +188,13 @@ def find_home(folder: Path) -> dict[str, str]:
 
 def of_job(job: "Job", origin: Origin, *, find: FindHome = find_home) -> dict[str, str]:
     """
-    Return the environment of a job, without what its file adds to it.
+    Return the environment of a job, without the variables of its file.
 
-    ``find`` says which virtual or conda environment an interpreter is of; its errors are raised.
+    ``find`` finds the virtual or conda environment of an interpreter; its errors are raised.
     """
     variables = dict(origin.variables)
     if job.container is not None:
-        # The image brings what is necessary, and paths of the machine would be wrong in it.
+        # The image has its own variables, and paths of the machine would be wrong in it.
         named = job.variables or ()
         return {name: value for name, value in variables.items() if name in named}
     if job.variables is not None:
@@ -206,7 +204,7 @@ def of_job(job: "Job", origin: Origin, *, find: FindHome = find_home) -> dict[st
 
 
 def _with_python(variables: dict[str, str], python: Path, find: FindHome) -> dict[str, str]:
-    """Put an interpreter first on the path, with the virtual or conda environment that it is of."""
+    """Put an interpreter first on the path, with its virtual or conda environment."""
     folder = python.parent
     left = {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
     kept = {name: value for name, value in variables.items() if name not in left}
@@ -215,7 +213,7 @@ def _with_python(variables: dict[str, str], python: Path, find: FindHome) -> dic
 
 
 def length_problems(job: "Job") -> Iterator[Problem]:
-    """Say what is wrong with paths of a job that no file can have, without a look at any file."""
+    """Yield the paths of a job that are too long for any file, without reading the file system."""
     paths = {"spec.environment.python": job.python, "spec.checkpoint.path": job.checkpoint.path}
     for field_, path in paths.items():
         parts = max(len(os.fsencode(part)) for part in path.split("/"))
@@ -225,7 +223,7 @@ def length_problems(job: "Job") -> Iterator[Problem]:
 
 
 def problems(job: "Job") -> Iterator[Problem]:
-    """Everything that is wrong with the environment that a job names."""
+    """Yield the problems of the interpreter that a job names."""
     python, path = Path(job.python), "spec.environment.python"
     is_program = os.path.isfile(python) and os.access(python, os.X_OK)  # noqa: PTH113
     if job.python and not is_program:
@@ -234,14 +232,14 @@ def problems(job: "Job") -> Iterator[Problem]:
 
 
 def shown(variables: Variables) -> dict[str, str]:
-    """Show an environment: the values only of variables that are known to hold no secrets."""
+    """Hide the values of all variables that could be secrets."""
     return {
         name: variables[name] if _SHOWN.fullmatch(name) else REDACTED for name in sorted(variables)
     }
 
 
 def _login(submitter: Submitter) -> dict[str, str]:
-    """Return the variables that a login would give a user; nothing of ours."""
+    """Return the variables that a login gives a user."""
     try:
         home, shell = (entry := pwd.getpwuid(submitter.uid)).pw_dir, entry.pw_shell
     except KeyError:

@@ -1,7 +1,7 @@
 """
-The latest Events of one machine, for clients that list or watch them.
+The latest Events of one machine, in memory, for clients that list or watch them.
 
-Bounded and in memory. The history of the store has the events from before this process began.
+Earlier controllers' events are in the history of the store.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ MOST_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One event. ``number`` rises, so that a watcher knows where it was."""
+    """An event. Its ``number`` is higher than those of all earlier events, so that a watcher can continue after it."""
 
     number: int
     at: float
@@ -31,7 +31,7 @@ class JobEvent:
 
 
 class Events:
-    """All of them, oldest first."""
+    """The events, oldest first."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -40,19 +40,17 @@ class Events:
         self._news = asyncio.Event()
 
     def add(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
-        """Wake all clients that wait."""
+        """Log an event, and wake the clients that wait for one."""
         level = logging.WARNING if warning else logging.INFO
         log.log(level, "%s: %s: %s", job, reason, message)
         self._number += 1
         self._events.append(JobEvent(self._number, self._clock(), job, reason, message, warning))
-        # A new event for those who wait next: each event lets the waiters of one change go, once.
+        # A new asyncio event for later waiters: one that stays set would not suspend them.
         self._news.set()
         self._news = asyncio.Event()
 
     def since(self, number: int = 0, job: JobId | None = None) -> Iterator[JobEvent]:
-        """Those after this number, of one job or of all."""
-        # Lazy. The reader must not await between two events, because
-        # a deque that has changed ends the iteration with an error.
+        """Return the events after a number, of one job or of all. The caller must not await during the iteration."""
         return (
             event
             for event in self._events
@@ -60,5 +58,5 @@ class Events:
         )
 
     async def wait(self) -> None:
-        """Return when the next one has happened."""
+        """Return after the next event."""
         await self._news.wait()

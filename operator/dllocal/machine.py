@@ -1,8 +1,8 @@
 """
-The platform of one machine: jobs in a file, pods as processes, GPUs real or virtual.
+The platform of one machine (:class:`dlcontrol.situation.ports.Platform`).
 
-Implements :class:`dlcontrol.situation.ports.Platform` out of :mod:`dllocal.jobs.registry` and
-:mod:`dllocal.pods.processes`.
+Jobs are in a file (:mod:`dllocal.jobs.registry`), pods are processes (:mod:`dllocal.pods.processes`), and GPUs are real
+or virtual.
 """
 
 import socket
@@ -25,7 +25,7 @@ from dllocal.jobs.registry import Registry, why_not_written
 from dllocal.pods.processes import Pods
 
 FIRST_PORT, LAST_PORT = 20000, 29999
-"""Where processes of a job meet; outside of what the kernel hands out by itself."""
+"""Rendezvous ports, outside the range from which the kernel assigns ports."""
 
 HOST = "127.0.0.1"
 
@@ -50,70 +50,61 @@ class Machine:
         self._next_port = FIRST_PORT
 
     async def observe(self) -> Observation:
-        """Tell everything there is; what died is started again on the way."""
-        # Without an await, so that no request changes the
-        # list between the reading of jobs and of pods.
+        """Read jobs, nodes and pods; SideCars that have died are started again."""
+        # Without an await: a request must not change the list between jobs and pods.
         entries = self._registry.entries
         with self._keeping():
             nodes = self._usable_nodes()
             return Observation(entries, nodes, self._pods.read(entries.values()))
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
-        """Keep these; they are on the disk when this returns."""
         with self._keeping():
             self._registry.record(statuses)
 
     async def is_overtaken(self) -> bool:
-        """Tell by the list of jobs whether another controller has begun."""
         return not self._registry.still_leads()
 
     async def launch(self, order: PodOrder) -> None:
-        """Start the SideCar of this pod."""
         with self._keeping():
             self._pods.launch(order.entry, order.booking)
 
     async def remove(self, key: PodKey, *, because: str) -> None:
-        """Kill the SideCar; the next incarnation is the proof that nothing is left."""
+        """Kill the SideCar of a pod. Its next incarnation proves that nothing is left."""
         entry = self._registry.entries[key.job]
         for booking in entry.status.pods:
             if booking.node == key.node:
                 message = f"the pod on {key.node} was removed: {because}"
                 self._events.add(key.job, "PodRemoved", message, warning=True)
-                # While this transaction is open no other controller
-                # can begin, take the pod over and lose it here.
+                # Within this transaction no other controller can begin and take the pod over.
                 with self._keeping(), self._registry.leading():
                     self._pods.kill(entry, booking)
 
     async def forget(self, job: JobId) -> None:
-        """Remove the job, its logs and, unless its user keeps them, its checkpoints."""
-        # The files go before the entry: a controller that is killed in between leaves a cancelled
-        # job, and the next one forgets it again. Files without an entry would meet a namesake.
+        """Remove a job, its logs and, unless its user keeps them, its checkpoints."""
+        # Files first: after a crash in between the next controller forgets the cancelled job again. Files without an
+        # entry would be found by a job of the same name.
         with self._keeping(), self._registry.leading():
             self._pods.forget(job, keep_checkpoints=self._registry.keeps_checkpoints(job))
-        # Not within the block above: the list opens a
-        # transaction of its own, and SQLite nests none.
+        # Outside the block above, because the list opens a transaction of its own.
         with self._keeping():
             self._registry.forget(job)
 
     def host_of(self, _key: PodKey) -> str:
-        """All nodes are this machine."""
         return HOST
 
     def rendezvous_port(self, _job: JobId, _generation: int, processes: int) -> int:
-        """Take ports that no program uses now, and that were not used lately."""
+        """Return the first of ``processes`` free ports in a row."""
         for _ in range(LAST_PORT - FIRST_PORT):
             first = self._next_port
             if first + processes > LAST_PORT:
                 first = FIRST_PORT
-            # The probe below holds no port until the ranks bind it. Each call
-            # moves on, so that two starts at the same time get different ports.
+            # Each call moves on, because a port stays free until the ranks bind it.
             self._next_port = first + processes
             if all(_is_free(first + i) for i in range(processes)):
                 return first
         raise OSError(f"no port from {FIRST_PORT} to {LAST_PORT} is free")
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
-        """Wake the clients that watch this machine's Events."""
         self._events.add(job, reason, message, warning=warning)
 
     @contextmanager

@@ -1,9 +1,8 @@
 """
-A job on a bench: one controller with one job, which has as many GPUs as the caller says.
+A controller with one job, which gets the number of GPUs that the caller sets.
 
-It is for the paper's offline profiling (``dljob profiles measure``), and for all measurements of the
-cost of a change of GPUs. Everything is as in ``dljob up`` but for the policy, which follows the caller;
-the controller learns from this job as from any other.
+``dljob profiles measure`` and the measurements of the cost of a change of GPUs use it. Only the policy differs from
+``dljob up``: the controller learns from this job as from any other.
 """
 
 import asyncio
@@ -23,12 +22,11 @@ from dlwire.messages import State
 
 ASK_EVERY_S = 0.05
 LOOK_EVERY_S = 0.1
-"""The longest time between two checks of a condition; news of a SideCar leads to a check at
-once."""
+"""The longest time between two checks of a condition. A report of a SideCar causes one at once."""
 
 
 class StuckError(Exception):
-    """The job on the bench does not do what is waited for: why, in a sentence."""
+    """The job did not reach the expected state: the reason, in a sentence."""
 
 
 class GivenGpus:
@@ -43,16 +41,15 @@ class GivenGpus:
         self.gpus = 0
 
     def allocate(self, view: View) -> Decision:
-        """Give that number to all."""
         cause = Cause(CauseCode.EXPLORING)
         states = (*view.running, *view.pending) if self.gpus else ()
         shares = {state.id: Share(self.gpus, cause) for state in states}
-        # The loop does not see that the caller sets `gpus`, so it has to ask again soon.
+        # The loop does not notice that the caller sets `gpus`.
         return Decision(shares=shares, wake_at=view.now + ASK_EVERY_S)
 
 
 class Bench:
-    """An asynchronous context: what is on the bench is taken down at its end."""
+    """An asynchronous context, which ends its job and removes its files."""
 
     def __init__(self, setup: Setup) -> None:
         self._given = GivenGpus()
@@ -68,17 +65,16 @@ class Bench:
         self._control: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        # The verbs have handlers of their own (dlctl.inputs.ending),
-        # which cancel the block in this context, and `__aexit__` ends
-        # the pods. Those of the server would end the controller alone.
+        # The verbs' own handlers (dlctl.inputs.ending) cancel the block in this context, and `__aexit__` ends the pods.
+        # The handlers of the server would end the controller alone.
         self._control = asyncio.create_task(self.running.run(hears_signals=False))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._control is not None
         self._control.cancel()
-        # `wait` raises nothing: also after an error of the controller its pods have to
-        # be ended. They are ended after it, because a controller starts again what dies.
+        # `wait` raises nothing: the pods have to end also after an error of the controller, and after the controller,
+        # which would start them again.
         await asyncio.wait({self._control})
         try:
             await self.running.clear()
@@ -87,14 +83,13 @@ class Bench:
             self.running.folders.remove()
 
     def put(self, document: dict[str, Any], gpus: int) -> JobId:
-        """Submit this job with ``gpus`` GPUs."""
         self._given.gpus = gpus
         entry = self.running.registry.submit(document, self.running.clock())
         self.running.controller.wake()
         return entry.job.id
 
     async def have(self, job: JobId, gpus: int, patience_s: float) -> None:
-        """Give it ``gpus`` GPUs, and return when its processes run on them."""
+        """Give a job ``gpus`` GPUs, and return when its processes run on them."""
         self._given.gpus = gpus
         self.running.controller.wake()
 
@@ -108,14 +103,14 @@ class Bench:
         await self.until(job, runs, f"run on {gpus} GPUs", patience_s)
 
     async def train(self, job: JobId, iterations: int, patience_s: float) -> None:
-        """Return when it has trained ``iterations`` more iterations."""
+        """Return after ``iterations`` more iterations."""
         wanted = self.progress(job) + iterations
         await self.until(job, lambda: self.progress(job) >= wanted, "train", patience_s)
 
     async def until(
         self, job: JobId, happened: Callable[[], bool], what: str, patience_s: float
     ) -> None:
-        """Return when this has happened; raises :class:`StuckError` if it does not, or cannot any more."""
+        """Return when the condition holds; raises :class:`StuckError` if it does not in time, or cannot."""
         began = time.monotonic()
         while not happened():
             status = self.entry(job).status
@@ -124,33 +119,30 @@ class Bench:
             if time.monotonic() - began > patience_s:
                 raise StuckError(f"{job} did not {what} in {patience_s:g} s: {status.message}")
             assert self._control is not None
-            # A controller that has failed brings no news; its error ends the wait.
             if self._control.done():
                 self._control.result()
             await self._hear_news()
 
     async def take_down(self, job: JobId, patience_s: float) -> None:
-        """Cancel the job, and return when nothing of it is left."""
+        """Cancel the job, and return when its pods have ended."""
         self.running.registry.cancel(job)
         self.running.controller.wake()
         began = time.monotonic()
-        # The loop forgets the job as soon as nothing of it is left, so that its entry may be gone.
         while job in self.running.registry.entries and self.entry(job).status.pods:
             if time.monotonic() - began > patience_s:
                 raise StuckError(f"{job} did not end in {patience_s:g} s")
             await self._hear_news()
 
     async def _hear_news(self) -> None:
-        """Return when something was said, or some time is over."""
+        """Return at the next report of a SideCar, or after LOOK_EVERY_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY_S):
                 await self._news.wait()
-        # Cleared before the caller looks, so that news during its look is not lost. Where
-        # two wait, one may clear the news of the other, which then looks after LOOK_EVERY_S.
+        # Before the caller checks its condition, so that a report during the check is not lost.
         self._news.clear()
 
     def progress(self, job: JobId) -> int:
-        """How far the job is, as its SideCars say."""
+        """The iteration of the job, by its SideCars."""
         placement = self.entry(job).status.placement
         states = [
             self.running.sidecars.contact(PodKey(job, node)).state
@@ -159,7 +151,6 @@ class Bench:
         return max((state.progress.iteration for state in states if state is not None), default=0)
 
     def entry(self, job: JobId) -> Entry:
-        """How the job is now."""
         return self.running.registry.entries[job]
 
     def _hear(self, key: PodKey, state: State, at: float) -> None:

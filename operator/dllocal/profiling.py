@@ -1,7 +1,7 @@
 """
-The paper's offline profiling: a job runs for a while on each number of GPUs, and what is learnt of
-it there is its profile (``dljob profiles measure``). With ``--mini-epochs`` it runs Coach's plan
-(:mod:`dlcore.predicting.mini_epochs`) instead.
+The SideCar paper's offline profiling (``dljob profiles measure``): a job runs for a while on each number of GPUs, and the
+controller learns its profile. With ``--mini-epochs`` the job follows Coach's plan
+(:mod:`dlcore.predicting.mini_epochs`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +17,14 @@ from dllocal.measuring import Bench
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The course of a job's measurements."""
+    """The measurements of a job."""
 
     counts: Sequence[int]
-    """The numbers of GPUs, in this order."""
+    """The numbers of GPUs, in order."""
     rounds: int = 1
     samples: int = 1
-    """How many speeds are measured each time."""
+    """The number of speeds that are measured on each number of GPUs."""
     patience_s: float = 600.0
-    """How long each step may take."""
 
 
 async def profile_job(
@@ -35,7 +34,7 @@ async def profile_job(
     course: Course,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Take the job through the course; ``watch`` is called with each activity. May raise StuckError."""
+    """Measure a job; ``watch`` is called with each activity. Raises :class:`StuckError`."""
     kind = jobfile.parse(document, require_template=True).type
     job = bench.put(document, course.counts[0])
     for gpus in [*course.counts] * course.rounds:
@@ -56,7 +55,7 @@ async def profile_in_mini_epochs(
     patience_s: float,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Take the job through Coach's mini-epochs, each as long as that on its fewest GPUs."""
+    """Measure a job in Coach's mini-epochs, which take ``seconds`` each on the fewest GPUs."""
     parsed = jobfile.parse(document, require_template=True)
     options = parsed.gpus.options
     job = bench.put(document, options[0])
@@ -69,7 +68,7 @@ async def profile_in_mini_epochs(
         watch(f"{job} trains {epoch.iterations} iterations on {_name(epoch.gpus)}")
         before = _seen(bench, job)
         await bench.train(job, epoch.iterations, patience_s)
-        # A mini-epoch that was over too soon to be measured goes on until it is.
+        # The mini-epoch was too short to be measured.
         if _seen(bench, job) == before:
             await _measure_speed(bench, job, patience_s=patience_s)
     return await _end(bench, job, parsed.type, patience_s, watch)
@@ -88,7 +87,7 @@ async def _end(
 
 
 async def _measure_speed(bench: Bench, job: JobId, *, patience_s: float) -> float:
-    """Return the speed in the present shape when it was measured once more."""
+    """Return the next measured speed in the present shape."""
     before = _seen(bench, job).seen_at
     await bench.until(
         job,
@@ -100,10 +99,10 @@ async def _measure_speed(bench: Bench, job: JobId, *, patience_s: float) -> floa
 
 
 def _seen(bench: Bench, job: JobId) -> Speed:
-    """Return the latest speed in the job's present shape; 0 if none was measured, or it has no GPUs."""
+    """Return the latest speed in the job's present shape; 0 if there is none."""
     placement = bench.entry(job).status.placement
     if placement is None:
-        # It has ended, or waits after a failure: `Bench.until` says so with the reason.
+        # The job has ended or waits after a failure, which `Bench.until` reports.
         return Speed(0.0, 0.0)
     profile = bench.running.memory.profiles().get(bench.entry(job).job.type)
     speed = profile.speeds.get(placement.shape) if profile is not None else None

@@ -1,9 +1,8 @@
 """
-``dljob up``: the controller of one machine, put together and kept running.
+``dljob up``: the controller of one machine.
 
-The order of beginning matters. The right to be the only controller here comes first, then the list
-of jobs with a new epoch, then the doors, and the loop last. At the end nothing is stopped that
-trains: the SideCars go on, and the next ``dljob up`` finds them.
+The order of the start matters: first the lock of the state folder, then the list of jobs with a new epoch, then the
+server, and last the loop. Trainings outlive the controller: their SideCars go on, and the next ``dljob up`` finds them.
 """
 
 import asyncio
@@ -54,7 +53,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Running:
-    """All parts of one ``dljob up``. To be made on its event loop; holds the lock until closed."""
+    """The parts of one ``dljob up``. To be made on its event loop; holds the lock until closed."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -67,7 +66,7 @@ class Running:
         self.registry = self._relisting.open_registry(self._lock, setup.least_epoch)
         self.events = Events(self.clock)
         self.metrics = Metrics()
-        # The controller is made further down: the event loop calls no reader before this constructor has returned.
+        # The event loop calls no reader before this constructor, which makes the controller, has returned.
         self._watch = PodWatch(lambda: self.controller.wake())  # noqa: PLW0108
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
@@ -75,7 +74,7 @@ class Running:
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
-            # After `_list_again`, because the pods that it has adopted hold GPUs as well.
+            # After `_list_again`, because adopted pods hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
         self.machine = Machine(
             self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
@@ -142,9 +141,9 @@ class Running:
 
     def _insist_on_kind(self) -> None:
         """
-        Refuse to begin as a server of one user where one of all users has left jobs, or the reverse.
+        Refuse to begin as a server of one user after a server of all users has left jobs, or the reverse.
 
-        As a server of one user it would run the jobs of others as its own.
+        A server of one user would run the jobs of all users as its own user.
         """
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
         before = Folders(self.folders.root, shared=mark.exists())
@@ -164,9 +163,9 @@ class Running:
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """
-        Refuse to begin beside pods on nodes that there are not this time.
+        Refuse to begin while pods live on nodes that this start does not have.
 
-        They may hold the very GPUs that would look free under other names.
+        The pods may hold GPUs that would look free under other names.
         """
         there = {node.name for node in nodes}
         strays = sorted(
@@ -185,28 +184,25 @@ class Running:
 
     async def run(self, *, hears_signals: bool = True) -> None:
         """
-        Control until cancelled; raises :class:`Fenced` if another controller leads by then.
+        Control until cancelled, or until a signal ends the server.
 
-        And :class:`Behind` if the list of jobs was set back: then another one is to go on in a later epoch.
-
-        It returns when a signal ends the server.
+        Raises :class:`Fenced` if another controller leads, and :class:`Behind` if the list of jobs was set back, so that
+        a controller has to begin in a later epoch.
         """
         loop = asyncio.get_running_loop()
-        # No task exists yet that would have to be ended if a door cannot be opened.
+        # Before any task is created, which an error here would have to end.
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
         control = loop.create_task(self._control())
         beside = {loop.create_task(each) for each in self._beside()}
         if hears_signals:
-            # A signal cancels the loop alone, so that this coroutine and its caller
-            # close the rest in order. The handler replaces that of asyncio.run,
-            # whose second Ctrl-C raises KeyboardInterrupt at any line.
+            # A signal cancels the loop alone, and this coroutine and its caller close the rest in order. The handler
+            # replaces that of asyncio.run, whose second Ctrl-C raises KeyboardInterrupt at any line.
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
         try:
-            # Not `await control`, which would raise the cancellation by a signal here. The
-            # others end by an error alone, with which the server ends as well: without
-            # them the state of GPUs would be an old one, and logs would fill the disk.
+            # Not `await control`, which would raise the cancellation by a signal here. The other tasks end only by an
+            # error, which ends the server: without them GPU states would be stale and logs would fill the disk.
             ended, _ = await asyncio.wait({control, *beside}, return_when=asyncio.FIRST_COMPLETED)
             for each in ended:
                 if not each.cancelled():
@@ -218,15 +214,15 @@ class Running:
             log.info("stops; running jobs continue")
 
     async def _control(self) -> None:
-        """Decide nothing before it is known which GPUs others use."""
+        """Run the loop, once it is known which GPUs others use."""
         await self._relisting.narrow(self.registry, self.pods, self.setup.nodes())
         if self.setup.real_gpus is not None:
-            # The watch sets it also where the driver hangs, and ends the server where it fails.
+            # Set even if the driver hangs.
             await self.setup.real_gpus.known.wait()
         await self.controller.run()
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what goes on beside the controller, and does not end by itself."""
+        """Yield the other activities of the server, which run until they are cancelled."""
         if self.setup.real_gpus is not None:
             yield self.setup.real_gpus.watch(self._ours, self.controller.wake)
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
@@ -234,7 +230,6 @@ class Running:
         yield report_steps(self.clock, log.warning)
 
     def _ours(self) -> OwnUse:
-        """Return the use of the GPUs by the jobs of this state folder."""
         held = self._held()
         uuids = {
             gpu.uuid
@@ -245,19 +240,18 @@ class Running:
         return OwnUse(self.pods.processes(self.registry.entries.values()), uuids)
 
     def _held(self) -> set[GpuRef]:
-        """The GPUs that jobs have, or must still release."""
+        """Return the GPUs that jobs have or have not released yet."""
         statuses = [entry.status for entry in self.registry.entries.values() if entry.status.pods]
         decided = {ref for each in statuses if each.placement for ref in each.placement.refs()}
         return decided.union(*(each.leftover for each in statuses))
 
     async def clear(self) -> None:
-        """End all pods here, so that a test or a demo leaves nothing behind; no controller may run."""
+        """End all pods, so that a test or a demonstration leaves nothing behind. No controller may run."""
         await self.pods.end(self.registry.entries.values())
 
     async def close(self) -> None:
-        """Let go of everything. SideCars and what they run stay as they are."""
-        # The door goes first: its socket is removed under
-        # the lead, for which the list has to be open.
+        """Close everything. SideCars and trainings go on."""
+        # The server first: it removes its socket under the lead, for which the list has to be open.
         await self.server.close()
         self._watch.close()
         await self.sidecars.close()
@@ -265,8 +259,7 @@ class Running:
         self.registry.close()
         if self.setup.real_gpus is not None:
             self.setup.real_gpus.close()
-        # The lock goes last. The next controller may begin as soon as it is free,
-        # and this would remove the folder of sockets that it has just made.
+        # The lock last: the next controller then makes a folder of sockets, which this one must not remove.
         self.folders.tidy()
         os.close(self._lock)
 
@@ -300,8 +293,7 @@ class Running:
         )
 
     def _read_record(self, since: float) -> Record:
-        # Runs in a thread. `entries` is replaced and never changed
-        # in place, so that this thread sees the jobs of one instant.
+        # Runs in a thread. `entries` never changes in place, so that the thread sees the jobs of one instant.
         kept = Kept.read(self.memory.notebook)
         header = Header(
             source=Source.MACHINE,
@@ -313,7 +305,7 @@ class Running:
         return compose(kept, tuple(self.registry.entries.values()), header=header)
 
     def _about(self) -> dict[str, Any]:
-        """The description of this controller for clients."""
+        """Describe this controller to clients."""
         return {
             "version": version("dljob"),
             "pid": os.getpid(),
@@ -325,7 +317,7 @@ class Running:
         }
 
     def _tell_not_removed(self) -> Complain:
-        """Return what tells users of a folder that is not removed. It may be called on any thread."""
+        """Return a function that reports a folder which cannot be removed, from any thread."""
         loop = asyncio.get_running_loop()
 
         def complain(job: str, message: str) -> None:
@@ -333,7 +325,7 @@ class Running:
             try:
                 loop.call_soon_threadsafe(tell)
             except RuntimeError:
-                # The controller has ended, and its events with it.
+                # The controller has ended.
                 to_the_log(job, message)
 
         return complain
@@ -341,7 +333,7 @@ class Running:
     def _hear(self, key: PodKey, material: bool) -> None:  # noqa: FBT001 - as Surroundings has it
         entry = self.registry.entries.get(key.job)
         state = self.sidecars.contact(key).state
-        # The job may be forgotten by now; its SideCar is followed until the next cycle.
+        # A SideCar is followed until the next cycle after its job is forgotten.
         if entry is not None and state is not None:
             now = self.clock()
             self.memory.hear(entry, key, state, now)

@@ -1,6 +1,4 @@
-"""
-The parts of ``dljob up`` that its server needs, handed over in one piece.
-"""
+"""The parts of ``dljob up`` that its server needs."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,10 +23,9 @@ from dlstore.history import HistoryEntry
 @dataclass(frozen=True, kw_only=True)
 class ServerParts:
     """
-    The parts that are asked, and the one way to make the controller look.
+    The parts of a controller that its server reads, and the call that wakes the controller.
 
-    All is called on the event loop of the controller, but for ``history`` and ``record``, which may take
-    their time and are called in a thread.
+    ``history`` and ``record`` block and are called in a thread, all others on the controller's event loop.
     """
 
     folders: Folders
@@ -37,39 +34,36 @@ class ServerParts:
     log_times: LogTimes
     policy: Policy
     scene: Callable[[], Scene | None]
-    """The latest scene of the loop; ``None`` before its first cycle."""
+    """Returns the scene of the last cycle; ``None`` before the first one."""
     snapshot: Callable[[Scene], Snapshot]
-    """The scheduler's input for a decision."""
+    """Returns the scheduler's input."""
     worths: Callable[[], Mapping[JobId, float]]
-    """The worth of a GPU to each job by the last decision."""
+    """Returns the worth of a GPU to each job by the last decision."""
     wake: Callable[[], None]
-    """A user has changed something."""
+    """Makes the controller decide soon, after a change by a user."""
     reinstate: Callable[[GpuRef], bool]
-    """A user says that a GPU is well again; tells whether it was known as broken."""
+    """Puts a GPU back into service; returns whether it was out of service."""
     history: Callable[[JobId, int], Sequence[HistoryEntry]]
-    """The latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
+    """Returns the latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
     record: Callable[[float], Record]
-    """The record since that time; called in a thread, and raises the same."""
+    """Returns the record since a time; raises :class:`~dlstore.store.StoreError`."""
     settings: Callable[[], Iterable[Setting]]
     metrics: Callable[[], bytes]
     virtual_gpus: bool = True
-    """Whether the GPUs are pretended, so that no container needs a way to any."""
     shared: bool = False
-    """Whether several users share this server."""
     user_limits: UserLimits = UserLimits()
-    """How much of it each of them may take."""
     about: Callable[[], Mapping[str, Any]]
-    """Further facts about this controller."""
+    """Returns the description of this controller."""
     clock: Callable[[], float] = time.time
-    """The clock of this controller, which is not set while it runs."""
+    """The controller's own clock, which changes of the machine's clock do not move."""
 
 
 PROGRESS = ("iteration", "iterated_at", "iterations_total", "speed", "metric", "reached")
-"""The fields that the loop updates in every cycle, but writes only now and then."""
+"""The fields that the loop updates in every cycle and writes only sometimes."""
 
 
 class LatestScene:
-    """The scene that the loop saw last, with what follows from it, made once for all who ask."""
+    """The scene of the last cycle with its snapshot and outlook, which are made once for all requests."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
@@ -77,7 +71,7 @@ class LatestScene:
         self._made: tuple[Scene, Snapshot, Outlook] | None = None
 
     def see(self) -> tuple[Scene, Snapshot, Outlook] | None:
-        """Show it; ``None`` before the first look of the loop."""
+        """Return them; ``None`` before the first cycle."""
         scene = self._parts.scene()
         if scene is None:
             return None
@@ -89,7 +83,7 @@ class LatestScene:
         return self._made
 
     def renewed(self, entry: Entry) -> Entry:
-        """Show a job of the list with how far it is by now."""
+        """Return an entry of the list with the progress of the last cycle."""
         scene = self._parts.scene()
         there = scene.entries.get(entry.job.id) if scene is not None else None
         if there is None or there.status.generation != entry.status.generation:
@@ -100,7 +94,7 @@ class LatestScene:
         return replace(entry, status=replace(entry.status, **progress))
 
     def note_progress(self) -> None:
-        """Let those know who watch if jobs have come on since the last look."""
+        """Report jobs that have progressed since the last call to the clients that watch."""
         scene, former = self._parts.scene(), self._seen
         if scene is None or scene is former:
             return

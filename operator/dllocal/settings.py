@@ -1,4 +1,4 @@
-"""Everything that can be set about ``dljob up``: what any controller has, and what one machine adds."""
+"""The settings of ``dljob up``: those of any controller, and those of one machine."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,6 @@ from dllocal.pods.rotating import LogLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings(Settings):
-    """All of it."""
-
     logs: LogLimits = field(default_factory=LogLimits)
     """How much is kept of what trainings write."""
     users: UserLimits = field(default_factory=UserLimits)
@@ -21,6 +19,5 @@ class LocalSettings(Settings):
     process of the job is left; 0 for as long as it is in use."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no time."""
         if self.release_seconds < 0:
             raise ValueError(f"release_seconds is {self.release_seconds:g}; give at least 0")

@@ -1,4 +1,4 @@
-"""The settings of a server of one machine, as `dljob up` has read them."""
+"""The options of a server of one machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,44 +20,40 @@ from dlwire.messages import State
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Each job runs as its submitter, and all users may submit, or those of a group."""
+    """Each job runs as its submitter. All users may submit, or those of a group."""
 
     group: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The options of ``dljob up``."""
-
     state: Path
     nodes: Callable[[], tuple[Node, ...]]
     virtual_gpus: bool
     options: Options
     sharing: Sharing | None = None
-    """With whom the server is shared; by default it is its user's alone."""
+    """The users of the server; by default only its own."""
     real_gpus: RealGpus | None = None
-    """The GPUs of this machine behind ``nodes``, which are locked and watched; none if virtual."""
+    """The real GPUs behind ``nodes``, which are locked and watched."""
     store: str = ""
-    """Where profiles and the history are kept; empty: in the state folder."""
+    """The address of the store; empty: a file in the state folder."""
     sample_seconds: float = 10.0
     pod_times: PodTimes = AT_ONCE
-    """How long pods take at least, where a cluster is to be shown."""
+    """The least time that pods take to start and end, to imitate a cluster."""
     poll_seconds: float = POLL_SECONDS
-    """How often SideCars look at how far the training is."""
+    """How often SideCars read the progress of the training."""
     release_seconds: float = RELEASE_SECONDS
-    """How long SideCars keep GPUs for memory alone."""
+    """How long SideCars keep a GPU only because its memory is in use."""
     dialing: DialSettings = DialSettings()
     logs: LogLimits = LogLimits()
-    """How much is kept of what trainings write."""
     user_limits: UserLimits = UserLimits()
-    """How much of a shared server each user may take."""
     settings: tuple[Setting, ...] = ()
-    """Where all that came from, for those who ask."""
+    """All settings with their origins, for clients."""
     metrics: str = ""
-    """Where metrics are served for Prometheus, as [ADDRESS]:PORT; nowhere if empty."""
+    """The address at which metrics are served for Prometheus, as [ADDRESS]:PORT."""
     profiles: tuple[Profile, ...] = ()
-    """Profiles that were measured offline; they fill the gaps of the learnt ones."""
+    """Profiles that were measured offline, which fill gaps in the learnt ones."""
     least_epoch: int = 0
-    """The epoch to go on in, at least: above what SideCars have heard."""
+    """The least epoch of this controller: above that of any command that SideCars have received."""
     listener: Callable[[PodKey, State, float], None] | None = None
-    """Told every state of every SideCar, and when it was heard."""
+    """Called with every report of a SideCar and its time."""

@@ -1,7 +1,7 @@
 """
-The state folder made and locked: private to its owner, and of one controller at a time.
+Makes the state folder, private to its owner, and locks it for one controller at a time.
 
-The lock also says who holds it, and under which epoch, for the controllers that come.
+The lock file names its holder and the epoch, which the next controller reads.
 """
 
 import fcntl
@@ -15,20 +15,20 @@ from pathlib import Path
 from dllocal.folders import Folders, StateError, is_long
 
 LONGEST_SHARED = 60
-"""Where users share a server, sockets of SideCars are a folder further down."""
+"""The longest path of the folder of sockets on a server that users share, where SideCars' sockets are one level deeper."""
 
 LOCK_BYTES = 64
 
 LEAVING_S, LEAVING_STEP_S = 10.0, 0.02
-"""How long a start waits for what a killed controller has left behind, and between two looks."""
+"""How long a start waits for processes that a killed controller was starting, and between two attempts."""
 
 
 def make_folders(folders: Folders) -> None:
     """
-    Make what is missing; raises :class:`StateError`.
+    Make the folders that are missing; raises :class:`StateError`.
 
-    A start calls it before it has the lock, so that it does nothing that would be in the way of a server that
-    runs there: sockets with a long path get their folder from :func:`lock_folder`.
+    A start calls it before it has the lock, so that it changes nothing that a running server uses. :func:`lock_folder`
+    makes the folder of sockets below ``/tmp``.
     """
     mode = 0o711 if folders.shared else 0o700
     if folders.shared and len(os.fsencode(folders.beside)) > LONGEST_SHARED:
@@ -48,10 +48,10 @@ def make_folders(folders: Folders) -> None:
 
 def make_sockets(folders: Folders) -> None:
     """
-    Make the folder of the sockets, which a controller before has removed if it was empty. The caller holds the lock.
+    Make the folder of the sockets, which an earlier controller has removed if it was empty. The caller holds the lock.
 
-    One below /tmp gets a name that no other user can know before, and the way to it is in the state folder,
-    where no other user can write. One that is not our own any more is not used.
+    A folder below /tmp gets a name that no other user can guess. The link to it is in the state folder, where no other
+    user can write, and a folder that is not private any more is replaced.
     """
     if not is_long(folders.beside):
         folders.beside.mkdir(mode=0o711 if folders.shared else 0o700, exist_ok=True)
@@ -71,9 +71,7 @@ def make_sockets(folders: Folders) -> None:
 
 def _open_up(folders: Folders, folder: Path) -> None:
     """
-    Let users go through a folder of a shared server to what is theirs, also under a strict umask.
-
-    Not through a link, and only after it is known to be our own.
+    Let users of a shared server pass through a folder of ours to their own files, even under a strict umask.
     """
     if not folders.shared:
         return
@@ -93,13 +91,13 @@ def _bases(folders: Folders) -> tuple[Path, ...]:
 
 
 def lock_folder(folders: Folders) -> int:
-    """Be the only controller of this folder; returns what to close in the end."""
+    """Become the only controller of this folder; returns the descriptor of the lock."""
     path = folders.root / "lock"
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     end = time.monotonic() + LEAVING_S
     while not _try_lock(held):
         holder, *_ = _read_holder(held) or ["unknown"]
-        # A killed controller may have been starting a process, which holds the lock until it runs its program.
+        # A process that a killed controller was starting holds the lock until it runs its program.
         if _is_gone(holder) and time.monotonic() < end:
             time.sleep(LEAVING_STEP_S)
             continue
@@ -108,22 +106,22 @@ def lock_folder(folders: Folders) -> int:
             f"{folders.root}: dljob up runs there already (process {holder});"
             " use that one, end it (dljob down), or name another folder with --state"
         )
-    # Under the lock, because of two first starts each would make a folder below /tmp, and the later
-    # one would lead all commands away from the server that is in the other.
+    # Under the lock: otherwise each of two first starts would make a folder below /tmp, and the later link would lead
+    # commands away from the server that uses the other.
     make_sockets(folders)
     return held
 
 
 def read_epoch(held: int) -> int:
-    """Return the epoch of the controller before, as far as the lock still tells."""
+    """Return the epoch of the previous controller; 0 if it cannot be read."""
     words = _read_holder(held)
     is_number = len(words) == 2 and words[1].isascii() and words[1].isdigit()
     return int(words[1]) if is_number else 0
 
 
 def note_epoch(held: int, epoch: int) -> None:
-    """Say in the lock who holds it, and under which epoch, for the controllers that come."""
-    # Of one length and in its place, so that a full disk is in the way of no start.
+    """Write our process and epoch into the lock."""
+    # In place and of constant length, so that a full disk prevents no start.
     text = f"{os.getpid()} {epoch}".encode().ljust(LOCK_BYTES - 1) + b"\n"
     os.pwrite(held, text, 0)
 
@@ -137,12 +135,10 @@ def _try_lock(held: int) -> bool:
 
 
 def _read_holder(held: int) -> list[str]:
-    """Return the process and the epoch that :func:`note_epoch` noted, as far as they can be read."""
     return os.pread(held, LOCK_BYTES, 0).decode(errors="replace").split()
 
 
 def _is_gone(process: str) -> bool:
-    """Tell whether this is the number of a process that has ended."""
     if not (process.isascii() and process.isdigit()):
         return False
     try:
@@ -155,7 +151,7 @@ def _is_gone(process: str) -> bool:
 
 
 def _former(root: Path) -> Path:
-    """Where versions of before had the sockets, and SideCars of theirs may have them yet."""
+    """The folder that older versions used, in which their SideCars may still have sockets."""
     name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
     return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - only if it is our own
 
@@ -172,7 +168,7 @@ def _insist_on_privacy(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder of our own, and no link, that no other user can write."""
+    """Whether it is a folder of our own, not a link, in which no other user can write."""
     try:
         status = folder.lstat()
     except OSError:

@@ -1,13 +1,11 @@
 """
 The rights of users at a server that several users share (``dljob up --system``).
 
-The kernel identifies the client: by the user and the groups of the process that has connected, never by anything that
-the client says itself. Each job belongs to the user who has submitted it. Of the jobs of others each user sees
-the name, the owner, the phase and the GPUs; all else, and every change, is its owner's and root's.
-Requests that are not listed here as open to all are root's alone, also those that are added later.
+The kernel identifies the user and the groups of the process that has connected. Each job belongs to its submitter. Other
+users see only the name, the owner, the phase and the GPUs of a job; everything else, and every change, needs its owner
+or root. Requests that are not listed as open to all need root.
 
-:mod:`dllocal.api.serving` calls it around every request. A server of one user needs none of it, because
-no other user can open its socket.
+:mod:`dllocal.api.serving` checks every request. On a server of one user no other user can open the socket.
 """
 
 import re
@@ -26,7 +24,7 @@ from dllocal.jobs.registry import Registry
 
 SO_PEERGROUPS = 59
 MOST_BYTES = 1024
-"""The most bytes of a socket option that Python can read: 256 groups."""
+"""The longest socket option that Python reads: 256 groups."""
 
 OPEN = frozenset(
     {
@@ -39,7 +37,7 @@ OPEN = frozenset(
         ("GET", "/v1/jobs/{name}"),
     }
 )
-"""The requests that each user may make; the answers leave out everything that the user may not see."""
+"""Requests that each user may make. Their answers leave out what the user may not see."""
 
 OF_A_JOB = "/v1/jobs/{name}"
 
@@ -51,7 +49,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def identify(connection: Any) -> Submitter:
-    """Ask the kernel which user is at the other end of a connection."""
+    """Return the user at the other end of a connection, by the kernel."""
     _, uid, gid = read_peer(connection)
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_BYTES)
@@ -64,8 +62,8 @@ def identify(connection: Any) -> Submitter:
 
 
 def namespace_of(submitter: Submitter) -> str:
-    """Name the namespace of a user's jobs: the user, where that can be the name of one."""
-    # A login may be called as we call a user by number; it must not get that user's jobs.
+    """Name the namespace of a user's jobs: the user name, if that is a valid namespace."""
+    # A login must not get the namespace of the user with that number.
     is_number = NUMBER.fullmatch(submitter.user) and submitter.user != str(submitter.uid)
     if NAMESPACE.fullmatch(submitter.user) and not is_number:
         return submitter.user
@@ -73,33 +71,31 @@ def namespace_of(submitter: Submitter) -> str:
 
 
 class Access:
-    """The rules of one server."""
-
     def __init__(self, registry: Registry, *, shared: bool) -> None:
         self._registry = registry
         self._shared = shared
 
     def caller(self, request: web.Request) -> Submitter:
-        """Tell who asks. At a server of one user all jobs are that user's, also if root asks."""
+        """Return the user who asks. On a server of one user that is always its own user."""
         if not self._shared:
             return Submitter.of_this_process()
-        # A client that has hung up leaves no connection that the kernel could be asked about.
+        # There is no connection after the client has hung up.
         transport = request.transport
         if transport is None:
             raise RefusedError(400, "the connection is gone")
         return identify(transport.get_extra_info("socket"))
 
     def home(self, request: web.Request) -> str:
-        """Name the namespace that goes without saying for the one who asks."""
+        """Return the default namespace of the user who asks."""
         return namespace_of(self.caller(request)) if self._shared else ""
 
     def may_see(self, request: web.Request) -> Callable[[JobId], bool]:
-        """Return whether all of a job is shown to the one who asks."""
+        """Return a function that says whether the user who asks may see all of a job."""
         caller = self.caller(request)
         return lambda job: self._owns(caller, job)
 
     def claim(self, request: web.Request, documents: Iterable[Any]) -> None:
-        """Put jobs into the namespace of the one who asks, and refuse another one."""
+        """Put jobs into the namespace of the user who asks, and refuse any other namespace."""
         home = self.home(request)
         for document in documents:
             metadata = document.get("metadata") if isinstance(document, dict) else None
@@ -127,8 +123,8 @@ class Access:
             return
         caller = self.caller(request)
         if path.startswith(OF_A_JOB):
-            # The handler may wait for a body after this check. A job that takes the name meanwhile
-            # has the same owner, because `claim` puts each job into the namespace of its submitter.
+            # A job that takes the name later has the same owner, because `claim` puts each job into the namespace of its
+            # submitter.
             job = JobId(request.match_info["name"])
             if not self._owns(caller, job):
                 raise RefusedError(403, self._refusal(job))
@@ -140,7 +136,7 @@ class Access:
             return True
         if job in self._registry.entries:
             return self._registry.origin(job).submitter.uid == caller.uid
-        # Of a job that is gone, only its name tells whose it was.
+        # A removed job's owner is known only by the namespace.
         return job.startswith(f"{namespace_of(caller)}/")
 
     def _refusal(self, job: JobId) -> str:

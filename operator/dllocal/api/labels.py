@@ -1,6 +1,4 @@
-"""
-Label selectors, as kubectl has them: ``team=vision,tier!=batch,gpu in (a100, h100),!draft``.
-"""
+"""Label selectors in kubectl's syntax: ``team=vision,tier!=batch,gpu in (a100, h100),!draft``."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,8 +10,7 @@ Labels = Mapping[str, str]
 
 REMEDY = "write such as team=vision,tier!=batch,gpu in (a100,h100),!draft"
 
-# The spaces around a part are taken off later: to match them here takes time that grows with the cube of
-# their number.
+# Spaces around a part are stripped later: matching them here would take cubic time.
 _PART = re.compile(r"((?:[^,(]|\([^)]*\))*)(?:,|$)")
 _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^)]*)\)")
 _EQUAL = re.compile(r"([^!=\s]+)\s*(!=|==|=)\s*([^=!\s]*)")
@@ -21,24 +18,21 @@ _THERE = re.compile(r"(!?)\s*([^!=\s]+)")
 
 
 class SelectorError(ValueError):
-    """It is no selector: what is wrong, and what to do."""
+    """The text is not a selector: the reason and the remedy."""
 
 
 class Requirement(NamedTuple):
-    """One part of a selector."""
-
     key: str
     holds: Callable[[str | None], bool]
-    """Whether a job with this value (``None``: without the label) is meant."""
+    """Whether a label with this value matches; ``None``: there is no such label."""
 
 
 class Selector(NamedTuple):
-    """All of them must hold."""
+    """Requirements that must all hold."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def selects(self, labels: Labels) -> bool:
-        """Whether a job with these labels is meant."""
         return all(each.holds(labels.get(each.key)) for each in self.requirements)
 
 

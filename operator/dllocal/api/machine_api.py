@@ -1,6 +1,4 @@
-"""
-The machine itself, over HTTP: its GPUs, what happened, how the controller is set, its metrics.
-"""
+"""Requests about the machine: its GPUs, Events, settings, metrics and record."""
 
 import asyncio
 import contextlib
@@ -24,8 +22,6 @@ MOST_EARLIER = 100
 
 
 class MachineApi:
-    """Everything that is not about one job."""
-
     def __init__(self, parts: ServerParts, latest: LatestScene) -> None:
         self._parts = parts
         self._access = Access(parts.registry, shared=parts.shared)
@@ -45,7 +41,7 @@ class MachineApi:
         ]
 
     async def about(self, request: web.Request) -> web.Response:
-        """Say which controller this is, and in which namespace the jobs of the asking user are."""
+        """Describe this controller, with the namespace of the user who asks."""
         return web.json_response({**self._parts.about(), "home": self._access.home(request)})
 
     async def config(self, _request: web.Request) -> web.Response:
@@ -54,12 +50,11 @@ class MachineApi:
         return web.json_response({"items": items})
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        """Everything that Prometheus may know."""
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._parts.metrics(), headers=headers)
 
     async def list_events(self, request: web.Request) -> web.Response:
-        """List what happened after event number ``since``, of one job or all; may wait for one."""
+        """List the Events after number ``since``, of one job or all; may wait for one."""
         since = int(read_number(request, "since", usual=0.0))
         seconds = read_seconds(request, 0.0)
         events, job = self._parts.events, request.query.get("job")
@@ -69,12 +64,12 @@ class MachineApi:
                 403, f"{name} is not among your jobs; only its owner and root see its events"
             )
         until = time.monotonic() + seconds
-        # Events of the jobs of others must not end the wait, because the end would reveal them.
+        # Events of other users' jobs must not end the wait, which would reveal them.
         while not any(may_see(each.job) for each in events.since(since, name)):
             left = until - time.monotonic()
             if left <= 0 or is_gone(request):
                 break
-            # Nothing is awaited between the look above and this, so that no event is missed.
+            # No await since the check above, so that no event is missed.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(GONE_S, left)):
                     await events.wait()
@@ -85,34 +80,34 @@ class MachineApi:
         return web.json_response({"items": items})
 
     async def _list_earlier(self, job: JobId) -> list[showing.Json]:
-        """List what happened to a job before this controller began."""
+        """List the Events of a job before this controller began."""
         try:
             entries = await asyncio.to_thread(self._parts.history, job, MOST_EARLIER)
         except StoreError:
-            return []  # The job has its newer events all the same.
+            return []
         epoch = self._parts.registry.epoch
         earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
         return [showing.earlier_event_document(entry) for entry in earlier]
 
     async def show_record(self, request: web.Request) -> web.Response:
-        """Tell what happened since a time, in seconds since the epoch, as the lines of a record."""
+        """Return the lines of the record since a time, in seconds since the epoch."""
         since = read_number(request, "since", usual=0.0)
         try:
             record = await asyncio.to_thread(self._parts.record, since)
         except StoreError as error:
             raise RefusedError(503, f"the record cannot be read: {error}") from error
-        # Encoded in a thread as well, because a long record would hold up the loop.
+        # In a thread, because a long record takes long to encode.
         lines = await asyncio.to_thread(lambda: [*encode(record)])
         return web.json_response({"lines": lines})
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
-        """List every GPU: which job has it since when, or why no job may."""
+        """List every GPU with its job, or the reason why it is out of service."""
         scene, snapshot, _ = await wait_for_scene(self._latest)
         rows = gpu_table.gpu_rows(scene, snapshot.cluster)
         return web.json_response({"items": showing.node_documents(rows)})
 
     async def cordon(self, request: web.Request) -> web.Response:
-        """Take a GPU out of service. The job that has it keeps it until its next change."""
+        """Take a GPU out of service. Its job keeps it until the next change."""
         node, gpu = await self._find(request)
         reason = (await read_body(request)).get("reason") or "cordoned by hand"
         if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
@@ -124,12 +119,12 @@ class MachineApi:
         return web.json_response({"node": node, "gpu": gpu, "reason": reason})
 
     async def uncordon(self, request: web.Request) -> web.Response:
-        """Take that back, and no longer hold against the GPU what was reported of it so far."""
+        """Put a GPU back into service, and forget the faults that were reported."""
         node, gpu = await self._find(request)
         registry = self._parts.registry
         was_cordoned = (node, gpu) in registry.cordons()
-        # First, because the file may be locked: then all of this is tried again, and a GPU
-        # that is forgiven already would look as if nothing had been held against it.
+        # First, because the file may be locked: the request is then tried again, and the answer must still know whether
+        # the GPU had faults.
         registry.cordon(node, gpu, "")
         was = self._parts.reinstate(GpuRef(node, gpu)) or was_cordoned
         self._parts.wake()

@@ -1,4 +1,4 @@
-"""The query of a request, read: numbers, times to wait, and yes or no; and whether its client still waits."""
+"""Reads the query of a request, and waits for the first scene."""
 
 import asyncio
 import math
@@ -15,10 +15,10 @@ from dllocal.server_parts import LatestScene
 
 LONGEST_WAIT_S = 60.0
 PATIENCE_S: Final = 10.0
-"""A command waits longer for an answer, so that it shows the reason below and no time-out."""
+"""How long a request waits for the first scene. Commands wait longer, and so show the refusal below."""
 POLL_S: Final = 0.05
 GONE_S = 1.0
-"""How often a request that waits looks whether its client is still there."""
+"""How often a waiting request checks whether its client has hung up."""
 
 
 def is_asked(request: web.Request, name: str) -> bool:
@@ -26,7 +26,6 @@ def is_asked(request: web.Request, name: str) -> bool:
 
 
 def read_number(request: web.Request, name: str, *, usual: float) -> float:
-    """Read a number of the query."""
     text = request.query.get(name, "")
     try:
         number = float(text) if text else usual
@@ -40,19 +39,18 @@ def read_number(request: web.Request, name: str, *, usual: float) -> float:
 
 
 def read_seconds(request: web.Request, usual: float) -> float:
-    """Read for how long to wait at most, within reason."""
+    """Read how long to wait, at most LONGEST_WAIT_S."""
     return min(read_number(request, "seconds", usual=usual), LONGEST_WAIT_S)
 
 
 def is_gone(request: web.Request) -> bool:
-    """Whether the client has hung up. aiohttp lets the handler of its request go on all the same."""
+    """Whether the client has hung up, which does not end its handler in aiohttp."""
     return request.transport is None or request.transport.is_closing()
 
 
 async def wait_for_scene(latest: LatestScene) -> tuple[Scene, Snapshot, Outlook]:
-    """Return the latest scene as soon as there is one; refuse the request where none comes."""
+    """Return the latest scene; refuse the request if ``dljob up`` does not get one soon."""
     end = time.monotonic() + PATIENCE_S
-    # Polled: the loop only sets an attribute, and this happens once in the life of a server.
     while (seen := latest.see()) is None:
         if time.monotonic() > end:
             raise RefusedError(

@@ -1,8 +1,8 @@
 """
-The answers of the server when it refuses a request: one form for everything.
+The answers of the server when it refuses a request.
 
-``{"error": one line, "problems": [{"path", "value", "message", "remedy"}]}``. A problem of one of
-several documents also says of which, by its number in ``document``.
+``{"error": one line, "problems": [{"document", "path", "value", "message", "remedy"}]}``, where ``document`` is the number of
+the document in the request.
 """
 
 import asyncio
@@ -24,24 +24,22 @@ from dlstore.store import StoreError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
-"""How long a request waits for the process that has locked the list of jobs."""
+"""How long a request waits while another process has locked the list of jobs."""
 RETRY_S = 0.1
 LONGEST_VALUE = 1000
-"""The longest part of a wrong value that is sent back, in characters or bits."""
+"""The longest wrong value that is sent back, in characters or bits."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Complaint(NamedTuple):
-    """A problem of one of the documents of a request."""
+    """A problem of a document."""
 
     problem: Problem
     document: int = 0
 
 
 class RefusedError(Exception):
-    """A request is refused."""
-
     def __init__(self, status: int, error: str, complaints: Sequence[Complaint] = ()) -> None:
         super().__init__(error)
         self.status = status
@@ -50,18 +48,16 @@ class RefusedError(Exception):
 
     @classmethod
     def because_of(cls, complaints: Sequence[Complaint], status: int = 422) -> "RefusedError":
-        """Refuse documents for all that is wrong with them."""
+        """Refuse documents for all their problems."""
         first = complaints[0].problem.line()
         more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
         return cls(status, first + more, complaints)
 
     def answer(self) -> web.Response:
-        """Answer the client."""
         return refuse(self.status, self.error, self.complaints)
 
 
 def refuse(status: int, error: str, complaints: Sequence[Complaint] = ()) -> web.Response:
-    """Make the answer."""
     problems = [_written(complaint) for complaint in complaints]
     return web.json_response({"error": error, "problems": problems}, status=status)
 
@@ -78,7 +74,7 @@ def _written(complaint: Complaint) -> dict[str, Any]:
 
 
 def _shown(value: object) -> object:
-    """Return a value as it is if it is short, and nothing in place of what could be without end."""
+    """Cut a long value, or leave it out."""
     if isinstance(value, str):
         return value[:LONGEST_VALUE]
     if isinstance(value, int):
@@ -88,7 +84,7 @@ def _shown(value: object) -> object:
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every failure into an answer of the one form."""
+    """Answer every error in the form above."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -97,7 +93,6 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             if not is_locked(error) or time.monotonic() > until:
                 locked = 503 if is_locked(error) else 507
                 return refuse(locked, f"the list of jobs {why_not_written(error)}")
-        # Nothing was done, and others have their turn before it is tried again.
         await asyncio.sleep(RETRY_S)
 
 
@@ -115,7 +110,6 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return refuse(413, "the request is too large; submit fewer jobs at once")
     except (web.HTTPException, sqlite3.Error):
         raise
-    # A cancellation is no Exception, and passes: it ends the requests of a server that closes.
     except Exception as error:  # noqa: BLE001 - the controller survives any failure of a request
         return _explain(error, request)
 

@@ -1,8 +1,7 @@
 """
-The door of ``dljob up``: HTTP on a Unix socket that only its owner may open.
+The server of ``dljob up``: HTTP with JSON (``/v1/…``) on a Unix socket that only permitted users may open.
 
-JSON in and out, versioned (``/v1/…``). :mod:`dllocal.api.jobs` and :mod:`dllocal.api.machine_api` answer the
-requests; ``docs/command.md`` describes them for other clients.
+:mod:`dllocal.api.jobs` and :mod:`dllocal.api.machine_api` answer the requests; docs/command.md describes them.
 """
 
 import asyncio
@@ -32,14 +31,12 @@ from dlwire.endpoints import read_endpoint
 
 LARGEST_REQUEST = 16 << 20
 GOODBYE_S = 0.5
-"""How long clients that wait for news may go on waiting when the door closes."""
+"""How long requests may go on when the server closes."""
 
 
 class Server:
-    """Open from :meth:`open` to :meth:`close`."""
-
     def __init__(self, parts: ServerParts, *, metrics: str = "", group: int | None = None) -> None:
-        """A server that users share is open to ``group``, or to all."""
+        """A shared server is open to ``group``, or to all users."""
         self._path = parts.folders.socket
         self._registry = parts.registry
         self._is_open = False
@@ -55,12 +52,12 @@ class Server:
         self._access = SocketAccess(shared=parts.shared, group=group)
 
     async def open(self) -> None:
-        """Answer from now on; raises :class:`StateError` if a door cannot be opened."""
+        """Begin to answer; raises :class:`StateError` if a socket cannot be opened."""
         if self._metrics_at:
             await self._open_metrics(self._metrics_at)
         await self._api.setup()
         door = _listen(self._path, self._access)
-        # From here on the socket has its name, and `close` removes it also if the next step fails.
+        # From here on `close` removes the socket, also if the next step fails.
         self._is_open = True
         if not self._access.shared:
             await web.SockSite(self._api, door).start()
@@ -70,7 +67,7 @@ class Server:
         self._shared_server = await asyncio.get_running_loop().create_unix_server(limits, sock=door)
 
     async def _open_metrics(self, address: str) -> None:
-        """Serve the metrics, and nothing else, where Prometheus reaches them."""
+        """Serve nothing but the metrics on a port."""
         try:
             host, port = read_endpoint(address, least_port=1)
         except ValueError as error:
@@ -85,9 +82,8 @@ class Server:
             ) from error
 
     async def close(self) -> None:
-        """Answer no longer, and leave no socket behind."""
         if self._shared_server is not None:
-            # The runner knows only doors that it has made itself.
+            # The runner does not know this server.
             self._shared_server.close()
         await self._metrics.cleanup()
         await self._api.cleanup()
@@ -95,14 +91,14 @@ class Server:
             self._remove_socket()
 
     def _remove_socket(self) -> None:
-        """Remove the socket, unless it is that of another controller that has begun meanwhile."""
-        # One that is left behind is no hindrance, neither to commands nor to the next controller.
+        """Remove the socket, unless another controller has begun meanwhile."""
+        # A socket that stays does no harm.
         with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
             self._path.unlink(missing_ok=True)
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's own words, and not the sentence that asyncio makes of them."""
+    """Return the system's own message, without asyncio's words around it."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -113,7 +109,6 @@ class SocketAccess(NamedTuple):
     group: int | None = None
 
     def apply(self, path: Path) -> None:
-        """Let those in; by default the owner alone."""
         if not self.shared:
             path.chmod(0o600)
         elif self.group is None:
@@ -141,17 +136,16 @@ def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunne
         access_log=None,
         shutdown_timeout=GOODBYE_S,
         handle_signals=False,
-        # A thousand times as much can come out of what is compressed, also after it is refused.
+        # A compressed request can expand a thousandfold, even after it is refused.
         auto_decompress=False,
     )
 
 
 def _listen(path: Path, access: SocketAccess) -> socket.socket:
     """
-    Make the socket. It has its name only once it listens, and then only permitted users can open
-    it.
+    Make the socket, which gets its name only when it listens and has its permissions.
 
-    An existing one is left from a crash: the caller holds the lock of the folder, so no other server runs here.
+    An existing socket is left from a crash, because the caller holds the lock of the folder.
     """
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     hidden = path.with_suffix(".new")
@@ -160,8 +154,6 @@ def _listen(path: Path, access: SocketAccess) -> socket.socket:
         ours.bind(str(hidden))
         access.apply(hidden)
         ours.listen(128)
-        # In one step, so that clients find a socket without
-        # a listener or the new one, and never none.
         hidden.rename(path)
     except OSError as error:
         ours.close()

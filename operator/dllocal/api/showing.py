@@ -1,6 +1,4 @@
-"""
-ExpectedTurns the answers of the server into JSON: jobs as DLJob documents, GPUs, events, the history, a plan.
-"""
+"""The JSON of the server's answers: jobs as DLJob documents, GPUs, Events, the history, a plan."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -25,7 +23,7 @@ from dlstore.tables import GpuRow, placement_document
 Json = dict[str, Any]
 
 RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
-"""The fields of the metadata that the controller writes, over any values of the user."""
+"""The metadata that the controller writes, in place of any values of the user."""
 
 
 def job_document(
@@ -37,7 +35,7 @@ def job_document(
     environment: Mapping[str, str] = MappingProxyType({}),
     queue: Json | None = None,
 ) -> Json:
-    """Show a job as its user wrote it, with its status and, where it is known, how it will go on."""
+    """Show a job as its user wrote it, with its status and, if known, its expected course."""
     given = entry.document.get("metadata", {})
     metadata = {
         **{name: value for name, value in given.items() if name not in RENEWED},
@@ -45,14 +43,14 @@ def job_document(
         "generation": entry.spec_generation,
         "resourceVersion": version,
     }
-    # The GPU time since the last count is added here, too.
+    # With the GPU time since the last count.
     recorded = counted(entry.status, now, is_held=bool(entry.status.pods), every=0.0)
     remaining = None
     if outlook is not None and recorded.placement is not None:
         remaining = outlook.remaining(entry.job.id)
     status = write_status(recorded, remaining=remaining)
     if outlook is not None and (entry.cancelled or recorded.phase is Phase.SUSPENDED):
-        # The recorded message only says how the job came into this state.
+        # The recorded message says only how the job got into this state.
         status["message"] = outlook.sentence(entry)
     status["environment"] = environments.shown(environment)
     if queue is not None and not (recorded.is_final or entry.cancelled):
@@ -72,7 +70,7 @@ def job_document(
 
 
 def outline(document: Json, owner: str) -> Json:
-    """Leave of a job what all users may see: its name, its owner, its phase and its GPUs."""
+    """Keep what all users may see of a job: its name, owner, phase and GPUs."""
     kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion")
     metadata = {name: document["metadata"][name] for name in kept if name in document["metadata"]}
     status = {
@@ -84,7 +82,7 @@ def outline(document: Json, owner: str) -> Json:
 
 
 def list_document(version: str, items: Iterable[Json]) -> Json:
-    """Show several jobs as Kubernetes does."""
+    """Show several jobs as a list of Kubernetes."""
     metadata = {"resourceVersion": version}
     return {
         "apiVersion": API_VERSION,
@@ -95,7 +93,6 @@ def list_document(version: str, items: Iterable[Json]) -> Json:
 
 
 def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
-    """Show all GPUs by their nodes."""
     nodes: dict[str, Json] = {}
     for row in rows:
         node = nodes.setdefault(row.node, {"name": row.node, "gpuType": row.gpu_type, "gpus": []})
@@ -114,7 +111,6 @@ def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
 
 
 def event_document(event: JobEvent) -> Json:
-    """Show something that happened."""
     return {
         "number": event.number,
         "at": write_time(event.at),
@@ -126,7 +122,7 @@ def event_document(event: JobEvent) -> Json:
 
 
 def earlier_event_document(entry: HistoryEntry) -> Json:
-    """Show something that happened under a former controller, of which only the history knows."""
+    """Show an Event of an earlier controller, from the history."""
     return {
         "number": 0,
         "at": write_time(entry.at),
@@ -138,7 +134,6 @@ def earlier_event_document(entry: HistoryEntry) -> Json:
 
 
 def history_document(entry: HistoryEntry) -> Json:
-    """Show an entry of the history."""
     return _without_nothing(
         at=write_time(entry.at),
         job=entry.job,
@@ -157,9 +152,9 @@ def effect_document(
     effect: Effect, turn: Turn | None = None, *, now: float = 0.0, is_whole: bool = True
 ) -> Json:
     """
-    Show what would become of a job, and where it waits, when its turn is expected.
+    Show the effect of a plan on a job and, if the job waits, its expected turn.
 
-    Of another user's only its GPUs are shown, and a sentence that tells no more than they do.
+    For another user's job (not ``is_whole``) only its GPUs are shown.
     """
     if not is_whole:
         return _without_nothing(
@@ -186,7 +181,7 @@ def effect_document(
 
 
 def _outlined(effect: Effect) -> str:
-    """Say of another user's job how many GPUs it has, without the reason, which names its numbers."""
+    """Describe the effect on another user's job without the reason, which contains the job's numbers."""
     old, new = effect.old, effect.new
     if old is not None and new is not None:
         return f"goes from {_gpus(old)} to {_gpus(new)}"
@@ -206,7 +201,6 @@ def _is_waiting(effect: Effect) -> bool:
 
 
 def setting_document(setting: Setting) -> Json:
-    """Show a value that was set, or not."""
     return {
         "name": setting.path,
         "value": setting.value,
@@ -228,5 +222,5 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _without_nothing(**fields: Any) -> Json:
-    """Leave out what there is nothing to tell of; a zero says something."""
+    """Leave out empty fields, but not zeros."""
     return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -1,8 +1,7 @@
 """
-Reads the body of a request: a document, several jobs, an environment. It is bounded, and read where it disturbs nothing.
+Reads the body of a request: a document, several jobs, an environment.
 
-A request can hold millions of values. They are counted before anything is done with them, and jobs are
-read in another thread, so that the controller goes on meanwhile.
+A request can hold millions of values: they are counted first, and jobs are read in another thread.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.pods import trainers
 
 MOST_JOBS = 10_000
-"""At once."""
+"""In one request."""
 MOST_VALUES = 50 * MAX_VALUES
-"""In one request, in all of its documents together."""
+"""In all documents of one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A document that could be taken in."""
+    """A valid document."""
 
     job: Job
     document: Json
@@ -58,11 +57,9 @@ async def read(
     threads: FileThreads,
 ) -> Read:
     """
-    Read documents that are to run here, in the environment that was recorded for them.
-
-    ``looks`` says whether files that they name are looked at.
+    Read and check documents; with ``looks`` also the files that they name.
     """
-    # The documents belong to this request alone; of what the thread uses, only `trials` is shared.
+    # The thread shares only `trials` with others.
     reading = partial(_read, documents, origin, trials, looks=looks)
     try:
         return await threads.run(reading)
@@ -84,7 +81,7 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
             result.complaints += refused.complaints
         else:
             problems = list(_iter_problems(job, looks=looks))
-            # Only what is known to be whole can be filled in.
+            # References can be filled in only in a valid template.
             if not problems:
                 problems += trainers.starting_problems(job, origin.variables)
                 problems += trainers.folder_problems(job, document) if looks else ()
@@ -94,7 +91,7 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
             result.complaints += [Complaint(problem, number) for problem in problems]
             result.good.append((number, Submission(job, as_written(document))))
         if len(result.complaints) >= MAX_PROBLEMS:
-            break  # The request is refused as a whole, so there is no need to read more of them.
+            break
     return result
 
 
@@ -106,7 +103,6 @@ def _iter_problems(job: Job, *, looks: bool) -> Iterator[Problem]:
 
 
 def parse(document: Json, number: int) -> Job:
-    """Read a document that is to run here."""
     try:
         return jobfile.parse(document, require_template=True)
     except jobfile.JobFileError as error:
@@ -115,7 +111,7 @@ def parse(document: Json, number: int) -> Job:
 
 
 def as_written(document: Mapping[str, Any]) -> Json:
-    """Keep what its user wrote: not what we have added when it was read."""
+    """Keep what the user wrote, without the fields that the server adds."""
     metadata = {
         name: value for name, value in document["metadata"].items() if name not in showing.RENEWED
     }
@@ -143,7 +139,7 @@ async def read_documents(request: web.Request) -> list[Json]:
 
 
 async def read_environment(request: web.Request) -> dict[str, str] | None:
-    """Read in which environment the jobs were submitted; ``None`` if that is not said."""
+    """Read the environment of the submission; ``None`` if the request has none."""
     try:
         return environments.check((await read_body(request)).get("environment"))
     except environments.EnvironmentVariablesError as error:
@@ -151,11 +147,10 @@ async def read_environment(request: web.Request) -> dict[str, str] | None:
 
 
 async def read_body(request: web.Request) -> Json:
-    """Read the mapping that a request must hold."""
+    """Read the JSON object of a request."""
     if "Content-Encoding" in request.headers:
         raise RefusedError(415, "the request is compressed; send it as it is")
     try:
-        # aiohttp keeps the bytes, so that a handler which is called again reads the same body.
         body = await request.json()
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is not JSON ({error})") from error

@@ -1,12 +1,9 @@
 """
 The command lines by which podman and docker run a container.
 
-Called by :mod:`dllocal.containers.running` for what runs, and by :mod:`dllocal.containers.trying` before a job is taken
-in. :mod:`dllocal.containers.keeper` gets its command line from here.
-
-In a container the SideCar is PID 1, as on Kubernetes: the kernel ends all other processes with it. The container sees all
-GPUs of the machine, and the SideCar narrows them at each start of the training by ``CUDA_VISIBLE_DEVICES``, so that
-they change while the container goes on.
+The SideCar is PID 1 of the container, as on Kubernetes: the kernel ends all other processes with it. The container sees
+all GPUs of the machine. The SideCar limits them at each start of the training by ``CUDA_VISIBLE_DEVICES``, so that they
+change while the container goes on.
 """
 
 import csv
@@ -18,7 +15,7 @@ from dataclasses import dataclass
 from dlcore.documents.jobfields import ENGINES
 
 SIDECAR = "/dljob"
-"""Where the container sees the SideCar."""
+"""The folder of the SideCar in the container."""
 START = f"{SIDECAR}/sidecar-start"
 
 OF_THE_CLIENT = (
@@ -39,7 +36,7 @@ class Mount:
     is_writable: bool = True
 
     def word(self) -> str:
-        """Write it for ``--mount``, which reads its fields as a line of CSV."""
+        """Write it for ``--mount``, whose value is a line of CSV."""
         fields = ["type=bind", f"source={self.source}", f"target={self.target}"]
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(
@@ -50,15 +47,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """A container that is to run."""
-
     engine: str
     image: str
     user: tuple[int, int, tuple[int, ...]]
-    """The user, group and further groups whose files its processes make."""
+    """User, group and further groups."""
     mounts: tuple[Mount, ...]
     folder: str = "/"
-    """Where its command runs."""
     variables: Mapping[str, str]
     """Added to the environment of the image."""
     client: Mapping[str, str]
@@ -66,12 +60,12 @@ class ContainerSpec:
     sees_gpus: bool
 
     def words(self, name: str, command: Sequence[str]) -> list[str]:
-        """Return the command that runs it, and ends when it has ended."""
+        """Return the command that runs the container and ends with it."""
         return [
             *(self.engine, "run", "--rm", f"--name={name}", "--pull=never"),
             # Ranks meet at ports and in shared memory, as they do without a container.
             *("--network=host", "--ipc=host"),
-            # SELinux would hide the folders, whose labels are not ours to change.
+            # SELinux would hide the folders, and changing users' labels is not our business.
             *("--security-opt=label=disable", "--entrypoint=", f"--workdir={self.folder}"),
             *self._identity(),
             *(self._gpus() if self.sees_gpus else ()),
@@ -81,13 +75,13 @@ class ContainerSpec:
         ]
 
     def environment(self) -> dict[str, str]:
-        """Return what the engine itself is started with; values reach the container by their names."""
+        """Return the environment of the engine, from which the container takes values by name."""
         return {**self.variables, **self.client}
 
     def _identity(self) -> Iterator[str]:
         user, group, groups = self.user
         if self.engine == "podman" and user != 0:
-            # Without root, root in the container is the user outside.
+            # In rootless podman, root in the container is the user outside.
             yield "--user=0:0"
             return
         yield f"--user={user}:{group}"
@@ -98,9 +92,9 @@ class ContainerSpec:
 
 
 def given(variables: Mapping[str, str], client: Mapping[str, str]) -> Iterator[str]:
-    """Return the words by which an engine passes variables on to a command in a container."""
+    """Return the options that pass variables to a container."""
     for name, value in variables.items():
-        # All users can read a command line. Only what the engine itself reads under this name is in it.
+        # All users can read a command line. It has the value only if the engine itself uses another one.
         yield f"--env={name}={value}" if name in client else f"--env={name}"
 
 

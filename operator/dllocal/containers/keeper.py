@@ -1,18 +1,15 @@
 """
 Keeps one container, as a process that the server can watch, end and start again.
 
-Started by :mod:`dllocal.pods.processes` in the place of a SideCar, with the lock of its pod. It first removes what an
-earlier keeper has left under this name, then runs the container, and in the end proves again that it is gone. A keeper
-that is killed leaves the container behind, and the next one removes it before it starts another: no GPU gets a
-second master, because nothing is started beside a container of which it is not proven that it has ended.
+:mod:`dllocal.pods.sidecar_processes` starts it in place of a SideCar, with the lock of the pod. The keeper removes any
+container of this name, runs the container, and at the end proves that it is gone. A keeper that is killed leaves the
+container, which the next keeper removes first. So no GPU gets two masters. If nothing is to run, the keeper only proves
+that the container is gone, and becomes a SideCar on the machine that reports so.
 
-Where nothing is to run any more it only proves that, and becomes a SideCar of the machine that tells so.
+The proof has two parts: the engine knows no container of this name, and ``/proc`` shows no PID 1 of a container with this
+socket among its arguments. PID 1 ends after all other processes of its container.
 
-The proof has two parts. The engine says that it knows no container of this name, and ``/proc``, which shows the processes of
-all containers to the machine, shows no process that is PID 1 of a container and has this socket among its
-arguments. The kernel lets PID 1 go only after all other processes of the container.
-
-Only the standard library is loaded here: each job has such a process for as long as it runs.
+Only the standard library is loaded, because each job has a keeper for as long as it runs.
 """
 
 import contextlib
@@ -29,35 +26,33 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 ASK_SECONDS = 60.0
 PAUSES = (0.05, 0.2, 1.0, 5.0)
-"""How long is waited before the proof is tried again, the last one for all further."""
+"""The waits before the proof is tried again; the last one repeats."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 NOT_BEGUN = range(125, 128)
-"""The exit statuses of podman and docker where the container, or the SideCar in it, could not begin."""
+"""The exit statuses of podman and docker if the container, or the SideCar in it, could not start."""
 LAST_BYTES = 1 << 14
 EXIT_UNAVAILABLE = 69
 
 
 class Container:
-    """The container of one pod, by its name and by the socket that its SideCar answers at."""
-
     def __init__(self, engine: str, name: str, *, socket: str) -> None:
         self._engine = engine
         self._name = name
         self._socket = socket
 
     def remove(self) -> None:
-        """Return when there is no such container, and no process of it."""
+        """Return when the container and its processes are proven gone."""
         tries = 0
-        told = ""
+        logged = ""
         while why := self._why_there():
-            if tries and why != told:
+            if tries and why != logged:
                 _say(f"ContainerStays: {why}")
-                told = why
+                logged = why
             time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
 
     def _why_there(self) -> str:
-        """Try to remove it; say what keeps it from being proven gone, and nothing if nothing does."""
+        """Try to remove the container; returns what prevents the proof that it is gone."""
         removed = self._ask("rm", "--force", self._name)
         there = self._ask("container", "inspect", "--format={{.Id}}", self._name)
         if there.returncode == 0:
@@ -84,18 +79,18 @@ class Container:
 
 
 def find_first_processes(socket: str) -> list[int]:
-    """Find the processes that are PID 1 of a namespace and have this socket among their arguments."""
+    """Find the processes that are PID 1 of a namespace with this socket among their arguments."""
     wanted, found = os.fsencode(f"--socket={socket}"), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            told = (folder / "cmdline").read_bytes().split(b"\0")
-            if wanted in told and _is_first((folder / "status").read_text(errors="replace")):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if wanted in words and _is_first((folder / "status").read_text(errors="replace")):
                 found.append(int(folder.name))
     return found
 
 
 def _is_first(status: str) -> bool:
-    """Whether a process has the number 1 in a namespace that is not this one's."""
+    """Whether a process is PID 1 of another namespace."""
     numbers = next((line.split()[1:] for line in status.splitlines() if line[:6] == "NSpid:"), [])
     return len(numbers) > 1 and numbers[-1] == "1"
 
@@ -134,7 +129,7 @@ def _last(text: str) -> str:
 
 
 def _read_log() -> str:
-    """Read what this process and the engine have written last, where that is a file."""
+    """Read the last output of this process and the engine, if that is a file."""
     try:
         with open("/proc/self/fd/2", "rb") as log:  # noqa: PTH123 - a descriptor, not a path
             log.seek(-min(LAST_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -144,7 +139,7 @@ def _read_log() -> str:
 
 
 def _say(text: str) -> None:
-    # In the form of a SideCar's log, which is read for what has kept it from beginning.
+    # In the form of a SideCar's log, which the server reads.
     sys.stderr.write(f"dljob-sidecar ERROR {text}\n")
     sys.stderr.flush()
 

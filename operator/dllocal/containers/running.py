@@ -1,8 +1,4 @@
-"""
-From a job to the container that it runs in: the image, what it sees of the machine, and what it is called.
-
-Called by :mod:`dllocal.pods.processes` for each pod, by the server for ``dljob exec``, and when a job is submitted.
-"""
+"""The container of a job: its image, name, and the folders of the machine that it sees."""
 
 import hashlib
 import sys
@@ -20,13 +16,12 @@ KEEPER = "dllocal.containers.keeper"
 
 
 def name_of(job: Job, socket: Path) -> str:
-    """Name the container of the pod whose SideCar answers there, as no other one on this machine is named."""
+    """Return a unique name for the container of the pod with this socket."""
     own = hashlib.sha256(str(socket.absolute()).encode()).hexdigest()[:12]
     return f"dljob-{job.id.replace('/', '_')}-{own}"
 
 
 def image_of(job: Job) -> str:
-    """Return the image that the job names; empty if it names none."""
     if job.container is not None and job.container.image:
         return job.container.image
     containers = job.template.get("spec", {}).get("containers", ())
@@ -34,12 +29,12 @@ def image_of(job: Job) -> str:
 
 
 def engine_of(job: Job, origin: Origin) -> str:
-    """Return what runs the container of the job; where none is there any more, that says so itself."""
+    """Return the engine for a job's container, even if it is not installed any more."""
     return find_engine(job, origin) or (job.container and job.container.engine) or ENGINES[0]
 
 
 def find_engine(job: Job, origin: Origin) -> str:
-    """Return what can run the container of the job here; empty if nothing can."""
+    """Return the installed engine for a job's container; empty if there is none."""
     name = job.container.engine if job.container is not None else ""
     return engines.find(name, origin.variables.get("PATH", ""))
 
@@ -74,7 +69,7 @@ def spec_of(
 
 
 def _without_repetitions(mounts: Sequence[Mount]) -> list[Mount]:
-    """Leave out what is below another one, and so seen already."""
+    """Leave out folders below others."""
     targets = {Path(each.target) for each in mounts}
     kept = {
         each.target: each
@@ -93,7 +88,7 @@ def keeper_command(
 
 
 def proof_command(engine: str, name: str, socket: Path, command: Sequence[str] = ()) -> list[str]:
-    """Return the command that proves that the container is gone, and then becomes ``command``."""
+    """Return the command that proves that a container is gone, and then becomes ``command``."""
     return [*_keeper("prove", engine, name, socket), *command]
 
 

@@ -1,8 +1,7 @@
 """
-The SideCar as a folder that containers see: the archive and the script that finds an interpreter for it.
+Makes the folder with the SideCar for containers: the archive, and the script that finds an interpreter.
 
-Made from the packages that are installed, once for each state folder and version of the sources. It is what
-``make sidecar`` makes, without the proofs that a published file needs.
+It is made from the installed packages, once for each state folder and version of the sources.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ LEFT_OUT = "tornado/test/"
 
 
 def ensure(base: Path) -> Path:
-    """Return the folder with the SideCar of this installation, made below ``base`` if it is not there."""
+    """Return the folder with the SideCar of this installation below ``base``."""
     files = dict(_iter_files())
     script = (_find_start() / SCRIPT).read_bytes()
     folder = base / _digest(files, script)
@@ -44,7 +43,6 @@ def _iter_files() -> Iterator[tuple[str, bytes]]:
 
 
 def _find(name: str) -> Path:
-    # Found and not imported: the SideCar runs in processes of its own.
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -52,7 +50,7 @@ def _find(name: str) -> Path:
 
 
 def _find_start() -> Path:
-    """Where the beginning of the archive is: inside this package when installed, else in the checkout."""
+    """Find the start of the archive: in this package if installed, else in the checkout."""
     packaged = Path(__file__).parents[1] / "_sidecar"
     return packaged if packaged.is_dir() else _find("dlsidecar").parents[1]
 
@@ -66,9 +64,9 @@ def _digest(files: dict[str, bytes], script: bytes) -> str:
 
 
 def _make(folder: Path, files: dict[str, bytes], script: bytes) -> None:
-    """Make it under another name first, so that no container ever sees half of it."""
+    """Make the folder under another name first, so that no container sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Of a server for all users too, whose umask closes what it makes: the engine of each user reads it.
+    # The engine of each user reads it.
     folder.parent.chmod(0o755)
     part = Path(tempfile.mkdtemp(dir=folder.parent))
     with zipfile.ZipFile(part / ARCHIVE, "w") as archive:
@@ -78,7 +76,7 @@ def _make(folder: Path, files: dict[str, bytes], script: bytes) -> None:
     (part / SCRIPT).chmod(0o755)
     (part / ARCHIVE).chmod(0o644)
     part.chmod(0o755)
-    # Another controller may have made it meanwhile, of the same files.
+    # Another controller may have made it meanwhile.
     try:
         os.rename(part, folder)  # noqa: PTH104 - Path.rename says the same
     except OSError:

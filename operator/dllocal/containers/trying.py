@@ -1,9 +1,8 @@
 """
-Whether a job can run in its container here, found out before it is taken in.
+Checks at the submission whether a job can run in its container.
 
-Called by the server when a job is submitted. The engine, the image, its interpreter and the way to the GPUs are tried
-together, by the very words that will run the job: a container in which the SideCar begins and ends at once. The
-problem quotes the last line of the engine, and names the remedy.
+Engine, image, interpreter and access to GPUs are tried together, with the command that will run the job: a container in
+which the SideCar starts and ends at once. The problem quotes the engine's last line, and names the remedy.
 """
 
 import contextlib
@@ -24,13 +23,13 @@ from dllocal.containers.engines import ContainerSpec
 from dllocal.environments import Origin, Submitter
 
 TRIAL_SECONDS = 20.0
-"""How long all trials of one request may take: ``dljob submit`` waits 30 s for an answer."""
+"""The time limit for all trials of a request: ``dljob submit`` waits 30 s for an answer."""
 REMOVAL_SECONDS = 60.0
 REMEMBERED_SECONDS = 60.0
-"""A good trial counts for all jobs of the same image, engine and user during this time."""
+"""How long a successful trial counts for all jobs of the same image, engine and user."""
 MOST_REMEMBERED = 1_000
 USAGE = 2
-"""The exit status of a SideCar without options, which proves that its interpreter and its archive work."""
+"""The exit status of a SideCar without options, which shows that interpreter and archive work."""
 LONGEST = 300
 
 PATH = "spec.environment.container"
@@ -39,7 +38,7 @@ Run = Callable[[list[str], Mapping[str, str], float], "subprocess.CompletedProce
 
 
 class Remedy(NamedTuple):
-    """The field and the remedy for an error of an engine that holds one of these phrases."""
+    """The field and the remedy for an error that contains one of these phrases."""
 
     says: tuple[str, ...]
     field: str
@@ -76,8 +75,6 @@ REMEDIES = (
 
 
 class Trials:
-    """The good trials of the last minute at one server."""
-
     def __init__(
         self,
         state: Path,
@@ -91,18 +88,17 @@ class Trials:
         self._sees_gpus = sees_gpus
         self._clock = clock
         self._good: dict[tuple[object, ...], float] = {}
-        """When a container of this kind began."""
+        """The times of successful trials."""
 
     def deadline(self) -> float:
-        """Return when the trials of a request that is read now have to be over."""
         return self._clock() + self._seconds
 
     def problems(self, job: Job, origin: Origin, folder: str, *, until: float) -> Iterator[Problem]:
         """
-        Everything that keeps a job from running in its container; ``folder`` is where it runs.
+        Yield the problems of a job's container; ``folder`` is where the job runs.
 
-        A trial that is not over in time decides nothing: an engine can be slow on a busy machine, and its job
-        reports the same fault when it starts.
+        A trial that takes too long is no problem: engines are slow on a busy machine, and the job reports the same fault
+        at its start.
         """
         if job.container is None:
             return
@@ -120,9 +116,7 @@ class Trials:
     def _try(self, job: Job, origin: Origin, until: float) -> Iterator[Problem]:
         container = running.spec_of(job, origin, state=self._state, sees_gpus=self._sees_gpus)
         kind = (container.engine, container.image, container.user, container.mounts)
-        # The time before the trial, so that a slow one is believed no longer
-        # than a quick one. Several threads read requests: a lost entry costs
-        # one more trial, and single operations on a dict need no lock.
+        # Several threads read requests: a lost entry costs one more trial.
         now = self._clock()
         if now - self._good.get(kind, -REMEMBERED_SECONDS) < REMEMBERED_SECONDS:
             return
@@ -148,9 +142,9 @@ def _no_engine(name: str) -> Problem:
 
 
 def _unseen(job: Job, folder: str) -> Iterator[Problem]:
-    """Name the paths that SideCar and training share, and that the container would not see."""
+    """Yield the shared paths that the container does not see."""
     assert job.container is not None
-    # The container never sees the root folder of the machine, because it has the one of the image.
+    # The root folder of a container is that of its image.
     seen = {Path(folder), *map(Path, job.container.folders)} - {Path("/")}
     paths = {"spec.checkpoint.path": job.checkpoint.path, "spec.progress.file": job.progress.file}
     for field, path in paths.items():
@@ -166,25 +160,24 @@ def _unseen(job: Job, folder: str) -> Iterator[Problem]:
 
 
 def _first_problem(container: ContainerSpec, run: Run, *, seconds: float) -> Problem | None:
-    """Try a container out, in the order in which a user would mend what is wrong."""
+    """Try a container, in the order in which a user would solve the problems."""
     client = dict(container.client)
     begun = time.monotonic()
     looked = run([container.engine, "image", "inspect", container.image], client, seconds)
     if looked.returncode != 0 and _is_missing(looked.stderr):
         what = f"{container.engine} has no image {container.image} on this machine"
-        # A pull in the middle of a start would keep GPUs waiting for it.
+        # A pull during a start would keep GPUs idle.
         remedy = f"get it first: {container.engine} pull {container.image}"
         return Problem(f"{PATH}.image", container.image, what, remedy)
     if looked.returncode != 0:
         return _problem(container, looked.stderr)
-    # A random name, because trials of several requests run at
-    # once and the removal below must meet this container alone.
+    # Random, because several trials run at once.
     name = f"dljob-trial-{os.urandom(6).hex()}"
     left = seconds - (time.monotonic() - begun)
     try:
         tried = run(container.words(name, [engines.START, "run"]), client, left)
     except subprocess.TimeoutExpired:
-        # Its client was killed, and the container may still begin. The request does not wait for that.
+        # The client was killed, and the container may still start.
         removal = ([container.engine, "rm", "--force", name], client, REMOVAL_SECONDS)
         threading.Thread(target=_run_in_time, args=(run, *removal), daemon=True).start()
         raise
@@ -203,7 +196,7 @@ def _is_missing(text: str) -> bool:
 
 
 def _problem(container: ContainerSpec, said: str) -> Problem:
-    """Pass on what an engine says, and blame the field by whose change it can be mended."""
+    """Quote an engine's error, for the field that solves the problem."""
     lines = [line for line in said.strip().splitlines() if line.strip()] or ["it says nothing"]
     words = "".join(each if each.isprintable() else "?" for each in lines[-1])[:LONGEST]
     text = said.lower()
@@ -215,7 +208,7 @@ def _problem(container: ContainerSpec, said: str) -> Problem:
 
 
 def _runner(submitter: Submitter) -> Run:
-    """Run an engine as the user of the job, who may be another one than the server's."""
+    """Return a function that runs an engine as the user of the job."""
     other: dict[str, Any] = {}
     if submitter.uid != os.getuid():
         other = {"user": submitter.uid, "group": submitter.gid}
@@ -225,8 +218,7 @@ def _runner(submitter: Submitter) -> Run:
         command: list[str], environment: Mapping[str, str], seconds: float
     ) -> "subprocess.CompletedProcess[str]":
         try:
-            # `user` and not `preexec_fn`: this is a thread of many, and Python code
-            # between fork and exec can wait for a lock that another thread held.
+            # Not `preexec_fn`, which can deadlock in a program with threads.
             return subprocess.run(  # noqa: S603 - composed by dllocal.containers.engines
                 command,
                 env=dict(environment),

@@ -1,1 +1,1 @@
-"""Files that users write or name: looks that do not hang, and the removal of folders of any depth."""
+"""Files that users write or name: checks that do not hang, and the removal of folders of any depth."""

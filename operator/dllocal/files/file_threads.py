@@ -1,9 +1,8 @@
 """
-Threads for looks at files that users name, because a file system may never answer.
+Threads for calls that may never return, such as checks of files on a network file system, or calls into a driver.
 
-A thread whose look hangs is kept until the file system answers. The event loop's own threads are too few for
-that, because the history, the queue and the rotation of logs need them as well, and Python waits for
-all of them at the end of the process. These here are bounded in number and end with the process.
+The event loop's own threads are too few for that, and Python waits for them at the end of the process. These threads are
+bounded in number and end with the process.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ T = TypeVar("T")
 
 MOST: Final = 16
 PATIENCE_S: Final = 5.0
-"""How long a look waits for a thread. The command waits longer for its answer, and so shows the reason."""
+"""How long a call waits for a thread. The command waits longer, and so shows the reason."""
 
 
 class AllBusyError(Exception):
-    """No thread has become free in time."""
+    """No thread was free in time."""
 
 
 class FileThreads:
-    """Those of one server. To be used on its event loop."""
+    """A bounded number of threads, used on one event loop."""
 
     def __init__(self, most: int = MOST, *, patience_s: float = PATIENCE_S) -> None:
         self._free = asyncio.Semaphore(most)
@@ -33,9 +32,9 @@ class FileThreads:
 
     async def run(self, look: Callable[[], T]) -> T:
         """
-        Return what a look finds, or raise its error; raises :class:`AllBusyError` if no thread can have it.
+        Return the result of a call, or raise its error; raises :class:`AllBusyError` without a free thread.
 
-        A caller that is cancelled leaves the look to its thread.
+        If the caller is cancelled, the thread goes on.
         """
         try:
             async with asyncio.timeout(self._patience_s):
@@ -47,7 +46,6 @@ class FileThreads:
         try:
             threading.Thread(target=work, name="files", daemon=True).start()
         except RuntimeError as error:
-            # The system has no thread left.
             self._free.release()
             raise AllBusyError from error
         return await answer
@@ -63,6 +61,5 @@ class FileThreads:
 
     def _return(self, answer: "asyncio.Future[T]", settle: Callable[[], None]) -> None:
         self._free.release()
-        # A caller that is gone has cancelled it.
         if not answer.done():
             settle()

@@ -1,9 +1,8 @@
 """
-The removal of a folder that users write, however deep it is.
+Removes a folder of any depth.
 
-:mod:`dllocal.pods.removing` calls it for the folders of jobs, and :mod:`dllocal.folders` for a whole state folder.
-``shutil.rmtree`` of Python 3.11 calls itself and keeps a file open for each level, so that it fails at about
-1,000 levels, which any training can make; where the limit of open files is high, by ``RecursionError``.
+``shutil.rmtree`` of Python 3.11 is recursive and keeps a file open for each level, so that it fails at about 1,000
+levels, which any training can make.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MOST_LEVELS: Final = 64
-"""How many folders within each other are open at once. Deeper ones move to the top before their turn comes."""
+"""The number of nested folders that are open at once. Deeper ones are moved to the top first."""
 
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,21 +33,18 @@ class _Removal:
     def __init__(self) -> None:
         self.levels: list[_Level] = []
         self.error: OSError | None = None
-        """The first one."""
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep an error, and go on."""
         try:
             yield
         except FileNotFoundError:
-            # Another process has removed it meanwhile.
             pass
         except OSError as error:
             self.error = self.error or error
 
     def enter(self, name: str) -> None:
-        """Open a folder in the last level, and remove all of it but its folders."""
+        """Open a folder in the last level, and remove its files."""
         file = os.open(name, _FLAGS, dir_fd=self._last_file())
         level = _Level(name, file, [])
         self.levels.append(level)
@@ -81,9 +77,9 @@ class _Removal:
         return self.levels[-1].file if self.levels else None
 
     def _move_up(self, name: str, level: _Level) -> None:
-        """Move a folder to the top, under a name that no user can know before."""
+        """Move a folder to the top, under a name that no user can guess."""
         with contextlib.suppress(OSError):
-            # A move needs the right to write into the folder itself, which the removal of an empty one does not.
+            # Moving a folder needs the right to write in it, which removing an empty one does not.
             os.rmdir(name, dir_fd=level.file)
             return
         top, moved = self.levels[0], secrets.token_hex(8)
@@ -93,10 +89,10 @@ class _Removal:
 
 def remove_tree(path: Path) -> OSError | None:
     """
-    Remove a folder with all that can be removed of its contents; returns the first error.
+    Remove as much of a folder as possible; returns the first error.
 
-    It follows no symbolic link, also none that a user puts in the place of a folder meanwhile: each
-    name is looked up in a folder that is open, and a path as long as the tree is deep is never needed.
+    It follows no symbolic link, even if a user replaces a folder by one meanwhile: each name is looked up in an open
+    folder.
     """
     removal = _Removal()
     try:

@@ -1,8 +1,4 @@
-"""
-Which GPUs of this machine are meant: ``0,2-3``, UUIDs, and what ``CUDA_VISIBLE_DEVICES`` says.
-
-Called by ``dljob up`` for its option ``--gpus``. Pure: texts and devices in, devices out.
-"""
+"""Reads a choice of GPUs (``dljob up --gpus``, ``CUDA_VISIBLE_DEVICES``): ``0,2-3`` and UUIDs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +12,11 @@ MOST_NUMBER = 4096
 
 
 class GpuChoiceError(ValueError):
-    """The choice names no GPUs of this machine: what is wrong, and what to write."""
+    """The choice names no GPUs of this machine: the reason and the remedy."""
 
 
 def is_count(text: str) -> bool:
-    """Whether this is a plain number, which means a count of virtual GPUs and no GPU by its number."""
+    """Whether this is a plain number, which means a count of virtual GPUs."""
     return text.isascii() and text.isdigit()
 
 
@@ -37,7 +33,7 @@ def parse(text: str) -> tuple[str, ...]:
 
 
 def choose(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Find these GPUs by number, UUID or its beginning; raises :class:`GpuChoiceError`."""
+    """Find GPUs by number, UUID or the beginning of a UUID; raises :class:`GpuChoiceError`."""
     chosen = [_find(name, devices) for name in names]
     repeated = next((each for each in chosen if chosen.count(each) > 1), None)
     if repeated is not None:
@@ -49,10 +45,10 @@ def choose(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device, ...
 
 def visible(environment: Mapping[str, str], devices: Sequence[Device]) -> tuple[Device, ...] | None:
     """
-    Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves; ``None`` if it is not set.
+    Return the GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set.
 
-    CUDA counts the fastest GPU first unless ``CUDA_DEVICE_ORDER`` says otherwise, and NVML counts
-    along the bus. Where the GPUs differ, a number could therefore name two of them: it is refused.
+    By default CUDA numbers GPUs by speed, and NVML by their place on the bus. If the GPUs differ, numbers are ambiguous
+    and refused.
     """
     text = environment.get(VISIBLE)
     if text is None:

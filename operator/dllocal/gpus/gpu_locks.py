@@ -1,16 +1,13 @@
 """
-One lock for each GPU, over all users and all servers of a machine.
+One lock for each GPU, for all users and servers of a machine.
 
-The lock is on the device file of the GPU (``/dev/nvidia0``), which only root can replace and
-which only those can open who may use the GPU anyway: a user without a right to the GPU cannot keep
-others from it by locking it. A GPU without a device file has a file of its own in ``/run/lock``.
+The lock is on the device file of the GPU (``/dev/nvidia0``), which only root can replace and only users of the GPU can
+open: a user without rights to the GPU cannot block it. A GPU without a device file has a file in ``/run/lock``.
 
-There are two locks, of kinds that the kernel keeps apart. With ``flock`` a server is the one that
-gives the GPU to jobs, as long as it lives. Its jobs outlive it, so each of its SideCars inherits a
-second one of its own: an open file description lock on one byte of the file, at a place that the state folder
-determines. So a server finds out whether jobs of *others* still have the GPU by asking the kernel
-for locks at all other places, and those of its own state folder, also from a former start, are
-never in its way. The kernel gives both kinds back at each death.
+There are two kinds of locks, which are independent in the kernel. With ``flock`` a living server is the only one that
+gives the GPU to jobs. Jobs outlive their server, so each SideCar inherits an open file description lock on one byte, at a
+place that the state folder determines. A server asks the kernel for locks at all other places to find jobs of *other*
+servers, while its own earlier jobs are never in its way. The kernel releases both kinds at any death.
 """
 
 import contextlib
@@ -32,7 +29,7 @@ _FLOCK = "hhqqi4x"
 
 
 class GpuLock:
-    """The lock of one GPU, tried as often as one likes and held until it is closed."""
+    """The lock of one GPU, held from a successful attempt until it is closed."""
 
     def __init__(self, device: Device, state: Path, *, folder: Path = FOLDER) -> None:
         self._path = Path(device.path) if device.path else folder / f"dljob-{device.uuid}.lock"
@@ -44,17 +41,16 @@ class GpuLock:
 
     def lend(self) -> int | None:
         """
-        Open what one SideCar is to inherit, which the caller closes; ``None`` while it is not held.
+        Open a lock for one SideCar, which the caller closes; ``None`` if the GPU is not locked.
 
-        Each has a file description of its own: who has one may take its lock back, and with a shared
-        one that would take the lock from all SideCars, also from those of other users.
+        Each SideCar has a file description of its own: with a shared one, any SideCar could release the lock of all.
         """
         if self._users is None:
             return None
         return self._open_locked()
 
     def attempt(self) -> str:
-        """Take the lock unless it is held; returns why that cannot be, or nothing."""
+        """Take the lock unless it is held; returns the reason if that fails."""
         if self._users is not None:
             return ""
         try:
@@ -64,7 +60,7 @@ class GpuLock:
         try:
             self._users, why = self._take(owner)
         except OSError as error:
-            # Such as too many open files. The next attempt may find fewer of them.
+            # Such as too many open files.
             why = f"{error.filename or self._path} cannot be locked ({error.strerror})"
         finally:
             if self._users is None:
@@ -74,7 +70,7 @@ class GpuLock:
         return why
 
     def close(self) -> None:
-        """Let other servers have it, as soon as no SideCar of ours lives any more."""
+        """Release the lock; other servers can take it when no SideCar of ours lives."""
         for held in (self._owner, self._users):
             if held is not None:
                 os.close(held)
@@ -89,11 +85,10 @@ class GpuLock:
             owner, self._place + 1, length=0
         ):
             return None, "jobs of another dljob up, which has ended, still have it"
-        # A file description of its own: the other lock must end with this server.
+        # In another file description: `flock` must end with this server.
         return self._open_locked(), ""
 
     def _open_locked(self) -> int:
-        """Open a file description of its own, with the lock of this state folder."""
         opened = self._open()
         try:
             _lock_byte(opened, self._place)
@@ -110,13 +105,13 @@ class GpuLock:
 
 
 def _open_shared(path: Path, flags: int) -> int:
-    """Open a file that all users may lock; the first of them makes it."""
+    """Open a file that all users may lock; the first user makes it."""
     with contextlib.suppress(FileExistsError):
         held = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | flags, 0o644)
-        # Also where the umask is narrow: reading is enough for either lock.
+        # Against a strict umask: reading is enough for either lock.
         os.fchmod(held, 0o644)
         return held
-    # Without O_CREAT, which the kernel refuses for files of others in folders of all.
+    # Without O_CREAT, which the kernel refuses for other users' files in sticky folders.
     held = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
     if not stat.S_ISREG(os.fstat(held).st_mode):
         os.close(held)
@@ -130,7 +125,7 @@ def _lock_byte(held: int, place: int) -> None:
 
 
 def _is_locked(held: int, start: int, *, length: int) -> bool:
-    """Whether others have locked any byte from there on; a length of 0 reaches to the end."""
+    """Whether others have locked any byte of a range; a length of 0 reaches to the end."""
     if length < 0 or start > LAST_BYTE:
         return False
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -139,7 +134,6 @@ def _is_locked(held: int, start: int, *, length: int) -> bool:
 
 
 def _name_owner(held: int) -> str:
-    """Name the process that has locked the file, as the kernel tells."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
@@ -154,7 +148,7 @@ def _inode(status: os.stat_result) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """Name a process with its user and its program, as far as they are known."""
+    """Name a process with its user and its program, if known."""
     folder = Path(f"/proc/{pid}")
     try:
         user = name_user(folder.stat().st_uid)

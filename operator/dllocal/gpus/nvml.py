@@ -1,9 +1,8 @@
 """
-Reads the GPUs of this machine by NVML: which exist, and which processes use them.
+Reads the GPUs of this machine and their use by NVML.
 
-``dljob up`` schedules on these. :class:`Driver` is all that the rest of it asks, so that tests can
-answer in NVML's place. The SideCar has a reader of its own (:mod:`dlsidecar.observing.gpus.nvml`), because its
-code runs in other people's images.
+Tests replace it behind :class:`Driver`. The SideCar has a reader of its own (:mod:`dlsidecar.observing.gpus.nvml`), which
+runs in users' images.
 """
 
 import logging
@@ -21,34 +20,30 @@ DEVICE = "/dev/nvidia{}"
 
 
 class NoGpusError(Exception):
-    """There is nothing to schedule on: what was found, and what to do."""
+    """There are no GPUs: the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU of this machine."""
-
     index: int
-    """Its number in the order of the PCI bus, as ``nvidia-smi`` counts."""
+    """Its number in PCI bus order, as ``nvidia-smi`` counts."""
     uuid: str
     model: str = ""
     path: str = ""
-    """Its device file; empty where there is none, such as under WSL."""
+    """Its device file; empty if there is none, as under WSL."""
 
 
 class Driver(Protocol):
     """The driver of the GPUs."""
 
     def devices(self) -> tuple[Device, ...]:
-        """List the GPUs that there are; raises :class:`NoGpusError` if there is none."""
+        """List the GPUs; raises :class:`NoGpusError` if there are none."""
 
     def read(self) -> Mapping[str, Usage]:
-        """Say of each GPU, by UUID, what uses it; of one that does not answer, nothing."""
+        """Return the use of each GPU that answers, by UUID."""
 
 
 class Nvml:
-    """NVML by nvidia-ml-py."""
-
     def __init__(self) -> None:
         try:
             import pynvml  # noqa: PLC0415 - its import fails where there is no driver at all
@@ -86,7 +81,7 @@ class Nvml:
         return usages
 
     def _usage(self, handle: Any) -> Usage | None:
-        """Return what uses a GPU; none where it tells neither its memory nor its processes."""
+        """Return the use of a GPU; ``None`` if it reports neither memory nor processes."""
         memory = self._memory(handle)
         processes = self._processes("Compute", handle)
         if processes is None and memory is None:
@@ -101,18 +96,18 @@ class Nvml:
         )
 
     def _processes(self, kind: str, handle: Any) -> Any:
-        # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
+        # Without the version nvidia-ml-py refuses drivers of other versions.
         question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
         return question and self._ask(question, handle)
 
     def _memory(self, handle: Any) -> Any:
-        """Return how much is in use; what the driver keeps for itself counts only where it is old."""
+        """Return the memory in use; old drivers include their own."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         later = version and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version)
         return later or self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
 
     def _device(self, index: int) -> Device | None:
-        """Return a GPU; none where the driver has lost it, which costs no other GPU."""
+        """Return a GPU; ``None`` if the driver has lost it."""
         handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
         uuid = handle and self._ask(self._nvml.nvmlDeviceGetUUID, handle)
         if not uuid:
@@ -128,7 +123,7 @@ class Nvml:
         )
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the answer, or None: not every GPU can answer every question."""
+        """Return the answer; ``None`` if the GPU cannot answer."""
         try:
             return question(*arguments)
         except self._nvml.NVMLError:
@@ -140,6 +135,6 @@ def _text(name: str | bytes) -> str:
 
 
 def _model(name: str) -> str:
-    """The model as one word, such as ``H200``."""
+    """Return the model as one word, such as ``H200``."""
     words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").split()
     return words[0].split("-")[0] if words else ""

@@ -1,8 +1,7 @@
 """
-Which GPUs are used by processes that are none of our jobs'.
+Finds the GPUs that are used by other processes than those of our jobs.
 
-:mod:`dlwire.occupancy` judges whether a GPU is in use, as SideCars judge it right before each start; this module
-takes out the use by this ``dljob up``. :mod:`dllocal.gpus.devices` calls it after each reading.
+:mod:`dlwire.occupancy` judges whether a GPU is in use, also for SideCars before each start.
 """
 
 import os
@@ -15,7 +14,6 @@ from dlwire.occupancy import Parents, Usage, find_load, find_users, is_below
 
 
 def parent_of(pid: int) -> int:
-    """Ask the kernel."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -24,13 +22,13 @@ def parent_of(pid: int) -> int:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process exists, also where ``/proc`` hides those of other users."""
+    """Whether a process exists, even if ``/proc`` hides processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        # It is another user's, or has a number from which nothing follows.
+        # It belongs to another user, or has an impossible number.
         return True
     return True
 
@@ -40,9 +38,9 @@ class OwnUse:
     """The processes and GPUs of this ``dljob up``."""
 
     processes: Collection[int]
-    """Its SideCars, from which all processes of its jobs descend."""
+    """Its SideCars, the ancestors of all processes of its jobs."""
     held: Collection[str]
-    """The GPUs that its jobs have or must still release, by UUID."""
+    """The GPUs that its jobs have or have not released yet, by UUID."""
 
 
 def find_foreign(
@@ -53,18 +51,17 @@ def find_foreign(
     exists: Callable[[int], bool] = is_there,
     describe: Callable[[int], str] = describe_process,
 ) -> dict[str, str]:
-    """Say of each GPU that others use, by UUID, what uses it."""
+    """Return what uses each GPU that others use, by UUID."""
 
     def is_ours_or_gone(pid: int) -> bool:
-        # In this order: a process that ends before its parents are read has none any
-        # more, and may have been one of ours.
+        # In this order: a process that ends before its parents are read may have been ours.
         return is_below(pid, ours.processes, parents) or not exists(pid)
 
     reasons = {}
     for uuid, usage in usages.items():
         why = find_users(usage, is_ours=is_ours_or_gone, describe=describe)
         if not why and uuid not in ours.held and not any(map(exists, usage.processes)):
-            # As in a container, where NVML does not name the processes of others.
+            # In a container NVML does not name other processes.
             why = find_load(usage)
         if why:
             reasons[uuid] = why

@@ -1,8 +1,7 @@
 """
-Which jobs have changed since when, so that a watch gets those and no others.
+The versions of jobs, so that a watch gets the changed jobs alone.
 
-Versions count the changes of one epoch of the controller. A watcher that knows a former epoch
-gets everything again.
+Versions count the changes of one epoch: after a restart of the controller watchers get all jobs again.
 """
 
 import asyncio
@@ -12,64 +11,56 @@ from collections.abc import Iterable
 from dlcore.model import JobId
 
 MOST_REMOVED = 1000
-"""The number of removed jobs that are remembered; a watcher that has missed more gets everything again."""
+"""The number of removed jobs that are remembered. A watcher that has missed more gets all jobs again."""
 
 
 class Changes:
-    """The versions of the jobs of one machine."""
-
     def __init__(self, jobs: Iterable[JobId] = ()) -> None:
         self.version = 1
         self._changed = dict.fromkeys(jobs, self.version)
         self._removed: OrderedDict[JobId, int] = OrderedDict()
         self._forgotten = 0
-        """The latest version of a removal that is not remembered."""
+        """The version of the latest removal that is not remembered."""
         self._news = asyncio.Event()
 
     def note(self, jobs: Iterable[JobId]) -> None:
-        """These have changed."""
         self.version += 1
         for job in jobs:
             self._changed[job] = self.version
-            # A namesake of a removed job: a watcher must not drop it again.
+            # A new job with the name of a removed one, which a watcher must not drop.
             self._removed.pop(job, None)
-        self._tell()
+        self._wake()
 
     def note_removed(self, job: JobId) -> None:
-        """This one is gone."""
         self.version += 1
         self._changed.pop(job, None)
         self._removed[job] = self.version
         if len(self._removed) > MOST_REMOVED:
             _, self._forgotten = self._removed.popitem(last=False)
-        self._tell()
+        self._wake()
 
     def version_of(self, job: JobId) -> int:
-        """When the job changed last."""
         return self._changed.get(job, 0)
 
     def knows(self, version: int) -> bool:
-        """Whether everything that happened since then is known."""
+        """Whether all changes since this version are known."""
         return self._forgotten <= version <= self.version
 
     def since(self, version: int) -> tuple[list[JobId], list[JobId]]:
-        """Which jobs have changed after this version, and which are gone."""
+        """Return the jobs that have changed after this version, and those that were removed."""
         changed = [job for job, at in self._changed.items() if at > version]
         return changed, [job for job, at in self._removed.items() if at > version]
 
     async def wait(self, version: int, seconds: float) -> None:
-        """Return when there is something newer, or the time is over."""
+        """Return after a change, or at the end of the time."""
         try:
             async with asyncio.timeout(seconds):
-                # Nothing is awaited between the comparison and the registration
-                # as a waiter, so that no change gets lost in between.
                 while self.version <= version:
                     await self._news.wait()
         except TimeoutError:
             pass
 
-    def _tell(self) -> None:
-        # A new event for those who wait next. An event that stays set would let `wait`
-        # return without a suspension, and its loop would block the whole server.
+    def _wake(self) -> None:
+        # A new event for later waiters: one that stays set would not suspend the loop in `wait`.
         self._news.set()
         self._news = asyncio.Event()

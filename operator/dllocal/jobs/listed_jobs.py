@@ -1,8 +1,4 @@
-"""
-The list of jobs in memory, as its file has it.
-
-Only :mod:`dllocal.jobs.registry` changes it, and only after the file has been written.
-"""
+"""The list of jobs in memory. :mod:`dllocal.jobs.registry` changes it after the file."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +12,10 @@ from dllocal.jobs.changes import Changes
 from dllocal.jobs.rows import Row, read_entry, read_origin
 
 CANCELLED, CANCELLED_KEEPING = 1, 2
-"""In the column of that name: with the job's own folder of checkpoints, or without it; else 0."""
+"""The values of the column ``cancelled``: the job's own checkpoints are removed, or kept. A job that is not cancelled has 0."""
 
 
 class ListedJobs:
-    """The entries with their owners and with what their users wish of checkpoints."""
-
     def __init__(self, rows: Mapping[JobId, Row], path: Path) -> None:
         self.entries: Mapping[JobId, Entry] = {
             name: read_entry(name, row, path) for name, row in rows.items()
@@ -35,11 +29,10 @@ class ListedJobs:
         self.changes = Changes(self.entries)
 
     def origin(self, job: JobId) -> Origin:
-        """Return the submitter of a job, and its environment. For a job of an older version: the server's user, and that of a login."""
+        """Return the origin of a job; for a job of an older version, the server's user with the environment of a login."""
         return self._origins.get(job) or Origin.of(Submitter.of_this_process(), None)
 
     def add(self, *entries: Entry, origin: Origin) -> None:
-        """Append new jobs of one owner."""
         self.next_order += len(entries)
         names = [entry.job.id for entry in entries]
         self._origins.update(dict.fromkeys(names, origin))
@@ -47,12 +40,11 @@ class ListedJobs:
         self.put(*entries)
 
     def put(self, *entries: Entry) -> None:
-        """Let these entries take the places of the former ones."""
         self.entries = {**self.entries, **{entry.job.id: entry for entry in entries}}
         self.changes.note([entry.job.id for entry in entries])
 
     def put_statuses(self, statuses: Mapping[JobId, Status]) -> None:
-        """Give the listed ones of these jobs another status."""
+        """Replace the statuses of listed jobs."""
         entries = dict(self.entries)
         for job, status in statuses.items():
             if job in entries:
@@ -65,7 +57,7 @@ class ListedJobs:
         self.put(replace(self.entries[job], cancelled=True))
 
     def keeps_checkpoints(self, job: JobId) -> bool:
-        """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
+        """Whether the checkpoints of a job outlive the job."""
         return self._cancelled.get(job, CANCELLED) != CANCELLED
 
     def remove(self, job: JobId) -> None:

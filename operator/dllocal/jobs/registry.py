@@ -1,8 +1,7 @@
 """
-The jobs of one machine and the decisions about them: the truth of this platform, in one file.
+The jobs of one machine and the decisions about them: the role that Kubernetes' API server has on a cluster.
 
-It has the role of Kubernetes' API server on a cluster. A record is on the disk when :meth:`Registry.record`
-returns. The profile store is another file, because that may be lost or away without any harm.
+Every change is on the disk when its method returns. Profiles are in another file, which may be lost without harm.
 """
 
 import json
@@ -43,22 +42,21 @@ log = logging.getLogger(__name__)
 
 
 class Registry:
-    """One for the life of a controller. Not for several threads."""
+    """The jobs of one controller. Not for several threads."""
 
     def __init__(self, file: JobsFile, content: Content) -> None:
         self._file = file
         self._jobs = ListedJobs(read_rows(content.cells), file.path)
         self._cordons = content.cordons()
         self.was_there = content.epoch > 0
-        """Whether there was a list before this controller."""
+        """There was a list before this controller."""
         self.changes = self._jobs.changes
-        """For clients that watch."""
 
     @classmethod
     def open(
         cls, path: Path, *, clock: Callable[[], float] = time.time, least_epoch: int = 0
     ) -> "Registry":
-        """Begin a new epoch: a controller that wrote here before can do so no longer."""
+        """Begin a new epoch, in which no earlier controller can write any more."""
         reading = Reading.now(clock)
         opened = JobsFile.open(path, reading, least_epoch=least_epoch)
         if opened.mended:
@@ -78,16 +76,14 @@ class Registry:
 
     @property
     def epoch(self) -> int:
-        """Under which this controller leads."""
         return self._file.epoch
 
     @property
     def entries(self) -> Mapping[JobId, Entry]:
-        """All jobs, in order of arrival. A new mapping whenever one has changed."""
+        """All jobs, in order of arrival; a new mapping after each change."""
         return self._jobs.entries
 
     def origin(self, job: JobId) -> Origin:
-        """Return the submitter of a job, and its environment."""
         return self._jobs.origin(job)
 
     # --- written by users
@@ -95,7 +91,7 @@ class Registry:
     def submit(
         self, document: Mapping[str, Any], now: float, *, origin: Origin | None = None
     ) -> Entry:
-        """Take a job in whose document was checked before."""
+        """Add a job, whose document is valid."""
         return self.submit_all([document], now, origin=origin)[0]
 
     def submit_all(
@@ -105,7 +101,7 @@ class Registry:
         *,
         origin: Origin | None = None,
     ) -> tuple[Entry, ...]:
-        """Take several jobs in, all or none. Those without an origin are this process's own."""
+        """Add several jobs, all or none. Without an origin this process is their submitter."""
         kept = origin or Origin.here()
         entries = tuple(
             _new_entry(document, now, order=self._jobs.next_order + place)
@@ -119,8 +115,8 @@ class Registry:
         return entries
 
     def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
-        """Give a job another spec, which was checked to be a possible change of what it is now."""
-        # Decisions since the entry was read stay valid.
+        """Replace the spec of a job by a valid change of it."""
+        # With the decisions since the caller read the entry.
         entry = self._jobs.entries[entry.job.id]
         generation = entry.spec_generation + 1
         job = _parse(document, submitted_at=entry.job.submitted_at)
@@ -132,9 +128,9 @@ class Registry:
 
     def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
         """
-        Let a job be removed as soon as nothing of it is left but, if so wished, its checkpoints.
+        Remove a job as soon as nothing of it runs.
 
-        A later request can still save the checkpoints, and no later one can give them up again.
+        A later call can still keep the checkpoints, and no later call can give them up.
         """
         if self.entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
@@ -143,13 +139,13 @@ class Registry:
         self._jobs.cancel(job, how)
 
     def keeps_checkpoints(self, job: JobId) -> bool:
-        """Whether the checkpoints of a job outlive it: unless its user cancelled it without that wish."""
+        """Whether the checkpoints of a job outlive the job."""
         return self._jobs.keeps_checkpoints(job)
 
     # --- written by the loop
 
     def record(self, statuses: Mapping[JobId, Status]) -> None:
-        """Keep what was decided; on the disk when this returns."""
+        """Write statuses."""
         self._file.commit(
             {
                 (job, "status"): write_status_text(status)
@@ -160,7 +156,7 @@ class Registry:
         self._jobs.put_statuses(statuses)
 
     def adopt(self, job: JobId, status: Status, *, origin: Origin) -> None:
-        """Take in a job whose pods live and which the list has lost, or pods that it has lost of a job."""
+        """Add a job that the list had lost and whose pods live, or such pods of a listed job."""
         if job in self.entries:
             self.record({job: status})
             return
@@ -169,7 +165,7 @@ class Registry:
         self._jobs.add(entry, origin=origin)
 
     def forget(self, job: JobId) -> None:
-        """Remove a job of which nothing is left."""
+        """Remove a job that has ended."""
         self._file.insist(remove_row(job))
         self._file.reserve.make()
         self._jobs.remove(job)
@@ -177,11 +173,11 @@ class Registry:
     # --- GPUs that were taken out by hand
 
     def cordons(self) -> dict[tuple[str, int], str]:
-        """Which GPUs are not to be given away, and why."""
+        """Return the GPUs that are given to no job, with the reasons."""
         return dict(self._cordons)
 
     def cordon(self, node: str, gpu: int, reason: str) -> None:
-        """Give this GPU to no job from now on; an empty reason takes that back."""
+        """Give a GPU to no job; an empty reason ends that."""
         self._file.commit(cordon(node, gpu, reason))
         self._cordons.pop((node, gpu), None)
         if reason:
@@ -190,11 +186,11 @@ class Registry:
     # --- who leads
 
     def leading(self) -> AbstractContextManager[None]:
-        """Act as the one that leads: raises :class:`Fenced` if another one does, and lets none begin meanwhile."""
+        """Act while no other controller can begin; raises :class:`Fenced` if one has."""
         return self._file.leading()
 
     def still_leads(self) -> bool:
-        """Look into the file whether no other controller has begun; one that cannot be read says nothing."""
+        """Whether no other controller has begun, as far as the file can be read."""
         return self._file.still_leads()
 
 
@@ -214,7 +210,7 @@ def _parse(document: Mapping[str, Any], *, submitted_at: float) -> Job:
 
 
 def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:
-    """Move what is recorded by as much as the clock of the machine was set between two controllers."""
+    """Move recorded times by the change of the machine's clock since the previous controller."""
     if not before.at:
         return
     latest = max((latest_of(each.status) for each in registry.entries.values()), default=0.0)
@@ -225,13 +221,12 @@ def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:
 
 
 def is_over(entry: Entry) -> bool:
-    """Whether a job has ended, and all that it had is proven to be gone."""
+    """Whether a job has ended, and its pods are proven gone."""
     ended = entry.status.phase in (Phase.COMPLETED, Phase.FAILED) or entry.cancelled
     return ended and not entry.status.pods
 
 
 def why_not_written(error: sqlite3.Error) -> str:
-    """Say why the list of jobs cannot be written, and what to do."""
     if is_locked(error):
         return f"cannot be written ({error}); end the other process that uses it"
     return f"cannot be written ({error}); make room on its disk"

@@ -1,7 +1,7 @@
 """
-The list of jobs at the start of a controller, with the pods in it that it had lost.
+Opens the list of jobs at the start of a controller, and adds living pods that the list had lost.
 
-Called by :mod:`dllocal.running` before anything is decided; :mod:`dllocal.jobs.unlisted` finds the pods.
+:mod:`dllocal.running` calls it before the first decision; :mod:`dllocal.jobs.unlisted` finds the pods.
 """
 
 import asyncio
@@ -34,14 +34,12 @@ log = logging.getLogger(__name__)
 ANSWER_S = 5.0
 """How long a SideCar whose job the list had lost may take to report its GPUs."""
 MOST_ASKED = 32
-"""How many SideCars are asked at once."""
+"""The number of SideCars that are asked at the same time."""
 LOCKED_S, LOCKED_STEP_S = 30.0, 0.2
-"""How long to wait for another process that has locked the list, and between two attempts."""
+"""How long to wait while another process has locked the list, and between two attempts."""
 
 
 class Relisting:
-    """One for each start."""
-
     def __init__(
         self, folders: Folders, clock: Callable[[], float], *, dialing: DialSettings
     ) -> None:
@@ -51,25 +49,24 @@ class Relisting:
 
     def open_registry(self, lock: int, at_least: int = 0) -> Registry:
         """
-        Begin an epoch above all that SideCars may have heard of, also where the list of jobs is lost.
+        Begin an epoch above all epochs that SideCars may know, even if the list of jobs is lost.
 
-        It is ``at_least`` this one where a SideCar was found to have heard of a later one than is written here.
+        The epoch is ``at_least`` this one, after SideCars have reported a later epoch than is written here.
         """
         path, least = self._folders.registry, max(self._read_epoch(lock), at_least - 1)
         registry = Registry.open(path, clock=self._clock, least_epoch=least)
         if not registry.was_there and find_unlisted(self._folders, {}):
-            # The clock counts further than any number of starts.
+            # The time is higher than any number of starts.
             registry.close()
             registry = Registry.open(path, clock=self._clock, least_epoch=int(time.time()))
-        # After the list has it. A controller that is killed in between has
-        # told this epoch to no SideCar, so that the older note still suffices.
+        # After the list: a controller that is killed in between has sent this epoch to no SideCar.
         note_epoch(lock, registry.epoch)
         return registry
 
     def _read_epoch(self, lock: int) -> int:
-        """Return the epoch that the lock tells of; one that no controller can have reached does not count."""
+        """Return the epoch in the lock, unless no controller can have reached it."""
         epoch = read_epoch(lock)
-        # A lost list of jobs has made an epoch of the time, and each start takes one more.
+        # The time became the epoch when a list was lost, and each start adds one.
         if epoch <= time.time() + MOST_JUMP:
             return epoch
         log.warning(
@@ -80,18 +77,16 @@ class Relisting:
 
     def adopt(self, registry: Registry, nodes: tuple[Node, ...], *, events: Events) -> None:
         """
-        Take in all pods that live and that the list of jobs does not know, with what they may hold.
+        Add all living pods that the list lacks, with the GPUs that they may hold.
 
-        Raises :class:`~dllocal.folders.StateError` where the list knows another pod in the place of one, or
-        cannot be written.
+        Raises :class:`~dllocal.folders.StateError` if the list has another pod in the place of one, or cannot be written.
         """
         found = find_unlisted(self._folders, registry.entries)
         for job in dict.fromkeys(pod.key.job for pod in found):
             pods = [pod for pod in found if pod.key.job == job]
             entry = registry.entries.get(job)
             before = entry.status if entry is not None else None
-            # A pod may end from here on. It is listed all the
-            # same, and the loop sees its end as any other.
+            # The loop notices if the pod ends from here on.
             status = status_with(before, pods, nodes=nodes, now=self._clock())
             try:
                 registry.adopt(job, status, origin=self._owner_of(job))
@@ -103,12 +98,11 @@ class Relisting:
 
     async def narrow(self, registry: Registry, pods: Pods, nodes: tuple[Node, ...]) -> None:
         """
-        Ask the SideCars of jobs that the list had lost which GPUs they have; they keep no others.
+        Ask the SideCars of jobs that the list had lost for their GPUs, and release all others.
 
-        Raises :class:`~dllocal.folders.StateError` where the list cannot be written.
+        Raises :class:`~dllocal.folders.StateError` if the list cannot be written.
         """
-        # Also those that a former start has listed again: it may have ended before it knew their GPUs, or could
-        # not write them to a full disk, and the jobs would keep all GPUs of their nodes.
+        # Also jobs that an earlier start has added, which may have ended before it knew or could write their GPUs.
         lost = [
             job for job, entry in registry.entries.items() if is_lost(entry) and entry.status.pods
         ]
@@ -119,23 +113,21 @@ class Relisting:
         for (job, booking), state in zip(asked, answers, strict=True):
             if state is not None:
                 states[job][booking.node] = state
-        # Requests were answered during the await above, and have changed documents and cancellations.
-        # No other task writes a status before the loop runs, which waits for this.
+        # Read after the await. No other task writes statuses before the loop runs.
         before = {job: registry.entries[job].status for job in lost}
         await self._record(
             registry, {job: narrowed(before[job], states[job], nodes) for job in lost}
         )
 
     async def _record(self, registry: Registry, statuses: Mapping[JobId, Status]) -> None:
-        """Write these, also where another process has locked the list for a while."""
+        """Write statuses, even if another process has locked the list for a while."""
         until = time.monotonic() + LOCKED_S
         while True:
             try:
                 registry.record(statuses)
                 return
             except sqlite3.Error as error:
-                # The server runs already, and an end here would be its end. Another
-                # process has the list for a moment only.
+                # The server runs already and would end with this error. Locks are short.
                 if not is_locked(error) or time.monotonic() >= until:
                     raise self._not_written(error) from error
             await asyncio.sleep(LOCKED_STEP_S)
@@ -152,7 +144,7 @@ class Relisting:
     async def _ask_one(self, pods: Pods, job: JobId, booking: Booking) -> State | None:
         line = Line(pods.address(job, booking), self._dialing, credentials=None)
         try:
-            # Without a known state a SideCar answers at once; the limit is for one that hangs.
+            # A SideCar answers at once unless it hangs.
             return await asyncio.wait_for(line.read_state(None), ANSWER_S)
         except (Unreachable, NotAccepted, TimeoutError):
             return None
@@ -160,6 +152,6 @@ class Relisting:
             await line.close()
 
     def _owner_of(self, job: JobId) -> Origin:
-        """Return the owner of a job that has only a folder left; where users share a server, the folder is its owner's."""
+        """Return the owner of a job's folder."""
         status = self._folders.job(job).stat()
         return Origin.of(Submitter.known(status.st_uid, status.st_gid, ()), None)

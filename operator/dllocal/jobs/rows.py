@@ -1,8 +1,8 @@
 """
-The rows of the list of jobs: how an entry is written into one and read from it.
+The rows of the list of jobs, and the entries that they hold.
 
-A row that cannot be read ends the start of a controller with a :class:`~dllocal.folders.StateError`, where GPUs or
-rights depend on it. A document that its user has to write again only quarantines the job.
+An unreadable status or owner ends the start of a controller with a :class:`~dllocal.folders.StateError`, because GPUs
+and rights depend on them. An unreadable document only quarantines its job.
 """
 
 import json
@@ -73,7 +73,7 @@ def lost_entry(job: JobId, status: Status, *, order: int) -> Entry:
 
 
 def is_lost(entry: Entry) -> bool:
-    """Whether the list had lost this job, and has it again from its pods alone."""
+    """Whether the list had lost this job, and has found it by its pods."""
     return bool(entry.document.get("lost"))
 
 
@@ -81,7 +81,7 @@ def read_origin(name: str, text: str, path: Path) -> Origin:
     try:
         return Origin.read(json.loads(text))
     except Exception as error:
-        # Without it the job could run as another user than its own.
+        # Without its owner the job could run as another user.
         raise StateError(
             f"{path}: the owner of job {name} cannot be read ({error}); use the dljob that has"
             " written it, or name another folder with --state"
@@ -92,7 +92,7 @@ def read_entry(name: JobId, row: Row, path: Path) -> Entry:
     try:
         status = read_status(json.loads(row.status))
     except Exception as error:
-        # Without it the GPUs that the job may hold are unknown.
+        # Without the status the GPUs that the job may hold are unknown.
         raise StateError(
             f"{path}: the recorded status of job {name} cannot be read ({error}); use the dljob"
             " that has written it, or name another folder with --state"

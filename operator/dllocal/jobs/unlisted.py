@@ -1,12 +1,10 @@
 """
-Pods that live and that the list of jobs does not know: the second witness of what GPUs are used for.
+Finds living pods that the list of jobs lacks.
 
-Each pod has a folder of its own, and its SideCar holds a lock there. If the list has lost a job, or
-a decision about one (the disk has failed, or a user has moved both of its files away), the folder
-still shows that the pod lives. Called by :mod:`dllocal.running` at each start, before anything is
-decided: such a pod is listed again, with the GPUs that its SideCar says it has, or with all of its
-node where that does not answer. So no other job gets a GPU that it trains on, and it ends as all
-others do, by ``dljob cancel`` and with a proof.
+Each pod has a folder of its own in which its SideCar holds a lock. If the list has lost a job or a decision (the disk has
+failed, or a user has removed the list), the folder still shows that the pod lives. The pod is then listed again before
+the first decision, with the GPUs that its SideCar reports, or with all GPUs of its node if the SideCar does not answer.
+So no other job gets GPUs of the pod, and ``dljob cancel`` ends it with a proof.
 """
 
 import os
@@ -31,7 +29,7 @@ LOST = "the list of jobs lost it, and its pod still runs; cancel it, and submit 
 
 
 class Unlisted(NamedTuple):
-    """A pod that is in no status."""
+    """A living pod that no status has."""
 
     key: PodKey
     booking: Booking
@@ -43,7 +41,6 @@ class Unlisted(NamedTuple):
 
 
 def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unlisted]:
-    """Find all pods that may live and that no job of the list has."""
     known = {
         (job, booking.node, booking.serial)
         for job, entry in entries.items()
@@ -66,7 +63,7 @@ def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unli
 def status_with(
     status: Status | None, pods: Iterable[Unlisted], *, nodes: Iterable[Node], now: float
 ) -> Status:
-    """Return the status of a job with these pods in it, and all GPUs of their nodes that it may hold."""
+    """Add pods to the status of a job, with all GPUs of their nodes."""
     pods = tuple(pods)
     taken = {booking.node: booking.serial for booking in status.pods} if status else {}
     for pod in pods:
@@ -94,7 +91,7 @@ def status_with(
 
 
 def narrowed(status: Status, states: Mapping[NodeName, State], nodes: Iterable[Node]) -> Status:
-    """Return the status of a lost job with no more GPUs than its SideCars say it has or is about to take."""
+    """Reduce the GPUs of a lost job to those that its SideCars hold or are about to take."""
     placement = status.placement
     if placement is None:
         return status
@@ -105,7 +102,7 @@ def narrowed(status: Status, states: Mapping[NodeName, State], nodes: Iterable[N
         named = {*state.held, *(run.gpus if run is not None else ())}
         gpus = by_name[name].gpus if name in by_name else ()
         held = tuple(gpu.index for gpu in gpus if named & {str(gpu.index), gpu.uuid})
-        # A name that is none of this node's may mean any of its GPUs.
+        # An unknown name may mean any GPU of the node.
         if held and len(held) == len(named):
             numbers[name] = held
     narrow = Placement.of(numbers, placement.gpu_type)
@@ -115,13 +112,13 @@ def narrowed(status: Status, states: Mapping[NodeName, State], nodes: Iterable[N
 def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
     base = folders.of_pods()
     for name in _list(base):
-        # Others are what is being removed, or was never ours.
+        # Other folders are being removed, or are not ours.
         if _JOB.fullmatch(name):
             yield JobId(name.replace("__", "/")), base / name
 
 
 def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
-    """Whether its SideCar lives, or has died and left it unproven that all it started has ended."""
+    """Whether the SideCar of a pod lives, or has died without a proof that its processes have ended."""
     key = PodKey(job, booking.node)
     folder = PodFolder(folders.pod(key, booking.serial))
     if not folder.was_launched:
@@ -134,7 +131,7 @@ def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
 
 
 def has_any(folders: Folders) -> bool:
-    """Whether a job has ever had a pod here, as far as its folder still exists."""
+    """Whether the folder of any pod exists."""
     return next(_list_jobs(folders), None) is not None
 
 

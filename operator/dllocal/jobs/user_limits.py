@@ -1,8 +1,8 @@
 """
-How much of a shared server one user may take, so that the others still find it open.
+Limits of each user but root on a shared server.
 
-Connections are counted where they are made, before anything is read from them: a user who opens thousands and
-sends nothing would take all descriptors of the server. Root is not limited.
+Connections are counted before anything is read from them: a user who opens thousands and sends nothing would use up all
+descriptors of the server.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dllocal.environments import name_user
 REFUSAL_S: Final = 1.0
 """How long a refused connection stays open so that the client can read the answer."""
 MOST_REFUSALS: Final = 16
-"""The most refused connections of one user that stay open at the same time. Any more are closed without an answer."""
+"""The refused connections of one user that stay open at the same time. Others are closed without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,29 +31,26 @@ class UserLimits:
     """The most connections at the same time. Each ``dljob`` that follows something has one or two."""
 
     def __post_init__(self) -> None:
-        """Refuse what would keep all users out."""
         for name in ("most_jobs", "most_connections"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least 1")
 
 
 class ConnectionLimits:
-    """Lets connections in, as a factory of protocols in front of another one."""
+    """A factory of protocols that counts connections in front of another factory."""
 
     def __init__(self, inner: Callable[[], asyncio.Protocol], most: int) -> None:
         self._inner = inner
         self._most = most
         self._open: Counter[int] = Counter()
         self._refused: Counter[int] = Counter()
-        """The refused connections that are still open, of each user."""
+        """Refused connections that are still open."""
 
     def __call__(self) -> asyncio.Protocol:
         return _CountedConnection(self)
 
     def admit(self, transport: asyncio.Transport) -> tuple[int, asyncio.Protocol | None]:
-        """Say which user has connected; without a protocol if that user has enough connections."""
-        # The kernel noted the user when the client connected;
-        # a later change of its user has no effect.
+        """Return the user of a connection, and a protocol unless that user has too many connections."""
         uid = read_peer(transport.get_extra_info("socket")).uid
         if uid != 0 and self._open[uid] >= self._most:
             return uid, None
@@ -64,7 +61,7 @@ class ConnectionLimits:
         _subtract(self._open, uid)
 
     def begin_refusal(self, uid: int) -> bool:
-        """Count a refused connection; tells whether it may stay open until its client has read the answer."""
+        """Count a refused connection; returns whether the connection may stay open for the answer."""
         if self._refused[uid] >= MOST_REFUSALS:
             return False
         self._refused[uid] += 1
@@ -74,7 +71,6 @@ class ConnectionLimits:
         _subtract(self._refused, uid)
 
     def refusal_text(self, uid: int) -> bytes:
-        """Write the whole answer to a user who has enough connections."""
         error = (
             f"{name_user(uid)} has {self._most} connections to this server, which is the most for one user;"
             " end some of the dljob commands that wait or follow"
@@ -88,21 +84,19 @@ class ConnectionLimits:
 
 
 def _subtract(counter: Counter[int], uid: int) -> None:
-    """Take one away, and keep nothing of a user who has none left."""
     counter[uid] -= 1
     if not counter[uid]:
         del counter[uid]
 
 
 class _CountedConnection(asyncio.Protocol):
-    """One connection: counted, and passed on to the protocol behind it."""
+    """A counted connection in front of the protocol that serves it."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._uid = 0
         self._inner: asyncio.Protocol | None = None
         self._is_refused = False
-        """Whether it is refused, and stays open for the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         ours = cast("asyncio.Transport", transport)
@@ -112,15 +106,13 @@ class _CountedConnection(asyncio.Protocol):
             return
         self._is_refused = self._limits.begin_refusal(self._uid)
         if self._is_refused:
-            # Closing at once with unread input would reset the connection, and the client would
-            # lose the answer.
+            # Closing with unread input resets the connection, so that the client loses the answer.
             ours.write(self._limits.refusal_text(self._uid))
             asyncio.get_running_loop().call_later(REFUSAL_S, ours.close)
         else:
             ours.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # One that was closed without an answer was not counted, so that its end gives nothing back.
         if self._inner is not None:
             self._limits.release(self._uid)
             self._inner.connection_lost(exc)

@@ -1,7 +1,7 @@
 """
-The process of a pod: a SideCar, or the keeper of a container that has the SideCar in it.
+The command line of a pod: a SideCar, or the keeper of a container with the SideCar in it.
 
-Called by :mod:`dllocal.pods.processes`, which starts the process and watches it. Nothing is started here.
+:mod:`dllocal.pods.sidecar_processes` starts the process.
 """
 
 import sys
@@ -25,14 +25,14 @@ from dllocal.folders import Folders
 from dllocal.pods.trainers import Trainer
 
 POLL_SECONDS = 5.0
-"""How often a SideCar reads facts that nothing announces, such as the progress of the training."""
+"""How often a SideCar reads facts that it is not notified of, such as the progress of the training."""
 
 RELEASE_SECONDS = 60.0
-"""How long a SideCar keeps a GPU for memory alone, on a machine that others use as well."""
+"""How long a SideCar keeps a GPU only because its memory is in use, on a machine that others use as well."""
 
 
 class Launch(NamedTuple):
-    """A process that is to be started."""
+    """A process to start."""
 
     command: list[str]
     environment: dict[str, str]
@@ -57,10 +57,9 @@ class LaunchCommands:
         self._origin = origin
 
     def launch(self, entry: Entry, booking: Booking, trainer: Trainer) -> Launch:
-        """Return the process of this pod."""
         job, origin, key = entry.job, self._origin(entry.job.id), PodKey(entry.job.id, booking.node)
         options = [*self._options(job, key, booking, trainer), "--", *trainer.command]
-        # Nothing of the training's folder or environment is loaded into the SideCar.
+        # -I: the SideCar loads nothing from the training's folder or environment.
         sidecar = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
         if job.container is None:
             return Launch(sidecar, dict(trainer.environment))
@@ -88,7 +87,7 @@ class LaunchCommands:
         return Launch(proof, engines.client_of(origin.variables))
 
     def _mounts(self, key: PodKey, folder: str) -> Iterator[Mount]:
-        """Yield the folders of the machine in which the SideCar or the training writes."""
+        """Yield the folders in which the SideCar or the training writes."""
         own = (
             self._folders.job(key.job),
             self._folders.sockets_of(key.job),
@@ -116,5 +115,5 @@ class LaunchCommands:
 
 
 def is_only_swept(entry: Entry) -> bool:
-    """Whether the pods of a job run nothing any more, and their SideCars only prove that nothing is left."""
+    """Whether the SideCars of a job run nothing and only prove that no process is left."""
     return bool(entry.problem) or entry.cancelled or entry.status.is_final

@@ -1,10 +1,9 @@
 """
-When the logs of trainings were how long, so that ``dljob logs --since`` knows where to begin.
+The lengths of trainings' logs over time, so that ``dljob logs --since`` knows where to begin.
 
-Trainings write into their logs themselves, without a time at each line. So the length of each log is noted
-whenever :mod:`dllocal.pods.rotating` looks at it. This is kept in memory alone: of what was written before the
-server started it is only known that it is older. All times are by the clock of the server, which no setting of
-the machine's clock moves; ``dljob logs --since`` counts back by the same clock.
+Trainings write their logs themselves, without a time on each line, so :mod:`dllocal.pods.rotating` notes the length of
+each log at every check. The marks are in memory: output from before the start of the server has no time. All times are
+by the server's clock, which changes of the machine's clock do not move.
 """
 
 import os
@@ -14,54 +13,51 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MOST_MARKS: Final = 1024
-"""Of one log; beyond that every other one of the older half is forgotten."""
+"""The most marks of one log; beyond that, every other mark of the older half is forgotten."""
 
 
 class Begin(NamedTuple):
-    """Where to begin to read a log."""
+    """A position in a log."""
 
     parts: int
-    """In how many parts before the present log; 0: in the log itself."""
+    """The number of rotated parts to go back; 0: the log itself."""
     offset: int
 
 
 class _Mark(NamedTuple):
     at: float
     cut: int
-    """How often the log had been turned over."""
+    """The number of rotations before."""
     size: int
 
 
 class LogTimes:
-    """Those of all logs of one server."""
-
     def __init__(
         self,
         clock: Callable[[], float] = time.time,
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` is the server's, and ``wall`` the machine's, by which the kernel stamps files."""
+        """``clock`` is the server's, and ``wall`` the machine's, which stamps files."""
         self.clock = clock
         self._wall = wall
         self._marks: dict[Path, list[_Mark]] = {}
         self._cuts: dict[Path, int] = {}
 
     def note(self, path: Path, now: float) -> None:
-        """Note how long a log is now."""
+        """Note the present length of a log."""
         try:
             status = path.stat(follow_symlinks=False)
         except OSError:
             return
         size, cut = status.st_size, self._cuts.get(path, 0)
         if path not in self._marks:
-            # How long ago it was written is asked now, because the
-            # machine's clock may be set until the next request.
+            # Now, because the machine's clock may be set before a request asks.
             since_written = max(0.0, self._wall() - status.st_mtime)
             self._marks[path] = [_Mark(now - since_written, cut, size)]
             return
         marks = self._marks[path]
-        # The first mark stays, because no other one shows when the log was written before it was noted.
+        # The first mark stays, because it has the time of the last output before it.
         if len(marks) > 1 and marks[-1][1:] == (cut, size):
             marks[-1] = _Mark(now, cut, size)
             return
@@ -71,17 +67,17 @@ class LogTimes:
             marks[:half] = marks[:half:2]
 
     def note_cut(self, path: Path) -> None:
-        """Note that a log has become a part and begins again."""
+        """Note that a log was rotated."""
         self._cuts[path] = self._cuts.get(path, 0) + 1
 
     def forget_removed(self) -> None:
-        """Forget the logs that are there no more. Those of a job that has ended stay until it goes."""
+        """Forget logs that no longer exist."""
         for path in [path for path in self._marks if not os.path.lexists(path)]:
             del self._marks[path]
             self._cuts.pop(path, None)
 
     def find(self, path: Path, at: float) -> Begin | None:
-        """Say where that begins which was written after this time; ``None``: all that there is may be."""
+        """Return where the output after a time begins; ``None`` if that may be the whole log."""
         marks = self._marks.get(path, [])
         known = [mark for mark in marks if mark.at <= at]
         if known:

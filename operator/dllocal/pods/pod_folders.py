@@ -1,16 +1,14 @@
 """
-The files about one pod in a folder of its own, read without trust.
+The folder of one pod, whose files are not trusted.
 
-:mod:`dllocal.pods.processes` writes and reads them. A disk can damage a file, and its user can put anything in its place.
-An error in the folder of one pod concerns that pod alone: reading never waits, follows no link, and takes
-unreadable files for missing. The lock and the kernel's list of processes say whether the pod lives.
+A disk can damage a file, and the user of the job can replace it. An error concerns its pod alone: reading never blocks,
+follows no link, and takes unreadable files for missing. The lock and ``/proc`` show whether the pod lives.
 
-- ``launched``: the pod was asked for; how long its start takes at least, and when that was in the life of
-  the machine;
+- ``launched``: the launch of the pod: the least duration of its start, and the time since the boot;
 - ``alive``: locked by the SideCar for as long as it lives;
-- ``pid``: its process, with the time of its start;
-- ``removed``: the controller has ended it;
-- ``ended``: when its end was first seen.
+- ``pid``: the process, with the time of its start;
+- ``removed``: the controller has ended the pod;
+- ``ended``: when the controller first saw the end.
 """
 
 import contextlib
@@ -29,12 +27,10 @@ from dllocal.folders import Folders
 log = logging.getLogger(__name__)
 
 LONGEST_BYTES = 256
-"""No file of a pod that is read is longer."""
+"""No file of a pod is longer."""
 
 
 class PodFolder:
-    """The folder of one pod."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -45,17 +41,16 @@ class PodFolder:
 
     @property
     def was_launched(self) -> bool:
-        """Whether its SideCar may have been started, even if the note of it is lost."""
+        """Whether its SideCar may have been started."""
         return os.path.lexists(self.path / "launched")
 
     def note_launch(self, seconds: float) -> None:
-        """Note it before the SideCar starts, so that a controller that dies in between leaves a
-        trace."""
+        """Note the launch, before the SideCar starts."""
         boot, since_boot = Stamp.now()
         _write(self.path / "launched", f"{seconds:g} {since_boot:.3f} {boot}\n")
 
     def seconds_to_start(self) -> float:
-        """Return for how long its start still takes, as it was noted."""
+        """Return the rest of the least duration of the start."""
         words = _read(self.path / "launched").split()
         return _seconds_left(words[1:], _number(words[0])) if len(words) == 3 else 0.0
 
@@ -69,7 +64,7 @@ class PodFolder:
         _write(self.path / "removed", "")
 
     def seconds_to_end(self, seconds: float) -> float:
-        """Return for how long its end still takes, counted from when that was first asked."""
+        """Return the rest of ``seconds`` since the first call."""
         path = self.path / "ended"
         if not os.path.lexists(path):
             boot, since_boot = Stamp.now()
@@ -82,14 +77,14 @@ class PodFolder:
 
     def lock(self) -> int | None:
         """
-        Take the lock that lives as long as any process that inherits it; none if others have it.
+        Take the lock, which every process that inherits it holds; ``None`` if another process has it.
 
-        Raises :class:`OSError` where there is something else in its place.
+        Raises :class:`OSError` if the file is no lock.
         """
         return self._take(os.O_RDWR | os.O_CREAT)
 
     def is_locked(self) -> bool:
-        """Whether the SideCar lives; raises :class:`OSError` where there is no lock that could tell."""
+        """Whether the SideCar lives; raises :class:`OSError` without a lock."""
         held = self._take(os.O_RDONLY)
         if held is None:
             return True
@@ -110,16 +105,16 @@ class PodFolder:
         return held
 
     def note_process(self, pid: int) -> None:
-        """Note which process it is. One that is not noted is found by its command all the same."""
+        """Note the process. Without a note it is found by its command."""
         with contextlib.suppress(OSError):
             _write(self.path / "pid", f"{pid} {started_at(pid)}\n")
 
     def noted_process(self) -> str:
-        """Return the note of its process, which another process does not have; empty without one."""
+        """Return the note of the process, which is unique; empty without one."""
         return _read(self.path / "pid").strip()
 
     def process(self) -> int | None:
-        """Return the process that was noted, if it still is that one."""
+        """Return the noted process if it lives."""
         words = self.noted_process().split()
         if len(words) != 2 or not (words[0].isascii() and words[0].isdigit()):
             return None
@@ -128,7 +123,7 @@ class PodFolder:
 
 
 def find_sidecars(socket: Path) -> list[int]:
-    """All processes that were started with this socket."""
+    """Find all processes with this socket on their command line."""
     wanted, found = os.fsencode(f"--socket={socket}"), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -139,9 +134,7 @@ def find_sidecars(socket: Path) -> list[int]:
 
 def started_at(pid: int) -> str:
     """
-    When a process began, in ticks since the machine did: with its id it names it for ever.
-
-    Nothing of one that has ended, also where its parent does not ask for that.
+    Return when a process began, in ticks since the boot: with the id, a unique name. Empty if it has ended.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -151,7 +144,6 @@ def started_at(pid: int) -> str:
 
 
 def _seconds_left(since: list[str], seconds: float) -> float:
-    """Return the rest of ``seconds`` since a note of the kernel's time and the boot."""
     if len(since) != 2 or not seconds > 0.0:
         return 0.0
     then = Stamp(since[1], _number(since[0]))
@@ -166,14 +158,14 @@ def _number(word: str) -> float:
 
 
 def _read(path: Path) -> str:
-    """Return the contents of a file, and nothing if it is no regular file."""
+    """Return the contents of a regular file; empty if there is none."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         opened = os.open(path, flags)
     except (OSError, ValueError):
         return ""
     try:
-        # A FIFO would let its reader wait, and a device do anything.
+        # Reading a FIFO would block.
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             return ""
         return os.read(opened, LONGEST_BYTES).decode("ascii", errors="replace")
@@ -184,7 +176,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file where it is, so that a full disk takes nothing away that was there."""
+    """Write in place, so that a full disk does not remove what was there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     opened = os.open(path, flags, 0o600)
     try:
@@ -196,7 +188,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class BookedPod:
-    """Reads what is on the disk and in the kernel's list of processes, and changes nothing."""
+    """The files and processes of a booked pod."""
 
     def __init__(self, folders: Folders, job: JobId, booking: Booking) -> None:
         self.key = PodKey(job, booking.node)
@@ -207,7 +199,7 @@ class BookedPod:
 
     @property
     def name(self) -> tuple[PodKey, int]:
-        """A key that no other pod has, also none that the job had on this node before."""
+        """A key that no other pod has, not even an earlier one of the job on this node."""
         return self.key, self.booking.serial
 
     @property
@@ -216,16 +208,14 @@ class BookedPod:
 
     @property
     def has_ever_been_up(self) -> bool:
-        """Whether it came so far as to hold its lock; before that it cannot have received a command."""
+        """Whether its SideCar has held its socket; before that it cannot have received a command."""
         return os.path.lexists(f"{self.socket}.lock")
 
     def pids(self) -> list[int]:
-        """The process that was started, if it still is that one."""
         noted = self.folder.process()
-        # The controller that started it may have been killed before it could note that.
+        # The controller may have been killed before it noted the process.
         return [noted] if noted else find_sidecars(self.socket)
 
 
 def pods_of(folders: Folders, entry: Entry) -> list[BookedPod]:
-    """Return the pods that are booked for a job."""
     return [BookedPod(folders, entry.job.id, booking) for booking in entry.status.pods]

@@ -1,8 +1,7 @@
 """
-The state of each pod, from its files and processes; one whose SideCar has died is started again.
+Reads the state of each pod from its files and processes, and starts SideCars again that have died.
 
-A pod that was launched, whose lock is free, has *ended* if there is no socket, and has *died* if there is
-one. :mod:`dllocal.pods.processes` says why that can be relied on.
+A launched pod whose lock is free has *ended* if it has no socket, and *died* if it has one (:mod:`dllocal.pods.processes`).
 """
 
 import logging
@@ -33,24 +32,23 @@ CANNOT_BEGIN = "SideCarCannotBegin"
 
 LAST_BYTES = 1 << 14
 COMPLAINS, READY = " ERROR ", " INFO ready; "
-"""Parts of the lines in which a SideCar reports an error, and that it is ready."""
+"""Parts of the lines in which a SideCar logs an error, and that it is ready."""
 LONGEST_WORDS = 400
 
 RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """
-How long is waited before a SideCar that died is started again, the last one for all further.
+The waits before a SideCar that died is started again; the last one repeats.
 
-No :class:`~dlcore.primitives.backoff.Backoff`, which doubles from its first wait on: the first death costs
-no wait at all, because mostly it is a single one and GPUs of its job stand idle meanwhile.
+No :class:`~dlcore.primitives.backoff.Backoff`, because the first restart does not wait: the job's GPUs are idle meanwhile.
 """
 
 DYING_SECONDS = 0.2
-"""How soon a pod is looked at again whose last process is ending, and cannot be watched any more."""
+"""How soon a pod is read again whose last process is ending and cannot be watched."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodTimes:
-    """How long pods take at least to start and to end. Seconds."""
+    """The least time that pods take to start and to end, in seconds."""
 
     start: float = 0.0
     start_per_gpu: float = 0.0
@@ -58,7 +56,7 @@ class PodTimes:
 
     @classmethod
     def of(cls, costs: Costs, *, faster: float = 1.0) -> "PodTimes":
-        """As long as pods take by these costs, divided by ``faster``."""
+        """Take the times from costs, divided by ``faster``."""
         return cls(
             costs.pod_initialization / faster,
             costs.pod_initialization_per_gpu / faster,
@@ -66,7 +64,6 @@ class PodTimes:
         )
 
     def to_start(self, entry: Entry, booking: Booking) -> float:
-        """How long this pod takes at least to start."""
         placement = entry.status.placement
         slices = placement.slices if placement is not None else ()
         gpus = sum(len(part.gpus) for part in slices if part.node == booking.node)
@@ -77,7 +74,7 @@ AT_ONCE = PodTimes()
 
 
 class PodStates:
-    """Reads all pods again and again, and remembers how often the SideCar of each has died."""
+    """The states of all pods, and how often the SideCar of each has died."""
 
     def __init__(
         self,
@@ -97,14 +94,12 @@ class PodStates:
         self._address = address
         self._deaths: dict[tuple[PodKey, int], tuple[int, float]] = {}
         self._unread: OncePerChange[PodKey] = OncePerChange()
-        """Why the folders of pods cannot be read, so that it is logged once."""
+        """Folders that cannot be read, each logged once."""
         self._living: set[int] = set()
-        """The processes of the pods that are looked at."""
         self._soonest: float | None = None
-        """In how many seconds something will be different if nothing happens."""
+        """After how many seconds pods have to be read again even if nothing happens."""
 
     def read(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
-        """Say what is, and start again what has died."""
         self._processes.reap()
         self._living.clear()
         self._soonest = None
@@ -122,7 +117,7 @@ class PodStates:
         return pods
 
     def _read_safely(self, entry: Entry, pod: BookedPod) -> Pod:
-        """Read one pod. An error in its files concerns this pod alone: decisions about others go on."""
+        """Read one pod. An error in its files concerns this pod alone."""
         try:
             seen = self._read_one(entry, pod)
         except (OSError, ValueError) as error:
@@ -144,30 +139,30 @@ class PodStates:
             self._living.update(pids)
             if not pids:
                 self._read_again_in(DYING_SECONDS)
-            # Without a socket it is about to end, which its last answers say better than we.
-            is_up = pod.has_ever_been_up and self._is_over(pod.folder.seconds_to_start())
+            # Without a socket it is about to end, which its last answers report.
+            is_up = pod.has_ever_been_up and self._wait(pod.folder.seconds_to_start())
             phase, start = PodPhase.UP if is_up else PodPhase.PENDING, pod.folder.noted_process()
             return Pod(key, phase, address if is_up else None, start=start)
-        # Its user may have put anything in its place, also a link that cannot be followed.
+        # Also a broken link that the user has put there.
         if os.path.lexists(pod.socket):
             return self._start_again(entry, pod)
         if pod.folder.was_removed or pod.has_ever_been_up:
-            if not self._has_ended(pod):
+            if not self._wait_for_end(pod):
                 return Pod(key, PodPhase.UP, address)
-            # A SideCar that was killed gives nothing back by itself.
+            # A killed SideCar does not free its memory.
             self._remover.remove(key.job, self._folders.memory(key, pod.booking.serial))
             words = last_words(pod.log)
             reason = CANNOT_BEGIN if words else ""
             return Pod(key, PodPhase.ENDED, reason=reason, message=words, stuck=bool(words))
         return self._start_again(entry, pod)
 
-    def _has_ended(self, pod: BookedPod) -> bool:
-        """Whether as much time is over since its end was first seen as is asked for at least."""
+    def _wait_for_end(self, pod: BookedPod) -> bool:
         if self._times.end <= 0.0:
             return True
-        return self._is_over(pod.folder.seconds_to_end(self._times.end))
+        return self._wait(pod.folder.seconds_to_end(self._times.end))
 
-    def _is_over(self, left: float) -> bool:
+    def _wait(self, left: float) -> bool:
+        """Plan the next reading; returns whether the wait is over."""
         if left > 0.0:
             self._read_again_in(left)
         return left <= 0.0
@@ -181,7 +176,7 @@ class PodStates:
         except NoAnswerError as error:
             return _cannot_start(pod, error)
         if missing and not pod.has_ever_been_up:
-            # Nothing of it has ever run, and it would be so on every try: its job has failed to start.
+            # The pod has never run, and every attempt would fail: the job has failed to start.
             return Pod(pod.key, PodPhase.ENDED, reason=CANNOT_BEGIN, message=missing, fault=True)
         deaths, last = self._deaths.get(pod.name, (0, 0.0))
         pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
@@ -197,7 +192,6 @@ class PodStates:
         try:
             self._processes.start(entry, pod, seconds=self._times.to_start(entry, pod.booking))
         except (OSError, ValueError) as error:
-            # A fault of one job, such as a missing folder, must not delay the others.
             return _cannot_start(pod, error)
         return Pod(pod.key, PodPhase.PENDING, reason="Restarting")
 
@@ -209,9 +203,7 @@ def _cannot_start(pod: BookedPod, error: Exception) -> Pod:
 
 def _missing_folder(entry: Entry) -> str:
     """
-    Say which folder is gone that its program is to run in, if one is to run.
-
-    Raises :class:`~dllocal.files.bounded_checks.NoAnswerError`.
+    Name the missing folder of the job's program; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`.
     """
     if is_only_swept(entry):
         return ""
@@ -220,12 +212,12 @@ def _missing_folder(entry: Entry) -> str:
 
 
 def _is_folder(path: str) -> bool:
-    # Pods are read on the event loop, where no look may hang.
+    # Bounded, because pods are read on the event loop.
     return bounded_checks.ask(path, os.path.isdir)
 
 
 def last_words(log: Path) -> str:
-    """Say why the latest start of a SideCar did not become ready, such as that it cannot open a file."""
+    """Return the last error in the log of a SideCar since it was last ready: a ready SideCar reports errors itself."""
     try:
         with log.open("rb") as file:
             file.seek(-min(LAST_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -235,7 +227,7 @@ def last_words(log: Path) -> str:
     words = ""
     for line in lines:
         if READY in line:
-            words = ""  # Its state has the later problems.
+            words = ""
         elif COMPLAINS in line:
             words = line.partition(COMPLAINS)[2]
     return "".join(each if each.isprintable() else "?" for each in words[:LONGEST_WORDS])

@@ -1,8 +1,7 @@
 """
-The processes of pods: SideCars, and keepers of containers, as they are started and seen to live.
+Starts the processes of pods: SideCars and keepers of containers.
 
-Where users share the server, each is started as the user whose job it is, as the kernel identified that
-user at the submission.
+On a server that users share, each runs as the submitter of its job, whom the kernel identified.
 """
 
 import os
@@ -35,8 +34,6 @@ def lend_nothing() -> AbstractContextManager[tuple[int, ...]]:
 
 
 class SideCarProcesses:
-    """All processes of pods that this controller has started, and those of former ones that live."""
-
     def __init__(
         self,
         folders: Folders,
@@ -56,28 +53,26 @@ class SideCarProcesses:
         self._lend = lend
 
     def is_alive(self, pod: BookedPod) -> bool:
-        """Whether a SideCar of this pod lives, also one that a former controller has started."""
+        """Whether a SideCar of this pod lives, also one of an earlier controller."""
         child = self._children.get(pod.name)
         if child is not None and child.poll() is None:
             return True
         try:
             return pod.folder.is_locked() or pod.folder.process() is not None
         except OSError:
-            # The lock is gone, or something else is in its place: the kernel's list of processes tells as well.
+            # Without a lock, /proc shows its processes.
             return bool(pod.pids())
 
     def reap(self) -> None:
-        """Let go of the processes that have ended."""
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[name]
 
     def start(self, entry: Entry, pod: BookedPod, *, seconds: float) -> None:
         """
-        Start the SideCar of a pod, whose start takes at least ``seconds``.
+        Start the SideCar of a pod, which seems to take at least ``seconds``.
 
-        Raises :class:`~dllocal.files.bounded_checks.NoAnswerError`, before anything is started, where the files of the job do
-        not answer.
+        Raises :class:`~dllocal.files.bounded_checks.NoAnswerError` before the start if the job's files do not answer.
         """
         with self._leading():
             self._start_as_leader(entry, pod, seconds=seconds)
@@ -90,7 +85,7 @@ class SideCarProcesses:
             self._give(own, owner)
         self.watch_sockets(job)
         trainer = self._prepare_trainer(entry, owner)
-        # The note comes before the start, because a start without a note could not be ruled out.
+        # The note before the start, so that a pod without a note has not started.
         pod.folder.note_launch(seconds)
         held = pod.folder.lock()
         if held is None:
@@ -112,7 +107,7 @@ class SideCarProcesses:
         pod.folder.note_process(child.pid)
 
     def prove_removal(self, job: Job, pod: BookedPod) -> None:
-        """Remove a container that may just be beginning, and count its pod as alive until that is done."""
+        """Remove a container that may just be starting. Its pod counts as alive until that is done."""
         launch = self._launching.proof(job, pod.booking)
         with pod.log.open("ab") as output:
             self._children[pod.name] = subprocess.Popen(  # noqa: S603 - our own keeper
@@ -127,14 +122,12 @@ class SideCarProcesses:
             )
 
     def watch_sockets(self, job: JobId) -> None:
-        """PodWatch the sockets of a job that has a folder of its own for them."""
         folder = self._folders.sockets_of(job)
         if self._folders.shared and folder.is_dir():
             self._watch.sockets(folder)
 
     def _prepare_trainer(self, entry: Entry, owner: Submitter) -> Trainer:
-        """Say what is run, and make the folder for its checkpoints."""
-        # Where nothing will ever be run, the SideCar only proves that nothing is left of the job.
+        """Return the command of the training, and make its folder of checkpoints."""
         if is_only_swept(entry):
             return NOTHING
         checkpoints = self._folders.checkpoints(entry.job.id)
@@ -143,7 +136,7 @@ class SideCarProcesses:
             entry.job, entry.document, checkpoints=checkpoints, variables=variables
         )
         if not self._folders.shared:
-            # Popen returns only when its child has entered the folder, and reports itself where there is none.
+            # Popen waits until its child has entered the folder.
             bounded_checks.ask(trainer.folder, os.path.isdir)
         if trainer.environment[CHECKPOINT_FOLDER] == str(checkpoints):
             checkpoints.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,20 +146,19 @@ class SideCarProcesses:
 
     def _give(self, folder: Path, owner: Submitter) -> None:
         """
-        Make a folder that is the user's own, where users share this server.
+        On a server that users share, make a folder that belongs to the user.
 
-        The folders around it are root's, so that its name always means this very folder.
+        Its parent folders are root's, so that no user can replace it.
         """
         if self._folders.shared:
             folder.mkdir(mode=0o700, exist_ok=True)
             os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
 
     def _entered(self, folder: str) -> tuple[str, ...]:
-        """Enter a folder as the user of the job, who may have no right to it."""
+        """Enter a folder with the rights of the job's user."""
         return ("/usr/bin/env", "-C", folder) if self._folders.shared else ()
 
     def _identity(self, owner: Submitter) -> dict[str, Any]:
-        """Say as whom a SideCar runs."""
         if not self._folders.shared:
             return {}
         groups = list(owner.groups)

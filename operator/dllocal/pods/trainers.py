@@ -1,8 +1,8 @@
 """
-From a job's pod template to a command on this machine, with the parts of a template that have no meaning here.
+Turns a job's pod template into a command on this machine.
 
-A job file is the same on every platform. Fields of a container that need a cluster are refused by name
-when the job is submitted; fields without effect here produce a note.
+A job file is the same on every platform. Fields that need a cluster are refused at the submission, and fields without
+effect here produce a notice.
 """
 
 import os
@@ -20,9 +20,9 @@ from dlcore.model import Job, Node
 from dlcore.problems import Problem, join
 
 LONGEST_WORD = (128 << 10) - 512
-"""In bytes: of a word of a command, and of a variable, as Linux takes them; less the variable's name."""
+"""In bytes: Linux's limit of a word of a command and of a variable, less the variable's name."""
 MOST_BYTES = 1 << 20
-"""Of all words and what the job itself adds to its environment: half of what Linux takes with usual limits."""
+"""The limit of all words and variables of a job file: half of Linux's usual limit."""
 
 HONOURED = frozenset({"name", "command", "args", "env", "workingDir"})
 WITHOUT_EFFECT = frozenset({"image", "imagePullPolicy", "resources", "terminationMessagePath"})
@@ -35,28 +35,23 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
 
 
 class Trainer(NamedTuple):
-    """The command to run on this machine."""
-
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """All of its environment."""
     folder: str
-    """Where it runs."""
 
 
 NOTHING = Trainer(("false",), {}, "/")
-"""For a SideCar that will get no command to run."""
+"""The command of a SideCar that never runs one."""
 
 
 def trainer_of(
     job: Job, document: Mapping[str, Any], *, checkpoints: Path, variables: Mapping[str, str]
 ) -> Trainer:
     """
-    Read the trainer's container; references to variables are filled in as Kubernetes does.
+    Read the trainer's container, and fill in references to variables as Kubernetes does.
 
-    ``variables`` is the environment of the job in addition to the variables of its file.
-
-    ``checkpoints`` is the job's own folder, which it is shown unless its file names another.
+    ``variables`` is the environment of the job without the variables of its file, and ``checkpoints`` the job's own folder,
+    which it gets unless its file names another.
     """
     container = _container(job)
     own = {CHECKPOINT_FOLDER: str(checkpoints) if has_own_folder(job) else job.checkpoint.path}
@@ -70,9 +65,9 @@ def trainer_of(
 
 def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Problem]:
     """
-    Say what keeps the program of a job from starting on any GPUs.
+    Yield the problems that keep a job's program from starting.
 
-    ``variables`` is the environment of the job in addition to the variables of its file.
+    ``variables`` is the environment of the job without the variables of its file.
     """
     container, path = _container(job), f"{_TEMPLATE}.containers[{_index(job)}]"
     known, size = dict(variables), 0
@@ -99,7 +94,7 @@ def starting_problems(job: Job, variables: Mapping[str, str]) -> Iterator[Proble
 
 
 def _given(text: str, variables: Mapping[str, str]) -> str:
-    """Fill a text in, as a program is given it; raises ValueError where none can be."""
+    """Fill in the references of a text; raises ValueError if a program cannot get the result."""
     filled = _filled(text, variables)
     if "\0" in filled:
         raise ValueError("it holds a NUL character, which Linux does not pass to a program")
@@ -111,7 +106,7 @@ def folder_problems(
     document: Mapping[str, Any],
     is_folder: Callable[[str], bool] = os.path.isdir,  # Path.is_dir raises where a name is too long
 ) -> Iterator[Problem]:
-    """Say whether the folder that a program is to run in is none here."""
+    """Yield a problem if the folder of the program does not exist."""
     folder = folder_of(job, document)
     if not is_folder(folder):
         path = f"{_TEMPLATE}.containers[{_index(job)}].workingDir"
@@ -121,14 +116,13 @@ def folder_problems(
 
 
 def folder_of(job: Job, document: Mapping[str, Any]) -> str:
-    """Return the folder that a program runs in."""
     annotations = document.get("metadata", {}).get("annotations") or {}
     base = annotations.get(WORKING_DIRECTORY, "")
     return os.path.join(base, _container(job).get("workingDir", "")) or os.getcwd()  # noqa: PTH109, PTH118
 
 
 def visible_gpus(node: Node, numbers: Iterable[int]) -> dict[str, str]:
-    """Return the variables that show a process these GPUs of a node and no others."""
+    """Return the variables that let a process see only these GPUs of a node."""
     names = ",".join(gpu_names(node, numbers))
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -138,12 +132,12 @@ def visible_gpus(node: Node, numbers: Iterable[int]) -> dict[str, str]:
 
 
 def problems_here(job: Job) -> tuple[Problem, ...]:
-    """Everything in the job that needs a cluster."""
+    """Return the parts of a job that need a cluster."""
     return tuple(_iter_problems(job))
 
 
 def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes about fields that have no effect on one machine, or another effect than it seems."""
+    """Name the fields that have no effect, or another effect, on one machine."""
     container, pod = _container(job), job.template.get("spec", {})
     index = _index(job)
     idle = WITHOUT_EFFECT - ({"image"} if job.container is not None else set())
@@ -192,15 +186,15 @@ def _container(job: Job) -> Mapping[str, Any]:
 
 
 class TooLongError(ValueError):
-    """With its references filled in, a text is longer than Linux can give to a program."""
+    """A text with its references filled in is longer than Linux passes to a program."""
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:
     """
-    Fill ``$(NAME)`` in; ``$$`` is a dollar, and what is not known stays as it is.
+    Fill in ``$(NAME)``; ``$$`` is a dollar, and unknown names stay.
 
-    A variable that names another one twice is twice as long: after thirty of these no machine has
-    the memory.
+    The length is limited during the work: a chain of thirty variables, each naming the previous one twice, would use up
+    all memory.
     """
     parts: list[str] = []
     length, position = 0, 0

@@ -1,9 +1,8 @@
 """
-Tells the loop that something about pods may have changed, so that it need not look all the time.
+Notifies the loop of possible changes of pods.
 
-The kernel reports when a SideCar has made or removed its files, and when a process has ended;
-timers cover the rest. Each report is only a hint: the loop then checks for itself, and where the
-kernel cannot report, it notices the change in its next cycle anyway.
+The kernel reports when a SideCar makes or removes its files and when a process ends; timers cover the rest. A report is
+only a hint: the loop reads the pods, and without a report notices a change in its next cycle.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class PodWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def sockets(self, folder: Path) -> None:
-        """Tell whenever a socket appears in this folder, or its lock, or one vanishes."""
+        """Notify when a socket or its lock appears in a folder, or vanishes."""
         if folder in self._folders:
             return
         try:
@@ -43,34 +42,30 @@ class PodWatch:
         self._loop.add_reader(descriptor, self._hear_folder, descriptor)
 
     def forget(self, folder: Path) -> None:
-        """Tell nothing more of this folder."""
         descriptor = self._folders.pop(folder, None)
         if descriptor is not None:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
 
     def processes(self, pids: Iterable[int]) -> None:
-        """Tell when one of these ends, and of no others."""
+        """Notify when one of these processes ends, in place of those of the last call."""
         wanted = set(pids)
-        # By number, although the kernel may reuse one: the descriptor of the former
-        # process is readable then, and `_hear_end` lets the next cycle watch the new one.
+        # If the kernel reuses a number, the descriptor of the former process is readable and `_hear_end` forgets it.
         for pid in self._processes.keys() - wanted:
             self._forget(pid)
         for pid in wanted - self._processes.keys():
-            with suppress(OSError):  # It is gone already, and the next cycle will see that.
-                # It succeeds also for a child that has ended and is not reaped yet, and the
-                # descriptor is readable at once, so that no end before this call is missed.
+            with suppress(OSError):
+                # The descriptor of a child that has ended is readable at once, so that no end is missed.
                 descriptor = self._processes[pid] = os.pidfd_open(pid)
                 self._loop.add_reader(descriptor, self._hear_end, pid)
 
     def after(self, seconds: float | None) -> None:
-        """Tell once when this time is over, and at no other that was asked for before."""
+        """Notify once after this time, in place of that of the last call."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._notify)
 
     def close(self) -> None:
-        """Tell nothing more."""
         self.after(None)
         self.processes(())
         for folder in list(self._folders):
@@ -78,13 +73,12 @@ class PodWatch:
 
     def _hear_folder(self, descriptor: int) -> None:
         with suppress(BlockingIOError):
-            # The data contains the names as plain bytes; nothing else about them matters.
-            # A read returns whole records, so that no name is cut. Records that do not fit call this again.
+            # The data contains the names as plain bytes, and whole records.
             if b".sock" in os.read(descriptor, _LONGEST_READ):
                 self._notify()
 
     def _hear_end(self, pid: int) -> None:
-        # First, because the descriptor stays readable and would call this again and again.
+        # The descriptor stays readable.
         self._forget(pid)
         self._notify()
 
@@ -95,14 +89,14 @@ class PodWatch:
 
 
 async def wait_for_end(pid: int) -> None:
-    """Return when this process has ended, also if it is not our child."""
+    """Return when a process has ended, also one that is not our child."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     ended = asyncio.Event()
-    # An event loop keeps one callback for a descriptor, so each caller opens its own.
+    # An event loop has one callback for each descriptor, so each caller opens its own.
     loop.add_reader(descriptor, ended.set)
     try:
         await ended.wait()
@@ -112,7 +106,7 @@ async def wait_for_end(pid: int) -> None:
 
 
 def _watch_folder(path: Path) -> int:
-    """Return what can be read whenever something happens there."""
+    """Return a descriptor that is readable after each change in a folder."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:

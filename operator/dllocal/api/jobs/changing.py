@@ -1,8 +1,7 @@
 """
-Jobs submitted, changed, cancelled and tried out over HTTP.
+Requests that submit, change, cancel and plan jobs.
 
-Changes go through the list of jobs and wake the controller; this module decides nothing. All of it
-runs on the controller's event loop, so that no other task writes at the same time.
+They change the list of jobs and wake the controller, all on its event loop, so that no other task writes meanwhile.
 """
 
 import asyncio
@@ -38,8 +37,6 @@ from dllocal.server_parts import LatestScene, ServerParts
 
 
 class JobsChanging:
-    """The requests that change jobs, or say what a change would do."""
-
     def __init__(
         self,
         parts: ServerParts,
@@ -65,7 +62,7 @@ class JobsChanging:
         ]
 
     async def create(self, request: web.Request) -> web.Response:
-        """Take in one job or several, all or none; with ``dryRun`` only say whether that could be."""
+        """Submit one job or several, all or none; with ``dryRun`` only check them."""
         taken_in = await self._intake.check(request)
         notices = await self._intake.notices(taken_in, request)
         if "dryRun" in request.query:
@@ -74,10 +71,10 @@ class JobsChanging:
                 {**showing.list_document(self._documents.version(), items), "notices": notices}
             )
         origin = Origin.of(self._access.caller(request), await read_environment(request))
-        # The request was read and checked with other requests in between, which may have taken the names.
+        # Other requests may have taken the names since the check.
         self._intake.insist_on_few(origin.submitter, len(taken_in))
         self._intake.insist_on_free_names(taken_in)
-        # Nothing is awaited from here on, so that no other request comes in between.
+        # No await from here on.
         documents = [each.document for each in taken_in]
         entries = self._registry.submit_all(documents, self._clock(), origin=origin)
         self._parts.wake()
@@ -86,11 +83,11 @@ class JobsChanging:
         return web.json_response(answer, status=201)
 
     async def change(self, request: web.Request) -> web.Response:
-        """Give a job another spec, as far as it may change; with ``dryRun`` only say whether it may."""
+        """Change the spec of a job; with ``dryRun`` only check the change."""
         document = await read_body(request)
-        # A body may take long. From here to the change nothing else happens, so that the entry stays true.
+        # After the body, which may take long. There is no await from here to the change.
         entry = find_entry(self._registry, request)
-        # The change of a job must not make another user's of it.
+        # A change must not give the job to another user.
         if isinstance(document.get("metadata"), dict):
             document["metadata"].update(_place_of(entry))
         job = parse(document, 0)
@@ -122,12 +119,12 @@ class JobsChanging:
 
     async def cancel(self, request: web.Request) -> web.Response:
         """
-        End a job and forget it, and say what becomes of its checkpoints.
+        Cancel a job, and report what happens to its checkpoints.
 
-        Its own folder of them is removed, unless ``keepCheckpoints`` is asked for or the job is Completed: what
-        that has trained is removed by ``removeCheckpoints`` alone.
+        The job's own folder of checkpoints is removed, unless the request has ``keepCheckpoints`` or the job is Completed:
+        only ``removeCheckpoints`` removes the result of a training.
         """
-        # Without an await to the end: the loop could forget the job before it is shown below.
+        # Without an await, during which the loop could forget the job.
         entry = find_entry(self._registry, request)
         folders = self._parts.folders
         saved_nothing = _saved_nothing(folders, entry)
@@ -145,13 +142,11 @@ class JobsChanging:
         return web.json_response(document, status=202)
 
     async def plan(self, request: web.Request) -> web.Response:
-        """Say what would be decided now if these jobs were submitted, and at whose expense."""
+        """Report the decisions that would follow if these jobs were submitted now."""
         taken_in = await self._intake.check(request)
         scene, before, _ = await wait_for_scene(self._latest)
-        # Snapshots are values of one instant: the loop makes
-        # others, and goes on while threads play these.
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
-        # Another thread, because with thousands of jobs it takes long enough to be felt.
+        # In threads, because this takes long with thousands of jobs.
         effects = await asyncio.to_thread(
             foreseeing.preview, before, after, policy=self._parts.policy
         )
@@ -178,7 +173,7 @@ def _saved_nothing(folders: Folders, entry: Entry) -> bool:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing; one that cannot be read is taken to hold something."""
+    """Whether a folder is known to be empty."""
     try:
         return not any(folder.iterdir())
     except OSError:
@@ -186,12 +181,11 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _fate_of_checkpoints(registry: Registry, folders: Folders, job: Job) -> Json:
-    """Say where the checkpoints of a cancelled job are, and whether they stay; empty without any."""
+    """Return the folder of a cancelled job's checkpoints, and whether it stays; empty without checkpoints."""
     if not has_own_folder(job):
         return {"path": job.checkpoint.path, "kept": True}
     folder = folders.checkpoints(job.id)
     is_kept = registry.keeps_checkpoints(job.id)
-    # Of a job that has saved nothing, an answer would speak of checkpoints that never were.
     if not folder.is_dir() or (_is_empty(folder) and not is_kept):
         return {}
     return {"path": str(folder), "kept": is_kept}

@@ -1,8 +1,8 @@
 """
-When the jobs of this machine that wait are expected to start, known to the server and renewed now and then.
+The expected turns of waiting jobs, renewed at most every few seconds.
 
-:mod:`dlcore.foreseeing` plays the scheduler on, which with many jobs takes longer than an answer may. So it is
-done in a thread, once for all who ask, and who lists jobs gets what was known last if it is not done soon.
+:mod:`dlcontrol.deciding.queueing` plays the scheduler on, which takes long with many jobs. A thread does that once for all
+requests, and a request that does not get the result soon uses the previous one.
 """
 
 import asyncio
@@ -19,14 +19,12 @@ from dlcore.model import JobId, Snapshot
 from dllocal.server_parts import LatestScene
 
 RENEW_S: Final = 3.0
-"""The age at which the known turns are renewed."""
+"""The age at which the turns are renewed."""
 PATIENCE_S: Final = 0.5
-"""The longest that a list of jobs waits for the turns."""
+"""How long a list of jobs waits for the turns."""
 
 
 class ExpectedTurns:
-    """The turns of all jobs that wait."""
-
     def __init__(self, latest: LatestScene, policy: Policy) -> None:
         self._latest = latest
         self._policy = policy
@@ -36,16 +34,15 @@ class ExpectedTurns:
         self._task: asyncio.Task[None] | None = None
 
     async def renew(self, patience: float = PATIENCE_S) -> None:
-        """Learn what is expected now; after this number of seconds the caller goes on without."""
+        """Renew the turns if they are old, and wait for the result for ``patience`` seconds."""
         if self._task is None:
-            # No await from the look at `_task` to its creation,
-            # so that callers at the same time share one.
+            # No await before the task exists, so that concurrent callers share one.
             seen = self._latest.see()
             if seen is None or seen[1] is self._seen or time.monotonic() - self._at < RENEW_S:
                 return
             self._task = asyncio.create_task(self._learn(seen[1]))
         with suppress(TimeoutError):
-            # A caller that goes away leaves the task running for the others.
+            # The task goes on for other callers.
             await asyncio.wait_for(asyncio.shield(self._task), patience)
 
     async def _learn(self, snapshot: Snapshot) -> None:
@@ -53,13 +50,12 @@ class ExpectedTurns:
             self._known = await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
             self._seen = snapshot
         finally:
-            # From the end of the game on, else one that takes longer
-            # than RENEW_S would follow at once. Set also after an error,
-            # so that a policy that fails is not played for each request.
+            # At the end, because the task may take longer than RENEW_S; also after an error, so that a policy that fails
+            # is not played for each request.
             self._at = time.monotonic()
             self._task = None
 
     def document(self, job: JobId) -> Json | None:
-        """Show the turn of a job, if it waits for one."""
+        """Show the turn of a job if it waits."""
         turn, seen = self._known.get(job), self._seen
         return None if turn is None or seen is None else turn_document(turn, seen.now)

@@ -1,8 +1,4 @@
-"""
-The checks that new jobs have to pass before they are taken in, and the notices that their user gets.
-
-A request is taken in as a whole or not at all.
-"""
+"""The checks of new jobs, and the notices for their user. A request is accepted as a whole or not at all."""
 
 import asyncio
 import posixpath
@@ -28,12 +24,10 @@ from dllocal.pods import trainers
 from dllocal.server_parts import ServerParts
 
 FILES_S = 2.0
-"""The time limit for the file system that checkpoints are on."""
+"""How long to wait for the file system of checkpoints."""
 
 
 class Intake:
-    """Checks the jobs that are submitted to one server."""
-
     def __init__(self, parts: ServerParts, access: Access) -> None:
         self._parts = parts
         self._registry = parts.registry
@@ -42,7 +36,7 @@ class Intake:
         self._threads = FileThreads()
 
     async def check(self, request: web.Request) -> list[Submission]:
-        """Read the documents of a request, and refuse all of them if any is wrong."""
+        """Read the documents of a request; refuse all of them if one is wrong."""
         documents = await self._read_claimed(request)
         recorded = await read_environment(request)
         origin = Origin.of(self._access.caller(request), recorded)
@@ -53,7 +47,7 @@ class Intake:
             looks=not self._parts.shared,
             threads=self._threads,
         )
-        # The list of jobs belongs to the event loop, so that names are compared here and not in the thread.
+        # Not in the thread, because the list of jobs belongs to the event loop.
         names: set[JobId] = set()
         complaints = [*read.complaints]
         for number, each in read.good:
@@ -66,7 +60,7 @@ class Intake:
         return [each for _, each in read.good]
 
     def insist_on_few(self, submitter: Submitter, more: int) -> None:
-        """Refuse a user of a shared server more jobs than one may have there."""
+        """Refuse more jobs of one user than a shared server allows."""
         if not self._parts.shared or submitter.uid == 0:
             return
         most = self._parts.user_limits.most_jobs
@@ -82,7 +76,7 @@ class Intake:
             )
 
     async def notices(self, taken_in: Sequence[Submission], request: web.Request) -> list[str]:
-        """Say what has no effect here, whose checkpoints are overwritten, and which exist already; once."""
+        """Name the fields without effect, shared checkpoint folders, and checkpoints of former runs, each once."""
         notices = [
             notice for each in taken_in for notice in trainers.notices_here(each.job, each.document)
         ]
@@ -108,9 +102,9 @@ class Intake:
         return list(dict.fromkeys(notices))
 
     async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
-        """Say what former runs have left where these jobs save themselves."""
+        """Name the files of former runs in the checkpoint folders of these jobs."""
         if self._parts.shared:
-            # Root must not look into a folder for a user who may not.
+            # Root must not read folders for users who may not.
             jobs = [job for job in jobs if has_own_folder(job)]
         folders = [
             self._parts.folders.checkpoints(job.id)
@@ -119,7 +113,6 @@ class Intake:
             for job in jobs
         ]
         try:
-            # A file system that does not answer must not keep the other requests waiting.
             async with asyncio.timeout(FILES_S):
                 found = await self._threads.run(lambda: [*map(newest_in, folders)])
         except (TimeoutError, AllBusyError):
@@ -132,7 +125,7 @@ class Intake:
         ]
 
     def insist_on_free_names(self, taken_in: Sequence[Submission]) -> None:
-        """Refuse names that other jobs have taken while these were checked."""
+        """Refuse names that other jobs have taken since the check."""
         taken = [
             Complaint(problem, number)
             for number, each in enumerate(taken_in)
@@ -154,15 +147,14 @@ class Intake:
         return [Problem(path, name, f'"{name}" is a job already ({what})', remedy)]
 
     async def _read_claimed(self, request: web.Request) -> list[Json]:
-        """Read documents, as jobs of the user who asks."""
         documents = await read_documents(request)
         self._access.claim(request, documents)
         return documents
 
 
 def newest_in(folder: Path) -> str:
-    """Name what was changed last in a folder and when; empty where there is nothing."""
-    # Hidden names are the SideCar's own notes and what it has set aside.
+    """Name the file in a folder that changed last, and the time; empty if there is none."""
+    # Hidden files are the SideCar's.
     found = [(_changed(path), path.name) for path in _list(folder) if path.name[:1] != "."]
     if not found:
         return ""

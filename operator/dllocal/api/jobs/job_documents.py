@@ -1,4 +1,4 @@
-"""The documents of jobs as a caller may see them: whole for their owner, in outline for others."""
+"""The documents of jobs: whole for their owner, in outline for other users."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -29,7 +29,7 @@ def find_entry(registry: Registry, request: web.Request) -> Entry:
 
 
 def _find_home_in_time(folder: Path) -> environments.Variables:
-    """Leave out the environment in a folder that does not answer: a job is shown without it."""
+    """Leave out an environment whose folder does not answer."""
     try:
         return environments.find_home(folder)
     except NoAnswerError:
@@ -41,7 +41,7 @@ def _find_nothing(_: Path) -> environments.Variables:
 
 
 class JobDocuments:
-    """Makes the document of a job from its entry and from what is known now."""
+    """Makes the document of a job from its entry and the latest scene."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class JobDocuments:
     def listed(
         self, request: web.Request, selector: labels.Selector, entries: Iterable[Entry]
     ) -> list[Json]:
-        """Show jobs, those of others without their labels and all else that is not for all."""
+        """Show the selected jobs. Other users' labels are not compared, which would reveal them."""
         may_see = self._access.may_see(request)
         seen = [(entry, may_see(entry.job.id)) for entry in entries]
-        # Of thousands of jobs most name one of a few interpreters.
+        # Thousands of jobs use a few interpreters.
         find = cache(_find_home_in_time)
         return [
             self.document(entry, is_whole=is_whole, find=find)
@@ -90,7 +90,7 @@ class JobDocuments:
 
     def _environment(self, entry: Entry, find: FindHome) -> environments.Variables:
         if self._is_shared:
-            # Root must not look at files for a user who may not, and needs none to show a job.
+            # Root must not read files for users who may not.
             find = _find_nothing
         return environments.of_job(entry.job, self._registry.origin(entry.job.id), find=find)
 

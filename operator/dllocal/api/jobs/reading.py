@@ -1,4 +1,4 @@
-"""Requests that only read about jobs: their documents, reasons, history, logs and surroundings."""
+"""Requests that read jobs: their documents, reasons, history, logs and surroundings."""
 
 import asyncio
 import time
@@ -24,15 +24,13 @@ from dllocal.folders import older_parts
 from dllocal.server_parts import LatestScene, ServerParts
 
 EVER_S = 1e12
-"""Longer ago than anything was written."""
+"""Before any log was written."""
 LOOK_S = GONE_S
-"""How often a watch of the progress of jobs reads it."""
+"""How often a watch reads the progress of jobs."""
 MOST_HISTORY = 1000
 
 
 class JobsReading:
-    """The requests about jobs that change nothing."""
-
     def __init__(
         self,
         parts: ServerParts,
@@ -60,7 +58,7 @@ class JobsReading:
         ]
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """List all jobs; with ``watch=VERSION`` wait for what is newer, and list that."""
+        """List all jobs; with ``watch=VERSION`` wait for changes after that version, and list these."""
         try:
             selector = labels.parse(request.query.get("selector", ""))
         except labels.SelectorError as error:
@@ -73,47 +71,46 @@ class JobsReading:
 
     async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
         changes = self._registry.changes
-        # Versions count from the start of a server, so that they mean nothing to another one.
+        # Each server counts versions from its start.
         epoch, _, text = request.query["watch"].partition(".")
         version = int(text) if text.isdecimal() and len(text) < 19 else -1
         known = epoch == str(self._registry.epoch) and changes.knows(version)
         if known:
             await self._wait(request, version, read_seconds(request, 30.0))
-        # Nothing is awaited from here on, so that each of these jobs is still in the list.
+        # No await from here on, so that these jobs are still in the list.
         changed, removed = changes.since(version if known else 0)
         entries = self._registry.entries
         ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
         items = self._documents.listed(request, selector, ordered)
         answer = showing.list_document(self._documents.version(), items)
-        # A client that was away for too long has to drop what it knows.
+        # `complete`: the client has to drop all jobs that it knows.
         return web.json_response({**answer, "removed": removed, "complete": not known})
 
     async def _wait(self, request: web.Request, version: int, seconds: float) -> None:
-        """Return when there is something newer, the time is over, or the client has hung up."""
+        """Return after a change, at the end of the time, or when the client has hung up."""
         changes, until = self._registry.changes, time.monotonic() + seconds
         while changes.version <= version and (left := until - time.monotonic()) > 0:
-            # A client that hangs up and asks again would gather handlers beyond its connections.
+            # A client that hangs up and asks again would otherwise accumulate handlers.
             if is_gone(request):
                 return
-            # Progress alone is not written each time, so it causes no change to wait for.
+            # Progress alone is not always written, and then is no change of the list.
             await changes.wait(version, min(LOOK_S, left))
             self._latest.note_progress()
 
     async def show(self, request: web.Request) -> web.Response:
-        """Show one job."""
         await self._turns.renew()
         entry = find_entry(self._registry, request)
         is_whole = self._access.may_see(request)(entry.job.id)
         return web.json_response(self._documents.document(entry, is_whole=is_whole))
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Say what a job does now and why, with the numbers of this moment."""
+        """Explain what a job does now."""
         await self._turns.renew(futures.LONGEST_S)
         entry = find_entry(self._registry, request)
         sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
         seen = self._latest.see()
         assumptions: tuple[str, ...] = ()
-        # The scene is that of the last cycle, and may not know a job that the list has already.
+        # The scene of the last cycle may lack a new job.
         if seen is not None and entry.job.id in seen[0].entries:
             sentence = seen[2].sentence(seen[0].entries[entry.job.id])
             assumptions = seen[2].assumptions(entry.job.id)
@@ -125,10 +122,10 @@ class JobsReading:
         return web.json_response({"name": entry.job.id, **answer})
 
     async def list_history(self, request: web.Request) -> web.Response:
-        """List what was decided about a job and what happened to it, oldest first."""
+        """List the history of a job, oldest first."""
         job = JobId(request.match_info["name"])
         limit = min(MOST_HISTORY, int(read_number(request, "limit", usual=100.0)))
-        # The store may be a server that is slow; other requests go on meanwhile.
+        # In a thread, because the store may be a slow server.
         entries = await asyncio.to_thread(self._parts.history, job, max(1, limit))
         if not entries:
             find_entry(self._registry, request)
@@ -136,10 +133,9 @@ class JobsReading:
         return web.json_response({"items": items})
 
     async def list_logs(self, request: web.Request) -> web.Response:
-        """Say in which files the output of a job is; with ``since=SECONDS`` also where that begins."""
+        """List the log files of a job; with ``since=SECONDS`` also where output since then begins."""
         entry = find_entry(self._registry, request)
-        # Parts and beginnings are read without an await, because a log that is turned over
-        # in between would shift all parts by one. The cut happens on this event loop.
+        # Without an await, because a rotation in between would renumber the parts.
         logs = self._parts.folders.training_logs(entry.job.id)
         at = self._parts.log_times.clock() - read_number(request, "since", usual=EVER_S)
         items = [
@@ -158,7 +154,7 @@ class JobsReading:
         return {} if begin is None else {"begin": begin._asdict()}
 
     async def show_surroundings(self, request: web.Request) -> web.Response:
-        """Say in what surroundings the processes of a job run on each of its nodes."""
+        """Describe the surroundings of a job's processes on each node."""
         entry = find_entry(self._registry, request)
         placement, seen = entry.status.placement, self._latest.see()
         if entry.problem:

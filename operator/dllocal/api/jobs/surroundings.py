@@ -1,4 +1,4 @@
-"""In what surroundings the processes of a job run: folder, user, container and environment on each node."""
+"""The surroundings of a job's processes on each node: folder, user, container and environment."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,7 @@ from dllocal.server_parts import ServerParts
 def list_surroundings(
     stage: ServerParts, entry: Entry, placement: Placement, *, nodes: Mapping[NodeName, Node]
 ) -> list[Json]:
-    """
-    Return an item for each node of the placement that is still there.
-
-    Raises :class:`~dllocal.files.bounded_checks.NoAnswerError` where the files of the job do not answer.
-    """
+    """Return an item for each node; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`."""
     origin = stage.registry.origin(entry.job.id)
     trainer = trainers.trainer_of(
         entry.job,
@@ -44,7 +40,6 @@ def list_surroundings(
 
 
 def _container_of(stage: ServerParts, entry: Entry, node: str) -> Json:
-    """Say which container of a node the processes of a job run in, where they run in one."""
     if entry.job.container is None:
         return {}
     serial = next(each.serial for each in entry.status.pods if each.node == node)
