@@ -189,7 +189,11 @@ def test_wrong_options_are_told_before_anything_runs(root, capsys, monkeypatch):
         (("--virtual-gpus", 0), 2, "0 GPUs train nothing; give at least 1"),
         (("--cluster", "2x"), 2, "'2x' is not NODESxGPUS[:TYPE]; write for example 4x8"),
         ((*one, "--cluster", "1x1"), 2, "--gpus, --virtual-gpus and --cluster exclude each other"),
-        ((*one, "--policy", "adaptif"), 2, "controllers offer no policy named 'adaptif'; did you mean"),
+        (
+            (*one, "--policy", "adaptif"),
+            2,
+            "controllers offer no policy named 'adaptif'; did you mean",
+        ),
         ((*one, "--mechanism", "magic"), 2, "'magic' is not one of 'in-place', 'recreate'"),
         ((*one, "--metrics", "9400x"), 1, "serving.metrics: 9400x is not an address with"),
         ((*one, "--config", "settings.yaml"), 1, "pace.perod: there is no such setting"),
