@@ -19,7 +19,8 @@ REMEDIES = {
     "CheckpointPathDoesNotAnswer": "check the file system that holds the checkpoints; it does not answer",
     "CheckpointPathTooLarge": "let the job write its checkpoints to a folder of their own, and remove"
     " old ones",
-    "CheckpointUnreadable": "check whether the disk is full, and what ends the training while it writes",
+    "CheckpointUnreadable": "check whether the disk is full, and what ends the training while it writes;"
+    " checkpoint.vet: true moves torn checkpoints out of the way before a start",
     "CheckpointsNotInMemory": "correct the error in the message; until then the training writes to the disk,"
     " which takes longer",
     "CheckpointsNotTrusted": "set checkpoint.complete to a sign that the training writes last (marker,"

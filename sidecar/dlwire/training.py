@@ -134,6 +134,8 @@ class Saving:
     """The file that completes a checkpoint, with ``complete: marker``."""
     settle_seconds: float | None = field(default=None, metadata=wire(Maybe(SECONDS)))
     """How long the files of a checkpoint without a sign have to rest; None to learn the time."""
+    vet: bool = field(default=False, metadata=wire(Flag()))
+    """True to move torn checkpoints out of the way before each start; else they are only reported."""
     timeout_seconds: float = field(default=60.0, metadata=wire(SECONDS))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))
     """How much memory may hold the checkpoints that are being written out; 0 for none."""

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import dljob
 import pytest
 
 import dlapi
-import dljob
 from dlapi.connection import Connection, Logs
 from dlapi.lines import _Question
 from dlclient.backend import LogLine

@@ -61,6 +61,7 @@ class Job:
             **FRAMEWORK,
             "checkpoint.signal": "SIGUSR1",
             "checkpoint.confirm": "file",
+            "checkpoint.vet": True,
             "checkpoint.path": str(said.get("watched", self.path)),
             "checkpoint.complete": str(said.get("complete", COMPLETE.get(shape, "auto"))),
             "checkpoint.timeoutSeconds": float(said.get("seconds", "60")),

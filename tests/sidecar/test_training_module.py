@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-
 from dljob import training
+
 from dlsidecar.warm import offering
 from dlwire.training import Complete, Saving, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until

@@ -32,7 +32,9 @@ class Folder:
         self.path = path
         self.saver = Saver(SHAPES[shape], str(path), gap=0.0)
         complete = COMPLETE.get(shape, Complete.AUTO)
-        self.saving = Saving(path=str(path), files=PATTERNS.get(shape, ""), complete=complete)
+        self.saving = Saving(
+            path=str(path), files=PATTERNS.get(shape, ""), complete=complete, vet=True
+        )
 
     def save(self, *steps):
         for step in steps:
@@ -93,6 +95,23 @@ def test_without_its_last_file_it_is_set_aside_and_the_one_before_is_found(folde
     world.unit(11).mkdir()
     assert world.vet().resume == str(world.unit(9))
     assert world.saver.find() == 9
+
+
+def test_without_leave_a_torn_checkpoint_is_named_and_nothing_is_moved(folder):
+    world = folder("several")
+    world.save(9, 10)
+    world.last_file(10).unlink()
+    before = take_snapshot(str(world.path)).files
+    for _ in range(MOST_FRUITLESS + 1):
+        verdict = vet(replace(world.saving, vet=False), leads=True)
+        assert verdict.resume == str(world.unit(9))
+        name, good = world.unit(10).name, world.unit(9).name
+        assert verdict.unreadable.startswith(f"{name} cannot be used: ")
+        assert verdict.unreadable.endswith(f"; the latest whole one is {good}")
+        assert take_snapshot(str(world.path)).files == before
+        # The training has read the torn one, so the whole one is not to blame.
+        write_ledger(world.saving, note_fruitless(verdict.ledger))
+    assert read_ledger(world.saving).is_trusted
 
 
 def test_a_file_that_cannot_be_read_for_a_passing_reason_is_no_evidence(folder, monkeypatch):
@@ -257,6 +276,6 @@ def test_what_nobody_named_as_a_checkpoint_is_never_moved(folder, tmp_path):
     (tmp_path / "data" / "empty.bin").touch()
     (tmp_path / "latest.bin").touch()
     for complete in Complete:
-        vet(Saving(path=str(tmp_path), complete=complete), leads=True)
+        vet(Saving(path=str(tmp_path), complete=complete, vet=True), leads=True)
     assert (tmp_path / "data" / "empty.bin").exists()
     assert (tmp_path / "latest.bin").exists()

@@ -81,6 +81,7 @@ def _describe_saving(checkpoint: Checkpoint, memory_folder: str) -> Saving:
         complete=Complete(checkpoint.complete),
         marker=checkpoint.marker or MARKER,
         settle_seconds=checkpoint.settle_seconds,
+        vet=checkpoint.vet,
     )
     if not (checkpoint.signal or checkpoint.command or checkpoint.http):
         return saving

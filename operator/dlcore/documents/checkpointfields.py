@@ -156,6 +156,14 @@ CHECKPOINT: Final = Record(
             ),
             default=False,
         ),
+        "vet": Flag(
+            description=(
+                "Whether DLJob moves torn checkpoints into .dljob-set-aside below path before each start, so"
+                " that the training finds the latest whole one. If not, it reports torn checkpoints and"
+                " leaves them where they are."
+            ),
+            default=False,
+        ),
         "timeoutSeconds": Number(
             description="After this number of seconds DLJob gives a checkpoint up and stops the process.",
             whole=False,

@@ -283,6 +283,7 @@ def _checkpoint(checkpoint: Fields) -> Checkpoint:
         settle_seconds=_optional_number(checkpoint.get("settleSeconds")),
         shared=checkpoint["shared"],
         trusted=checkpoint["trusted"],
+        vet=checkpoint["vet"],
         timeout_seconds=float(checkpoint["timeoutSeconds"]),
         grace_seconds=float(checkpoint["graceSeconds"]),
     )

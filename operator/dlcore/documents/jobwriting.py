@@ -142,6 +142,7 @@ def _rendered_checkpoint(checkpoint: Checkpoint) -> Fields:
         settleSeconds=_optional_plainest(checkpoint.settle_seconds),
         shared=checkpoint.shared,
         trusted=checkpoint.trusted,
+        vet=checkpoint.vet,
         timeoutSeconds=plainest(checkpoint.timeout_seconds),
         graceSeconds=plainest(checkpoint.grace_seconds),
     )

@@ -132,6 +132,8 @@ class Checkpoint:
     """Whether the other nodes can read it. If not, the job never moves to another node."""
     trusted: bool = False
     """Whether it is counted on although no SideCar has confirmed one."""
+    vet: bool = False
+    """Whether torn checkpoints are moved out of the way before each start."""
     timeout_seconds: float = 60.0
     grace_seconds: float = 10.0
 

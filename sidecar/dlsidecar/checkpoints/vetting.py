@@ -1,11 +1,10 @@
 """
-Looking at the checkpoints before a start, so that the training does not go on from a torn one.
+Inspects the checkpoints before a start, and reports those that a kill or a full disk left torn.
 
-Frameworks go on from the latest checkpoint that they find, complete or not. A checkpoint that a kill or a full
-disk left half-written is moved into a folder beside it, so that the framework finds the one before. A checkpoint that was confirmed and turns out to be unreadable is remembered
-(:mod:`dlsidecar.checkpoints.ledger`), and this job's confirmations count for nothing from then on.
-
-Nothing is moved on suspicion alone where no other checkpoint is left.
+Frameworks go on from the latest checkpoint that they find, complete or not. With ``checkpoint.vet`` a torn one is
+moved into a folder beside it, so that the framework finds the one before; on suspicion alone it is moved only
+while another checkpoint is left. A checkpoint that was confirmed and turns out to be unreadable is
+recorded (:mod:`dlsidecar.checkpoints.ledger`), and this job's confirmations count for nothing from then on.
 """
 
 from __future__ import annotations
@@ -80,11 +79,10 @@ class Unit:
 
 def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
     """
-    Set aside what is torn, and say what the training can go on from.
+    Find the torn checkpoints and the latest whole one; with ``saving.vet``, move the torn ones aside.
 
-    Only the container of the job's first process writes the findings down; the other containers of
-    the job read them, before that or after it. Nothing is touched if the result is no longer ``wanted`` when the
-    files are known.
+    Only the container of the job's first process records the findings; the other containers of the job
+    read them, before or after that. Nothing is touched once the result is no longer ``wanted``.
     """
     now = take_snapshot(saving.path)
     ledger = read_ledger(saving)
@@ -96,21 +94,21 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
         return Verdict(ledger)
     signs = resolve(saving, (), now.files)
     is_guessed = saving.complete is Complete.AUTO and not signs.sign.settles
-    units = _find_units(now, signs, ledger, is_guessed=is_guessed)
+    units = _find_units(now, signs, ledger, is_guessed=is_guessed, vets=saving.vet)
     good = next((unit for unit in units if not unit.torn), None)
     torn = units[: units.index(good)] if good else units
-    movable = [unit for unit in torn if unit.name and (unit.is_certain or good)]
+    movable = [unit for unit in torn if saving.vet and unit.name and (unit.is_certain or good)]
     if not wanted():
         # Files are read slowly. By now a training may run that writes under these names.
         return Verdict(ledger)
-    is_full = bool(find_full_disk(now.root))
+    is_full = bool(movable and find_full_disk(now.root))
     moved = [unit for unit in movable if _set_aside(now.root, unit, is_full=is_full)]
     resume = f"{now.root}/{good.name}" if good and good.name else ""
     before = ledger
     ledger = _learn(ledger, units, good, root=now.root)
     if leads and ledger != before:
         write_ledger(saving, ledger)
-    return Verdict(ledger, resume, _tell(torn, moved, good))
+    return Verdict(ledger, resume, _describe(torn, moved, good, vets=saving.vet))
 
 
 def note_confirmed(ledger: Ledger, unit: str, files: Mapping[str, Mark], world: int) -> Ledger:
@@ -128,8 +126,10 @@ def note_fruitless(ledger: Ledger) -> Ledger:
 # --- what lies there ----------------------------------------------------------------------
 
 
-def _find_units(now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool) -> list[Unit]:
-    """Return the checkpoints down to the first good one, that first which a framework would take."""
+def _find_units(
+    now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool, vets: bool
+) -> list[Unit]:
+    """Return the checkpoints down to the first good one, in the order in which a framework takes them."""
     if signs.sign.pointer:
         # The checkpoint that the pointer names was complete when it was written, and no other one is read.
         return []
@@ -144,7 +144,9 @@ def _find_units(now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool
         found.append(folder.judge(name))
         if not found[-1].torn:
             break
-    if ledger.fruitless >= MOST_FRUITLESS and found and found[-1].name == ledger.source:
+    # A training that finds a torn one before it has not started from this one.
+    is_source = bool(found) and found[-1].name == ledger.source and (vets or len(found) == 1)
+    if ledger.fruitless >= MOST_FRUITLESS and is_source:
         rest = map(folder.judge, names[len(found) :])
         other = next((unit for unit in rest if not unit.torn), None)
         if other is not None:
@@ -313,14 +315,15 @@ def _remove(path: str) -> None:
             os.remove(path)  # noqa: PTH107
 
 
-def _tell(torn: list[Unit], moved: list[Unit], good: Unit | None) -> str:
+def _describe(torn: list[Unit], moved: list[Unit], good: Unit | None, *, vets: bool) -> str:
     if not torn:
         return ""
-    told = "; ".join(
+    faults = "; ".join(
         f"{unit.name or 'the checkpoint'} cannot be used: {unit.torn}"
         + (f" (now in {SET_ASIDE})" if unit in moved else "")
         for unit in torn
     )
     if good is not None and good.name:
-        return f"{told}; the training goes on from {good.name}"
-    return f"{told}; there is none before it"
+        latest = "the training goes on from" if vets else "the latest whole one is"
+        return f"{faults}; {latest} {good.name}"
+    return f"{faults}; there is none before it"
