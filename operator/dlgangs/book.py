@@ -121,7 +121,7 @@ class Book:
     def _node_changed(self, name: Name, _is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         document = self.nodes.get(name)
         read = partial(_read_machine, document)
-        machine = self._unread.attempt(f"Node {name}", read, None)
+        machine = self._unread.attempt(f"Node {name}", read, otherwise=None)
         if self._machines.get(name.name) == machine:
             return  # Its kubelet has said that it lives.
         machines = {each: it for each, it in self._machines.items() if each != name.name}
@@ -134,13 +134,13 @@ class Book:
         document = self.pods.get(name)
         # The requests of a pod count also where its statements about its gang are unreadable.
         read = partial(_read_occupant, document)
-        occupant = self._unread.attempt(f"Pod {name}", read, None)
+        occupant = self._unread.attempt(f"Pod {name}", read, otherwise=None)
         belongs = partial(_read_pod, document, self._scheduler)
-        member, wrong = self._unread.attempt(f"The gang of Pod {name}", belongs, _NEITHER)
+        member, wrong = self._unread.attempt(f"The gang of Pod {name}", belongs, otherwise=_NEITHER)
         before = (self._occupants.get(name), self.members.get(name), self.wrong.get(name))
         if before == (occupant, member, wrong):
             return
-        self._settle(name, before[0], occupant)
+        self._settle(name, before[0], after=occupant)
         _put(self.members, name, value=member)
         _put(self.wrong, name, value=wrong)
         self._note()
@@ -149,7 +149,7 @@ class Book:
         self.version += 1
         self._changed()
 
-    def _settle(self, name: Name, before: Occupant | None, after: Occupant | None) -> None:
+    def _settle(self, name: Name, before: Occupant | None, *, after: Occupant | None) -> None:
         """Let what a pod takes be added to its node, and what it took before be taken off."""
         _put(self._occupants, name, value=after)
         if before is not None:

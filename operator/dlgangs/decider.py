@@ -119,11 +119,11 @@ class Decider:
         for gang in self._feasible.keys() - world.gangs.keys():
             del self._feasible[gang]
         self.standings = {
-            gang: self._since(gang, verdict, now)
+            gang: self._since(gang, verdict, now=now)
             for gang, verdict in self._decision.verdicts.items()
         }
 
-    def _since(self, gang: GangName, verdict: Verdict, now: float) -> Since:
+    def _since(self, gang: GangName, verdict: Verdict, *, now: float) -> Since:
         known = self.standings.get(gang)
         if known is not None and _is_said_alike(known.verdict, verdict):
             return known

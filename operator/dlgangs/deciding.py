@@ -315,7 +315,7 @@ class _Desk:
             )
             return
         if older is not None and not _is_harmless(
-            self._world, self._waiting, members, nodes=found.nodes
+            self._world, self._waiting, members=members, nodes=found.nodes
         ):
             self._wait(gang, f"going before the older {called(older)} would keep that from fitting")
             return
@@ -371,8 +371,8 @@ class _Desk:
 def _is_harmless(
     world: World,
     waiting: Iterable[GangName],
-    members: tuple[Member, ...],
     *,
+    members: tuple[Member, ...],
     nodes: Mapping[str, str],
 ) -> bool:
     """Whether all waiting gangs would still fit if only they and this gang ran."""

@@ -208,4 +208,4 @@ class Gangs:
                 self._events.write(pod, event.reason, event.message, warning=event.is_warning)
         names = {each.uid: each for each in book.members.values() if each.stage is Stage.PENDING}
         held = [(names[uid].name, it) for uid, it in self._decider.held.items() if uid in names]
-        self._waker.write(self._schedule.patches(held, set(names), now))
+        self._waker.write(self._schedule.patches(held, set(names), now=now))

@@ -69,7 +69,7 @@ class Schedule:
             self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
 
     def patches(
-        self, held: Iterable[tuple[Name, Held]], pending: set[str], now: float
+        self, held: Iterable[tuple[Name, Held]], pending: set[str], *, now: float
     ) -> list[Patch]:
         """Return the conditions to write now: for pods that still wait, and for pods whose room was given back."""
         found: list[Patch] = []

@@ -338,12 +338,12 @@ class ApiServer:
         url = self._url(path, query)
         data = json.dumps(body).encode() if body is not None else None
         for _ in range(PATIENCE):
-            status, answer, pause = await self._send(method, url, data, form)
+            status, answer, pause = await self._send(method, url, data=data, form=form)
             if status != TOO_MANY:
                 break
             await asyncio.sleep(min(pause, LONGEST_PAUSE_S))
         else:
-            status, answer, _ = await self._send(method, url, data, form)
+            status, answer, _ = await self._send(method, url, data=data, form=form)
         if status == UNAUTHORIZED:
             self._access.renew()
         if status >= FIRST_ERROR:
@@ -351,7 +351,7 @@ class ApiServer:
         return _parse(answer)
 
     async def _send(
-        self, method: str, url: str, data: bytes | None, form: str
+        self, method: str, url: str, *, data: bytes | None, form: str
     ) -> tuple[int, bytes, float]:
         try:
             headers = self._access.headers()

@@ -151,7 +151,7 @@ class Election:
                 lasts = float(spec.get("leaseDurationSeconds") or 0)
                 if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
                     most = MOST_WITHOUT_LEASE if lease is None else counted + MOST_JUMP
-                    await self._take(self._api, lease, 1 + max(counted, latest_told(most)))
+                    await self._take(self._api, lease, epoch=1 + max(counted, latest_told(most)))
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:
@@ -207,7 +207,7 @@ class Election:
             # The time-out leaves time for another attempt.
             async with asyncio.timeout(self._settings.give_up_seconds / 2):
                 try:
-                    await self._take(api, self._lease, max(self.epoch, self._rising.epoch))
+                    await self._take(api, self._lease, epoch=max(self.epoch, self._rising.epoch))
                 except Conflict:
                     await self._look_who_wrote(api)
         except (Rejected, Unreachable, TimeoutError) as error:
@@ -250,7 +250,7 @@ class Election:
         except NotFound:
             return None
 
-    async def _take(self, api: ApiServer, lease: JsonObject | None, epoch: int) -> None:
+    async def _take(self, api: ApiServer, lease: JsonObject | None, *, epoch: int) -> None:
         now, began = _now(), self._clock()
         old = (lease or {}).get("spec") or {}
         is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch

@@ -20,7 +20,7 @@ class Unread:
     def __init__(self) -> None:
         self._reported: OncePerChange[object] = OncePerChange()
 
-    def attempt(self, what: object, read: Callable[[], T], otherwise: T) -> T:
+    def attempt(self, what: object, read: Callable[[], T], *, otherwise: T) -> T:
         """Read something of ``what``, such as a pod by its name; return ``otherwise`` if that fails."""
         try:
             result = read()

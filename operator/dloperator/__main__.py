@@ -85,13 +85,13 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
             make_work(settings),
             shown_settings=SettingsConfigMap(place.namespace, tuple(loaded.described())),
         )
-        asyncio.run(_run(found, place, work, settings.lease))
+        asyncio.run(_run(found, place, work=work, lease=settings.lease))
     except Fenced as error:
         log.error("leads no more: %s", error)  # noqa: TRY400 - a stack says nothing about it
         sys.exit(LED_NO_MORE)
 
 
-async def _run(found: access.Access, place: Place, work: Work, lease: LeaseSettings) -> None:
+async def _run(found: access.Access, place: Place, *, work: Work, lease: LeaseSettings) -> None:
     operator = Operator(found, place, work, lease)
     if await run_until_told(operator.run()):
         log.info("stops; running jobs continue")

@@ -79,7 +79,7 @@ STEPS: Final[Mapping[str, Callable[[Data], Changes]]] = {
 }
 
 
-async def take(api: ApiServer, namespace: str, step: str) -> None:
+async def take(api: ApiServer, namespace: str, *, step: str) -> None:
     """Take a step, unless another program has written the Secret since it was read."""
     secret = await api.get(SECRETS, CA_SECRET, namespace)
     data: Data = secret.get("data") or {}
@@ -107,7 +107,7 @@ def main(*, step: str, kubeconfig: str, namespace: str) -> None:
     async def run() -> None:
         api = ApiServer(access.find(kubeconfig))
         try:
-            await take(api, namespace or own_namespace(), step)
+            await take(api, namespace or own_namespace(), step=step)
         finally:
             await api.close()
 

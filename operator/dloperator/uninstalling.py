@@ -52,7 +52,7 @@ def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> Non
     """
     log_to_stderr()
     try:
-        left = asyncio.run(_end(access.find(kubeconfig), namespaces or ("",), seconds))
+        left = asyncio.run(_end(access.find(kubeconfig), namespaces or ("",), seconds=seconds))
     except (access.NoAccess, Rejected) as error:
         raise click.ClickException(str(error)) from error
     if left:
@@ -67,7 +67,7 @@ def main(*, kubeconfig: str, namespaces: tuple[str, ...], seconds: float) -> Non
     log.info("all jobs are gone")
 
 
-async def _end(found: access.Access, namespaces: tuple[str, ...], seconds: float) -> list[str]:
+async def _end(found: access.Access, namespaces: tuple[str, ...], *, seconds: float) -> list[str]:
     api = ApiServer(found)
     left = ["their names are not known yet"]
     until = time.monotonic() + seconds
@@ -105,11 +105,11 @@ async def _delete_all(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:
             name = f"{metadata['namespace']}/{metadata['name']}"
             left.append(name)
             if "deletionTimestamp" not in metadata:
-                await _delete(api, metadata["name"], metadata["namespace"])
+                await _delete(api, metadata["name"], namespace=metadata["namespace"])
     return left
 
 
-async def _delete(api: ApiServer, name: str, namespace: str) -> None:
+async def _delete(api: ApiServer, name: str, *, namespace: str) -> None:
     try:
         await api.delete(DLJOBS, name, namespace)
     except (Rejected, Unreachable) as error:

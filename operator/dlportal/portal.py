@@ -79,7 +79,7 @@ class Portal:
 
     async def _find_server(self, user: User) -> Server:
         try:
-            rights = await read_rights(self._reviews, user, self._list_namespaces)
+            rights = await read_rights(self._reviews, user, list_namespaces=self._list_namespaces)
         except (Rejected, Unreachable) as error:
             raise SourceError(
                 f"the API server cannot be asked what {user.name} may see: {error}"

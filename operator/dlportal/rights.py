@@ -45,7 +45,7 @@ def list_jobs_in(namespace: str = "") -> Act:
 
 
 async def read_rights(
-    reviews: Reviews, user: User, list_namespaces: Callable[[], Awaitable[Collection[str]]]
+    reviews: Reviews, user: User, *, list_namespaces: Callable[[], Awaitable[Collection[str]]]
 ) -> Rights:
     """Ask what a user may see; ``list_namespaces`` lists those that have jobs, where that matters."""
     nodes, everywhere = await asyncio.gather(

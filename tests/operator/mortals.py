@@ -31,11 +31,13 @@ def guard_writes(fuse: Fuse) -> None:
     send = ApiServer._send
 
     async def send_guarded(
-        api: ApiServer, method: str, url: str, data: bytes | None, form: str
+        api: ApiServer, method: str, url: str, *, data: bytes | None, form: str
     ) -> Any:
         if method == "GET" or "dryRun" in url:
-            return await send(api, method, url, data, form)
-        return await fuse.around_async(f"{method} {_what(url)}", send)(api, method, url, data, form)
+            return await send(api, method, url, data=data, form=form)
+        return await fuse.around_async(f"{method} {_what(url)}", send)(
+            api, method, url, data=data, form=form
+        )
 
     ApiServer._send = send_guarded  # type: ignore[assignment,method-assign]
 

@@ -43,7 +43,7 @@ UNKNOWN = {"ahead": 0, "unknownBecause": "how long a trains is not known"}
     ],
 )
 def test_it_is_written_when_it_has_changed_by_a_tenth(old, new, expected):
-    assert is_news(old, new, NOW) is expected
+    assert is_news(old, new, now=NOW) is expected
 
 
 def due(job, ahead, *, is_correction=False):

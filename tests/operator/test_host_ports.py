@@ -27,21 +27,23 @@ def test_a_job_keeps_its_block_and_a_new_one_gets_one_that_is_free():
     ports = PortRange.parse("20000-20299")
     assert list(ports.blocks) == [20_000, 20_100, 20_200]
     pods = [pod("a", 20_000), pod("b", 20_200), pod("c", 20_100, "Succeeded")]
-    assert choose_block("b", pods, ports) == 20_200
-    assert choose_block("d", pods, ports) == 20_100, "the ports of what has ended are free"
-    assert choose_block("d", [*pods, pod("c", 20_100)], ports) == 0
+    assert choose_block("b", pods, ports=ports) == 20_200
+    assert choose_block("d", pods, ports=ports) == 20_100, "the ports of what has ended are free"
+    assert choose_block("d", [*pods, pod("c", 20_100)], ports=ports) == 0
 
 
 def test_a_block_of_a_former_range_shares_no_port_with_a_new_one():
     pods = [pod("a", 20_000)]
     moved = PortRange.parse("20050-20349")
-    assert choose_block("b", pods, moved) == 20_150
-    assert choose_block("a", pods, moved) == 20_000, "a job keeps the ports that its pods have"
+    assert choose_block("b", pods, ports=moved) == 20_150
+    assert choose_block("a", pods, ports=moved) == 20_000, (
+        "a job keeps the ports that its pods have"
+    )
 
 
 @given(st.integers(0, 2**53), st.integers(0, 200))
 def test_the_processes_of_a_start_meet_within_the_block(generation, processes):
-    port = meeting_port(20_000, generation, processes)
+    port = meeting_port(20_000, generation, processes=processes)
     assert port >= 20_000 + OWN
     assert port + min(processes, BLOCK - OWN) <= 20_000 + BLOCK
 

@@ -53,7 +53,7 @@ def why(document: Json, *, by: str = "dedicated") -> str:
     reaching = Reaching()
     reaching.show_pod(NAME, document)
     find = why_not_dedicated if by == "dedicated" else why_not_reserved
-    return find(node(), reaching, RULES)
+    return find(node(), reaching, rules=RULES)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_a_claim_counts_once_it_was_given_gpus():
     claim: Json = {"status": {"allocation": {"devices": {"results": results}}}}
     reaching = Reaching()
     assert reaching.show_pod(NAME, theirs)
-    assert why_not_dedicated(node(), reaching, RULES) == ""
+    assert why_not_dedicated(node(), reaching, rules=RULES) == ""
     assert reaching.show_claim(("team", "theirs-gpu-x"), claim)
     assert not reaching.show_claim(("team", "theirs-gpu-x"), copy.deepcopy(claim))
-    assert "by the ResourceClaim theirs-gpu-x" in why_not_dedicated(node(), reaching, RULES)
+    assert "by the ResourceClaim theirs-gpu-x" in why_not_dedicated(node(), reaching, rules=RULES)
     results[0]["driver"] = "dranet.networking.k8s.io"
     assert reaching.show_claim(("team", "theirs-gpu-x"), claim)
-    assert why_not_dedicated(node(), reaching, RULES) == ""
+    assert why_not_dedicated(node(), reaching, rules=RULES) == ""
 
 
 def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_ours():
@@ -109,38 +109,38 @@ def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_our
     bare = node()
     bare["spec"]["taints"] = [{**TAINT, "effect": "PreferNoSchedule"}]
     assert "kubectl taint node n1 dljob.io/pool=:NoSchedule" in (
-        why_not_dedicated(bare, nothing, RULES)
+        why_not_dedicated(bare, nothing, rules=RULES)
     )
-    assert why_not_dedicated(bare, nothing, OwnershipRules("", "nvidia")) == ""
+    assert why_not_dedicated(bare, nothing, rules=OwnershipRules("", "nvidia")) == ""
     offering = node(allocatable={"nvidia.com/gpu.shared": "4"})
-    assert "offers nvidia.com/gpu.shared" in why_not_dedicated(offering, nothing, RULES)
+    assert "offers nvidia.com/gpu.shared" in why_not_dedicated(offering, nothing, rules=RULES)
     # A plugin that left has its resource counted with none of it.
     left = node(capacity={"nvidia.com/gpu": "4"}, allocatable={"nvidia.com/gpu": "0"})
-    assert why_not_dedicated(left, nothing, RULES) == ""
+    assert why_not_dedicated(left, nothing, rules=RULES) == ""
 
     driven = Reaching()
     for name, driver, where in (("a", "gpu.nvidia.com", "n2"), ("b", "net.example.com", "n1")):
         driven.show_slice(("", name), {"spec": {"driver": driver, "nodeName": where}})
-    assert why_not_dedicated(node(), driven, RULES) == ""
+    assert why_not_dedicated(node(), driven, rules=RULES) == ""
     driven.show_slice(("", "c"), {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n1"}})
     for find in (why_not_dedicated, why_not_reserved):
-        assert "the DRA driver gpu.nvidia.com offers" in find(node(), driven, RULES)
+        assert "the DRA driver gpu.nvidia.com offers" in find(node(), driven, rules=RULES)
     assert driven.keep_slices([("", "a"), ("", "b")])
-    assert why_not_dedicated(node(), driven, RULES) == ""
+    assert why_not_dedicated(node(), driven, rules=RULES) == ""
     driven.show_slice(("", "d"), {"spec": {"driver": "gpu.amd.com", "allNodes": True}})
-    assert "gpu.amd.com" in why_not_dedicated(node(), driven, RULES)
+    assert "gpu.amd.com" in why_not_dedicated(node(), driven, rules=RULES)
 
 
 def test_where_our_pods_see_gpus_by_a_claim_the_driver_has_to_be_there():
     rules = RULES._replace(by_driver=True)
     reaching = Reaching()
     for find in (why_not_dedicated, why_not_reserved):
-        assert "no DRA driver offers GPUs there" in find(node(), reaching, rules)
+        assert "no DRA driver offers GPUs there" in find(node(), reaching, rules=rules)
     reaching.show_slice(("", "a"), {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n1"}})
     for find in (why_not_dedicated, why_not_reserved):
-        assert find(node(), reaching, rules) == ""
+        assert find(node(), reaching, rules=rules) == ""
     reaching.show_pod(NAME, pod(asks("nvidia.com/gpu")))
-    assert "requests nvidia.com/gpu" in why_not_dedicated(node(), reaching, rules)
+    assert "requests nvidia.com/gpu" in why_not_dedicated(node(), reaching, rules=rules)
 
 
 # --- on a cluster -----------------------------------------------------------------------------

@@ -99,7 +99,7 @@ async def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, n
             before = await certificates.open_authority(api, namespace)
             guard = Guard(api, before, namespace=namespace)
             await guard.check()
-            await authority_rotation.take(api, namespace, step)
+            await authority_rotation.take(api, namespace, step=step)
             with pytest.raises(Fenced, match="the next leader uses"):
                 await guard.check()
         last = await certificates.open_authority(api, namespace)

@@ -43,7 +43,7 @@ def remove_all(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(uninstalling, "ApiServer", lambda _: api)
     monkeypatch.setattr(uninstalling, "LOOK_S", 0.0)
     found: Any = None
-    return asyncio.run(asyncio.wait_for(uninstalling._end(found, ("team",), 3600.0), 240.0))
+    return asyncio.run(asyncio.wait_for(uninstalling._end(found, ("team",), seconds=3600.0), 240.0))
 
 
 @pytest.mark.parametrize("error", [UNAVAILABLE, FAILED, CHANGED, Unreachable("no answer")])

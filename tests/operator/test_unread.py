@@ -81,7 +81,7 @@ def test_the_log_is_not_filled(caplog):
     unread = Unread()
     for number in range(2 * MOST_REPORTED):
         for _ in range(2):
-            unread.attempt(f"Pod {number}", lambda: int("odd"), None)
+            unread.attempt(f"Pod {number}", lambda: int("odd"), otherwise=None)
     assert len(caplog.records) == MOST_REPORTED
 
 

@@ -27,7 +27,9 @@ def read(*acts):
         return {"red", "blue", ""}
 
     async def ask():
-        return await read_rights(Reviews(Allowed(*acts)), User("someone"), list_namespaces)
+        return await read_rights(
+            Reviews(Allowed(*acts)), User("someone"), list_namespaces=list_namespaces
+        )
 
     return asyncio.run(ask()), len(listed)
 

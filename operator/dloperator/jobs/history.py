@@ -56,20 +56,20 @@ def _lost_by_changes(status: Json) -> float:
 def _entry(before: Json, after: Json) -> Entry | None:
     phase = after.get("phase", "")
     if phase in _FINAL and before.get("phase") != phase:
-        return _made(after, phase.lower(), after.get("finishedAt"))
+        return _made(after, phase.lower(), at=after.get("finishedAt"))
     allocation = after.get("allocation", {})
     if _generation(before) != _generation(after):
         old, new = _nodes(before), _nodes(after)
-        entry = _made(after, _kind(old, new), allocation.get("decidedAt"))
+        entry = _made(after, _kind(old, new), at=allocation.get("decidedAt"))
         given = {"gpusBefore": before.get("allocation", {}).get("gpus", 0)}
         given["gpus"] = allocation.get("gpus", 0)
         return entry | given | _slices("nodesBefore", old) | _slices("nodes", new)
     if not _nodes(after) and _cause(before) != _cause(after):
-        return _made(after, WAIT, _since(after))
+        return _made(after, WAIT, at=_since(after))
     return None
 
 
-def _made(status: Json, kind: str, at: str | None) -> Entry:
+def _made(status: Json, kind: str, *, at: str | None) -> Entry:
     entry = {
         "at": at or status.get("submittedAt"),
         "kind": kind,

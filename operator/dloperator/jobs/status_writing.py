@@ -241,7 +241,7 @@ class FigureWriter:
         if document is None or recorded is None or not status.says_the_same_as(recorded):
             return
         self._documents.remaining[job] = remaining
-        await self._show(job, document, status)
+        await self._show(job, document, status=status)
 
     def shown_queue(self, job: JobId) -> Json | None:
         """Return the place in the queue that the status of a job shows."""
@@ -257,9 +257,9 @@ class FigureWriter:
         if document is None or recorded is None or (queue is not None and not waits(recorded)):
             return
         self._documents.queues[job] = queue
-        await self._show(job, document, recorded)
+        await self._show(job, document, status=recorded)
 
-    async def _show(self, job: JobId, document: Json, status: Status) -> None:
+    async def _show(self, job: JobId, document: Json, *, status: Status) -> None:
         if self._writer.trusted.is_doubted(document):
             await self._writer.trusted.epochs.insist(document)
             return  # The next cycle writes over it.

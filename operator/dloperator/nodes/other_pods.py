@@ -122,7 +122,9 @@ class OtherPods:
             version = page.version
             shown = {Name.of(item): item for item in page.items}
             there |= shown.keys()
-            self._wake_if([self._show(followed, name, item) for name, item in shown.items()])
+            self._wake_if(
+                [self._show(followed, name, document=item) for name, item in shown.items()]
+            )
         self._wake_if([followed.keep_only(there)])
         return version
 
@@ -136,7 +138,7 @@ class OtherPods:
                     await asyncio.sleep(UNSERVED_S)
                     continue
                 async for event in self._events(followed, seen):
-                    await self._take_in(followed, seen, event)
+                    await self._take_in(followed, seen, event=event)
                 # Nothing is missed meanwhile; it spares a server that ends every watch at once.
                 await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
@@ -150,7 +152,7 @@ class OtherPods:
             seen.resource, version=seen.version, labels=followed.labels, fields=followed.fields
         )
 
-    async def _take_in(self, followed: _Followed, seen: _Seen, event: Json) -> None:
+    async def _take_in(self, followed: _Followed, seen: _Seen, *, event: Json) -> None:
         version = version_of(event["object"])
         async with self._turns[followed]:
             # An event older than the last list would undo changes that the list has already shown.
@@ -164,9 +166,11 @@ class OtherPods:
         if event["type"] == "BOOKMARK":
             return
         is_gone = event["type"] == "DELETED"
-        self._wake_if([self._show(followed, Name.of(document), None if is_gone else document)])
+        self._wake_if(
+            [self._show(followed, Name.of(document), document=None if is_gone else document)]
+        )
 
-    def _show(self, followed: _Followed, name: Name, document: Json | None) -> bool:
+    def _show(self, followed: _Followed, name: Name, *, document: Json | None) -> bool:
         what = f"{followed.resources[0].kind} {name}"
         return self._unread.attempt(what, lambda: followed.show(name, document), otherwise=False)
 

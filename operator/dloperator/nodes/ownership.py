@@ -27,7 +27,7 @@ class OwnershipRules(NamedTuple):
     """True if a DRA driver shows GPUs to our pods, and so has to run on the node."""
 
 
-def why_not_dedicated(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
+def why_not_dedicated(node: Json, reaching: Reaching, *, rules: OwnershipRules) -> str:
     """Return the reason why a node is not ours in the mode ``dedicated``; empty if it is."""
     name = node["metadata"]["name"]
     if rules.taint and not _has_taint(node, rules.taint):
@@ -45,7 +45,7 @@ def why_not_dedicated(node: Json, reaching: Reaching, rules: OwnershipRules) -> 
     )
 
 
-def why_not_reserved(node: Json, reaching: Reaching, rules: OwnershipRules) -> str:
+def why_not_reserved(node: Json, reaching: Reaching, *, rules: OwnershipRules) -> str:
     """Return the reason why a node is not ours although a placeholder holds its GPUs; empty if it is."""
     name = node["metadata"]["name"]
     return _why_open(name, reaching, rules=rules) or why_used(

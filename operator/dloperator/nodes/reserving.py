@@ -85,11 +85,11 @@ class Reservations:
         """Return the reason why no job can get the GPUs of a node; empty if jobs can."""
         reaching = self._mirrors.others.reaching
         if self._pool.mode is not PoolMode.RESERVE:
-            return ownership.why_not_dedicated(node, reaching, self._rules)
+            return ownership.why_not_dedicated(node, reaching, rules=self._rules)
         supply = read_supply(node)
         held = self._placeholders_of(supply.node)
         return placeholders.why_not_ours(supply, held) or ownership.why_not_reserved(
-            node, reaching, self._rules
+            node, reaching, rules=self._rules
         )
 
     def is_taken(self, node: Json) -> bool:
@@ -140,12 +140,14 @@ class Reservations:
         busy: frozenset[str] = frozenset()
         # In the other mode placeholders are always superfluous.
         if self._pool.mode is PoolMode.RESERVE and (supplies or pods):
-            busy = _find_busy(self._mirrors, self._jobs, self._offered[0] | self._offered[1])
+            busy = _find_busy(
+                self._mirrors, self._jobs, offered=self._offered[0] | self._offered[1]
+            )
         settings = self._pool.placeholder
         is_done = True
         for step in placeholders.next_steps(supplies, pods, busy=busy, settings=settings):
             try:
-                is_done &= await self._take(step, pods, settings)
+                is_done &= await self._take(step, pods, settings=settings)
             except (Rejected, Unreachable) as error:
                 log.warning("the GPUs of a node cannot be reserved or released: %s", error)
                 is_done = False
@@ -161,7 +163,7 @@ class Reservations:
                     yield supply.node, supply
 
     async def _take(
-        self, step: Make | Drop, pods: Mapping[Name, Json], settings: PlaceholderSettings
+        self, step: Make | Drop, pods: Mapping[Name, Json], *, settings: PlaceholderSettings
     ) -> bool:
         match step:
             case Make():
@@ -200,7 +202,7 @@ class Reservations:
         self._mirrors.pods.show(made, is_ours=True)
 
 
-def _find_busy(mirrors: Mirrors, jobs: TrustedJobs, offered: Iterable[str]) -> frozenset[str]:
+def _find_busy(mirrors: Mirrors, jobs: TrustedJobs, *, offered: Iterable[str]) -> frozenset[str]:
     """Find the nodes where jobs have GPUs, or may be given some by a decision under way."""
     busy = set(offered)
     for job in jobs:

@@ -122,7 +122,7 @@ class Auxiliaries:
         self._unmade.keep({each.kind for _, each in all_of_them})
         for name, each in all_of_them:
             if wanted.setdefault(name, each) is not each:
-                self._refuse(each, name, CannotBe(_taken_by("another job of DLJob")))
+                self._refuse(each, name, error=CannotBe(_taken_by("another job of DLJob")))
         return wanted
 
     def _iter_wanted(self) -> Iterator[tuple[Name, _Wanted]]:
@@ -151,7 +151,7 @@ class Auxiliaries:
             except Unreachable:
                 raise
             except Exception as error:  # noqa: BLE001 - it is reported
-                self._refuse(wanted, name, error)
+                self._refuse(wanted, name, error=error)
                 return False
             self._mirrors.pods.show(made, is_ours=True)
         self._unmade.settle(kind)
@@ -172,7 +172,7 @@ class Auxiliaries:
                 raise CannotBe(_taken_by("another owner")) from None
             return there
 
-    def _refuse(self, wanted: _Wanted, name: Name, error: Exception) -> None:
+    def _refuse(self, wanted: _Wanted, name: Name, *, error: Exception) -> None:
         """Report a refusal once, and retry with growing pauses."""
         if self._unmade.refuse(wanted.kind, str(error), self._clock()):
             is_known = isinstance(error, Rejected | CannotBe)

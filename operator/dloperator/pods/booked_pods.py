@@ -44,7 +44,7 @@ class BookedPods:
         for job, entry in entries.items():
             for booking in entry.status.pods:
                 key = PodKey(job, booking.node)
-                pods[key] = self._read(entry, key, booking)
+                pods[key] = self._read(entry, key, booking=booking)
         for key in self._known.keys() - pods.keys():
             del self._known[key]
         self._missing.keep(pods)
@@ -61,7 +61,7 @@ class BookedPods:
         self._missing.note_missing(key, name.name, node=node, was_used=was_used)
         self._known.pop(key, None)
 
-    def _read(self, entry: Entry, key: PodKey, booking: Booking) -> Pod:
+    def _read(self, entry: Entry, key: PodKey, *, booking: Booking) -> Pod:
         uid = entry.document["metadata"]["uid"]
         known = self._known.get(key)
         if known is not None and (known.serial, known.uid) != (booking.serial, uid):

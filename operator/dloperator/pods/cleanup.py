@@ -197,7 +197,7 @@ class Cleanup:
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
         # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await _let_go(self._api, self._mirrors, pod)
+            await _let_go(self._api, self._mirrors, pod=pod)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
         if may_return:
@@ -224,7 +224,7 @@ def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _
     return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
 
 
-async def _let_go(api: ApiServer, mirrors: Mirrors, pod: Json) -> None:
+async def _let_go(api: ApiServer, mirrors: Mirrors, *, pod: Json) -> None:
     finalizers = [each for each in names.finalizers_of(pod) if each != names.PROOF_FINALIZER]
     try:
         left = await api.hold_by(PODS, pod, finalizers=finalizers)

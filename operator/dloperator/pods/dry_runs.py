@@ -105,7 +105,7 @@ class _Questions:
         for question in self._known.values():
             question.cancel()
 
-    def answer(self, alike: _Alike, name: Name, pod: Json) -> asyncio.Task[_Answer]:
+    def answer(self, alike: _Alike, name: Name, *, pod: Json) -> asyncio.Task[_Answer]:
         """Return the answer for jobs that are alike, and request it if there is none."""
         loop = asyncio.get_running_loop()
         known = self._known
@@ -177,7 +177,9 @@ class DryRuns:
             known = self.result(document)
             self.forget(name)
             trial = self._trials[name] = _Trial(of, known)
-            trial.task = asyncio.get_running_loop().create_task(self._try(name, trial, document))
+            trial.task = asyncio.get_running_loop().create_task(
+                self._try(name, trial, document=document)
+            )
 
     def result(self, document: Json) -> str | None:
         """Return why Kubernetes would refuse the pods of a job; empty if it would not, ``None`` while unknown."""
@@ -209,7 +211,7 @@ class DryRuns:
             self.forget(name)
         self._questions.cancel()
 
-    async def _try(self, name: Name, trial: _Trial, document: Json) -> None:
+    async def _try(self, name: Name, trial: _Trial, *, document: Json) -> None:
         try:
             job = self.specs.parse(document)
         except jobfile.JobFileError:
@@ -217,16 +219,16 @@ class DryRuns:
             self._find(name, trial, verdict="")
             return
         attempt = 0
-        while not await self._is_taken(name, trial, document, job=job):
+        while not await self._is_taken(name, trial, document=document, job=job):
             await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
             attempt += 1
 
-    async def _is_taken(self, name: Name, trial: _Trial, document: Json, *, job: Job) -> bool:
+    async def _is_taken(self, name: Name, trial: _Trial, *, document: Json, job: Job) -> bool:
         """Make one dry run; thousands of refused jobs keep no draft until the next one."""
         draft = _draft(name, document, job=job, settings=self._settings)
         if trial.asks is None:
             self._learn(name, trial, asks=_read(name, draft.pod))
-        question = self._questions.answer(_Alike.of(document), name, draft.pod)
+        question = self._questions.answer(_Alike.of(document), name, pod=draft.pod)
         # One job that no longer waits must not cancel the answer for others.
         answer = await asyncio.shield(question)
         # With additions of the cluster, such as default requests and the overhead of the runtime.

@@ -81,7 +81,12 @@ class Launcher:
         entry, booking = order
         document, node = entry.document, self._mirrors.nodes.get(Name("", order.booking.node))
         pod = building.make_trainer(
-            dict(document), entry.job, booking, self._settings, node=node, host_port=host_port
+            dict(document),
+            entry.job,
+            booking=booking,
+            settings=self._settings,
+            node=node,
+            host_port=host_port,
         )
         # No turn is held while the pod waits for a certificate or for ports, because the writes of
         # statuses have the same turns.
@@ -93,7 +98,7 @@ class Launcher:
         if not self._settings.host_ports:
             return 0  # make_trainer() refuses the pod, with the remedy.
         ports = PortRange.parse(self._settings.host_ports)
-        first = choose_block(uid, self._mirrors.pods.objects.values(), ports)
+        first = choose_block(uid, self._mirrors.pods.objects.values(), ports=ports)
         if not first:
             raise NotTaken(
                 f"all ports of pods.hostPorts ({self._settings.host_ports}) belong to other jobs; wait, or make the"
@@ -116,7 +121,7 @@ class Launcher:
         )
         first = next((port for pod in pods if pod is not None and (port := first_port(pod))), 0)
         if first:
-            return meeting_port(first, generation, processes)
+            return meeting_port(first, generation, processes=processes)
         step = max(PORTS_A_START, processes)
         return FIRST_PORT + generation * step % (PORTS - step)
 

@@ -61,7 +61,7 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
         return Pod(key, PodPhase.PENDING)
     if proof := proof_of_end(document, node):
         found = explain_end(document, key.node, proof=proof)
-        return _pod(key, PodPhase.ENDED, found)
+        return _pod(key, PodPhase.ENDED, found=found)
     if is_bound(document) and node is not None and readiness(node) == "Unknown":
         message = (
             f"node {key.node} does not answer, so it is unknown what runs there; its GPUs stay"
@@ -73,14 +73,14 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
         port = first_port(document) or SIDECAR_PORT
         address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
-        return _pod(key, PodPhase.UP, explain_restart(document), address)
+        return _pod(key, PodPhase.UP, found=explain_restart(document), address=address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} shows why"
         return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
-    return _pod(key, PodPhase.PENDING, explain_wait(document))
+    return _pod(key, PodPhase.PENDING, found=explain_wait(document))
 
 
-def _pod(key: PodKey, phase: PodPhase, found: PodProblem, address: Address | None = None) -> Pod:
+def _pod(key: PodKey, phase: PodPhase, *, found: PodProblem, address: Address | None = None) -> Pod:
     return Pod(key, phase, address, **asdict(found))
 
 

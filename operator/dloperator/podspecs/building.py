@@ -88,7 +88,7 @@ def trainer_name(job: str, serial: int) -> str:
     return f"{_stem(job)}-{serial}"
 
 
-def auxiliary_name(job: str, role: str, number: int) -> str:
+def auxiliary_name(job: str, role: str, *, number: int) -> str:
     """Name a pod of an auxiliary role; a fixed name, by which other pods reach it."""
     return f"{_stem(f'{job}-{role}')}-{number}"
 
@@ -107,9 +107,9 @@ def _stem(name: str) -> str:
 def make_trainer(
     document: JsonObject,
     job: Job,
+    *,
     booking: Booking,
     settings: PodSettings,
-    *,
     node: Mapping[str, Any] | None = None,
     host_port: int = 0,
 ) -> JsonObject:
@@ -122,7 +122,9 @@ def make_trainer(
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
     insist_on_shapes(template)
-    pod = _pod(metadata, template, trainer_name(metadata["name"], booking.serial), TRAINER)
+    pod = _pod(
+        metadata, template, name=trainer_name(metadata["name"], booking.serial), role=TRAINER
+    )
     pod["metadata"]["labels"][names.SERIAL_LABEL] = str(booking.serial)
     pod["metadata"]["finalizers"] = [names.PROOF_FINALIZER]
     spec["restartPolicy"] = "OnFailure"
@@ -136,7 +138,7 @@ def make_trainer(
         pod["metadata"]["annotations"][settings.cdi_annotation] = settings.cdi_devices
     port = SIDECAR_PORT
     if is_on_host(spec):
-        port = take_ports(pod, settings.host_ports, host_port)
+        port = take_ports(pod, settings.host_ports, first=host_port)
     program = bring_sidecar(spec, settings, node=node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
@@ -159,7 +161,7 @@ def make_trainer(
         if container["name"] == TRAINER:
             if claims:
                 _claim_gpus(container)
-            _supervise(container, job, metadata["uid"], settings, first_port=port)
+            _supervise(container, job, uid=metadata["uid"], settings=settings, first_port=port)
             container["command"] = [*program, *container["command"]]
     return pod
 
@@ -167,10 +169,10 @@ def make_trainer(
 def make_bare(document: JsonObject, job: Job) -> JsonObject:
     """Make the pod of the template alone, so that errors of Kubernetes concern what the user wrote."""
     template, metadata = copy.deepcopy(dict(job.template)), document["metadata"]
-    return _pod(metadata, template, trainer_name(metadata["name"], 0), TRAINER)
+    return _pod(metadata, template, name=trainer_name(metadata["name"], 0), role=TRAINER)
 
 
-def _pod(metadata: JsonObject, template: JsonObject, name: str, role: str) -> JsonObject:
+def _pod(metadata: JsonObject, template: JsonObject, *, name: str, role: str) -> JsonObject:
     own = template.get("metadata") or {}
     return {
         "apiVersion": "v1",
@@ -245,7 +247,7 @@ def _claim_gpus(container: JsonObject) -> None:
 
 
 def _supervise(
-    container: JsonObject, job: Job, uid: str, settings: PodSettings, *, first_port: int
+    container: JsonObject, job: Job, *, uid: str, settings: PodSettings, first_port: int
 ) -> None:
     """Make the SideCar the command of the trainer, which starts the user's command."""
     job = _settle_checkpoints(container, job)
@@ -317,15 +319,22 @@ def _literal(option: str) -> str:
 
 def make_auxiliaries(document: JsonObject, roles: Iterable[Role]) -> list[JsonObject]:
     return [
-        make_auxiliary(document, role, number) for role in roles for number in range(role.replicas)
+        make_auxiliary(document, role, number=number)
+        for role in roles
+        for number in range(role.replicas)
     ]
 
 
-def make_auxiliary(document: JsonObject, role: Role, number: int) -> JsonObject:
+def make_auxiliary(document: JsonObject, role: Role, *, number: int) -> JsonObject:
     metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
     _hide_gpus(template["spec"])
     _prefer_beside(template["spec"], document)
-    return _pod(metadata, template, auxiliary_name(metadata["name"], role.name, number), role.name)
+    return _pod(
+        metadata,
+        template,
+        name=auxiliary_name(metadata["name"], role.name, number=number),
+        role=role.name,
+    )
 
 
 def _prefer_beside(spec: JsonObject, document: JsonObject) -> None:

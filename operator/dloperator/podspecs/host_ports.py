@@ -69,7 +69,7 @@ def first_port(pod: Json) -> int:
     return first if LEAST <= first <= MOST - BLOCK + 1 else 0
 
 
-def choose_block(uid: str, pods: Iterable[Json], ports: PortRange) -> int:
+def choose_block(uid: str, pods: Iterable[Json], *, ports: PortRange) -> int:
     """Return the first port of the job's block, or of a free block; 0 if none is free."""
     taken: dict[int, str] = {}
     for pod in pods:
@@ -82,7 +82,7 @@ def choose_block(uid: str, pods: Iterable[Json], ports: PortRange) -> int:
     return next(own, next(free, 0))
 
 
-def take_ports(pod: Any, ports: str, first: int) -> int:
+def take_ports(pod: Any, ports: str, *, first: int) -> int:
     """
     Add the ports of a pod with hostNetwork to it, and return the first; ``ports`` is the range for all jobs.
 
@@ -108,7 +108,7 @@ def _owner_of(pod: Json) -> str:
     return next((str(owner.get("uid", "")) for owner in owners), "")
 
 
-def meeting_port(first: int, generation: int, processes: int) -> int:
+def meeting_port(first: int, generation: int, *, processes: int) -> int:
     """Return the first port of a start's rendezvous; it differs from the last start's, whose processes may linger."""
     room = BLOCK - OWN
     step = min(max(processes, 1), room)

@@ -54,7 +54,7 @@ def _iter_problems(spec: Json) -> Iterator[Problem]:
         if any(path[: len(each)] == each for each in wrong):
             continue
         value = _value_at(spec, path)
-        if problem := _problem(".".join(path), value, shape):
+        if problem := _problem(".".join(path), value, shape=shape):
             wrong.append(path)
             yield problem
     if not wrong:
@@ -62,7 +62,7 @@ def _iter_problems(spec: Json) -> Iterator[Problem]:
     for place, container in enumerate(spec["containers"]):
         if container["name"] == TRAINER:
             where = f"containers[{place}].volumeMounts"
-            if problem := _problem(where, container.get("volumeMounts"), _LIST):
+            if problem := _problem(where, container.get("volumeMounts"), shape=_LIST):
                 yield problem
 
 
@@ -80,9 +80,9 @@ def _iter_problems_of_terms(spec: Json) -> Iterator[Problem]:
     path = ("affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
     for place, term in enumerate(_value_at(spec, path) or ()):
         where = f"{'.'.join(path)}[{place}]"
-        problem = _problem(where, term, _MAP)
+        problem = _problem(where, term, shape=_MAP)
         if problem is None and term:
-            problem = _problem(f"{where}.matchFields", term.get("matchFields"), _LIST)
+            problem = _problem(f"{where}.matchFields", term.get("matchFields"), shape=_LIST)
         if problem is not None:
             yield problem
 
@@ -95,7 +95,7 @@ def _value_at(spec: Json, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _problem(path: str, value: object, shape: _Shape) -> Problem | None:
+def _problem(path: str, value: object, *, shape: _Shape) -> Problem | None:
     is_right = isinstance(value, shape.kind) and not isinstance(value, bool)
     if value is None or is_right:
         return None

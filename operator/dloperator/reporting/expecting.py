@@ -112,7 +112,7 @@ class Expectations:
         for job in self._cluster.entries:
             turn, shown = turns.get(job), self._cluster.figures.shown_queue(job)
             queue = None if turn is None else turn_document(turn, now)
-            if is_news(shown, queue, now):
+            if is_news(shown, queue, now=now):
                 is_correction = shown is not None and queue is not None
                 yield Due(0 if turn is None else turn.ahead, job, queue, is_correction)
 
@@ -128,7 +128,7 @@ def pick_writes(due: Iterable[Due]) -> list[Due]:
     return picked
 
 
-def is_news(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, now: float) -> bool:
+def is_news(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, *, now: float) -> bool:
     """True if a place in the queue differs enough from the one that is shown."""
     if old is None or new is None:
         return old is not new

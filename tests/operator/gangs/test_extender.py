@@ -141,15 +141,17 @@ def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
     schedule = Schedule()
     name = Name(SPACE, "p")
     held = Held("uid", GANG, "a", {}, 60.0)
-    assert schedule.patches([(name, held)], {"uid"}, 0.0) == []
+    assert schedule.patches([(name, held)], {"uid"}, now=0.0) == []
     assert schedule.due() == 0.5
-    assert schedule.patches([(name, held)], {"uid"}, 0.5) == [Patch(name, "uid", "a")]
-    assert schedule.patches([(name, held)], {"uid"}, 1.0) == []
+    assert schedule.patches([(name, held)], {"uid"}, now=0.5) == [Patch(name, "uid", "a")]
+    assert schedule.patches([(name, held)], {"uid"}, now=1.0) == []
     schedule.admitted("uid", 4.0)
-    assert schedule.patches([(name, held)], {"uid"}, 6.0) == [], "it is being bound"
-    assert schedule.patches([(name, held)], {"uid"}, 9.0) == [Patch(name, "uid", "a")]
-    assert schedule.patches([], {"uid"}, 10.0) == [Patch(name, "uid", "")], "the room is given back"
-    assert schedule.patches([], {"uid"}, 11.0) == []
+    assert schedule.patches([(name, held)], {"uid"}, now=6.0) == [], "it is being bound"
+    assert schedule.patches([(name, held)], {"uid"}, now=9.0) == [Patch(name, "uid", "a")]
+    assert schedule.patches([], {"uid"}, now=10.0) == [Patch(name, "uid", "")], (
+        "the room is given back"
+    )
+    assert schedule.patches([], {"uid"}, now=11.0) == []
 
 
 class SlowServer:

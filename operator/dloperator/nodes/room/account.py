@@ -87,9 +87,9 @@ class Room:
         whose = set()
         for name in self._mirrors.changed_pods:
             document = self._mirrors.pods.get(name)
-            usage = self._unread.attempt(f"Pod {name}", partial(_usage, document), None)
+            usage = self._unread.attempt(f"Pod {name}", partial(_usage, document), otherwise=None)
             self._free.ours.put(name, (usage,) if usage is not None else ())
-            ways = self._unread.attempt(f"Pod {name}", partial(_ways, document), None)
+            ways = self._unread.attempt(f"Pod {name}", partial(_ways, document), otherwise=None)
             self._others.reaching.labelled.put(name, ways)
             job = _job_of(name, document) if document is not None else self._whose.pop(name, None)
             if job is None:
@@ -117,11 +117,11 @@ class Room:
         coming = [
             PodUsage(node, asks.amounts)
             for node in {*placed, *booked}
-            if not self._is_there(job, node, booked.get(node))
+            if not self._is_there(job, node, serial=booked.get(node))
         ]
         self._free.decided.put(name, sorted(coming))
 
-    def _is_there(self, job: JobId, node: NodeName, serial: int | None) -> bool:
+    def _is_there(self, job: JobId, node: NodeName, *, serial: int | None) -> bool:
         """True if the pod is bound to its node, or has ended."""
         if serial is None:
             return False

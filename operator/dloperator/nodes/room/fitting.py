@@ -50,7 +50,7 @@ class Fitting:
             if known is None or known[0] is not document:
                 before = known[1] if known is not None else None
                 read = partial(read_traits, document)
-                known = (document, self._unread.attempt(f"Node {node.name}", read, None))
+                known = (document, self._unread.attempt(f"Node {node.name}", read, otherwise=None))
                 is_new = is_new or known[1] is None or before is None or _differ(before, known[1])
             seen[node.name] = known
         is_new = is_new or seen.keys() != self._machines.keys()
