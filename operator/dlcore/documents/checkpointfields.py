@@ -5,12 +5,9 @@ from typing import Final
 from dlcore.documents import expressions, jobforms
 from dlcore.documents.jobforms import DAY, PATH_LENGTH
 from dlcore.documents.language.records import Many, Record
-from dlcore.documents.language.schemas import (
-    Flag,
-    Number,
-    Text,
-)
+from dlcore.documents.language.schemas import Decimal, Flag, Text
 from dlcore.documents.rules import checkpointrules
+from dlcore.model import Checkpoint
 
 CHECKPOINT_SIGNS: Final = (
     "auto",
@@ -36,6 +33,7 @@ CHECKPOINT: Final = Record(
     ),
     fixed_because="the SideCar in the running container was started with it",
     default={},
+    into=Checkpoint,
     rules=checkpointrules.CHECKPOINT_RULES,
     fields={
         "signal": Text(
@@ -130,14 +128,16 @@ CHECKPOINT: Final = Record(
             ),
             max_length=8,
             form=jobforms.MEMORY,
+            attribute="memory_mebibytes",
+            reads=lambda text: int(text[:-2]) << (10 if text.endswith("Gi") else 0),
+            writes=lambda mebibytes: f"{mebibytes}Mi" if mebibytes else None,
         ),
-        "settleSeconds": Number(
+        "settleSeconds": Decimal(
             description=(
                 "The number of seconds without a change after which an unmarked checkpoint counts"
                 " as complete. If left out, it follows from the job's former checkpoints, with 2"
                 " for the first."
             ),
-            whole=False,
             minimum=0,
             maximum=DAY,
         ),
@@ -164,16 +164,14 @@ CHECKPOINT: Final = Record(
             ),
             default=False,
         ),
-        "timeoutSeconds": Number(
+        "timeoutSeconds": Decimal(
             description="After this number of seconds DLJob gives a checkpoint up and stops the process.",
-            whole=False,
             minimum=0,
             maximum=DAY,
             default=60,
         ),
-        "graceSeconds": Number(
+        "graceSeconds": Decimal(
             description="The number of seconds between SIGTERM and SIGKILL.",
-            whole=False,
             minimum=0,
             maximum=3600,
             default=10,

@@ -7,26 +7,21 @@ included, so that ``kubectl explain`` says what stands here. The pods are in
 :mod:`dlcore.documents.podfields`, the document around the spec in :mod:`dlcore.documents.jobschema`, and conditions
 over several fields in :mod:`dlcore.documents.rules.jobrules`.
 
-To add a field: one entry here, one field in :mod:`dlcore.model.jobs`, one line each way in
-:mod:`dlcore.documents.jobfile`. A user learns the fields from their descriptions.
+To add a field: one entry here and one field in :mod:`dlcore.model.jobs`, named alike. A user learns the fields
+from their descriptions.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from dlcore.documents import jobforms
 from dlcore.documents.checkpointfields import CHECKPOINT
 from dlcore.documents.jobforms import PATH_LENGTH, YEAR
 from dlcore.documents.language.records import Many, Record
-from dlcore.documents.language.schemas import (
-    Flag,
-    Node,
-    Number,
-    Text,
-)
+from dlcore.documents.language.schemas import Decimal, Flag, Node, Number, Text
 from dlcore.documents.progressfields import PROGRESS
 from dlcore.documents.rules import jobrules
-from dlcore.model import Framework
+from dlcore.model import BatchRange, Container, Direction, Framework, Target, Training
 
 MAX_GPUS: Final = 16_384
 MAX_OPTIONS: Final = 64
@@ -112,6 +107,13 @@ GPUS: Final = Record(
 
 # --- training -----------------------------------------------------------------------------
 
+
+def _training(*, epochs: int | None = None, **given: Any) -> Training:
+    if epochs is not None:
+        given["iterations"] = epochs * given["iterations_per_epoch"]
+    return Training(epochs=epochs, **given)
+
+
 TRAINING: Final = Record(
     description=(
         "How long the job trains: a number of epochs or iterations, or until a target is reached,"
@@ -121,6 +123,7 @@ TRAINING: Final = Record(
     required=True,
     remedy="say how long the job trains, such as training: {iterations: 10000}",
     fixed_because="what is left of it was predicted from it and is trained already in part",
+    into=_training,
     rules=jobrules.TRAINING_RULES,
     fields={
         "iterations": Number(
@@ -144,6 +147,7 @@ TRAINING: Final = Record(
                 " ends with exit status 0. Policies then assume a length; a known one is better."
             ),
             default=False,
+            writes=lambda until_exit: until_exit or None,
         ),
         "batchSize": Number(
             description=(
@@ -152,9 +156,11 @@ TRAINING: Final = Record(
             ),
             minimum=1,
             maximum=10**9,
+            writes=lambda size: size or None,
         ),
         "target": Record(
             description="The value of a metric at which the job is done before its last iteration.",
+            into=Target,
             fields={
                 "metric": Text(
                     description="The name of the metric, as progress reports it.",
@@ -163,11 +169,10 @@ TRAINING: Final = Record(
                     max_length=63,
                     form=jobforms.WORD,
                 ),
-                "value": Number(
+                "value": Decimal(
                     description="The value to reach.",
                     required=True,
                     remedy="give the value to reach, such as 0.9",
-                    whole=False,
                     minimum=-(10**9),
                     maximum=10**9,
                 ),
@@ -185,6 +190,8 @@ TRAINING: Final = Record(
                     max_length=8,
                     choices=("rises", "falls"),
                     default="rises",
+                    reads=Direction,
+                    writes=lambda direction: direction.value,
                 ),
             },
         ),
@@ -230,6 +237,7 @@ ENGINES: Final = ("podman", "docker")
 """The container engines that DLJob can use on one machine; the first installed one is the default."""
 
 CONTAINER: Final = Record(
+    into=Container,
     description=(
         "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
         " the container goes on. The container uses the network of the machine, and sees the folder that"
@@ -264,9 +272,6 @@ CONTAINER: Final = Record(
         ),
     },
 )
-
-# --- checkpoint ---------------------------------------------------------------------------
-
 
 # --- all of them, in the order in which people write them ---------------------------------
 
@@ -354,13 +359,20 @@ FIELDS: Final[Mapping[str, Node]] = {
             " rate then follows it."
         ),
         fixed_because="the training was started with its first batch size on this promise",
+        into=BatchRange,
         rules=jobrules.BATCH_RULES,
         fields={
-            "elastic": Flag(description="Whether it may change.", default=False),
+            "elastic": Flag(
+                description="Whether it may change.",
+                default=False,
+                writes=lambda elastic: elastic or None,
+            ),
             "max": Number(
                 description="The largest global batch size that still converges.",
                 minimum=1,
                 maximum=10**9,
+                attribute="maximum",
+                writes=lambda size: size or None,
             ),
         },
     ),

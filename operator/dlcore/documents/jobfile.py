@@ -10,8 +10,11 @@ refused with everything that is wrong with it, not with the first thing.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from dlcore.documents import podfields
+from dlcore.documents.checkpointfields import CHECKPOINT
+from dlcore.documents.jobfields import CONTAINER, FIELDS, TRAINING
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.jobschema import (
     API_VERSION,
@@ -21,30 +24,12 @@ from dlcore.documents.jobschema import (
     SIMULATED,
     SUBMIT_AT,
 )
-from dlcore.documents.jobwriting import (
-    Fields,
-    default_max_nodes,
-    plainest,
-    rendered_spec,
-    without_none,
-)
-from dlcore.documents.launchers import problem_of, processes_of
+from dlcore.documents.language.records import without_none
+from dlcore.documents.language.schemas import plainest
+from dlcore.documents.launchers import default_processes, problem_of, processes_of
+from dlcore.documents.progressfields import PROGRESS
 from dlcore.documents.rules.jobrules import options_of
-from dlcore.model import (
-    BatchRange,
-    Checkpoint,
-    Container,
-    Direction,
-    Framework,
-    GpuDemand,
-    Job,
-    JobId,
-    Limits,
-    Progress,
-    Role,
-    Target,
-    Training,
-)
+from dlcore.model import Framework, GpuDemand, Job, JobId, Limits
 from dlcore.problems import (
     MAX_PROBLEMS,
     Problem,
@@ -56,6 +41,11 @@ from dlcore.problems import (
     too_large,
 )
 from dlcore.profiles import JobType
+
+Fields = Mapping[str, Any]
+
+_BATCH: Final = FIELDS["batch"]
+_AUXILIARIES: Final = podfields.auxiliaries(runs=False)
 
 
 class Difference(NamedTuple):
@@ -111,7 +101,7 @@ def render(job: Job) -> dict[str, Any]:
             labels=dict(job.labels),
             annotations=submit_at,
         ),
-        "spec": rendered_spec(job),
+        "spec": _rendered_spec(job),
     }
     return dict(SIMULATED.without_defaults(document))
 
@@ -140,7 +130,7 @@ def change_problems(old: Job, new: Job) -> list[Problem]:
 
 def spec_differences(old: Job, new: Job) -> list[Difference]:
     """Say in which fields of the spec two jobs differ, whether their defaults are written or not."""
-    return list(_differences(rendered_spec(old), rendered_spec(new), "spec"))
+    return list(_differences(_rendered_spec(old), _rendered_spec(new), "spec"))
 
 
 # --- from a checked document to a job -----------------------------------------------------
@@ -155,48 +145,34 @@ def _not_a_document(document: object) -> Problem | None:
 
 def _job(document: Fields) -> Job:
     metadata, spec = document["metadata"], document["spec"]
-    training = _training(spec["training"])
+    environment = spec.get("environment", {})
+    framework = Framework(spec["framework"])
+    training = TRAINING.read(spec["training"])
     return Job(
         id=JobId(full_name(document)),
-        gpus=_gpus(spec["gpus"], Framework(spec["framework"])),
+        gpus=_gpus(spec["gpus"], framework),
         training=training,
         type=_type(spec.get("profile"), training.batch_size),
         submitted_at=float(metadata.get("annotations", {}).get(SUBMIT_AT, 0.0)),
         priority=spec["priority"],
         suspend=spec["suspend"],
-        framework=Framework(spec["framework"]),
+        framework=framework,
         processes=processes_of(spec),
-        progress=_progress(spec.get("progress")),
-        checkpoint=_checkpoint(spec["checkpoint"]),
-        batch=_batch(spec.get("batch", {})),
+        progress=PROGRESS.read(spec.get("progress", {})),
+        checkpoint=CHECKPOINT.read(spec["checkpoint"]),
+        batch=_BATCH.read(spec.get("batch", {})),
         limits=Limits(
             ttl_seconds_after_finished=spec.get("ttlSecondsAfterFinished"),
             active_deadline_seconds=spec.get("activeDeadlineSeconds"),
             backoff_limit=spec["backoffLimit"],
         ),
-        python=spec.get("environment", {}).get("python", ""),
-        variables=_variables(spec.get("environment", {})),
-        container=_container(spec.get("environment", {})),
+        python=environment.get("python", ""),
+        variables=tuple(environment["variables"]) if "variables" in environment else None,
+        container=CONTAINER.read(environment["container"]) if "container" in environment else None,
         preload=tuple(spec.get("warmStart", {}).get("preload", ())),
-        roles=tuple(_role(auxiliary) for auxiliary in spec.get("auxiliaries", ())),
+        roles=_AUXILIARIES.read(spec.get("auxiliaries", ())),
         labels=metadata.get("labels", {}),
         template=spec.get("template", {}),
-    )
-
-
-def _variables(environment: Fields) -> tuple[str, ...] | None:
-    names = environment.get("variables")
-    return None if names is None else tuple(names)
-
-
-def _container(environment: Fields) -> Container | None:
-    if "container" not in environment:
-        return None
-    given = environment["container"]
-    return Container(
-        image=given.get("image", ""),
-        engine=given.get("engine", ""),
-        folders=tuple(given.get("folders", ())),
     )
 
 
@@ -207,35 +183,14 @@ def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
         requested=gpus.get("requested", options[-1]),
         types=tuple(gpus.get("types", ())),
         mixed=gpus["mixed"],
-        max_nodes=gpus.get("maxNodes", default_max_nodes(framework)),
+        max_nodes=gpus.get("maxNodes", _default_max_nodes(framework)),
         ids=gpus["ids"],
     )
 
 
-def _training(training: Fields) -> Training:
-    iterations, epochs = training.get("iterations"), training.get("epochs")
-    if epochs is not None:
-        iterations = epochs * training["iterationsPerEpoch"]
-    return Training(
-        iterations=iterations,
-        epochs=epochs,
-        iterations_per_epoch=training.get("iterationsPerEpoch"),
-        batch_size=training.get("batchSize", 0),
-        target=_target(training.get("target")),
-        until_exit=training["untilExit"],
-        may_end_early=training["mayEndEarly"],
-    )
-
-
-def _target(target: Fields | None) -> Target | None:
-    if target is None:
-        return None
-    return Target(
-        metric=target["metric"],
-        value=float(target["value"]),
-        patience=target["patience"],
-        direction=Direction(target["direction"]),
-    )
+def _default_max_nodes(framework: Framework) -> int | None:
+    # Nothing would tell the processes on one node of those on another.
+    return 1 if framework is Framework.NONE else None
 
 
 def _type(profile: Fields | None, batch_size: int) -> JobType:
@@ -244,64 +199,61 @@ def _type(profile: Fields | None, batch_size: int) -> JobType:
     return JobType(profile["model"], profile.get("dataset", ""), batch_size)
 
 
-def _progress(progress: Fields | None) -> Progress:
-    if progress is None:
-        return Progress()
-    return Progress(
-        log=progress.get("log", ""),
-        file=progress.get("file", ""),
-        http=progress["http"],
-        samples_per_iteration=progress.get("samplesPerIteration"),
-        stall_seconds=float(progress["stallSeconds"]),
-        restart_seconds=_optional_number(progress.get("restartSeconds")),
-    )
-
-
-def _optional_number(value: float | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _mebibytes(amount: str | None) -> int:
-    if amount is None:
-        return 0
-    return int(amount[:-2]) << (10 if amount.endswith("Gi") else 0)
-
-
-def _checkpoint(checkpoint: Fields) -> Checkpoint:
-    return Checkpoint(
-        signal=checkpoint.get("signal", ""),
-        command=tuple(checkpoint.get("command", ())),
-        http=checkpoint.get("http", ""),
-        to=checkpoint["to"],
-        confirm=checkpoint["confirm"],
-        confirm_log=checkpoint.get("confirmLog", ""),
-        path=checkpoint.get("path", ""),
-        files=checkpoint.get("files", ""),
-        complete=checkpoint["complete"],
-        marker=checkpoint.get("marker", ""),
-        memory_mebibytes=_mebibytes(checkpoint.get("memory")),
-        settle_seconds=_optional_number(checkpoint.get("settleSeconds")),
-        shared=checkpoint["shared"],
-        trusted=checkpoint["trusted"],
-        vet=checkpoint["vet"],
-        timeout_seconds=float(checkpoint["timeoutSeconds"]),
-        grace_seconds=float(checkpoint["graceSeconds"]),
-    )
-
-
-def _batch(batch: Fields) -> BatchRange:
-    return BatchRange(elastic=batch.get("elastic", False), maximum=batch.get("max", 0))
-
-
-def _role(auxiliary: Fields) -> Role:
-    return Role(
-        name=auxiliary["name"],
-        replicas=auxiliary["replicas"],
-        template=auxiliary.get("template", {}),
-    )
-
-
 # --- from a job to a document -------------------------------------------------------------
+
+
+def _rendered_spec(job: Job) -> Fields:
+    """Write the spec with its defaults, in the order of the schema."""
+    training, progress = job.training, PROGRESS.write(job.progress)
+    if training.epochs is not None:
+        training = replace(training, iterations=None)
+    spec = {"framework": job.framework.value, "template": job.template}
+    return without_none(
+        gpus=_rendered_gpus(job),
+        framework=job.framework.value,
+        processes=None if job.processes == default_processes(spec) else job.processes,
+        training=TRAINING.write(training),
+        profile=_rendered_type(job.type),
+        progress=progress if {"log", "file", "http"} & progress.keys() else None,
+        checkpoint=CHECKPOINT.write(job.checkpoint),
+        environment=_rendered_environment(job),
+        warmStart=without_none(preload=list(job.preload)),
+        batch=_BATCH.write(job.batch),
+        priority=job.priority,
+        suspend=job.suspend,
+        ttlSecondsAfterFinished=job.limits.ttl_seconds_after_finished,
+        activeDeadlineSeconds=job.limits.active_deadline_seconds,
+        backoffLimit=job.limits.backoff_limit,
+        auxiliaries=_AUXILIARIES.write(job.roles),
+        template=plain(job.template),
+    )
+
+
+def _rendered_environment(job: Job) -> Fields:
+    given = without_none(python=job.python)
+    if job.container is not None:
+        given["container"] = CONTAINER.write(job.container)
+    # An empty list says something: none but the necessary.
+    return given if job.variables is None else {**given, "variables": list(job.variables)}
+
+
+def _rendered_type(kind: JobType) -> Fields:
+    return {} if kind.is_of_one_job else without_none(model=kind.model, dataset=kind.dataset)
+
+
+def _rendered_gpus(job: Job) -> Fields:
+    gpus = job.gpus
+    options = list(gpus.options)
+    # Three or more in a row are more readable as a range, and there may be too many for a list.
+    is_range = len(options) > 2 and options == list(range(options[0], options[-1] + 1))
+    counts = {"min": options[0], "max": options[-1]} if is_range else {"options": options}
+    return counts | without_none(
+        requested=None if gpus.requested == options[-1] else gpus.requested,
+        types=list(gpus.types),
+        mixed=gpus.mixed,
+        maxNodes=None if gpus.max_nodes == _default_max_nodes(job.framework) else gpus.max_nodes,
+        ids=gpus.ids,
+    )
 
 
 # --- from one job to another --------------------------------------------------------------

@@ -19,6 +19,7 @@ from dlcore.documents.language.schemas import (
     Text,
 )
 from dlcore.documents.rules import podrules
+from dlcore.model import Role
 
 _COMMAND = Many(
     description=(
@@ -220,6 +221,7 @@ def auxiliaries(*, runs: bool) -> Many:
         items=Record(
             description="A role beside the training.",
             noun="the auxiliary",
+            into=Role,
             rules=podrules.AUXILIARY_RULES,
             fields={
                 "name": Text(

@@ -5,12 +5,9 @@ from typing import Final
 from dlcore.documents import expressions, jobforms
 from dlcore.documents.jobforms import DAY, PATH_LENGTH
 from dlcore.documents.language.records import Record
-from dlcore.documents.language.schemas import (
-    Flag,
-    Number,
-    Text,
-)
+from dlcore.documents.language.schemas import Decimal, Flag, Number, Text
 from dlcore.documents.rules import jobrules
+from dlcore.model import Progress
 
 PROGRESS: Final = Record(
     description=(
@@ -18,6 +15,7 @@ PROGRESS: Final = Record(
         " code need not change if it prints its steps already."
     ),
     fixed_because="the SideCar in the running container was started with it",
+    into=Progress,
     rules=jobrules.PROGRESS_RULES,
     fields={
         "log": Text(
@@ -40,6 +38,7 @@ PROGRESS: Final = Record(
         "http": Flag(
             description="Whether the training posts its progress to the SideCar over local HTTP.",
             default=False,
+            writes=lambda http: http or None,
         ),
         "samplesPerIteration": Number(
             description=(
@@ -50,21 +49,19 @@ PROGRESS: Final = Record(
             minimum=1,
             maximum=2**53,
         ),
-        "stallSeconds": Number(
+        "stallSeconds": Decimal(
             description="After this number of seconds without progress DLJob reports the job as stalled.",
-            whole=False,
             minimum=1,
             maximum=30 * DAY,
             default=600,
         ),
-        "restartSeconds": Number(
+        "restartSeconds": Decimal(
             description=(
                 "After this number of seconds without progress DLJob ends the training, which"
                 " hangs and so cannot save itself, and starts it again from its last checkpoint."
                 " That counts as a crash; backoffLimit says how many are allowed. If left out,"
                 " DLJob only reports it."
             ),
-            whole=False,
             minimum=1,
             maximum=30 * DAY,
         ),

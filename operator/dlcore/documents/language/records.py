@@ -5,6 +5,7 @@ The other half of the language of :mod:`dlcore.documents.language.schemas`, whic
 several fields is a :class:`Rule` of the record that has them.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -102,6 +103,12 @@ class Many(Node):
     def without_defaults(self, value: Any) -> Any:
         return [self.items.without_defaults(item) for item in value]
 
+    def read(self, value: Any) -> Any:
+        return tuple(map(self.items.read, value))
+
+    def write(self, value: Any) -> Any:
+        return list(map(self.items.write, value))
+
     def keywords(self) -> Json:
         identity: Json = {"x-kubernetes-list-type": "set" if self.unique else "atomic"}
         if self.key:
@@ -170,6 +177,8 @@ class Record(Node):
     """Whether there may be other fields, which are kept and not looked into."""
     noun: str = ""
     """Its name as the subject of a sentence, where it is an item of a list."""
+    into: Callable[..., Any] | None = None
+    """Makes the program's value of the given attributes; ``None``: the document itself is the value."""
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         if not isinstance(value, Mapping):
@@ -239,6 +248,25 @@ class Record(Node):
             if name not in self.fields or inner != self.fields[name].default
         }
 
+    def read(self, value: Any) -> Any:
+        if self.into is None:
+            return value
+        given = ((name, node) for name, node in self.fields.items() if name in value)
+        return self.into(
+            **{attribute_of(name, node): node.read(value[name]) for name, node in given}
+        )
+
+    def write(self, value: Any) -> Any:
+        if self.into is None:
+            return plain(value)
+        held = {
+            name: getattr(value, attribute_of(name, node)) for name, node in self.fields.items()
+        }
+        written = {
+            name: self.fields[name].write(each) for name, each in held.items() if each is not None
+        }
+        return without_none(**written)
+
     def keywords(self) -> Json:
         keywords: Json = {"type": "object"}
         if self.open:
@@ -255,6 +283,15 @@ class Record(Node):
         where = {"fieldPath": f".{rule.at}"} if rule.at else {}
         message = f"{rule.at or self.noun or 'it'} {rule.message}; {rule.remedy}"
         return {"rule": rule.cel, "message": message, **where}
+
+
+def attribute_of(name: str, node: Node) -> str:
+    return node.attribute or re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def without_none(**fields: Any) -> Json:
+    """Keep the fields that have a value, zero and false included."""
+    return {name: value for name, value in fields.items() if value or value == 0}
 
 
 def _unknown(name: str, value: object, where: str, known: Mapping[str, Node]) -> Problem:

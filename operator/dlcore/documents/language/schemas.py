@@ -67,6 +67,12 @@ class Node(ABC):
     """The remedy for a missing or impossible value, where the bounds do not say it well."""
     fixed_because: str = ""
     """Why it may not change while a job runs; empty: it may."""
+    attribute: str = ""
+    """The attribute of the value that holds the field; empty: its name in snake case."""
+    reads: Callable[[Any], Any] | None = None
+    """Turns the value of a document into the attribute; ``None``: they are the same."""
+    writes: Callable[[Any], Any] | None = None
+    """The inverse of ``reads``; a field that it makes ``None`` is left out."""
 
     @abstractmethod
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
@@ -83,6 +89,14 @@ class Node(ABC):
     def without_defaults(self, value: Any) -> Any:
         """Leave out again what has its default: the inverse of :meth:`completed`."""
         return value
+
+    def read(self, value: Any) -> Any:
+        """Turn a checked and completed document into the value that the program works with."""
+        return value if self.reads is None else self.reads(value)
+
+    def write(self, value: Any) -> Any:
+        """Turn such a value into a document again, with its defaults."""
+        return value if self.writes is None else self.writes(value)
 
     def openapi(self) -> Json:
         """Describe it as a structural schema of Kubernetes does."""
@@ -228,6 +242,23 @@ class Number(Node):
     def keywords(self) -> Json:
         kind = {"type": "integer", "format": "int64"} if self.whole else {"type": "number"}
         return {**kind, "minimum": self.minimum, "maximum": self.maximum}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decimal(Number):
+    """A number that is a float to the program, and that is written as people do: 60 rather than 60.0."""
+
+    whole: bool = False
+
+    def read(self, value: Any) -> float:
+        return float(value)
+
+    def write(self, value: float) -> float:
+        return plainest(value)
+
+
+def plainest(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
