@@ -19,9 +19,10 @@ from dlcore.documents.checkpointfields import CHECKPOINT
 from dlcore.documents.jobforms import PATH_LENGTH, YEAR
 from dlcore.documents.language.records import Many, Record
 from dlcore.documents.language.schemas import Decimal, Flag, Node, Number, Text
+from dlcore.documents.podfields import CONTAINER
 from dlcore.documents.progressfields import PROGRESS
 from dlcore.documents.rules import jobrules
-from dlcore.model import BatchRange, Container, Direction, Framework, Target, Training
+from dlcore.model import BatchRange, Direction, Framework, Target, Training
 
 MAX_GPUS: Final = 16_384
 MAX_OPTIONS: Final = 64
@@ -230,48 +231,6 @@ PROFILE: Final = Record(
     },
 )
 
-
-# --- where it runs on one machine ----------------------------------------------------------
-
-ENGINES: Final = ("podman", "docker")
-"""The container engines that DLJob can use on one machine; the first installed one is the default."""
-
-CONTAINER: Final = Record(
-    into=Container,
-    description=(
-        "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
-        " the container goes on. The container uses the network of the machine, and sees the folder that"
-        " the job runs in, the folder of its checkpoints, and its `folders`."
-    ),
-    fields={
-        "image": Text(
-            description=(
-                "The image, which must be on the machine already; the image of the template's trainer"
-                " if left out. It needs a shell and Python 3.9 or newer, for the SideCar."
-            ),
-            max_length=512,
-            form=jobforms.IMAGE,
-        ),
-        "engine": Text(
-            description="The container engine: podman or docker; the first installed one if left out.",
-            max_length=16,
-            choices=ENGINES,
-        ),
-        "folders": Many(
-            description=(
-                "Folders of the machine, such as /data, that the container sees under the same"
-                " paths."
-            ),
-            max_items=64,
-            unique=True,
-            items=Text(
-                description="The path of a folder.",
-                max_length=PATH_LENGTH,
-                form=jobforms.MOUNTED,
-            ),
-        ),
-    },
-)
 
 # --- all of them, in the order in which people write them ---------------------------------
 

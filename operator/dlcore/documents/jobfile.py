@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from dlcore.documents import podfields
 from dlcore.documents.checkpointfields import CHECKPOINT
-from dlcore.documents.jobfields import CONTAINER, FIELDS, TRAINING
+from dlcore.documents.jobfields import FIELDS, TRAINING
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.jobschema import (
     API_VERSION,
@@ -27,6 +27,7 @@ from dlcore.documents.jobschema import (
 from dlcore.documents.language.records import without_none
 from dlcore.documents.language.schemas import plainest
 from dlcore.documents.launchers import default_processes, problem_of, processes_of
+from dlcore.documents.podfields import CONTAINER
 from dlcore.documents.progressfields import PROGRESS
 from dlcore.documents.rules.jobrules import options_of
 from dlcore.model import Framework, GpuDemand, Job, JobId, Limits

@@ -1,8 +1,8 @@
 """
-The fields of the pods of a DLJob, of which only those are looked into that a rule needs.
+The fields of the pods of a DLJob, and of the container that stands for a pod on one machine.
 
-The rest of a template is the user's and passes unchanged; Kubernetes itself checks it. Part of the
-schema in :mod:`dlcore.documents.jobfields`.
+DLJob looks only into those that a rule needs. The rest of a template is the user's and passes unchanged;
+Kubernetes itself checks it.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,11 @@ from types import MappingProxyType
 from typing import Final
 
 from dlcore.documents import jobforms
+from dlcore.documents.jobforms import PATH_LENGTH
 from dlcore.documents.language.records import Many, Record, Words
-from dlcore.documents.language.schemas import (
-    Flag,
-    Node,
-    Number,
-    Quantity,
-    Text,
-)
+from dlcore.documents.language.schemas import Flag, Node, Number, Quantity, Text
 from dlcore.documents.rules import podrules
-from dlcore.model import Role
+from dlcore.model import Container, Role
 
 _COMMAND = Many(
     description=(
@@ -111,6 +106,47 @@ _TRAINING_CONTAINER = Record(
         "env": _ENV,
         "resources": _RESOURCES,
         **_PROBES,
+    },
+)
+
+
+ENGINES: Final = ("podman", "docker")
+"""The container engines that DLJob can use on one machine; the first installed one is the default."""
+
+CONTAINER: Final = Record(
+    into=Container,
+    description=(
+        "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
+        " the container goes on. The container uses the network of the machine, and sees the folder that"
+        " the job runs in, the folder of its checkpoints, and its `folders`."
+    ),
+    fields={
+        "image": Text(
+            description=(
+                "The image, which must be on the machine already; the image of the template's trainer"
+                " if left out. It needs a shell and Python 3.9 or newer, for the SideCar."
+            ),
+            max_length=512,
+            form=jobforms.IMAGE,
+        ),
+        "engine": Text(
+            description="The container engine: podman or docker; the first installed one if left out.",
+            max_length=16,
+            choices=ENGINES,
+        ),
+        "folders": Many(
+            description=(
+                "Folders of the machine, such as /data, that the container sees under the same"
+                " paths."
+            ),
+            max_items=64,
+            unique=True,
+            items=Text(
+                description="The path of a folder.",
+                max_length=PATH_LENGTH,
+                form=jobforms.MOUNTED,
+            ),
+        ),
     },
 )
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlcore.documents.jobfields import ENGINES
+from dlcore.documents.podfields import ENGINES
 
 SIDECAR = "/dljob"
 """The folder of the SideCar in the container."""

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dlcore.documents.jobfields import ENGINES
+from dlcore.documents.podfields import ENGINES
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Job
 from dllocal.containers import engines, sidecar_files

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlcontrol.acting.sidecar_options import CHECKPOINT_REFERENCE
-from dlcore.documents.jobfields import ENGINES
+from dlcore.documents.podfields import ENGINES
 from dlcore.model import Job
 from dlcore.problems import Problem
 from dllocal.containers import engines, running
