@@ -1,8 +1,7 @@
 """
-Where a store is, as people write it: a path, or the URL of a server with or without credentials.
+Reads the address of a store: a path, or the URL of a server.
 
-:mod:`dlstore.opening` and :mod:`dlstore.mongo.store` use it. Every text about an address for
-a person or a log goes through here first, because a URL may hold a password.
+A URL may contain a password, so every message about an address uses :func:`redact` or :meth:`MongoAddress.scrub`.
 """
 
 import re
@@ -22,39 +21,37 @@ REMEDY = "name a file, sqlite:///PATH or mongodb://HOST[:PORT][/DATABASE]"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NEEDS_QUOTES = re.compile(r"[/?#:@\[\]]")
 _SECRET = re.compile("password|passphrase|properties")
-"""The values of options with such names are never shown."""
+"""Options whose values are secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials for a server."""
-
     username: str = ""
     password: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Credentials":
-        """Read them from the environment, where no list of processes shows them."""
+        """Read the credentials from the environment, which no list of processes shows."""
         return cls(environment.get(USERNAME, ""), environment.get(PASSWORD, ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MongoAddress:
-    """A server that speaks as MongoDB does, and a database on it."""
+    """A database on a server with MongoDB's protocol."""
 
     url: str = field(repr=False)
-    """As it was given, so that the driver understands everything in it."""
+    """As the user wrote it, for the driver."""
     shown: str
-    """The same for people."""
+    """The URL without secrets."""
     database: str
     credentials: Credentials
-    """Of the URL, and of the environment what the URL does not hold."""
+    """From the URL, and from the environment if the URL has none."""
     options: Mapping[str, str] = field(repr=False)
-    """The options behind the question mark, by names in small letters."""
+    """The options of the URL, by names in lower case."""
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether the domain name system says where the servers are."""
+        """Whether the servers are found by DNS."""
         return self.url.startswith("mongodb+srv:")
 
     def scrub(self, text: str) -> str:
@@ -75,7 +72,7 @@ def _quoted_fully(text: str) -> str:
 
 
 def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
-    """Tell which store is meant; what cannot be one is refused with what to write instead."""
+    """Read an address; raises :class:`StoreUnusableError` with a remedy."""
     if not text or text != text.strip() or not text.isprintable():
         raise StoreUnusableError("store", f"{redact(text)!r} is not the address of a store", REMEDY)
     match = _SCHEME.match(text)
@@ -97,7 +94,7 @@ def redact(text: str) -> str:
     if match is None:
         return text
     place, _, query = text[match.end() :].partition("?")
-    # The end of a password that was not quoted as it should be is unknown.
+    # A password that is not quoted may contain the question mark.
     return f"{match[0]}{'***' if '@' in query else place.rpartition('@')[2]}"
 
 

@@ -1,9 +1,4 @@
-"""
-The history: the decisions about jobs with their reasons, and their outcomes. No decision depends on it.
-
-Each entry is a row that :mod:`dlstore.tables` turns into a record, and that a store keeps
-(:mod:`dlstore.sqlite.store`, :mod:`dlstore.mongo.store`).
-"""
+"""The history: decisions about jobs, their reasons and outcomes. No decision depends on it."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -21,35 +16,33 @@ def _new_id() -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """
-    Something that was decided about a job, or happened to it.
+    A decision about a job, or something that happened to it.
 
-    An entry that is recorded again under its ``id`` takes the place of the former one: so what a
-    reshape has cost is added when it is known.
+    An entry replaces a recorded one with its ``id``: the cost of a reshape is added when it is known.
     """
 
     job: JobId
     at: float
     """In seconds since the epoch."""
     kind: str
-    """Of a decision ``start``, ``reshape``, ``move``, ``stop`` or ``wait``; else what happened."""
+    """For a decision ``start``, ``reshape``, ``move``, ``stop`` or ``wait``; otherwise what happened."""
     sentence: str = ""
-    """Why, for people."""
+    """The reason for people."""
     cause: str = ""
-    """Why, for programs: a :class:`~dlcore.model.CauseCode` for a decision."""
+    """The reason for programs: a :class:`~dlcore.model.CauseCode` for a decision."""
     for_job: JobId | None = None
-    """The other job that the cause names."""
+    """The other job in the cause."""
     old: Placement | None = None
     new: Placement | None = None
     epoch: int = 0
     generation: int = 0
     place: int = 0
-    """Its place among the entries of the same instant."""
+    """The order of entries with the same time."""
     cost_seconds: float | None = None
-    """For how long the job did not train because of it, when that is known."""
+    """How long the job did not train because of the change, if known."""
     warning: bool = False
-    """Whether people were warned of it."""
     expected: Expected | None = None
-    """The expectation of the decision for the job with its new GPUs."""
+    """What the decision expects of the job with its new GPUs."""
     id: str = field(default_factory=_new_id)
 
     @classmethod
@@ -83,7 +76,7 @@ class HistoryEntry:
 
     @property
     def when(self) -> tuple[float, int, str]:
-        """By what entries are ordered: by time, then as they were decided."""
+        """The sort key of entries."""
         return self.at, self.place, self.id
 
 

@@ -1,9 +1,7 @@
 """
-Profiles from the outside into a store, and out of it for good: ``dljob profiles import``, ``forget``.
+Imports profiles into a store, and removes them (``dljob profiles import``, ``forget``).
 
-The caller brings profiles from a file, or those that :mod:`dlsim.inputs.shipped` makes of the folder
-``profiles/``; an export is just rendered (:mod:`dlcore.documents.profilefile`). An import replaces no local
-measurements, unless asked to.
+An import replaces local measurements only if asked to.
 """
 
 from collections.abc import Iterable
@@ -15,22 +13,16 @@ from dlstore.store import Store
 
 
 class ImportResult(NamedTuple):
-    """The results of an import."""
-
     added: tuple[JobType, ...] = ()
-    """Nothing was known of these before."""
     changed: tuple[JobType, ...] = ()
     kept: tuple[JobType, ...] = ()
-    """The store already had better knowledge of these, or the same."""
+    """The store had the same profile or a better one."""
 
 
 def import_profiles(
     store: Store, profiles: Iterable[Profile], *, instead: bool = False
 ) -> ImportResult:
-    """
-    Take profiles in. Where something is known already, they fill the gaps; with ``instead`` they
-    take its place.
-    """
+    """Add profiles. They fill the gaps of known ones; with ``instead`` they replace them."""
     outcomes: dict[str, list[JobType]] = {name: [] for name in ImportResult._fields}
     for profile in profiles:
         outcomes[_take_in(store, profile, instead=instead)].append(profile.type)
@@ -49,19 +41,19 @@ def _take_in(store: Store, profile: Profile, *, instead: bool) -> str:
             return known
         return wanted
 
-    # Another process may change it at the same time: what the last call saw is what happened.
+    # With concurrent changes the last call counts.
     store.change(profile.type, change)
     return outcome
 
 
 def complete(known: Profile, other: Profile) -> Profile:
-    """Add to what is known what only the other one knows; measurements of our own stay."""
+    """Fill the gaps of a known profile from another one."""
     room = max(0, MOST_SHAPES - len(known.speeds))
     news = [shape for shape in other.speeds if shape not in known.speeds]
     return replace(
         known,
         speeds={**known.speeds, **{shape: other.speeds[shape] for shape in news[:room]}},
-        # Two curves are not mixed: they may have been drawn at different learning rates.
+        # Curves are not mixed: their learning rates may differ.
         accuracy=known.accuracy or other.accuracy,
         costs=known.costs or other.costs,
         cost_samples=known.cost_samples if known.costs else other.cost_samples,
@@ -69,7 +61,7 @@ def complete(known: Profile, other: Profile) -> Profile:
 
 
 def forget_profile(store: Store, kind: JobType) -> bool:
-    """Forget what is known of a type; tell whether there was anything."""
+    """Forget the profile of a type; returns whether there was one."""
     there = False
 
     def change(known: Profile | None) -> None:

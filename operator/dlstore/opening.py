@@ -1,4 +1,4 @@
-"""Which store an address means, opened; and the notebook in front of it."""
+"""Opens the store at an address, and the notebook in front of it."""
 
 import logging
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dlstore.store import USUAL_BOUNDS, Bounds, Store
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 2.0
-"""How long the controller waits for the contents of the store before it begins without them."""
+"""How long a controller waits for the contents of the store before it begins without them."""
 
 
 def open_store(
@@ -27,26 +27,24 @@ def open_store(
     """
     Open the store at a path or URL; credentials may come from the environment instead.
 
-    A file is opened at once, and a :class:`~dlstore.store.StoreUnusableError` says what is wrong with
-    it. A server may be unavailable, so the first operation connects to it. Every operation on
-    either gives up after ``patience_seconds``.
+    A file is opened at once, and may raise :class:`~dlstore.store.StoreUnusableError`. The first operation connects to a
+    server, which may be unavailable. Every operation gives up after ``patience_seconds``.
     """
     where = read_address(address, Credentials.of(environment))
     if isinstance(where, Path):
         return SqliteStore(where, bounds=bounds, busy_seconds=patience_seconds)
-    # Only here, because most do without a server, and the driver takes its time to load.
+    # Here, because the driver takes long to load, and most users have no server.
     from dlstore.mongo.store import MongoStore  # noqa: PLC0415
 
     return MongoStore(where, bounds=bounds, patience_seconds=patience_seconds)
 
 
 def open_notebook(store: Store, defaults: Costs) -> Notebook:
-    """Begin to keep what a controller learns; ``defaults`` are the costs of what is not known yet."""
-    notebook = Notebook(store, tell=_tell, defaults=defaults)
+    """Open a notebook; ``defaults`` are the costs until measured ones are known."""
+    notebook = Notebook(store, notify=_log_change, defaults=defaults)
     notebook.open(wait_seconds=KNOWN_SECONDS)
     return notebook
 
 
-def _tell(notice: AvailabilityChange) -> None:
-    """Told once when the store goes away, and once when it is back."""
-    log.log(logging.INFO if notice.is_there else logging.WARNING, "%s", notice.message)
+def _log_change(change: AvailabilityChange) -> None:
+    log.log(logging.INFO if change.is_there else logging.WARNING, "%s", change.message)

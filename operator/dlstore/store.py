@@ -1,14 +1,12 @@
 """
-The interface of a store, which keeps the controller's memory beyond its own life.
+The interface of a store, which keeps what a controller learns beyond the controller's life.
 
-A store keeps the profiles of types of jobs, the history, and the tables of GPUs and jobs
-(:mod:`dlstore.tables`). Two do: one file of SQLite (:mod:`dlstore.sqlite.store`), and a server
-that speaks as MongoDB does (:mod:`dlstore.mongo.store`); :mod:`dlstore.opening` chooses. The
-loop never waits for a store: between them stands :mod:`dlstore.notebook.notebook`.
+A store keeps profiles of types of jobs, the history, and the tables of GPUs and jobs (:mod:`dlstore.tables`). There are
+two: a file of SQLite (:mod:`dlstore.sqlite.store`), and a server with MongoDB's protocol (:mod:`dlstore.mongo.store`). The
+loop uses a store through :mod:`dlstore.notebook.notebook`, and so never waits for it.
 
-Several processes may use one store at once. They change a profile only by :meth:`~Store.change`,
-which reads, computes and writes without losing what others write meanwhile. A change may bear a
-:class:`Ticket`, so that a caller that does not know whether a change was made simply makes it again.
+Several processes may use one store. They change a profile by :meth:`~Store.change`, which loses no concurrent change. With
+a :class:`Ticket` a caller that does not know whether its change was made can repeat the change.
 """
 
 import json
@@ -30,9 +28,9 @@ log = logging.getLogger(__name__)
 
 class StoreError(Exception):
     """
-    The store did not do what it was asked.
+    An operation of the store failed.
 
-    ``str()`` is one line without secrets: ``ADDRESS: what is wrong; remedy``.
+    ``str()`` is one line without secrets: ``ADDRESS: problem; remedy``.
     """
 
     def __init__(self, address: str, message: str, remedy: str) -> None:
@@ -47,47 +45,47 @@ class StoreError(Exception):
 
 
 class StoreUnavailableError(StoreError):
-    """It may do so later: the server does not answer, the file is locked, the disk is full."""
+    """The operation may succeed later: the server does not answer, the file is locked, the disk is full."""
 
 
 class StoreUnusableError(StoreError):
-    """It fails until a person mends it: a damaged file, a newer schema, a wrong address."""
+    """A person has to repair the store: a damaged file, a newer schema, a wrong address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much history is kept; of more, the oldest is forgotten."""
+    """How much history is kept; the oldest is removed first."""
 
     entries_per_job: int = 200
     entries: int = 20_000
     moments: int = 60_000
-    """Rows of the timeline, but for those of progress."""
+    """Rows of the timeline except progress."""
     samples: int = 20_000
-    """Rows of the timeline that say how far a job is."""
+    """Rows of the timeline about progress."""
 
 
 USUAL_BOUNDS = Bounds()
 FREE = Costs()
-"""The costs in force until measured ones are known."""
+"""The costs until measured ones are known."""
 
 
 class Ticket(NamedTuple):
-    """The name of one change, under which it is made only once."""
+    """The unique name of a change, which is made only once."""
 
     writer: str
-    """The writer: another name in every process."""
+    """A unique name of the process."""
     number: int
-    """Rises from change to change of a writer."""
+    """The number of the writer's change."""
     tried_at: int | None = None
-    """The revision that its writer knew when it tried first to make the change; ``None`` before that. Not stored."""
+    """The revision that the writer knew at its first attempt; ``None`` before. Not stored."""
 
     def tried(self, revision: int) -> "Ticket":
-        """Note that the change may have been made after this revision, unless an earlier one is noted."""
+        """Note the revision of the first attempt."""
         return self if self.tried_at is not None else self._replace(tried_at=revision)
 
     @classmethod
     def read_all(cls, text: object) -> "tuple[Ticket, ...]":
-        """Read what :meth:`write_all` wrote; none, if it is unreadable."""
+        """Read the result of :meth:`write_all`; empty if it is unreadable."""
         try:
             return tuple(cls(str(writer), int(number)) for writer, number in json.loads(str(text)))
         except (TypeError, ValueError):
@@ -99,28 +97,28 @@ class Ticket(NamedTuple):
 
 
 MOST_TICKETS = 16
-"""The number of writers whose latest tickets are kept with each profile."""
+"""The number of tickets that are kept with each profile: the latest one of each writer."""
 
 
 class StoredProfile(NamedTuple):
-    """A profile as a store has it."""
+    """A profile in a store."""
 
     profile: Profile | None
-    """``None`` when nothing is known, or it was forgotten."""
+    """``None`` if it is unknown or forgotten."""
     revision: int = 0
-    """Rises with every change, forgetting included."""
+    """The number of changes, including removals."""
     tickets: tuple[Ticket, ...] = ()
-    """The latest of each writer, the latest writer last."""
+    """The latest one of each writer, the latest writer last."""
 
     def has(self, ticket: Ticket) -> bool:
-        """Tell whether that change was made already."""
+        """Whether the change was made."""
         return any(t.writer == ticket.writer and t.number >= ticket.number for t in self.tickets)
 
     def may_have_forgotten(self, ticket: Ticket) -> bool:
         """
-        Tell whether that change may have been made, and its ticket have given way to later ones.
+        Whether the change may have been made and its ticket dropped since.
 
-        A ticket stays for as many revisions as there are tickets, and longer unless each revision is of another writer.
+        A ticket stays for at least MOST_TICKETS revisions.
         """
         is_complete = len(self.tickets) < MOST_TICKETS
         is_known = any(each.writer == ticket.writer for each in self.tickets)
@@ -130,10 +128,9 @@ class StoredProfile(NamedTuple):
 
     def changed(self, change: "Change", ticket: Ticket | None) -> "StoredProfile":
         """
-        Compute what a change makes of it; the same object, if it makes no difference.
+        Apply a change; returns the same object if nothing changes.
 
-        A change that may have been made already is left out, because one observation less harms a
-        profile less than one that counts twice.
+        A change that may have been made is left out: losing an observation is better than counting it twice.
         """
         if ticket is not None and (self.has(ticket) or self.may_have_forgotten(ticket)):
             return self
@@ -149,50 +146,49 @@ class StoredProfile(NamedTuple):
 
 
 Change = Callable[[Profile | None], Profile | None]
-"""From what is known of a type to what shall be. It may be called several times."""
+"""Returns the new profile of a type. It may be called several times."""
 
 
 class Store(Protocol):
     """
-    The contract of all stores. Each method may be called from any thread, and raises
-    :class:`StoreError` after a bounded time if the store cannot do it.
+    A store. Each method may be called from any thread, and raises :class:`StoreError` after a bounded time if it fails.
     """
 
     @property
     def address(self) -> str:
-        """Its name for people, without credentials."""
+        """Its address without credentials."""
 
     def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
-        """Read the profiles of these types, or all; what was forgotten is not among them."""
+        """Read the profiles of these types, or all, without forgotten ones."""
 
     def revisions(self) -> Mapping[JobType, int]:
-        """Tell the revision of every profile, which is cheaper than reading them."""
+        """Read the revisions of all profiles."""
 
     def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
         """
-        Change a profile, based on what is known at that instant; return what is known then.
+        Change a profile atomically; returns the new one.
 
-        No change by another process is lost, nor made twice under one ticket. ``change`` returns
-        the profile that it was given to leave it alone, and ``None`` to forget it.
+        No change is made twice under one ticket. ``change`` returns its argument to change nothing, and ``None`` to forget
+        the profile.
         """
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:
-        """Add to the history; an entry with a known ``id`` takes the place of the former one."""
+        """Add entries to the history; an entry with a known ``id`` replaces the former one."""
 
     def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
         """Read the latest entries about a job, or all jobs, newest first."""
 
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        """Add to the timeline; a row with a known ``id`` takes the place of the former one."""
+        """Add rows to the timeline; a row with a known ``id`` replaces the former one."""
 
     def timeline(self) -> tuple[TimelineRow, ...]:
-        """Read all of the timeline, oldest first."""
+        """Read the timeline, oldest first."""
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
-        """Let these be the table of GPUs. Costs next to nothing if they are already."""
+        """Replace the table of GPUs; cheap if nothing has changed."""
 
     def replace_jobs(self, rows: Sequence[JobRow]) -> None:
-        """Let these be the table of jobs. Costs next to nothing if they are already."""
+        """Replace the table of jobs; cheap if nothing has changed."""
 
     def gpus(self) -> tuple[GpuRow, ...]:
         """Read the table of GPUs, by node and number."""
@@ -201,13 +197,13 @@ class Store(Protocol):
         """Read the table of jobs, by name."""
 
     def keep_policy_state(self, policy: str, document: str) -> None:
-        """Let this be the state of a policy, in place of the former one."""
+        """Replace the state of a policy."""
 
     def policy_states(self) -> Mapping[str, str]:
-        """Read the states of policies that were kept, by their names."""
+        """Read the states of policies by name."""
 
     def close(self) -> None:
-        """Release what it holds; it is not used afterwards."""
+        """Close connections and files."""
 
 
 def fold_into(
@@ -218,7 +214,7 @@ def fold_into(
     defaults: Costs = FREE,
     ticket: Ticket | None = None,
 ) -> StoredProfile:
-    """Fold observations into the profile of a type, wherever others left it."""
+    """Fold observations into the stored profile of a type."""
 
     def fold(known: Profile | None) -> Profile | None:
         before = known or Profile(kind)
@@ -229,7 +225,6 @@ def fold_into(
 
 
 def fold_all(profile: Profile, observations: Iterable[Observation], *, defaults: Costs) -> Profile:
-    """Fold observations into a profile, one after the other."""
     return reduce(
         lambda known, seen: profiles.fold(known, seen, defaults=defaults), observations, profile
     )
@@ -237,10 +232,9 @@ def fold_all(profile: Profile, observations: Iterable[Observation], *, defaults:
 
 class ProfileDocuments:
     """
-    The documents of profiles that a store has, read no oftener than they change.
+    The parsed documents of profiles. Each is parsed again only after it has changed.
 
-    One that was edited badly is no reason to do without all the others: it is reported, and
-    counts as nothing.
+    A document that cannot be read is logged and ignored.
     """
 
     def __init__(self, address: str) -> None:
@@ -248,7 +242,7 @@ class ProfileDocuments:
         self._known: dict[JobType, tuple[object, Profile | None]] = {}
 
     def read(self, kind: JobType, raw: object) -> Profile | None:
-        """Read the document filed under a type: JSON as text, or as values."""
+        """Return the profile in a document: JSON as text, or as values."""
         known = self._known.get(kind)
         if known is None or known[0] != raw:
             known = raw, self._parse(kind, raw)
@@ -256,7 +250,7 @@ class ProfileDocuments:
         return known[1]
 
     def remember(self, kind: JobType, raw: object, *, profile: Profile | None) -> None:
-        """Take note of what is being written, which need not be read again."""
+        """Remember a document that is being written."""
         self._known[kind] = raw, profile
 
     def _parse(self, kind: JobType, raw: object) -> Profile | None:

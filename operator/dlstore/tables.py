@@ -1,11 +1,11 @@
 """
-The SideCar paper's two tables, and how their rows and those of the history become records.
+The tables of a store: GPUs and jobs (Tables II and III of the SideCar paper), and the timeline.
 
-The tables of GPUs (the paper's Table II) and jobs (Table III) are a view of what the loop saw last, for
-people and programs to query. Kubernetes or the platform remain the truth about both.
+The tables of GPUs and jobs show the latest scene of the loop to people and programs; the platform remains the truth. The
+timeline has the rows of the record (:mod:`dlcore.recording`) that are not in the history (:mod:`dlstore.history`):
+submissions, GPUs, phases of changes and progress.
 
-Rows are flat values that any store can hold: :func:`to_record` gives their fields as JSON has them,
-and :func:`from_record` reads them back. :mod:`dlstore.history` has the rows of the history.
+:func:`to_record` turns rows into JSON, and :func:`from_record` reads them back.
 """
 
 import logging
@@ -23,25 +23,25 @@ log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Key = tuple[str | int, ...]
-"""The key that distinguishes a row of a table from the others."""
+"""The unique key of a row in its table."""
 
 LONGEST_TEXT = 1000
-"""Longer texts are cut, so that rows stay small."""
+"""Longer texts are cut."""
 
 
 class GpuState(StrEnum):
-    """The state of a GPU, in the words of the paper and one more."""
+    """The state of a GPU: those of the paper, and UNAVAILABLE."""
 
     FREE = "free"
     RESERVED = "reserved"
-    """Decided for a job that does not use it yet."""
+    """Decided for a job that does not use the GPU yet."""
     IN_USE = "in use"
     UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """A GPU, and who has it (Table II)."""
+    """A GPU and its job (Table II)."""
 
     node: NodeName
     gpu: int
@@ -53,9 +53,9 @@ class GpuRow:
     worker: int | None = None
     """The rank of the process that uses it."""
     since: float | None = None
-    """When it became what it is, in seconds since the epoch."""
+    """When the state began, in seconds since the epoch."""
     reason: str = ""
-    """Why it is unavailable."""
+    """Why the GPU is unavailable."""
 
     @property
     def key(self) -> Key:
@@ -64,16 +64,15 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job, what it has and how far it is (Table III)."""
+    """A job with its GPUs and progress (Table III)."""
 
     job: JobId
     phase: Phase = Phase.SUBMITTED
     gpus: int = 0
     placement: Placement | None = None
-    """Which GPUs it has."""
     type: JobType = JobType("")
     options: tuple[int, ...] = ()
-    """The numbers of GPUs that it can run on."""
+    """The numbers of GPUs that the job can run on."""
     priority: int = 0
     submitted_at: float | None = None
     started_at: float | None = None
@@ -81,12 +80,11 @@ class JobRow:
     generation: int = 0
     iteration: float = 0.0
     iterations_total: float | None = None
-    """``None`` while it is unknown."""
     iterations_per_second: float = 0.0
     eta_seconds: float | None = None
     reshapes: int = 0
     reason: str = ""
-    """Its present activity and the reason, for people."""
+    """The present activity of the job and the reason, for people."""
 
     @property
     def key(self) -> Key:
@@ -99,11 +97,11 @@ R = TypeVar("R", HistoryEntry, GpuRow, JobRow)
 
 V = TypeVar("V")
 S = TypeVar("S")
-"""The form that a store gives a record."""
+"""A record in the form of a store."""
 
 
 def differences(old: Mapping[Key, V], new: Mapping[Key, V]) -> tuple[list[V], list[Key]]:
-    """Tell what has to be written, and which keys removed, to make a table new that was old."""
+    """Return the rows to write and the keys to remove to change a table from old to new."""
     written = [row for key, row in new.items() if old.get(key) != row]
     return written, [key for key in old if key not in new]
 
@@ -112,7 +110,7 @@ def differences(old: Mapping[Key, V], new: Mapping[Key, V]) -> tuple[list[V], li
 
 
 def to_record(row: Row) -> Record:
-    """Give the fields of a row by their names, as JSON has them."""
+    """Return the fields of a row as JSON."""
     return {each.name: _plain(getattr(row, each.name)) for each in fields(row)}
 
 
@@ -131,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_record(kind: type[R], record: Mapping[str, Any]) -> R:
-    """Make the row again. Fields that a newer version has added are ignored."""
+    """Make a row of a record. Fields of newer versions are ignored."""
     given = {each.name: record[each.name] for each in fields(kind) if each.name in record}
     return kind(**{name: _read(name, value) for name, value in given.items()})
 
@@ -139,7 +137,7 @@ def from_record(kind: type[R], record: Mapping[str, Any]) -> R:
 def read_rows(
     kind: type[R], kept: Iterable[S], *, as_record: Callable[[S], Record], address: str
 ) -> Iterator[R]:
-    """Make rows from records; log those that cannot be read, and leave them out."""
+    """Make rows of records; unreadable ones are logged and left out."""
     for each in kept:
         try:
             yield from_record(kind, as_record(each))
@@ -158,7 +156,7 @@ def _read(name: str, value: Any) -> Any:
     if name == "phase":
         return Phase(value)
     if name == "warning":
-        return bool(value)  # SQL knows numbers only.
+        return bool(value)  # A number in SQL.
     return GpuState(value) if name == "state" else value
 
 
@@ -167,7 +165,7 @@ def _read_expected(document: Mapping[str, Any]) -> Any:
 
 
 def placement_document(placement: Placement) -> Record:
-    """Write a placement as the status of a DLJob has it."""
+    """Write a placement as in the status of a DLJob."""
     nodes = [{"name": part.node, "gpuIds": list(part.gpus)} for part in placement.slices]
     kind = {"gpuType": placement.gpu_type} if placement.gpu_type else {}
     return {"gpus": placement.gpus, **kind, "nodes": nodes}
@@ -182,15 +180,15 @@ def read_placement(document: Mapping[str, Any]) -> Placement:
 # --- the timeline
 
 SAMPLE = "progress"
-"""Rows of this kind come as long as a job trains, and have a bound of their own."""
+"""The kind of rows about progress, which have a bound of their own."""
 
 PRUNE_EVERY = 500
-"""A store may exceed its bounds by this number of rows, because looking for the oldest ones takes time."""
+"""The most rows by which a store may exceed its bounds, because finding the oldest ones takes time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line of a record. A row that is added again under its id takes the place of the former one."""
+    """A line of a record. A row replaces an earlier one with its id."""
 
     id: str
     at: float
@@ -199,5 +197,5 @@ class TimelineRow:
 
 
 def prune_every(most: int) -> int:
-    """Return after how many new rows of a kind that has this bound the oldest are removed."""
+    """Return after how many new rows of a kind with this bound the oldest are removed."""
     return max(1, min(PRUNE_EVERY, most // 10))

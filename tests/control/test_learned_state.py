@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(file: Path) -> Iterator[LearnedState]:
-    notebook = Notebook(open_store(str(file), environment={}), tell=lambda _: None)
+    notebook = Notebook(open_store(str(file), environment={}), notify=lambda _: None)
     notebook.open(wait_seconds=LONG_S)
     remembrance = LearnedState(notebook, SpeedSamples(sample_seconds=1.0), epoch=1)
     yield remembrance

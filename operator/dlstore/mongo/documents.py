@@ -1,8 +1,4 @@
-"""
-Turns the contents of the store into documents for a server of MongoDB's protocol, and back again.
-
-See :mod:`dlstore.mongo.store`, which speaks to the server.
-"""
+"""Turns the contents of a store into documents of MongoDB, and back."""
 
 import json
 import re
@@ -20,12 +16,11 @@ Document = dict[str, Any]
 
 
 def key_of(kind: JobType) -> str:
-    """Under what the profiles of a type are filed."""
     return json.dumps(kind, ensure_ascii=False)
 
 
 def newest_of(documents: Iterable[Document]) -> dict[JobType, Document]:
-    """The highest revision of each type."""
+    """Return the highest revision of each type."""
     newest: dict[JobType, Document] = {}
     for document in documents:
         kind = _kind_of(document)
@@ -38,7 +33,7 @@ _NONE: Document = {"revision": 0}
 
 
 def _kind_of(document: Document) -> JobType | None:
-    """The type that a document is filed under; ``None`` if it is not of ours."""
+    """Return the type of a document; ``None`` if the document is not ours."""
     match document:
         case {"key": str(key), "revision": int()}:
             with suppress(ValueError, TypeError):
@@ -47,24 +42,22 @@ def _kind_of(document: Document) -> JobType | None:
 
 
 def id_of(key: Key) -> str:
-    """Return the id that distinguishes the document of a row from the others."""
     return "/".join(map(str, key))
 
 
 def by_id(documents: Iterable[Document]) -> dict[Key, Document]:
-    """ProfileDocuments by what tells them apart."""
     return {(document["_id"],): document for document in documents}
 
 
 def document_of(row: Row) -> Document:
-    """Write a row with the names of fields that documents of Kubernetes have."""
+    """Write a row with field names as in documents of Kubernetes."""
     key = row.id if isinstance(row, HistoryEntry) else id_of(row.key)
     named = {camel(name): value for name, value in to_record(row).items() if name != "id"}
     return {"_id": key, **named}
 
 
 def record_of(document: Document) -> Record:
-    """Read what :func:`document_of` wrote, as the fields of a row."""
+    """Read the fields of a row from :func:`document_of`."""
     record = {_snake(name): value for name, value in document.items()}
     return {**record, "id": document["_id"]}
 
@@ -74,7 +67,7 @@ def _snake(name: str) -> str:
 
 
 def timeline_documents(rows: Sequence[TimelineRow]) -> dict[str, Document]:
-    """Return the documents of rows by their ids; of rows with one id the last counts."""
+    """Return the documents of rows by id; the last row with an id counts."""
     return {
         row.id: {"_id": row.id, "at": row.at, "kind": row.kind, "line": row.line} for row in rows
     }
@@ -87,7 +80,7 @@ def read_timeline(collection: Any) -> tuple[TimelineRow, ...]:
 
 
 def prune_timeline(collection: Any, bounds: Bounds) -> None:
-    """Remove the oldest rows that are too many."""
+    """Remove the oldest rows beyond the bounds."""
     for kind, most in (({"$ne": SAMPLE}, bounds.moments), (SAMPLE, bounds.samples)):
         found = collection.find({"kind": kind}, {"_id": 1}).sort([("at", -1), ("_id", -1)])
         old = [each["_id"] for each in found.skip(most)]

@@ -1,7 +1,7 @@
 """
-The server of MongoDB's protocol that a store is on: reached, checked and prepared when it is first asked.
+The server of a store, which the first request connects to, checks and prepares.
 
-An error of the driver becomes a :class:`~dlstore.store.StoreError` with a remedy, and never shows a password.
+Errors of the driver become a :class:`~dlstore.store.StoreError` with a remedy and without passwords.
 """
 
 import re
@@ -26,20 +26,20 @@ from dlstore.mongo.documents import Document
 from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 SCHEMA = 1
-"""The version of what follows; a server that holds a newer one is left alone."""
+"""The version of the schema; a server with a newer one is left alone."""
 
 NEWEST_FIRST = [("at", -1), ("place", -1), ("_id", -1)]
 
 _MISUNDERSTOOD = (PyMongoError, OSError, TypeError, ValueError)
-"""The driver's exceptions about a URL, and about the files that it names."""
+"""The driver's exceptions about a URL and the files in it."""
 _FORBIDDEN = 13
 _REFUSED = frozenset({_FORBIDDEN, 18, 8000})
-"""The codes of a server that wants other credentials."""
+"""The error codes for wrong credentials."""
 _DISK_FULL = 14031
 
 
 class MongoServer:
-    """One database on a server; every use gives up after ``patience_seconds``."""
+    """A database on a server; every request gives up after ``patience_seconds``."""
 
     def __init__(self, address: MongoAddress, *, patience_seconds: float) -> None:
         self._at = address
@@ -60,17 +60,17 @@ class MongoServer:
 
     @contextmanager
     def asking(self) -> Iterator[Any]:
-        """The database, for as long as it may take to ask it; errors in our own words."""
+        """Use the database within the time limit; raises :class:`StoreError`."""
         try:
-            # The time runs while _connected() waits for another thread, too.
+            # Including the time in which _connected() waits for another thread.
             with pymongo.timeout(self._patience):
                 yield self._connected()
         except PyMongoError as error:
             raise self._translated(error) from None
 
     def _connected(self) -> Any:
-        """The database; the first caller checks that it is fit for use."""
-        # The threads of the notebook and of readers may be the first to ask at the same time.
+        """Return the database; the first caller prepares it."""
+        # Several threads may ask first.
         with self._connecting:
             if self._client is None:
                 self._client = self._make_client()
@@ -78,7 +78,7 @@ class MongoServer:
             db = self._client.get_database(self._at.database, read_preference=primary)
             if not self._is_ready:
                 self._prepare(db)
-                # Only after all of it: what has failed half-way is done again by the next caller.
+                # After an error the next caller prepares it again.
                 self._is_ready = True
         return db
 
@@ -92,11 +92,11 @@ class MongoServer:
         try:
             parse_uri(self._at.url, validate=True, warn=False)
         except _MISUNDERSTOOD as error:
-            # The driver's own words are not chained: they may quote the URL.
+            # Not chained, because the driver's message may contain the URL.
             raise self._translated(error) from None
 
     def _options(self) -> Document:
-        """The options of the driver that the URL does not set."""
+        """Return the options that the URL does not set."""
         options: Document = {"appname": "dljob", "w": "majority", "journal": True}
         given = {name: options[name] for name in options if name not in self._at.options}
         who = self._at.credentials
@@ -105,10 +105,9 @@ class MongoServer:
         return given
 
     def _prepare(self, db: Any) -> None:
-        """See which schema the database has, and that it has the indexes."""
+        """Check the schema of the database, and create the indexes."""
         try:
-            # If two controllers prepare it at once, the server refuses one of these inserts; to
-            # create an index that exists changes nothing.
+            # If two controllers prepare it at once, the server refuses one of the inserts.
             db.schema.insert_one({"_id": "schema", "version": SCHEMA})
         except DuplicateKeyError:
             self._check_schema(db.schema.find_one({"_id": "schema"}))
@@ -116,7 +115,7 @@ class MongoServer:
             found = db.schema.find_one({"_id": "schema"}) if error.code == _FORBIDDEN else None
             if found is None:
                 raise
-            # A user who may only read needs nothing but what a controller has prepared.
+            # A user who may only read uses what a controller has prepared.
             self._check_schema(found)
             return
         db.profiles.create_index([("key", 1), ("revision", -1)])
@@ -141,7 +140,7 @@ class MongoServer:
             return StoreUnusableError(self.address, f"refuses these credentials ({why})", remedy)
         if code == _DISK_FULL:
             return self.away(f"cannot write, because its disk is full ({why})", "make room there")
-        # Where servers are looked up by name, this is also said when the look-up failed.
+        # For servers that are found by DNS, this may be a failed look-up.
         misread = isinstance(error, ConfigurationError) and not self._at.is_looked_up
         if misread or not isinstance(error, PyMongoError) or isinstance(error, InvalidName):
             return StoreUnusableError(self.address, f"cannot be used ({why})", "correct its URL")
@@ -156,6 +155,6 @@ class MongoServer:
 
 
 def _short(error: Exception) -> str:
-    """The first thing that the driver says; the rest is about its own inner life."""
+    """Return the first part of the driver's message, without its internals."""
     first = re.split(r"\n| \(configured timeouts|, Timeout: |, full error: ", str(error))[0]
     return first[:200] or type(error).__name__

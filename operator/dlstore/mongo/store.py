@@ -1,14 +1,10 @@
 """
-The store on a server that speaks as MongoDB does: for controllers that share what they learn.
+The store on a server with MongoDB's protocol, for controllers that share what they learn.
 
-Fulfils :class:`dlstore.store.Store`; beside :mod:`dlstore.mongo.server` no module knows the driver. It does with
-what simple servers of the protocol offer too: no transactions, no change streams, no expiry.
-
-The store does not even use conditional updates, because not every such server makes them
-atomically. It relies on one rule: the server refuses the second of two documents with the same
-``_id``. So each revision of a profile is a document of its own, named for its type and number; the
-second writer of a revision reads again and retries. The store removes former revisions, so that
-except for instants each type has one document; the highest revision counts.
+It works with simple servers of the protocol: without transactions, change streams, expiry, and conditional updates, which
+not every server makes atomic. It relies on one rule: the server refuses a second document with the same ``_id``. So each
+revision of a profile is a document, named by type and number. The second writer of a revision reads again and retries.
+The highest revision counts, and earlier ones are removed.
 """
 
 import random
@@ -53,27 +49,23 @@ from dlstore.store import (
 from dlstore.tables import GpuRow, JobRow, Key, R, TimelineRow, differences, prune_every, read_rows
 
 TRUST_SECONDS = 60.0
-"""How long this store assumes that no other program writes the tables of GPUs and jobs."""
+"""How long this store assumes that it alone writes the tables of GPUs and jobs."""
 
 _OURS = ("_id", "key", "revision", "tickets", "forgotten")
-"""The fields of a document other than the profile."""
+"""The fields of a document besides the profile."""
 
 _DUPLICATE = 11000
 
 
 class _Shown(NamedTuple):
-    """The rows that were written into a table, and when."""
+    """The rows that this store wrote last into a table, and the time."""
 
     rows: dict[Key, GpuRow | JobRow]
     at: float
 
 
 class MongoStore:
-    """
-    A store on a server. The first request shows whether the server answers.
-
-    Every method gives up after ``patience_seconds``.
-    """
+    """A store on a server. The first request connects; every method gives up after ``patience_seconds``."""
 
     def __init__(
         self,
@@ -92,9 +84,9 @@ class MongoStore:
         self._counting = Lock()
         self._replacing = Lock()
         self._entries: Counter[str] | None = None
-        """How many entries the history has of each job, as far as this process knows."""
+        """The number of entries of each job, as far as this process knows."""
         self._unpruned = 0
-        """How many rows of the timeline were added since the oldest were removed."""
+        """The rows of the timeline since the last pruning."""
 
     @property
     def address(self) -> str:
@@ -122,7 +114,7 @@ class MongoStore:
         }
 
     def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
-        # The ticket tells this change from the changes of other writers.
+        # Without a ticket this change could not be told from others.
         ticket = ticket or Ticket(uuid4().hex, 0)
         deadline = time.monotonic() + self._patience
         with self._server.asking() as db:
@@ -133,7 +125,7 @@ class MongoStore:
                     return old
                 is_added = self._add(db, kind, new=new)
                 if is_added:
-                    # As many writers as tickets are remembered may come before this one looks.
+                    # Other writers may have dropped the ticket before `_find_made` looks for it.
                     ticket = ticket.tried(old.revision)
                 if is_added and (made := self._find_made(db, kind, ticket=ticket)):
                     return made
@@ -145,15 +137,15 @@ class MongoStore:
 
     def _find_made(self, db: Any, kind: JobType, *, ticket: Ticket) -> StoredProfile | None:
         """
-        Make sure that a revision counts that was added, and tidy up behind it.
+        Return the profile if it contains the change, and remove earlier revisions.
 
-        A writer that pauses for long between reading and adding may find the place free again, because
-        others came and went; then the highest revision knows nothing of it.
+        A writer that pauses between reading and adding may add a revision that was already removed; then the highest
+        revision lacks the change.
         """
         found = self._find(db, kind)
         if not found.has(ticket):
             return None
-        # Everything older, because a writer that was killed before this line has left its own.
+        # All of them, because a writer may have been killed before this line.
         db.profiles.delete_many({"key": key_of(kind), "revision": {"$lt": found.revision}})
         return found
 
@@ -163,7 +155,7 @@ class MongoStore:
         return StoredProfile(None) if document is None else self._read(kind, document)
 
     def _add(self, db: Any, kind: JobType, *, new: StoredProfile) -> bool:
-        """Write a revision, unless another writer has written one of that number."""
+        """Write a revision; returns whether no other writer was first."""
         profile = {} if new.profile is None else profilefile.render(new.profile)
         key = key_of(kind)
         try:
@@ -202,13 +194,12 @@ class MongoStore:
     # --- the history
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:
-        # The last of those with one id counts.
+        # The last entry with an id counts.
         documents = {entry.id: document_of(entry) for entry in entries}
         if not documents:
             return
-        # The count is read and written back, so that two writers would lose entries from it.
         with self._counting:
-            # If the write fails, it is unknown which entries have arrived, so the next one counts them again.
+            # After an error the next write counts the entries again.
             entries_of, self._entries = self._entries, None
             with self._server.asking() as db:
                 entries_of = entries_of or _count(db)
@@ -222,7 +213,7 @@ class MongoStore:
 
     @staticmethod
     def _insert(collection: Any, documents: Mapping[str, Document]) -> list[Document]:
-        """Add documents all at once; return those whose id is taken."""
+        """Add documents; returns those whose id exists."""
         try:
             collection.insert_many(list(documents.values()), ordered=False)
         except BulkWriteError as error:
@@ -234,18 +225,14 @@ class MongoStore:
 
     def _put(self, collection: str, document: Document) -> None:
         """
-        Let a document take the place of the one with its id.
-
-        One by one: FerretDB 1.24 hangs when it is to replace several at once.
+        Replace the document with this id, one at a time, because FerretDB 1.24 hangs with several.
         """
         with self._server.asking() as db:
             db[collection].replace_one({"_id": document["_id"]}, document, upsert=True)
 
     def _forget(self, entries: Counter[str]) -> None:
         """
-        Remove what is beyond the bounds, by the entries counted here.
-
-        A little more than has to be, because looking for the oldest is work.
+        Remove entries beyond the bounds, and a few more, because finding the oldest takes time.
         """
         each, in_all = self._bounds.entries_per_job, self._bounds.entries
         for job in [job for job, count in entries.items() if count > each]:
@@ -276,7 +263,7 @@ class MongoStore:
             known = self._insert(db.timeline, documents)
         for document in known:
             self._put("timeline", document)
-        # Without a lock: a count that two threads lose only delays the pruning.
+        # Without a lock: a lost count only delays the pruning.
         self._unpruned += len(documents)
         if self._unpruned >= prune_every(min(self._bounds.moments, self._bounds.samples)):
             with self._server.asking() as db:
@@ -304,16 +291,16 @@ class MongoStore:
     def _replace(self, table: str, rows: Sequence[GpuRow] | Sequence[JobRow]) -> None:
         wanted: dict[Key, GpuRow | JobRow] = {row.key: row for row in rows}
         with self._replacing:
-            # If the write fails, the state of the table is unknown, so the next use reads it again.
+            # After an error the next use reads the table again.
             shown = self._shown.pop(table, None)
             if shown is None or self._clock() > shown.at + TRUST_SECONDS:
-                # Before the table is read: another program may write as soon as that is done.
+                # Before the read, after which another program may write.
                 at = self._clock()
                 with self._server.asking() as db:
                     there = by_id(db[table].find({}))
                 written, gone = differences(there, by_id(map(document_of, wanted.values())))
             else:
-                # Our own write prolongs no trust: foreign rows are found within TRUST_SECONDS.
+                # Our writes do not prolong the time, so that other programs' rows are found within TRUST_SECONDS.
                 at = shown.at
                 changed, gone = differences(shown.rows, wanted)
                 written = list(map(document_of, changed))
@@ -336,6 +323,5 @@ class MongoStore:
 
 
 def _count(db: Any) -> Counter[str]:
-    """How many entries the history has of each job."""
     groups = db.history.aggregate([{"$group": {"_id": "$job", "entries": {"$sum": 1}}}])
     return Counter({each["_id"]: each["entries"] for each in groups})

@@ -1,8 +1,7 @@
 """
-Whether the store is available, and what is said about it: once when it goes, once when it is back.
+Reports once when the store becomes unavailable, and once when it is back.
 
-Part of :mod:`dlstore.notebook.notebook`. A single short failure, as when a server hands over to another,
-is tried again and not told.
+A single short failure, such as a failover of the server, is not reported.
 """
 
 import time
@@ -13,18 +12,16 @@ from dlstore.notebook.pending import Dropped
 from dlstore.store import StoreError, StoreUnusableError
 
 LONG_SECONDS = 1.0
-"""A failure that took this long was no hiccup."""
+"""A failure that takes longer is reported at once."""
 
 
 class AvailabilityChange(NamedTuple):
-    """Told once when the store goes, and once when it is back."""
-
     is_there: bool
     message: str
 
 
 class Availability:
-    """Whether the store answers, from the latest tries."""
+    """Whether the store answers, by the latest attempts."""
 
     def __init__(
         self, address: str, most_waiting: int, *, clock: Callable[[], float] = time.monotonic
@@ -36,12 +33,11 @@ class Availability:
         self._dropped_before = Dropped()
         self.is_there = False
         self.failures = 0
-        """How often the store has failed in all."""
         self.error = ""
-        """Its latest error; empty while it answers."""
+        """The latest error; empty while the store answers."""
 
     def fail(self, error: StoreError, in_a_row: int, seconds: float) -> AvailabilityChange | None:
-        """Note that a try has failed after ``seconds``; return what to report about it."""
+        """Note an attempt that failed after ``seconds``; returns what to report."""
         self.failures += 1
         self.error = str(error)
         is_hiccup = (
@@ -58,7 +54,7 @@ class Availability:
         )
 
     def succeed(self, waiting: int, dropped: Dropped) -> AvailabilityChange | None:
-        """Take note that a try has succeeded; what to tell about it."""
+        """Note an attempt that succeeded; returns what to report."""
         since, self._away_since = self._away_since, None
         before, self._dropped_before = self._dropped_before, dropped
         self.is_there = True

@@ -1,12 +1,10 @@
 """
-The profiles as the loop knows them: what the store had, and what was observed since.
+The profiles that the loop knows: those of the store, and the observations since.
 
-Part of :mod:`dlstore.notebook.notebook`. An observation counts at once, whether the store answers or
-not. Every write brings back the observations of others, and then our own waiting ones are
-folded in again. A profile with unchanged content stays the same object, because
-predictions are cached by it.
+An observation counts at once. Every write returns the observations of other processes, into which our waiting ones are
+folded again. A profile stays the same object as long as its content is the same, because predictions are cached by it.
 
-Not guarded against threads; the notebook is.
+Not thread-safe; the notebook holds a lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +13,13 @@ from dlcore.profiles import Costs, JobType, Observation, Profile, fold
 from dlstore.store import StoredProfile, fold_all
 
 MOST_FOLDED_AGAIN = 256
-"""With more waiting than this, what others have learnt is taken in when they have been written."""
+"""With more waiting observations, profiles of other processes are taken over after these are written."""
 
 Waiting = Callable[[JobType], Sequence[Observation]]
 
 
 class Knowledge:
-    """Profiles by type: as they are known, and as the store is known to have them."""
+    """Profiles by type, as the loop and as the store has them."""
 
     def __init__(self, defaults: Costs, waiting: Waiting) -> None:
         self._defaults = defaults
@@ -29,25 +27,25 @@ class Knowledge:
         self._profiles: dict[JobType, Profile] = {}
         self._stored: dict[JobType, StoredProfile] = {}
         self._behind: set[JobType] = set()
-        """The types of which the store has something that is not in our profile yet."""
+        """The types whose stored profile has observations that ours lacks."""
         self._view: Mapping[JobType, Profile] | None = None
 
     def profiles(self) -> Mapping[JobType, Profile]:
-        """All of them; another mapping whenever something was learnt, and never a changed one."""
+        """Return all profiles; a new mapping after each change."""
         if self._view is None:
             self._view = dict(self._profiles)
         return self._view
 
     def revisions(self) -> Mapping[JobType, int]:
-        """Which revisions of the store are known."""
+        """Return the known revisions of the store."""
         return {kind: stored.revision for kind, stored in self._stored.items()}
 
     def revision(self, kind: JobType) -> int:
-        """Which revision of a type the store is known to have; 0 if none."""
+        """Return the known revision of a type; 0 if there is none."""
         return self._stored.get(kind, StoredProfile(None)).revision
 
     def learn(self, kind: JobType, observation: Observation) -> bool:
-        """Fold an observation in; tell whether there was something to learn."""
+        """Fold an observation in; returns whether the profile changed."""
         known = self._profiles.get(kind) or Profile(kind)
         folded = fold(known, observation, defaults=self._defaults)
         if folded is known:
@@ -56,12 +54,12 @@ class Knowledge:
         return True
 
     def forget(self, kind: JobType) -> None:
-        """Know nothing of a type that is in no store."""
+        """Forget a type that is not in the store."""
         if self._profiles.pop(kind, None) is not None:
             self._view = None
 
     def confirm(self, kind: JobType, expected: Profile, stored: StoredProfile) -> None:
-        """The store has taken what was under way, and has this now instead of the expected."""
+        """Note the stored profile after a write."""
         self._stored[kind] = stored
         if stored.profile is None or not stored.profile.says_the_same_as(expected):
             self._behind.add(kind)
@@ -69,17 +67,17 @@ class Knowledge:
             self._catch_up(kind)
 
     def expect(self, kind: JobType, written: Sequence[Observation]) -> Profile:
-        """Return the profile that the store will have unless another program has changed it."""
+        """Return the stored profile after a write, unless another process changes it."""
         stored = self._stored.get(kind, StoredProfile(None)).profile
         return fold_all(stored or Profile(kind), written, defaults=self._defaults)
 
     def reload(self, kind: JobType, stored: StoredProfile) -> None:
-        """The store was found to have this."""
+        """Note the stored profile after a read."""
         self._stored[kind] = stored
         self._catch_up(kind)
 
     def forget_all_but(self, kinds: Mapping[JobType, int]) -> None:
-        """A user has removed the types that the store no longer has."""
+        """Forget the types that a user has removed from the store."""
         for kind in self._stored.keys() - kinds.keys():
             del self._stored[kind]
             self._catch_up(kind)

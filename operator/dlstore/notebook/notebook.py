@@ -1,10 +1,9 @@
 """
-A notebook in front of a store, so that the loop never waits for its writes.
+A notebook in front of a store, so that the loop never waits for the store.
 
-A thread of its own carries the loop's writes into the store, and the writes of others back. While
-the store is away (a server down, a file locked, a disk full) scheduling goes on: the profiles stay in
-memory, writes wait up to a bound (:mod:`dlstore.notebook.pending`), the thread tries the store again at
-growing intervals, and it reports the failure once, and once more when the store is back.
+A thread writes to the store, and reads what other processes have written. While the store is unavailable, scheduling
+goes on: profiles stay in memory, writes wait up to a bound (:mod:`dlstore.notebook.pending`), and the thread tries again at
+growing intervals.
 """
 
 import json
@@ -29,19 +28,17 @@ log = logging.getLogger(__name__)
 
 
 class NotebookState(NamedTuple):
-    """For the metrics."""
-
     connected: bool
     waiting: int
     dropped: Dropped
     failures: int
-    """How often the store failed since the notebook was opened."""
+    """The number of failed operations."""
     error: str
-    """Why it is away, without secrets; empty while it answers."""
+    """Why the store is unavailable, without secrets; empty while it answers."""
 
 
 class _Recent:
-    """The recent records of this process, which readers find before the store has them."""
+    """The recent entries of this process, which readers get before the store has them."""
 
     def __init__(self, most: int) -> None:
         self._entries: deque[HistoryEntry] = deque(maxlen=most)
@@ -56,31 +53,30 @@ class _Recent:
     def complete_history(
         self, stored: Iterable[HistoryEntry], job: JobId | None
     ) -> list[HistoryEntry]:
-        """Return what is stored and what is recent about a job, or all jobs, newest first."""
+        """Return stored and recent entries about a job, or all jobs, newest first."""
         recent = (entry for entry in self._entries if job in (None, entry.job))
         entries = {entry.id: entry for entry in (*stored, *recent)}
         return sorted(entries.values(), key=lambda entry: entry.when, reverse=True)
 
     def complete_timeline(self, stored: Iterable[TimelineRow]) -> list[TimelineRow]:
-        """Return what is stored and what is recent, oldest first."""
+        """Return stored and recent rows, oldest first."""
         rows = {row.id: row for row in (*stored, *self._rows)}
         return sorted(rows.values(), key=lambda row: (row.at, row.id))
 
 
 class Notebook:
     """
-    Profiles, history and tables, for the loop to read and write at once.
+    Profiles, history and tables, which the loop reads and writes without waiting.
 
-    It is one class because it is the one contract between the loop and the store; the work is done by
-    :class:`~dlstore.notebook.store_thread.StoreThread`. Every method may be called from any thread. Only :meth:`open`, :meth:`flush`, :meth:`close` and
-    :meth:`history` take time, and none of them more than it says.
+    Every method may be called from any thread. Only :meth:`open`, :meth:`flush`, :meth:`close`, :meth:`history` and
+    :meth:`timeline` take time. :class:`~dlstore.notebook.store_thread.StoreThread` does the work.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        tell: Callable[[AvailabilityChange], None],
+        notify: Callable[[AvailabilityChange], None],
         defaults: Costs = FREE,
         settings: NotebookSettings = USUAL,
         chance: random.Random | None = None,
@@ -95,14 +91,14 @@ class Notebook:
         self._thread = StoreThread(
             store,
             self._contents,
-            tell=tell,
+            notify=notify,
             defaults=defaults,
             settings=settings,
             chance=chance or random.Random(),
         )
 
     def open(self, *, wait_seconds: float) -> None:
-        """Begin; waits ``wait_seconds`` for the contents of the store, and then goes on without them."""
+        """Start the thread, and wait for the contents of the store, but no longer than ``wait_seconds``."""
         self._thread.start()
         with self._contents.changed:
             self._contents.changed.wait_for(lambda: self._contents.is_loaded, wait_seconds)
@@ -110,12 +106,12 @@ class Notebook:
     # --- profiles
 
     def profiles(self) -> Mapping[JobType, Profile]:
-        """All that is known of types of jobs; another object whenever something was learnt."""
+        """Return all known profiles; a new mapping after each change."""
         with self._contents.changed:
             return self._contents.knowledge.profiles()
 
     def observe(self, kind: JobType, observations: Iterable[Observation]) -> None:
-        """Learn from these, at once, and keep what was learnt, unless it is about one job only."""
+        """Learn from observations at once, and write them unless the type is of one job."""
         if not kind.model:
             raise ValueError("jobs without a model have no profile to share")
         with self._contents.changing():
@@ -124,7 +120,7 @@ class Notebook:
                     self._contents.pending.observe(kind, observation)
 
     def forget(self, kind: JobType) -> None:
-        """Know nothing any more of the type of one job, which is over."""
+        """Forget the type of one job, which has ended."""
         assert kind.is_of_one_job, kind
         with self._contents.changed:
             self._contents.knowledge.forget(kind)
@@ -132,7 +128,7 @@ class Notebook:
     # --- the history
 
     def record(self, entries: Sequence[HistoryEntry]) -> None:
-        """Keep these; one with a known id takes the place of the former one."""
+        """Add entries; one with a known id replaces the former one."""
         with self._contents.changing():
             self._recent.record(entries)
             self._contents.pending.record(entries)
@@ -141,10 +137,9 @@ class Notebook:
         """
         Read the latest entries about a job, or all jobs, newest first.
 
-        Asks the store, so it is not for the loop. While the store is away, it returns only the records
-        of this process.
+        This asks the store, so it is not for the loop. Without the store it returns only the entries of this process.
         """
-        # The store is asked without the lock: the loop must not wait for its answer.
+        # Without the lock, for which the loop would wait.
         stored: tuple[HistoryEntry, ...] = ()
         if self._thread.availability.is_there:
             try:
@@ -157,7 +152,7 @@ class Notebook:
     # --- the timeline
 
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        """Keep these; one with a known id takes the place of the former one."""
+        """Add entries; one with a known id replaces the former one."""
         if not rows:
             return
         with self._contents.changing():
@@ -165,8 +160,7 @@ class Notebook:
             self._contents.pending.add_timeline(rows)
 
     def timeline(self) -> tuple[TimelineRow, ...]:
-        """Read all of the timeline from the store, oldest first, so that it is not for the loop."""
-        # Without the lock, as above; a row that is written in between is in both, and counts once.
+        """Read the timeline from the store, oldest first. Not for the loop."""
         stored = self._store.timeline()
         with self._contents.changed:
             return tuple(self._recent.complete_timeline(stored))
@@ -174,18 +168,19 @@ class Notebook:
     # --- the tables
 
     def show_gpus(self, rows: Sequence[GpuRow]) -> None:
-        """Let these be the table of GPUs."""
+        """Replace the table of GPUs."""
         with self._contents.changing():
-            if self._is_news(GpuRow, rows):
+            if self._remember_shown(GpuRow, rows):
                 self._contents.pending.show_gpus(tuple(rows))
 
     def show_jobs(self, rows: Sequence[JobRow]) -> None:
-        """Let these be the table of jobs."""
+        """Replace the table of jobs."""
         with self._contents.changing():
-            if self._is_news(JobRow, rows):
+            if self._remember_shown(JobRow, rows):
                 self._contents.pending.show_jobs(tuple(rows))
 
-    def _is_news(self, kind: type, rows: Sequence[object]) -> bool:
+    def _remember_shown(self, kind: type, rows: Sequence[object]) -> bool:
+        """Remember the rows of a table; returns whether they have changed."""
         rows = tuple(rows)
         if self._shown.get(kind) == rows:
             return False
@@ -196,10 +191,9 @@ class Notebook:
 
     def keep_policy_state(self, policy: str, state: object) -> None:
         """
-        Keep what a policy remembers, over a restart too, if it is a dict.
+        Write the state of a policy if it is a dict.
 
-        Such a state is made of values that JSON can hold, and never changes in place. Any other
-        one is remembered by the loop, for as long as that lives.
+        A dict holds only JSON, and never changes in place. The loop remembers any other state until it ends.
         """
         if not isinstance(state, dict):
             return
@@ -207,7 +201,7 @@ class Notebook:
             self._contents.pending.keep_state(policy, state)
 
     def policy_state(self, policy: str) -> object:
-        """Return the policy's state from when the store was opened; ``None`` if there was none."""
+        """Return the stored state of a policy from the start of this process; ``None`` if there was none."""
         with self._contents.changed:
             document = self._contents.policy_states.get(policy)
         try:
@@ -232,14 +226,14 @@ class Notebook:
             )
 
     def flush(self, limit_seconds: float) -> bool:
-        """Wait until everything is written, but no longer than that; tell whether it is."""
+        """Wait until everything is written, but no longer than that; returns whether it is."""
         with self._contents.changed:
             return self._contents.changed.wait_for(
                 lambda: self._contents.pending.is_empty, limit_seconds
             )
 
     def close(self, limit_seconds: float) -> int:
-        """Write what waits, but no longer than that, and end; return how much was not written."""
+        """Write what waits, but no longer than that, and end; returns how much was not written."""
         self._thread.close(limit_seconds)
         with self._contents.changed:
             return len(self._contents.pending)

@@ -1,11 +1,10 @@
 """
-The writes that wait for the store: bounded, in order, and never twice.
+The writes that wait for the store: bounded and in order.
 
-:mod:`dlstore.notebook.notebook` fills it from the loop and empties it into a store. When it is full, the
-oldest rows of the timeline and entries of the history go first, because nothing is decided by them, and then the oldest
-observations, because later ones say the same and better. Of the tables only the latest state waits.
+If too many wait, the oldest rows of the timeline and entries of the history are dropped first, because no decision depends
+on them, and then the oldest observations, because later ones are better. Of the tables only the latest state waits.
 
-Not guarded against threads; the notebook is.
+Not thread-safe; the notebook holds a lock.
 """
 
 from collections import deque
@@ -22,8 +21,6 @@ from dlstore.tables import GpuRow, JobRow, TimelineRow
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Observations to fold into the profile of a type."""
-
     kind: JobType
     observations: tuple[Observation, ...]
     ticket: Ticket
@@ -31,8 +28,6 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Entries for the history."""
-
     entries: tuple[HistoryEntry, ...]
 
 
@@ -53,7 +48,7 @@ class ShowJobs:
 
 @dataclass(frozen=True, slots=True)
 class KeepState:
-    """The state of a policy, as a value that JSON can hold."""
+    """The state of a policy, as JSON."""
 
     policy: str
     state: object
@@ -63,7 +58,7 @@ Write = Fold | Record | AddTimeline | ShowGpus | ShowJobs | KeepState
 
 
 class Dropped(NamedTuple):
-    """How much was given up for want of room, or because no store can hold it."""
+    """How much was dropped."""
 
     entries: int = 0
     observations: int = 0
@@ -75,7 +70,7 @@ class _Numbered(NamedTuple):
 
 
 class PendingWrites:
-    """Everything that is to be written, taken out in pieces, of which one is under way."""
+    """Everything that waits, and the one write that is under way."""
 
     def __init__(self, *, writer: str, most: int, most_at_once: int) -> None:
         self._writer = writer
@@ -87,12 +82,11 @@ class PendingWrites:
         self._entries: deque[HistoryEntry] = deque()
         self._timeline: deque[TimelineRow] = deque()
         self._latest: dict[type[Write], Write] = {}
-        """The tables and the state of the policy, of which only the latest is worth a write."""
+        """The tables and the state of the policy, of which only the latest is written."""
         self._turn = 0
         self.under_way: Write | None = None
-        """The write that was taken and is not finished yet."""
         self._repeated: Ticket | None = None
-        """The ticket of the change that is under way, once it was tried."""
+        """The ticket of the write under way after the first attempt."""
         self.dropped = Dropped()
 
     # --- coming in
@@ -122,7 +116,7 @@ class PendingWrites:
 
     def _make_room(self) -> None:
         while len(self) > self._most:
-            # The timeline is the least loss, because people read the history first.
+            # The timeline first, because people read the history more.
             if entries := self._timeline or self._entries:
                 entries.popleft()
                 self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
@@ -146,7 +140,7 @@ class PendingWrites:
     # --- going out
 
     def take(self) -> Write | None:
-        """Take the next piece, each kind in its turn; ``None`` if there is nothing to write."""
+        """Take the next write, each kind in turn; ``None`` if nothing waits."""
         assert self.under_way is None
         takers: tuple[Callable[[], Write | None], ...] = (
             self._take_fold,
@@ -180,17 +174,16 @@ class PendingWrites:
         return AddTimeline(rows) if rows else None
 
     def next_ticket(self, write: Fold, revision: int) -> Ticket:
-        """Return the ticket for one more try; that of a repeat says which ``revision`` the first try knew."""
+        """Return the ticket for one more attempt; that of a repetition has the ``revision`` of the first one."""
         ticket = self._repeated or write.ticket
         self._repeated = ticket.tried(revision)
         return ticket
 
     def finish(self) -> None:
-        """Note that the write under way has succeeded."""
         self.under_way = self._repeated = None
 
     def give_up(self) -> None:
-        """Drop the write under way, and count its loss."""
+        """Drop the write under way."""
         lost = _count(self.under_way)
         self.dropped = Dropped(*map(sum, zip(self.dropped, lost, strict=True)))
         self.under_way = self._repeated = None
@@ -198,7 +191,7 @@ class PendingWrites:
     # --- looking at it
 
     def waiting(self, kind: JobType) -> tuple[Observation, ...]:
-        """The observations of a type that the store does not have, but for those under way."""
+        """Return the waiting observations of a type, without those under way."""
         return tuple(each.observation for each in self._observations.get(kind, ()))
 
     def count_waiting(self, kind: JobType) -> int:
@@ -211,14 +204,14 @@ class PendingWrites:
         )
 
     def __len__(self) -> int:
-        """How many observations and entries wait, those under way included."""
+        """Return how many observations and entries wait, including those under way."""
         waiting = len(self._entries) + len(self._timeline)
         waiting += sum(map(len, self._observations.values()))
         return waiting + sum(_count(self.under_way))
 
 
 def _count(write: Write | None) -> Dropped:
-    """Count the entries and observations that would be lost with a write."""
+    """Count the entries and observations of a write."""
     match write:
         case Fold():
             return Dropped(0, len(write.observations))
@@ -227,5 +220,5 @@ def _count(write: Write | None) -> Dropped:
         case AddTimeline():
             return Dropped(len(write.rows))
         case _:
-            # The next one says the same and more, so that nothing is lost with it.
+            # The next state replaces it.
             return Dropped()

@@ -1,8 +1,8 @@
 """
-The thread of a notebook that works with the store: it writes what waits and reads what others wrote.
+The thread of a notebook, which writes what waits and reads what other processes wrote.
 
-Part of :mod:`dlstore.notebook.notebook`, which callers use. Both share :class:`Contents` and nothing else, so
-that no caller ever waits for the store: the lock is held for reading and changing the contents only.
+It shares only :class:`Contents` with callers, and holds their lock only to read or change them, so that no caller waits
+for the store.
 """
 
 import json
@@ -36,18 +36,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookSettings:
-    """How much may wait, and how often the store is tried. Seconds."""
+    """The bounds and the times of a notebook."""
 
     most_waiting: int = 10_000
-    """The observations and entries of the history that wait for an unavailable store; more are dropped."""
+    """The most observations and entries that wait for the store; more are dropped."""
     most_at_once: int = 256
     first_retry_seconds: float = 0.2
     longest_retry_seconds: float = 15.0
-    """Between two tries the time doubles up to this; a random part of it keeps many apart."""
+    """The time between two attempts doubles up to this, less a random part."""
     refresh_seconds: float = 30.0
-    """Between two reads of what other processes have changed, which also show whether the store answers."""
+    """The time between two reads of other processes' changes."""
     entries_in_memory: int = 1000
-    """The entries of the history that can be read while the store is unavailable."""
+    """The entries of the history that readers get while the store is unavailable."""
 
 
 USUAL = NotebookSettings()
@@ -55,27 +55,27 @@ USUAL = NotebookSettings()
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """All that a notebook has in memory, for the callers and for the thread."""
+    """The memory of a notebook, for callers and the thread."""
 
     pending: PendingWrites
     knowledge: Knowledge
     policy_states: Mapping[str, str] = field(default_factory=dict)
-    """The states of policies as the store had them when it was opened, as JSON."""
+    """The states of policies at the start, as JSON."""
     is_loaded: bool = False
     """Whether the store was read once."""
     changed: Condition = field(default_factory=Condition)
-    """Held while the contents are read or changed, and never while the store works."""
+    """The lock, which is never held during an operation of the store."""
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock, and wake the threads that wait for a change."""
+        """Hold the lock, and then wake waiting threads."""
         with self.changed:
             yield
             self.changed.notify_all()
 
 
 class _Retries:
-    """When the thread tries the store again, and until when."""
+    """When the thread tries the store again."""
 
     def __init__(self, settings: NotebookSettings, chance: random.Random) -> None:
         self._settings = settings
@@ -89,68 +89,66 @@ class _Retries:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is closing, and its time has passed."""
+        """Whether the time for closing is over."""
         return self._end_at is not None and time.monotonic() >= self._end_at
 
     def close(self, limit_seconds: float) -> None:
-        """End a pause that is under way; after that many seconds there are no more tries."""
+        """End the present pause; there is no attempt after ``limit_seconds``."""
         self._end_at = time.monotonic() + limit_seconds
         # After the limit, which rest() reads as soon as this wakes it.
         self._closing.set()
 
     def rest(self, failures: int) -> bool:
-        """Wait before the next try; return whether there is time for one."""
+        """Wait before the next attempt; returns whether there is time for one."""
         pause = wait_after(
             failures,
             first_seconds=self._settings.first_retry_seconds,
             longest_seconds=self._settings.longest_retry_seconds,
         )
         pause *= self._chance.uniform(0.5, 1.0)
-        # close() cuts this pause short, so that an operator that ends does not wait for nothing.
+        # close() ends this pause.
         self._closing.wait(pause)
         if self._end_at is None:
             return True
-        # From then on tries follow each other quickly: only little time is left.
+        # Attempts follow each other quickly while the notebook closes.
         left = self._end_at - time.monotonic()
         time.sleep(max(0.0, min(left, self._settings.first_retry_seconds)))
         return left > 0.0
 
 
 class StoreThread:
-    """Works with the store until it is closed; only it does."""
-
     def __init__(
         self,
         store: Store,
         contents: Contents,
         *,
-        tell: Callable[[AvailabilityChange], None],
+        notify: Callable[[AvailabilityChange], None],
         defaults: Costs,
         settings: NotebookSettings,
         chance: random.Random,
     ) -> None:
         self.availability = Availability(store.address, settings.most_waiting)
-        """To be read with the lock of the contents."""
+        """Read with the lock of the contents."""
         self._store = store
         self._contents = contents
-        self._tell = tell
+        self._notify = notify
         self._defaults = defaults
         self._refresh_seconds = settings.refresh_seconds
         self._retries = _Retries(settings, chance)
         self._refresh_at = time.monotonic()
-        # A daemon, so that a request that hangs does not keep a process that ends.
+        # A daemon, so that an operation that hangs does not delay the end of the process.
         self._thread = Thread(target=self._run, name="notebook", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self, limit_seconds: float) -> None:
-        """Write what waits, but no longer than that, and end."""
-        # Under the lock, so that the thread cannot miss it between its check and its wait.
+        """Write what waits, but no longer than ``limit_seconds``, and end."""
+        # With the lock, so that the thread cannot miss it between its check and its wait.
         with self._contents.changing():
             self._retries.close(limit_seconds)
         if self._thread.ident is None:
-            # No thread runs that closes the store at its end.
+            # There is no thread that closes the store.
             self._store.close()
         else:
             self._thread.join(limit_seconds)
@@ -161,14 +159,14 @@ class StoreThread:
         self._store.close()
 
     def _next_task(self) -> Callable[[], None] | None:
-        """Wait for something to do; ``None`` when it is time to end."""
+        """Wait for a task; returns ``None`` at the end."""
         with self._contents.changed:
             while True:
                 if self._retries.is_over:
-                    # The caller of close() has counted what is left, and no longer expects it to be written.
+                    # The caller of close() has counted what is left.
                     return None
                 now = time.monotonic()
-                # Reading comes first, so that a long queue of writes does not keep news of others away.
+                # Reading first, so that a long queue of writes does not delay it.
                 if now >= self._refresh_at and not self._retries.is_closing:
                     self._refresh_at = now + self._refresh_seconds
                     return self._refresh
@@ -180,7 +178,7 @@ class StoreThread:
                 self._contents.changed.wait(self._refresh_at - now)
 
     def _do(self, task: Callable[[], None]) -> bool:
-        """Try until the store has done it; tell whether there is time for more."""
+        """Repeat a task until it succeeds; returns whether there is time for more."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -190,7 +188,7 @@ class StoreThread:
                 failures += 1
                 self._note_failure(error, failures, seconds=time.monotonic() - began)
             except Exception:
-                # One write that cannot be done never holds up the others.
+                # A write that always fails must not block others.
                 log.exception("a write to the store is given up")
                 with self._contents.changing():
                     self._contents.pending.give_up()
@@ -221,7 +219,7 @@ class StoreThread:
             self._contents.pending.finish()
 
     def _fold(self, write: Fold) -> None:
-        # Without the lock: only this thread changes the stored profiles and the tickets.
+        # Without the lock, because only this thread changes stored profiles and tickets.
         expected = self._contents.knowledge.expect(write.kind, write.observations)
         stored = fold_into(
             self._store,
@@ -236,7 +234,7 @@ class StoreThread:
             self._contents.knowledge.confirm(write.kind, expected, stored)
 
     def _refresh(self) -> None:
-        """Take in what others have changed; at first that is everything."""
+        """Read what other processes have changed, at first everything."""
         there = self._store.revisions()
         with self._contents.changed:
             known = self._contents.knowledge.revisions()
@@ -247,7 +245,7 @@ class StoreThread:
             if states is not None:
                 self._contents.policy_states = states
             for kind in changed:
-                # A type that was removed between the two reads counts as forgotten.
+                # A type may have been removed between the two reads.
                 self._contents.knowledge.reload(
                     kind, found.get(kind) or StoredProfile(None, there[kind])
                 )
@@ -258,20 +256,19 @@ class StoreThread:
 
     def _note_failure(self, error: StoreError, failures: int, *, seconds: float) -> None:
         with self._contents.changed:
-            notice = self.availability.fail(error, failures, seconds)
-        # Without the lock: callers of the notebook must not wait for what its owner does here.
-        self._announce(notice)
+            change = self.availability.fail(error, failures, seconds)
+        self._announce(change)
 
     def _note_success(self) -> None:
         with self._contents.changed:
-            notice = self.availability.succeed(
+            change = self.availability.succeed(
                 len(self._contents.pending), self._contents.pending.dropped
             )
-        self._announce(notice)
+        self._announce(change)
 
-    def _announce(self, notice: AvailabilityChange | None) -> None:
-        if notice is not None:
+    def _announce(self, change: AvailabilityChange | None) -> None:
+        if change is not None:
             try:
-                self._tell(notice)
+                self._notify(change)
             except Exception:
-                log.exception("no event could be written: %s", notice.message)
+                log.exception("no event could be written: %s", change.message)

@@ -1,4 +1,4 @@
-"""Errors of the file of the store, worded for its user with a remedy."""
+"""Turns errors of SQLite and of the system into errors of the store with a remedy."""
 
 import errno
 import sqlite3
@@ -9,8 +9,6 @@ from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 
 class SqliteErrors:
-    """Words errors of SQLite and of the system about one file."""
-
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.path = path
         self._busy_seconds = busy_seconds

@@ -1,10 +1,8 @@
 """
-The file of the embedded store: how it is created, opened, brought up to date and complained about.
+The file of the embedded store: created, opened and upgraded.
 
-:mod:`dlstore.sqlite.store` asks it for transactions. The file is opened in write-ahead mode: a
-process that is killed at any instant leaves it as it was after its last transaction, and readers
-never wait for a writer. Each change of the schema is a step of :data:`STEPS`; the file itself says
-how many of them it has seen.
+In write-ahead mode a process that is killed leaves the file as it was after the last transaction, and readers do not wait
+for a writer. Each change of the schema is a step of :data:`STEPS`; the file has the number of its steps.
 """
 
 import os
@@ -25,7 +23,7 @@ from dlstore.sqlite.errors import SqliteErrors
 from dlstore.store import StoreUnusableError
 
 APPLICATION_ID = 0x444C4A42
-"""By this a file of ours is known from the database of another program: "DLJB"."""
+"""Marks a file of DLJob: "DLJB"."""
 
 STEPS: Steps = (
     (
@@ -178,11 +176,11 @@ _OUR_FAULT = (
     sqlite3.InterfaceError,
     sqlite3.ProgrammingError,
 )
-"""Errors that neither another try nor another disk would cure."""
+"""Errors that are defects of this program."""
 
 
 class SqliteFile:
-    """One connection to the file, opened again where that helps; threads take turns."""
+    """A connection to the file, which threads share. It is opened again if the file was replaced."""
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.path = path.absolute()
@@ -192,11 +190,11 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self.opened = 0
-        """How often it was opened; each connection counts the versions of the file from the beginning."""
+        """The number of connections so far, each of which counts the versions of the file from 0."""
 
     @contextmanager
     def transaction(self, *, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Do all of it or nothing; raise a failure as :class:`StoreError`."""
+        """Commit all or nothing; raises :class:`StoreError`."""
         with self._lock:
             try:
                 with transaction(self._connected(), writes=writes) as db:
@@ -204,25 +202,24 @@ class SqliteFile:
             except _OUR_FAULT:
                 raise
             except sqlite3.Error as error:
-                told = self._errors.translate(error)
-                if isinstance(told, StoreUnusableError):
-                    # A user may repair the file, which then is another one.
+                translated = self._errors.translate(error)
+                if isinstance(translated, StoreUnusableError):
+                    # A user may replace the file.
                     self._drop()
-                raise told from error
+                raise translated from error
 
     def close(self) -> None:
-        """Close the connection; the last one to close tidies the file up."""
         with self._lock:
             self._drop()
 
     # --- opening
 
     def _connected(self) -> sqlite3.Connection:
-        # Before the file is opened: if it is replaced in between, the next transaction sees that.
+        # Before the file is opened, so that the next transaction notices a replacement in between.
         identity = self._find()
         if self._connection is not None and identity == self._identity:
             return self._connection
-        # If the file was removed or replaced, writes to the old one would be lost.
+        # Writes to a removed file would be lost.
         self._drop()
         db = self._connect()
         try:
@@ -242,9 +239,9 @@ class SqliteFile:
 
     def _find(self) -> tuple[int, int]:
         """
-        Tell which file it is, and create it for its owner only if there is none.
+        Identify the file; create it for its owner alone if there is none.
 
-        It is never opened but by SQLite: closing it would drop the locks of this whole process.
+        Only SQLite opens an existing file: closing another descriptor would drop all locks of this process.
         """
         try:
             with suppress(FileNotFoundError):
@@ -270,17 +267,17 @@ class SqliteFile:
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
             timeout=self._busy_seconds,
-            # Transactions begin where we say so.
+            # Without implicit transactions.
             isolation_level=None,
-            # The lock sees to it that threads take turns.
+            # Threads take turns by the lock.
             check_same_thread=False,
         )
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        # Check this first, so that the file of another program stays as it is.
+        # First, so that the file of another program stays as it is.
         with transaction(db, writes=False):
             version = self._version(db)
-        # With a write-ahead log, a power cut may cost the last transactions, but never the file.
+        # In write-ahead mode a power cut may cost the last transactions, but not the file.
         db.execute("PRAGMA synchronous = NORMAL")
         enter_write_ahead_mode(db, patience_seconds=self._busy_seconds)
         if version < len(STEPS):

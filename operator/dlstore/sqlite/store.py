@@ -1,8 +1,7 @@
 """
-The embedded store: one file of SQLite, the default where no other store is named.
+The embedded store, one file of SQLite: the default.
 
-Fulfils :class:`dlstore.store.Store`. Profiles are kept as the documents that ``dljob profiles
-export`` writes; views in the file (:mod:`dlstore.sqlite.file`) show them as the paper's tables.
+Profiles are kept as the documents that ``dljob profiles export`` writes; views in the file show them as the paper's tables.
 """
 
 import json
@@ -44,10 +43,10 @@ from dlstore.tables import (
 
 Cells = dict[str, Any]
 Version = tuple[int, int]
-"""Which connection, and the number by which it counts changes of other connections to the file."""
+"""The number of a connection, and its count of changes by other connections."""
 
 _JSON = frozenset({"old", "new", "placement", "type", "options", "expected"})
-"""The columns that hold JSON."""
+"""Columns with JSON."""
 
 _KEYS = {"gpus": ("node", "gpu"), "jobs": ("job",)}
 
@@ -55,26 +54,24 @@ _PROFILE = "model = ? AND dataset = ? AND batch_size = ?"
 
 
 class _Shown(NamedTuple):
-    """The rows that were written into a table, and the version of the file since then."""
+    """The rows that this store wrote last into a table, and the version of the file."""
 
     rows: dict[Key, GpuRow | JobRow]
     version: Version
 
 
 class SqliteStore:
-    """A store in a file."""
-
     def __init__(
         self, path: Path, *, bounds: Bounds = USUAL_BOUNDS, busy_seconds: float = 5.0
     ) -> None:
         self._bounds = bounds
         self._writer = SqliteFile(path, busy_seconds=busy_seconds)
-        # One of their own, so that a request for the history does not wait for writes.
+        # Another connection, so that readers do not wait for writes.
         self._reader = SqliteFile(path, busy_seconds=busy_seconds)
         self._documents = ProfileDocuments(self.address)
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
-        # A file that cannot be used at all is better reported now than at the first write.
+        # A file that cannot be used is reported now.
         with suppress(StoreUnavailableError):
             self.revisions()
 
@@ -115,7 +112,7 @@ class SqliteStore:
             new = old.changed(change, ticket)
             if new is not old:
                 document = None if new.profile is None else _document(new.profile)
-                # If the commit fails, the file has another text than this, which is parsed again.
+                # If the commit fails, the text in the file differs and is parsed again.
                 self._documents.remember(kind, document, profile=new.profile)
                 tickets = Ticket.write_all(new.tickets)
                 db.execute(
@@ -194,7 +191,7 @@ class SqliteStore:
         self, table: str, shown: _Shown | None, wanted: Mapping[Key, GpuRow | JobRow]
     ) -> Version:
         with self._writer.transaction(writes=True) as db:
-            # Asked again under the write lock, because another connection may have written since.
+            # Again with the write lock, because another connection may have written.
             version = self._version(db)
             if shown is not None and shown.version == version:
                 rows, gone = differences(shown.rows, wanted)
@@ -207,7 +204,7 @@ class SqliteStore:
         return version
 
     def _version(self, db: sqlite3.Connection) -> Version:
-        """A value that changes whenever another connection has changed the file, or another file is in its place."""
+        """Return a value that changes when another connection has changed the file, or the file was replaced."""
         return self._writer.opened, int(db.execute("PRAGMA data_version").fetchone()[0])
 
     def _read_rows(
@@ -227,7 +224,7 @@ def _document(profile: Profile) -> str:
 
 
 def _forget(which: str) -> str:
-    """Make the statement that deletes all but the newest entries of the history."""
+    """Return the statement that deletes all but the newest entries of the history."""
     old = f"SELECT id FROM history {which} {_NEWEST_FIRST} LIMIT -1 OFFSET ?"
     return f"DELETE FROM history WHERE id IN ({old})"
 
@@ -235,7 +232,6 @@ def _forget(which: str) -> str:
 def _insert(db: sqlite3.Connection, table: str, *, rows: Iterable[Cells]) -> None:
     for cells in rows:
         names, places = ", ".join(cells), ", ".join("?" for _ in cells)
-        # The statement contains only names of our own fields.
         statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"
         db.execute(statement, tuple(cells.values()))
 
@@ -272,13 +268,13 @@ def _record(cells: Cells) -> Record:
 
 
 def _add_timeline(db: sqlite3.Connection, rows: Sequence[TimelineRow], bounds: Bounds) -> None:
-    """Write rows, and remove the oldest ones once there are enough of these to be worth the search."""
+    """Write rows, and sometimes remove the oldest ones."""
     db.executemany(
         "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",
         [(row.id, row.at, row.kind, row.line) for row in rows],
     )
     for which, most in (("kind != ?", bounds.moments), ("kind = ?", bounds.samples)):
-        # Counting reads an index; the search for the oldest ones sorts the whole table.
+        # Counting reads an index, while finding the oldest rows sorts the table.
         (count,) = db.execute(f"SELECT count(*) FROM timeline WHERE {which}", (SAMPLE,)).fetchone()
         if count > most + prune_every(most):
             old = f"SELECT id FROM timeline WHERE {which} ORDER BY at DESC, id DESC"

@@ -59,7 +59,7 @@ class Desk:
         self.notices: list[AvailabilityChange] = []
         self.told = threading.Condition()
         self.notebook = Notebook(
-            store, tell=self._hear, settings=settings, chance=random.Random(0), **rest
+            store, notify=self._hear, settings=settings, chance=random.Random(0), **rest
         )
 
     def _hear(self, notice: AvailabilityChange) -> None:
@@ -304,7 +304,7 @@ def test_a_listener_that_fails_stops_nothing(caplog):
     def fail(_: AvailabilityChange) -> None:
         raise RuntimeError("no listener")
 
-    notebook = Notebook(store, tell=fail, settings=QUICK)
+    notebook = Notebook(store, notify=fail, settings=QUICK)
     notebook.open(wait_seconds=0.0)
     notebook.observe(KIND, [speed_seen()])
     wait_until(lambda: "no event could be written" in caplog.text, "the complaint")
