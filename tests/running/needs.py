@@ -20,6 +20,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dlclient": ("test-slow", "test-processes", "test-control-plane"),
     "operator/dlctl": ("test-slow", "test-processes", "test-control-plane"),
     "operator/dlgangs": ("test-control-plane",),
+    "operator/dljob": ("test-frameworks", "test-processes"),
     "operator/dlkube": (*CLUSTER, "bench"),
     "operator/dllocal": (*MACHINE, "attack"),
     "operator/dloperator": (*CLUSTER, "chaos", "bench"),
