@@ -15,7 +15,7 @@ from dlgangs.members import GangName, Member, World, Wrong
 from dlgangs.reading import Occupant, is_of_a_gang, read_member, read_occupant
 from dlkube.constraints.reading import read_traits
 from dlkube.constraints.requirements import NodeTraits
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeDocument
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirror
@@ -77,8 +77,8 @@ class Book:
         self._scheduler = scheduler
         self._changed = changed
         """Told when there is something new."""
-        self.pods = Mirror(self._pod_changed)
-        self.nodes = Mirror(self._node_changed)
+        self.pods: Mirror[Json] = Mirror(self._pod_changed)
+        self.nodes: Mirror[NodeDocument] = Mirror(self._node_changed)
         self.version = 0
         """Counts what has changed so far."""
         self.wrong: dict[Name, Wrong] = {}
@@ -162,7 +162,7 @@ class Book:
             )
 
 
-def _read_machine(document: Json | None) -> NodeTraits | None:
+def _read_machine(document: NodeDocument | None) -> NodeTraits | None:
     return read_traits(document) if document is not None else None
 
 

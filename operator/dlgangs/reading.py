@@ -15,7 +15,7 @@ from dlcore.placement.amounts import Amounts, NoAmount, requests_of
 from dlgangs.members import GangName, Member, Stage, Wrong, tenant_of
 from dlkube import names
 from dlkube.constraints.reading import read_wants
-from dlkube.documents import Json, parse
+from dlkube.documents import Json, PodSpec, parse
 from dlkube.names import Name
 
 GANG_LABEL: Final = "dljob.io/gang"
@@ -70,8 +70,8 @@ def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
     One that has failed does not, nor one that is being deleted before it ever ran, nor one that a
     scheduling gate still holds back.
     """
-    metadata, spec = document["metadata"], document.get("spec") or {}
-    name = Name.of(document)
+    metadata, name = document["metadata"], Name.of(document)
+    spec: PodSpec = document.get("spec") or {}
     is_bound = bool(spec.get("nodeName"))
     phase = _phase(document)
     if phase == "Failed" or (not is_bound and _is_held_back(document)):
@@ -96,7 +96,7 @@ def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
         return Wrong(metadata["uid"], name, str(error))
 
 
-def _insist_on(scheduler: str, spec: Json) -> None:
+def _insist_on(scheduler: str, spec: PodSpec) -> None:
     if spec.get("schedulerName") != scheduler:
         raise NotRight(
             f"the pod has the label {GANG_LABEL}, but its spec.schedulerName is"

@@ -9,12 +9,92 @@ job that holds it is refused later for its depth, and other jobs are not affecte
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 Json = Mapping[str, Any]
 """A document, or a part of one, that is only read."""
 JsonObject = dict[str, Any]
 """A document that is being made, or was just parsed."""
+
+
+class ObjectMeta(TypedDict, total=False):
+    """The metadata of an object."""
+
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    generation: int
+    creationTimestamp: str
+    deletionTimestamp: str
+    labels: dict[str, str] | None
+    annotations: dict[str, str] | None
+    finalizers: list[str] | None
+    ownerReferences: list[JsonObject] | None
+
+
+class PodSpec(TypedDict, total=False):
+    """The parts of a pod's spec that are read here."""
+
+    nodeName: str
+    schedulerName: str
+    priority: int | None
+    schedulingGates: list[JsonObject] | None
+    nodeSelector: dict[str, str] | None
+    affinity: JsonObject | None
+    tolerations: list[JsonObject] | None
+    containers: list[JsonObject]
+    initContainers: list[JsonObject] | None
+    ephemeralContainers: list[JsonObject] | None
+    resourceClaims: list[JsonObject] | None
+    runtimeClassName: str | None
+    overhead: JsonObject | None
+
+
+class PodDocument(TypedDict, total=False):
+    """A Pod."""
+
+    metadata: ObjectMeta
+    spec: PodSpec
+    status: JsonObject
+
+
+class NodeSpec(TypedDict, total=False):
+    """The spec of a Node."""
+
+    taints: list[dict[str, str]] | None
+    unschedulable: bool
+
+
+class NodeDocument(TypedDict, total=False):
+    """A Node."""
+
+    metadata: ObjectMeta
+    spec: NodeSpec
+    status: JsonObject
+
+
+class NodeSelectorTerm(TypedDict, total=False):
+    """A term of a node affinity."""
+
+    matchExpressions: list[JsonObject] | None
+    matchFields: list[JsonObject] | None
+
+
+class ClaimDocument(TypedDict, total=False):
+    """A PersistentVolumeClaim or a ResourceClaim."""
+
+    metadata: ObjectMeta
+    spec: JsonObject
+    status: JsonObject
+
+
+class SliceDocument(TypedDict, total=False):
+    """A ResourceSlice."""
+
+    metadata: ObjectMeta
+    spec: JsonObject
+
 
 DEEPEST: Final = 200
 """More levels than a job may have, or any other document that is read here."""

@@ -27,7 +27,7 @@ def node(**status: Json) -> Json:
     return document
 
 
-def pod(container: Json | None = None, *, owner: str = "", **spec: Any) -> Json:
+def pod(container: Json | None = None, *, owner: str = "", **spec: Any) -> Any:
     metadata: Json = {"name": NAME[1], "namespace": NAME[0], "annotations": {}}
     if owner:
         metadata["ownerReferences"] = [{"kind": owner, "controller": True}]
@@ -43,13 +43,13 @@ def asks(resource: str, amount: str = "1") -> Json:
     return {"resources": {"limits": {resource: amount}}}
 
 
-def with_annotation(mark: str) -> Json:
+def with_annotation(mark: str) -> Any:
     document = pod()
     document["metadata"]["annotations"] = {mark: "nvidia.com/gpu=all"}
     return document
 
 
-def why(document: Json, *, by: str = "dedicated") -> str:
+def why(document: Any, *, by: str = "dedicated") -> str:
     reaching = Reaching()
     reaching.show_pod(NAME, document)
     find = why_not_dedicated if by == "dedicated" else why_not_reserved
@@ -92,7 +92,7 @@ def test_a_claim_counts_once_it_was_given_gpus():
         "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "theirs-gpu-x"}]
     }
     results = [{"driver": "gpu.nvidia.com", "device": "gpu-0", "pool": "n1", "request": "r"}]
-    claim: Json = {"status": {"allocation": {"devices": {"results": results}}}}
+    claim: Any = {"status": {"allocation": {"devices": {"results": results}}}}
     reaching = Reaching()
     assert reaching.show_pod(NAME, theirs)
     assert why_not_dedicated(node(), reaching, rules=RULES) == ""

@@ -76,7 +76,7 @@ class World:
         self.mirrors.others.show_pod(Name("else", name), pod)
 
     def settle(self, changed=(JOB,)):
-        there = [(document, Node.of(name, 4)) for name, document in self.documents.items()]
+        there: Any = [(document, Node.of(name, 4)) for name, document in self.documents.items()]
         return self.room.settle({ID: self.entry}, changed, nodes=there)
 
     def free(self):
@@ -178,7 +178,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
 def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
     world = World(claims=["data"])
     there = world.mirrors.others
-    claim = {"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}}
+    claim: Any = {"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}}
     there.show_claim(Name("team", "data"), claim)
     world.decide(N1, booked=(N1,))
     said = f"0/2 nodes are available: pod has {UNBOUND}. not found"

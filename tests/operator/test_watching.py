@@ -9,6 +9,7 @@ import pytest
 
 from dlkube import access
 from dlkube.client import ApiServer, Listing
+from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches import watching
@@ -64,7 +65,7 @@ def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
 
     async def story() -> None:
         gone = asyncio.Event()
-        mirror = Mirror(lambda _name, _is_news: gone.set())
+        mirror: Mirror[Json] = Mirror(lambda _name, _is_news: gone.set())
         mirror.show(
             {"metadata": {"name": "pod", "namespace": "team", "uid": "1", "resourceVersion": "3"}}
         )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from dlcore.documents.rules.podrules import is_gpu_resource
 from dlkube.constraints.usage import Name
-from dlkube.documents import Json
+from dlkube.documents import Json, PodDocument, PodSpec
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 HIDDEN: Final = frozenset({"void", "none", ""})
@@ -28,7 +28,6 @@ CDI_MARKS: Final = (
 )
 """Prefixes of annotations that give devices to containers."""
 _GPU_DRIVER: Final = re.compile(r"(^|[.-])gpus?([.-]|$)")
-_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 class Ways(NamedTuple):
@@ -58,7 +57,7 @@ class Ways(NamedTuple):
         return f"asks to see its GPUs by {self.seen_by}" if self.seen_by else ""
 
 
-def read_ways(document: Json) -> Ways | None:
+def read_ways(document: PodDocument) -> Ways | None:
     """Read how a pod may reach GPUs; None if it is not bound, has ended, or cannot."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
@@ -77,12 +76,13 @@ def is_gpu_driver(driver: str) -> bool:
     return _GPU_DRIVER.search(driver) is not None
 
 
-def _containers(spec: Json) -> Iterator[Json]:
-    for part in _CONTAINERS:
-        yield from spec.get(part) or ()
+def _containers(spec: PodSpec) -> Iterator[Json]:
+    yield from spec.get("containers") or ()
+    yield from spec.get("initContainers") or ()
+    yield from spec.get("ephemeralContainers") or ()
 
 
-def _requested(spec: Json) -> str:
+def _requested(spec: PodSpec) -> str:
     lists = (
         (container.get("resources") or {}).get(part) or {}
         for container in _containers(spec)
@@ -92,7 +92,7 @@ def _requested(spec: Json) -> str:
     return next((name for name, amount in asked if is_gpu_resource(name) and amount != "0"), "")
 
 
-def _iter_claims(document: Json) -> Iterable[Name]:
+def _iter_claims(document: PodDocument) -> Iterable[Name]:
     """Yield the claims of a pod, including those from a template."""
     namespace = document["metadata"].get("namespace") or ""
     made = {
@@ -104,7 +104,7 @@ def _iter_claims(document: Json) -> Iterable[Name]:
             yield namespace, str(name)
 
 
-def _seen_by(document: Json) -> str:
+def _seen_by(document: PodDocument) -> str:
     for mark in document["metadata"].get("annotations") or {}:
         if mark.startswith(CDI_MARKS):
             return f"the annotation {mark}"
@@ -117,6 +117,6 @@ def _seen_by(document: Json) -> str:
     return ""
 
 
-def _is_of_daemon_set(document: Json) -> bool:
+def _is_of_daemon_set(document: PodDocument) -> bool:
     owners = document["metadata"].get("ownerReferences") or ()
     return any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from dlkube.constraints.reaching import Reaching
 from dlkube.constraints.usage import Name, Occupancy, read_usage
-from dlkube.documents import Json
+from dlkube.documents import ClaimDocument, Json, NodeSelectorTerm, PodDocument
 
 
 class OtherObjects:
@@ -20,7 +20,7 @@ class OtherObjects:
         """The volume of each claim; empty while it has none."""
         self.bound: set[Name] = set()
         """The bound claims; kube-scheduler refuses pods with others."""
-        self.volumes: dict[str, tuple[Json, ...]] = {}
+        self.volumes: dict[str, tuple[NodeSelectorTerm, ...]] = {}
         """The node affinity of each volume that has one."""
         self.claimed: Collection[Name] = ()
         """The claims of pods of jobs; changes of other claims are not news."""
@@ -30,7 +30,7 @@ class OtherObjects:
 
     # --- pods
 
-    def show_pod(self, name: Name, document: Json | None) -> bool:
+    def show_pod(self, name: Name, document: PodDocument | None) -> bool:
         """Take in a pod; raises :class:`~dlcore.placement.amounts.NoAmount` for an invalid amount."""
         matters = self.reaching.show_pod(name, document)
         usage = read_usage(document) if document is not None else None
@@ -42,7 +42,7 @@ class OtherObjects:
 
     # --- claims and volumes
 
-    def show_claim(self, name: Name, document: Json | None) -> bool:
+    def show_claim(self, name: Name, document: ClaimDocument | None) -> bool:
         before = self.claims.get(name), name in self.bound
         if document is None:
             self._forget_claim(name)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from dlkube.constraints.foreign import Ways, is_gpu_driver, read_ways
 from dlkube.constraints.usage import Name
-from dlkube.documents import Json
+from dlkube.documents import ClaimDocument, PodDocument, SliceDocument
 
 EVERYWHERE = ""
 """The node of a slice that is offered on several nodes."""
@@ -59,10 +59,10 @@ class Reaching:
         self._drivers: dict[str, dict[str, str]] = {}
         """The drivers by node and slice."""
 
-    def show_pod(self, name: Name, document: Json | None) -> bool:
+    def show_pod(self, name: Name, document: PodDocument | None) -> bool:
         return self.others.put(name, read_ways(document) if document is not None else None)
 
-    def show_claim(self, name: Name, document: Json | None) -> bool:
+    def show_claim(self, name: Name, document: ClaimDocument | None) -> bool:
         before = name in self._claims
         if document is not None and _has_gpus(document):
             self._claims.add(name)
@@ -75,7 +75,7 @@ class Reaching:
         self._claims -= gone
         return bool(gone)
 
-    def show_slice(self, name: Name, document: Json | None) -> bool:
+    def show_slice(self, name: Name, document: SliceDocument | None) -> bool:
         spec = (document or {}).get("spec") or {}
         driver = str(spec.get("driver") or "")
         now = (str(spec.get("nodeName") or EVERYWHERE), driver) if is_gpu_driver(driver) else None
@@ -113,7 +113,7 @@ class Reaching:
         return ""
 
 
-def _has_gpus(claim: Json) -> bool:
+def _has_gpus(claim: ClaimDocument) -> bool:
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or ()
     return any(is_gpu_driver(str(each.get("driver") or "")) for each in results)

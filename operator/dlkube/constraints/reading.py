@@ -15,13 +15,13 @@ from dlkube.constraints.requirements import (
     Toleration,
     Wants,
 )
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeDocument, NodeSelectorTerm, PodSpec
 
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 
-def read_traits(document: Json) -> NodeTraits:
+def read_traits(document: NodeDocument) -> NodeTraits:
     spec, status = document.get("spec") or {}, document.get("status") or {}
     taints = [
         Taint(each["key"], each.get("value") or "", each["effect"])
@@ -45,7 +45,7 @@ def _is_ready(status: Json) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def read_wants(spec: Json) -> Wants:
+def read_wants(spec: PodSpec) -> Wants:
     """Read what a pod needs of a node."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -60,7 +60,7 @@ def read_wants(spec: Json) -> Wants:
     )
 
 
-def read_term(document: Json) -> Term:
+def read_term(document: NodeSelectorTerm) -> Term:
     """Read one of the terms of a node affinity."""
     return Term(
         _read_requirements(document.get("matchExpressions")),

@@ -15,7 +15,7 @@ from dlcore.placement.amounts import (
     requests_of,
     total,
 )
-from dlkube.documents import Json
+from dlkube.documents import PodDocument, PodSpec
 
 Name = tuple[str, str]
 """The namespace and the name of a pod."""
@@ -79,7 +79,7 @@ class Occupancy:
         return self._alike.setdefault(tuple(sorted(amounts.items())), amounts)
 
 
-def read_usage(document: Json) -> PodUsage | None:
+def read_usage(document: PodDocument) -> PodUsage | None:
     """
     Read the usage of a pod; None if it is not bound, or has ended.
 
@@ -92,7 +92,7 @@ def read_usage(document: Json) -> PodUsage | None:
     return PodUsage(spec["nodeName"], asked_by(spec))
 
 
-def asked_by(spec: Json) -> Amounts:
+def asked_by(spec: PodSpec) -> Amounts:
     """Return the requests of a pod, host ports included."""
     asked = requests_of(spec)
     for container in spec.get("containers") or ():

@@ -6,11 +6,11 @@ any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, cast
 
 from dlkube import names
 from dlkube.constraints.other_pods import OtherObjects
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeDocument, PodDocument
 from dlkube.names import Name
 from dlkube.watches.trimming import (
     is_more_than_a_heartbeat,
@@ -18,6 +18,9 @@ from dlkube.watches.trimming import (
     trim_node,
     trim_pod,
 )
+
+D = TypeVar("D", bound=Json)
+"""The type of a kind's documents."""
 
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
@@ -56,15 +59,15 @@ def epoch_of(document: Json) -> int:
     return epoch
 
 
-class Mirror:
+class Mirror(Generic[D]):
     """The objects of one kind."""
 
     def __init__(
         self,
         changed: Callable[[Name, bool], None],
         *,
-        is_news: Callable[[Json, Json], bool] = lambda _known, _shown: True,
-        trimmed: Callable[[Json], Json] = trim,
+        is_news: Callable[[D, D], bool] = lambda _known, _shown: True,
+        trimmed: Callable[[D], Json] = trim,
     ) -> None:
         """
         Begin empty; ``changed`` is called with a name, and false if we wrote the change ourselves.
@@ -75,17 +78,17 @@ class Mirror:
         self._changed = changed
         self._is_news = is_news
         self._trimmed = trimmed
-        self._objects: dict[Name, Json] = {}
+        self._objects: dict[Name, D] = {}
         self._gone: dict[Name, int] = {}
         """The versions of recently deleted objects."""
         self._listed_at: dict[str, int] = {}
         """The version of the last list of each namespace; of all objects under an empty name."""
 
     @property
-    def objects(self) -> Mapping[Name, Json]:
+    def objects(self) -> Mapping[Name, D]:
         return self._objects
 
-    def get(self, name: Name) -> Json | None:
+    def get(self, name: Name) -> D | None:
         return self._objects.get(name)
 
     def show(self, document: Json, *, is_ours: bool = False) -> None:
@@ -97,7 +100,7 @@ class Mirror:
         if known is None and self._is_past(name, version):
             return
         self._gone.pop(name, None)
-        shown = self._objects[name] = self._trimmed(document)
+        shown = self._objects[name] = cast(D, self._trimmed(cast(D, document)))
         self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
 
     def show_end(self, document: Json) -> None:
@@ -157,9 +160,11 @@ class Mirrors:
         """The jobs that have changed since the last cycle."""
         self.changed_pods: set[Name] = set()
         """The pods that have changed since they were last counted."""
-        self.jobs = Mirror(self._job_changed, is_news=_is_more_than_ours)
-        self.pods = Mirror(self._pod_changed, trimmed=trim_pod)
-        self.nodes = Mirror(self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node)
+        self.jobs: Mirror[Json] = Mirror(self._job_changed, is_news=_is_more_than_ours)
+        self.pods: Mirror[PodDocument] = Mirror(self._pod_changed, trimmed=trim_pod)
+        self.nodes: Mirror[NodeDocument] = Mirror(
+            self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node
+        )
         self.others = OtherObjects()
         """The other users of the nodes."""
 

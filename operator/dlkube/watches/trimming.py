@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection
 from typing import Any, Final
 
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeDocument, PodDocument
 
 _BOOKS: Final = frozenset({"managedFields"})
 _VERSION: Final = frozenset({"resourceVersion"})
@@ -41,7 +41,7 @@ def trim(document: Json) -> dict[str, Any]:
     return _with_shared_texts({**document, "metadata": _without(document["metadata"], _BOOKS)})
 
 
-def trim_pod(pod: Json) -> dict[str, Any]:
+def trim_pod(pod: PodDocument) -> dict[str, Any]:
     """Drop the parts of a pod that its job holds as well."""
     spec = _without(pod.get("spec") or {}, _OF_POD)
     for kind in ("containers", "initContainers"):
@@ -50,7 +50,7 @@ def trim_pod(pod: Json) -> dict[str, Any]:
     return trim({**pod, "spec": spec})
 
 
-def trim_node(node: Json) -> dict[str, Any]:
+def trim_node(node: NodeDocument) -> dict[str, Any]:
     """Drop the images and the heartbeats of a node."""
     status = _without(node.get("status") or {}, _OF_NODE)
     if conditions := status.get("conditions"):
@@ -58,7 +58,7 @@ def trim_node(node: Json) -> dict[str, Any]:
     return trim({**node, "status": status})
 
 
-def is_more_than_a_heartbeat(known: Json, shown: Json) -> bool:
+def is_more_than_a_heartbeat(known: NodeDocument, shown: NodeDocument) -> bool:
     """True if more than the heartbeat of a node has changed."""
     return _at_any_version(known) != _at_any_version(shown)
 

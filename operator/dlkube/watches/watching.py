@@ -44,7 +44,7 @@ class Followed:
     """A kind of objects, and their mirror."""
 
     resource: Resource
-    mirror: Mirror
+    mirror: Mirror[Any]
     labels: str = ""
     """The label selector."""
     is_in_namespaces: bool = True

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dlkube import names
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
-from dlkube.documents import Json
+from dlkube.documents import Json, PodDocument
 from dlkube.names import Name
 from dlkube.resources import (
     CLAIMS,
@@ -51,7 +51,7 @@ class _Seen(NamedTuple):
 class _Followed:
     resources: tuple[Resource, ...]
     """The versions of one kind; the first that the cluster serves is watched."""
-    show: Callable[[Name, Json | None], bool]
+    show: Callable[[Name, Any], bool]
     """Takes in an object, or None once it is gone; returns true if that matters to jobs."""
     keep_only: Callable[[Collection[Name]], bool]
     labels: str = ""
@@ -178,7 +178,7 @@ class OtherPods:
         if any(matters):
             self._mirrors.report_news(burst=True)
 
-    def _show_pod(self, name: Name, document: Json | None) -> bool:
+    def _show_pod(self, name: Name, document: PodDocument | None) -> bool:
         labels = ((document or {}).get("metadata") or {}).get("labels") or {}
         if name.namespace in self._watched and names.JOB_LABEL in labels:
             return False

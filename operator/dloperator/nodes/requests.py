@@ -16,7 +16,7 @@ from dlkube.constraints.matching import find_repelling, is_wanted
 from dlkube.constraints.reading import read_term, read_wants
 from dlkube.constraints.requirements import NodeTraits, Term, Wants
 from dlkube.constraints.usage import asked_by
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeSelectorTerm
 from dlkube.names import Name
 
 
@@ -73,7 +73,9 @@ def _iter_claims(spec: Json) -> Iterable[str]:
             yield claim["claimName"]
 
 
-def read_reach(name: Name, volume: str | None, *, terms: Iterable[Json] | None) -> Reach:
+def read_reach(
+    name: Name, volume: str | None, *, terms: Iterable[NodeSelectorTerm] | None
+) -> Reach:
     """Read from where a claim can be reached; ``volume`` is empty until one is bound to it."""
     if volume is None:
         return Reach(name.name, missing=True)

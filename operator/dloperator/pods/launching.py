@@ -149,12 +149,11 @@ class Launcher:
         If it is missing, the operator that booked it may have died before creating it.
         """
         name = name_of_trainer(entry.job.id, booking)
-        pod = self._mirrors.pods.get(name)
+        pod: Json | None = self._mirrors.pods.get(name)
         if pod is None:
             # The watch may not have shown yet a pod that a former leader has just created.
             with contextlib.suppress(NotFound):
-                pod = await self._api.get(PODS, name.name, name.namespace)
-                self._mirrors.pods.show(pod)
+                self._mirrors.pods.show(pod := await self._api.get(PODS, name.name, name.namespace))
         if pod is not None and is_of(pod, entry.document["metadata"]["uid"]):
             await self._api.delete(PODS, name.name, name.namespace, uid=pod["metadata"]["uid"])
             return

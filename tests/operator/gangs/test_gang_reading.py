@@ -40,7 +40,7 @@ def pod(
     }
 
 
-def node(name: str = "n", *, version: int = 1, **spec: Any) -> dict[str, Any]:
+def node(name: str = "n", *, version: int = 1, **spec: Any) -> Any:
     return {
         "metadata": {"name": name, "resourceVersion": str(version), "labels": {"a": "b"}},
         "spec": spec,

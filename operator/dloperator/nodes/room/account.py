@@ -16,7 +16,7 @@ from dlcore.model import JobId, Node, NodeName
 from dlcore.placement.needs import Needs
 from dlkube.constraints.foreign import Ways, read_ways
 from dlkube.constraints.usage import PodUsage, read_usage
-from dlkube.documents import Json
+from dlkube.documents import Json, NodeDocument, PodDocument
 from dlkube.names import Name
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirrors
@@ -69,7 +69,7 @@ class Room:
         entries: Mapping[JobId, Entry],
         changed: Iterable[Name],
         *,
-        nodes: Iterable[tuple[Json, Node]],
+        nodes: Iterable[tuple[NodeDocument, Node]],
     ) -> tuple[Node, ...]:
         """Take in the changes, and return the nodes with their free resources."""
         there = list(nodes)
@@ -186,11 +186,11 @@ class Room:
         return self._fitting.share(leave_out(found, refused, nodes=self._fitting.names))
 
 
-def _usage(document: Json | None) -> PodUsage | None:
+def _usage(document: PodDocument | None) -> PodUsage | None:
     return read_usage(document) if document is not None else None
 
 
-def _ways(document: Json | None) -> Ways | None:
+def _ways(document: PodDocument | None) -> Ways | None:
     """Return how a pod reaches GPUs that has our label but is not of our jobs."""
     if document is None or role_of(document) or is_placeholder(document):
         return None

@@ -12,7 +12,7 @@ from dlcore.model import Node, NodeName
 from dlcore.placement.needs import Needs
 from dlkube.constraints.reading import read_traits
 from dlkube.constraints.requirements import NodeTraits, Wants
-from dlkube.documents import Json
+from dlkube.documents import NodeDocument
 from dlkube.unread import Unread
 from dloperator.nodes.requests import Fit, Reach, find_fit, find_needs
 
@@ -25,7 +25,7 @@ class Fitting:
 
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
-        self._machines: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
+        self._machines: dict[NodeName, tuple[NodeDocument, NodeTraits | None]] = {}
         self._fits: dict[Wants, Fit] = {}
         self._found: dict[tuple[Wants, tuple[Reach, ...]], Needs] = {}
         """Both hold for these machines. Volumes that every node can reach are left out, so that jobs which
@@ -41,9 +41,9 @@ class Fitting:
         """Return the traits of a node; ``None`` if they cannot be read."""
         return self._machines[node][1]
 
-    def update(self, nodes: Iterable[tuple[Json, Node]]) -> bool:
+    def update(self, nodes: Iterable[tuple[NodeDocument, Node]]) -> bool:
         """Read labels, taints and capacity; return true if a change affects which pods may run where."""
-        seen: dict[NodeName, tuple[Json, NodeTraits | None]] = {}
+        seen: dict[NodeName, tuple[NodeDocument, NodeTraits | None]] = {}
         is_new = False
         for document, node in nodes:
             known = self._machines.get(node.name)
