@@ -55,8 +55,6 @@ REMEDIES = {
     "ProgressNotMatched": "compare progress.log with the lines that the training prints; until a line"
     " matches, DLJob knows neither the progress of the job nor its expected end",
     "ProgressNotUnderstood": 'write one JSON object a line, such as {"iteration": 5}',
-    "RendezvousCannotOpen": "check which process listens on that port, and that the job is reachable over IPv4;"
-    " the next generation takes another port",
     "SparesLimited": "raise resources.limits.memory, or leave it: a start without a spare takes longer",
     "TooManyProcesses": "raise the process limit of the container, or start fewer processes",
     "TrainingHangs": "look at the rank whose stack differs: the others wait for it; the stacks are in the log,"

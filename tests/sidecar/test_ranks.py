@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from dlsidecar.processes.rank_environment import find_interface
 from dlsidecar.processes.ranks import lay_out
 from dlwire.messages import Peer, Run
 
@@ -84,6 +85,13 @@ def test_horovod_is_told_where_each_process_stands():
     assert (second["HOROVOD_CROSS_RANK"], second["HOROVOD_CROSS_SIZE"]) == ("0", "1")
     assert first["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "node-0"
     assert first["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "29500"
+
+
+def test_horovod_uses_the_interface_that_has_the_address_of_the_container():
+    assert find_interface(run_of(2)) == "lo"
+    run = replace(run_of(1, 1), peers=(Peer("127.0.0.1", 1), Peer("localhost", 1)))
+    assert find_interface(run) == find_interface(replace(run, rank_offset=1)) == "lo"
+    assert find_interface(run_of(1, 1)) == ""
 
 
 def test_where_all_are_in_one_container_they_meet_in_it_and_one_alone_meets_nobody():

@@ -1,11 +1,15 @@
-"""The environment in which ranks are started: what they all get, and how those of Horovod find each other."""
+"""The environment in which ranks are started."""
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
+import socket
+import struct
 from collections.abc import Mapping
 
 from dlsidecar.checkpoints.storing import CheckpointStore
-from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.processes import ranks
 from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.warm import offering
 from dlwire.messages import Run
@@ -13,10 +17,14 @@ from dlwire.training import Framework, Training
 
 RESUME = "DLJOB_CHECKPOINT_RESUME"
 """The variable that names the latest complete checkpoint, where one is known."""
+INTERFACE = "HOROVOD_GLOO_IFACE"
+LOOPBACK_INTERFACE = "lo"
+SIOCGIFADDR = 0x8915
+LONGEST_INTERFACE_NAME = 15
 
 
 class RankEnvironment:
-    """The variables of all ranks of a start; it also opens the meeting that they need."""
+    """The variables of all ranks of a start."""
 
     def __init__(
         self, training: Training, given: Mapping[str, str], *, store: CheckpointStore
@@ -26,28 +34,16 @@ class RankEnvironment:
         self._store = store
         self._defaults: dict[str, str] = {}
         """The variables that the environment of the training may overrule."""
-        self._rendezvous, self._agreement = rendezvous.Rendezvous(), offering.RankAgreement()
+        self._agreement = offering.RankAgreement()
 
-    def open(self, run: Run) -> None:
-        """
-        Do for Horovod's processes what its launcher would, and clear the board for a new start.
-
-        Raises :class:`~dlsidecar.processes.rendezvous.CannotOpen`.
-        """
+    def begin_start(self, run: Run) -> None:
         self._defaults = {}
         if self._training.framework is Framework.HOROVOD and ranks.needs_meeting(run):
-            interface = rendezvous.find_interface(run)
-            self._defaults = {rendezvous.INTERFACE: interface} if interface else {}
-            if run.node_rank == 0:
-                self._rendezvous.open(run)
+            interface = find_interface(run)
+            self._defaults = {INTERFACE: interface} if interface else {}
         self._agreement.renew()
 
-    def end_start(self) -> None:
-        """Close what only processes of this start need."""
-        self._rendezvous.close()
-
     def close(self) -> None:
-        self._rendezvous.close()
         self._agreement.close()
 
     def of(self, rank_process: RankProcess) -> dict[str, str]:
@@ -55,3 +51,26 @@ class RankEnvironment:
         resume = {RESUME: self._store.resume} if self._store.resume else {}
         given = {**self._defaults, **resume, **self.given, **self._store.variables}
         return {**given, **self._agreement.variables, **rank_process.environment}
+
+
+def find_interface(run: Run) -> str:
+    """Return the network interface that reaches the other processes; empty if it is unknown."""
+    if len(run.peers) == 1:
+        return LOOPBACK_INTERFACE
+    host = run.peers[run.node_rank].host
+    try:
+        address = str(ipaddress.IPv4Address(ranks.LOOPBACK if host == "localhost" else host))
+    except ValueError:
+        return ""
+    return next((name for _, name in socket.if_nameindex() if address == address_of(name)), "")
+
+
+def address_of(interface: str) -> str:
+    """Ask the kernel for the first address of an interface; empty if it has none."""
+    request = struct.pack("256s", interface.encode()[:LONGEST_INTERFACE_NAME])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])

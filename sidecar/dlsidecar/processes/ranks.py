@@ -10,8 +10,8 @@ pytorch      what ``torchrun`` would set; every process sees all GPUs of its con
              started for each node, as its options
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
-horovod      what ``horovodrun`` would set, for its Gloo controller; the server that it would run
-             as well is in :mod:`dlsidecar.processes.rendezvous`. A single process gets none of it
+horovod      what ``horovodrun`` would set, for its Gloo controller; the processes meet at a server
+             that the user starts. A single process gets none of it
 jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
              has to be given, also where there is one process; each process sees its own GPUs
 none         nothing but the GPUs, each process its own

@@ -16,7 +16,7 @@ from dlsidecar.behaviour.events import Event, Started, StartFailed
 from dlsidecar.linux.kernel import send
 from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dlsidecar.observing.rank_outputs import Outputs
-from dlsidecar.processes import ranks, rendezvous
+from dlsidecar.processes import ranks
 from dlsidecar.processes.rank_environment import RankEnvironment
 from dlsidecar.processes.rank_process import RankProcess
 from dlsidecar.remedies import make_problem
@@ -72,11 +72,7 @@ class RankStarter:
 
     def start(self, run: Run, names: Mapping[str, str]) -> bool:
         """Start all ranks of a run that belong here; ``names`` are the names of its GPUs."""
-        try:
-            self.environment.open(run)
-        except rendezvous.CannotOpen as error:
-            self.fail(make_problem("RendezvousCannotOpen", str(error)))
-            return False
+        self.environment.begin_start(run)
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework, names=names):
             rank_process = RankProcess(rank, is_alone=run.world_size == 1)

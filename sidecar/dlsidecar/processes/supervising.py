@@ -284,7 +284,6 @@ class Processes:
 
     def _end_start(self) -> None:
         self._requests.cancel()
-        self._environment.end_start()
         self.on_gone()
 
     def _has_unread_lines(self) -> bool:

@@ -32,12 +32,9 @@ class LimitedServer(HTTPServer):
     connection of a client that may command in favour of another.
     """
 
-    def initialize(
-        self, *arguments: Any, most_connections: int = MOST_CONNECTIONS, **named: Any
-    ) -> None:
+    def initialize(self, *arguments: Any, **named: Any) -> None:
         """Begin, as Tornado calls its constructors."""
         super().initialize(*arguments, **named)
-        self._most = most_connections
         self._strangers: dict[IOStream, str] = {}
         """With the address that each comes from."""
         self._guests: dict[IOStream, None] = {}
@@ -49,7 +46,7 @@ class LimitedServer(HTTPServer):
             one: whence for one, whence in self._strangers.items() if not one.closed()
         }
         self._guests = {one: None for one in self._guests if not one.closed()}
-        if len(self._connections) >= self._most:
+        if len(self._connections) >= MOST_CONNECTIONS:
             self._tell_crowd(address)
             if not self._make_room():
                 stream.close()
@@ -76,7 +73,7 @@ class LimitedServer(HTTPServer):
             self._guests.pop(stream, None)
             return
         self._guests[stream] = None
-        while len(self._guests) > self._most // 2:
+        while len(self._guests) > MOST_CONNECTIONS // 2:
             oldest = next(iter(self._guests))
             del self._guests[oldest]
             oldest.close()
