@@ -44,7 +44,9 @@ def play(policy: Policy, workload: Workload, setting: Setting) -> tuple[Score, d
     """Play a workload: its score, and what its decisions took, in milliseconds of processor time."""
     timed = _Timed(policy)
     gc.collect()
-    (outcome,) = simulate(workload, setting, [Contestant(policy.name, cast(Policy, timed))])
+    (outcome,) = simulate(
+        workload, setting, contestants=[Contestant(policy.name, cast(Policy, timed))]
+    )
     return outcome.score, summarize(timed.times_ms)
 
 

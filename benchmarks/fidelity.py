@@ -175,7 +175,7 @@ def play_simulated(
         seed=seed,
         period_s=Pace().period_seconds,
     )
-    (outcome,) = simulate(workload, setting, [Contestant(name, policies.make(name))])
+    (outcome,) = simulate(workload, setting, contestants=[Contestant(name, policies.make(name))])
     score = outcome.score
     costs = (known[job.job.type].costs or Costs() for job in workload.jobs)
     ending_s = fmean(each.process_stop for each in costs)

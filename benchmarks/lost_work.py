@@ -84,7 +84,7 @@ def find_errors(record: Record, foretelling: Foretelling) -> list[float]:
 def play(workload: Workload, setting: Setting, name: str, rule: str) -> dict[str, Any]:
     """Return the results of one rule."""
     foretelling = Foretelling(policies.make(name))
-    record = World(workload, replace(setting, **RULES[rule]), foretelling).play()
+    record = World(workload, replace(setting, **RULES[rule]), policy=foretelling).play()
     errors = find_errors(record, foretelling)
     figures = score(record, policy=name)
     return {

@@ -43,7 +43,9 @@ def vary_rules() -> Mapping[str, Arena]:
 def measure(entry: Entry, arena: Arena, places: Sequence[pollux.Place]) -> float:
     """Play the workloads under one policy; return the mean of the average completion times."""
     folder = find_folder() / "peers"
-    return fmean(play(entry, folder / place.trace, arena)[0].score.avg_jct_s for place in places)
+    return fmean(
+        play(entry, folder / place.trace, arena=arena)[0].score.avg_jct_s for place in places
+    )
 
 
 @click.command(help=__doc__)

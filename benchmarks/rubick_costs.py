@@ -25,7 +25,7 @@ POLICIES = ("srsf", "max-min", "adaptive", "tiresias")
 def measure(entry: Entry, cost_s: float) -> dict[str, Any]:
     """Play the trace under one policy where a start or a change takes so many seconds."""
     path = find_folder() / "rubick" / "rubick_base.csv.gz"
-    outcome, _ = play(entry, path, replace(rubick.ARENA, costs=costs_of_change(cost_s)))
+    outcome, _ = play(entry, path, arena=replace(rubick.ARENA, costs=costs_of_change(cost_s)))
     narrow = [job.jct for job in outcome.record.completed if job.requested < rubick.WIDE]
     return {
         "policy": entry.name,

@@ -83,7 +83,7 @@ def simulate(
     with refusing():
         scenario = _scenario(trace, cluster)
         workload, setting = _prepare(scenario)
-        outcomes = list(play(workload, setting, contestants, records=records))
+        outcomes = list(play(workload, setting, contestants=contestants, records=records))
     if outcomes and not outcomes[0].record.jobs:
         gpus = outcomes[0].record.gpus
         raise WrongInput(
@@ -133,7 +133,7 @@ def compare(
     for trace in several:
         scenario = _scenario(trace, cluster)
         axes = {"seed": range(scenario.seed, scenario.seed + seeds)}
-        tasks += plan(scenario, [scenario.trace], axes, policies=policies, bound=False)
+        tasks += plan(scenario, [scenario.trace], axes=axes, policies=policies, bound=False)
     results: dict[int, Values] = {}
     failures: dict[str, str] = {}
     for number, result in run_tasks(list(enumerate(tasks)), processes=processes):

@@ -90,7 +90,7 @@ def _blur(profile: Profile, beliefs: Beliefs) -> Profile:
         place = (shape.gpu_type, shape.gpus)
         if place not in factors:
             key = f"speed/{kind.model}/{kind.dataset}/{kind.batch_size}/{place[0]}/{place[1]}"
-            factors[place] = _draw(beliefs.speed_error, key, beliefs.seed)
+            factors[place] = _draw(beliefs.speed_error, key, seed=beliefs.seed)
         value = speed.iterations_per_s * factors[place]
         # The observations of the shape would reveal the truth.
         speeds[shape] = speed._replace(iterations_per_s=value, recent=())
@@ -113,10 +113,10 @@ def _believe_length(traced: TracedJob, beliefs: Beliefs) -> float | None:
     forecast = traced.learning is not None or traced.believed is not None
     if not beliefs.size_error or forecast:
         return None
-    return traced.iterations * _draw(beliefs.size_error, f"size/{traced.job.id}", beliefs.seed)
+    return traced.iterations * _draw(beliefs.size_error, f"size/{traced.job.id}", seed=beliefs.seed)
 
 
-def _draw(error: float, key: str, seed: int) -> float:
+def _draw(error: float, key: str, *, seed: int) -> float:
     """Draw a lognormal factor with median 1."""
     # A string, because Python seeds with those alike in every process.
     return math.exp(random.Random(f"{seed}/{key}").gauss(0.0, error))

@@ -72,7 +72,7 @@ def read(text: str) -> Policy:
     label = f"{named.path}:{kind.__name__}"
     try:
         options = policies.read_options(label, named.options) if named.options else {}
-        policy = policies.build(kind, label, options)
+        policy = policies.build(kind, label, options=options)
     except ValueError:
         # An option: the user knows where it stands.
         raise

@@ -133,7 +133,7 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         sizes_known=scenario.sizes_known,
         seed=seed,
     )
-    workload = sample(workload, cluster, part)
+    workload = sample(workload, cluster, wanted=part)
     if scenario.known == MINI_EPOCHS:
         workload = knowing.know_by_mini_epochs(workload)
     # Speeds that were measured are wrong before anything is concluded from them.

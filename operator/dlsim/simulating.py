@@ -46,8 +46,8 @@ class Outcome:
 def simulate(
     workload: Workload,
     setting: Setting,
-    contestants: Iterable[Contestant],
     *,
+    contestants: Iterable[Contestant],
     watch: Watch | None = None,
     records: bool = False,
 ) -> Iterator[Outcome]:
@@ -60,7 +60,9 @@ def simulate(
     for label, policy in contestants:
         began = time.perf_counter()
         recorder = Recorder(setting.nodes) if records else None
-        world = World(workload, setting, policy, watch=_tell(watch, label), recorder=recorder)
+        world = World(
+            workload, setting, policy=policy, watch=_tell(watch, label), recorder=recorder
+        )
         record = world.play()
         happenings = None
         if recorder is not None:

@@ -98,7 +98,7 @@ def test_it_is_what_the_simulator_makes_of_the_same_jobs(policy, seed):
     ]
     workload = make_workload(*traced)
     setting = Setting(nodes=ONE_NODE, costs=Costs())
-    record = World(workload, setting, policies.make(policy)).play()
+    record = World(workload, setting, policy=policies.make(policy)).play()
     states = [
         make_state(
             t.job.id,

@@ -258,7 +258,7 @@ def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
 
 def collect(snapshot: Snapshot) -> list[Bid]:
     view = make_view(snapshot)
-    return Bidders(view).collect(view, Experience(), Sightings())
+    return Bidders(view).collect(view, Experience(), sightings=Sightings())
 
 
 def test_a_job_that_did_all_it_needed_is_supposed_to_need_a_little_more():
@@ -314,11 +314,11 @@ def test_a_decision_of_another_thread_changes_no_bid():
     class Interrupted(Experience):
         def expect_left(self, attained: float, share: float) -> float:
             if others:
-                bidders.collect(others.pop(), Experience(), Sightings())
+                bidders.collect(others.pop(), Experience(), sightings=Sightings())
             return super().expect_left(attained, share)
 
-    alone = Bidders(view).collect(view, Experience(), Sightings())
-    bids = bidders.collect(view, Interrupted(), Sightings())
+    alone = Bidders(view).collect(view, Experience(), sightings=Sightings())
+    bids = bidders.collect(view, Interrupted(), sightings=Sightings())
     assert not others
     assert [bid.lefts for bid in bids] == [bid.lefts for bid in alone]
     assert [bid.change_costs for bid in bids] == [bid.change_costs for bid in alone]
@@ -327,10 +327,10 @@ def test_a_decision_of_another_thread_changes_no_bid():
 def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
     view = show(CLUSTER, *(make_state(f"job{n}") for n in range(1100)))
     bidders = Bidders(view)
-    assert len(bidders.collect(view, Experience(), Sightings())) == 1100
+    assert len(bidders.collect(view, Experience(), sightings=Sightings())) == 1100
     assert len(bidders._waiting) == 1100
     few = show(CLUSTER, make_state(JobId("new")))
-    bidders.collect(few, Experience(), Sightings())
+    bidders.collect(few, Experience(), sightings=Sightings())
     assert len(bidders._waiting) == 1
 
 

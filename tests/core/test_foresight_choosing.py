@@ -113,7 +113,7 @@ def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its
     bids = make_two_types(usable=usable)
     capacities = {"T4": 4, "V100": 2}
     chosen = choose_by_type(bids, capacities, horizon=HORIZON)
-    chosen |= choose_rest(bids, capacities, chosen, horizon=HORIZON)
+    chosen |= choose_rest(bids, capacities, chosen=chosen, horizon=HORIZON)
     assert {str(bid.state.id): gpus for bid, gpus in chosen.items()} == {
         "runs": 4,
         **dict.fromkeys(others, 2),

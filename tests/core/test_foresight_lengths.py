@@ -52,18 +52,18 @@ def test_where_all_jobs_take_as_long_one_that_goes_on_is_expected_to_end():
 
 def test_shares_are_spread_evenly():
     for samples in (1, 2, 5, 8):
-        shares = draw_shares(JobId("job"), 0, samples)
+        shares = draw_shares(JobId("job"), 0, samples=samples)
         assert sorted(shares) == pytest.approx([(n + 0.5) / samples for n in range(samples)])
 
 
 def test_shares_come_in_an_order_that_differs_by_job_and_by_seed():
-    orders = {tuple(draw_shares(JobId(f"job{n}"), 0, 8)) for n in range(20)}
+    orders = {tuple(draw_shares(JobId(f"job{n}"), 0, samples=8)) for n in range(20)}
     assert len(orders) == 20
-    assert draw_shares(JobId("job"), 0, 8) != draw_shares(JobId("job"), 1, 8)
+    assert draw_shares(JobId("job"), 0, samples=8) != draw_shares(JobId("job"), 1, samples=8)
 
 
 def test_of_two_jobs_each_is_as_often_the_longer_one_whatever_their_names():
-    drawn = [draw_shares(JobId(f"job-{n:04}"), 0, 8) for n in range(400)]
+    drawn = [draw_shares(JobId(f"job-{n:04}"), 0, samples=8) for n in range(400)]
     pairs = [pair for n in range(0, 400, 2) for pair in zip(drawn[n], drawn[n + 1], strict=True)]
     longer, alike = (
         sum(each) / len(pairs) for each in zip(*((a > b, a == b) for a, b in pairs), strict=True)
@@ -94,7 +94,7 @@ def see(speed: float, sightings: Sightings | None = None) -> Sightings:
 
 
 def expect_in(shape: Shape, sightings: Sightings) -> float:
-    return expect(view_of(), make_job(), shape, sightings.speeds_of(KIND))
+    return expect(view_of(), make_job(), shape=shape, seen=sightings.speeds_of(KIND))
 
 
 def test_a_speed_below_expectation_is_kept_for_the_type():

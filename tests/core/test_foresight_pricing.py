@@ -129,7 +129,7 @@ def test_prices_are_those_of_the_form_for_parts_of_gpus_where_the_order_is_certa
         gpus = chance.randint(1, 12)
         find_prices(bids, {"": gpus}, floors={})
         hulls = [[Step(1.0, gain) for gain in bid.curve.steps] for bid in bids]
-        expected = pricing.find_prices(hulls, [bid.weight for bid in bids], gpus)
+        expected = pricing.find_prices(hulls, [bid.weight for bid in bids], gpus=gpus)
         assert list_prices(bids) == pytest.approx(expected)
 
 

@@ -154,12 +154,12 @@ def test_never_more_is_chosen_of_a_type_than_there_is():
             bids.append(bid)
         capacities = {"a": chance.randint(0, 12), "b": chance.randint(0, 12)}
         chosen = choose_by_type(bids, capacities, horizon=HORIZON)
-        visits = switch_types(bids, capacities, chosen, horizon=HORIZON)
+        visits = switch_types(bids, capacities, chosen=chosen, horizon=HORIZON)
         come = [item.bid for items in visits.values() for item in items]
         assert come == [bid for kind in visits for bid in come if bid.curve.gpu_type == kind]
         assert all(bid.switches for bid in come)
         final = choose_by_type(bids, capacities, horizon=HORIZON, visits=visits)
-        final |= choose_rest(bids, capacities, final, horizon=HORIZON)
+        final |= choose_rest(bids, capacities, chosen=final, horizon=HORIZON)
         # A job that goes has something where it goes to.
         assert all(final[bid] > 0 for bid in come)
         for kind, capacity in capacities.items():

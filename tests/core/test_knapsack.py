@@ -31,7 +31,7 @@ def test_nothing_found_by_search_is_better():
         curves = [draw_curve(rng) for _ in range(rng.randint(1, 5))]
         prices = [rng.uniform(0.1, 5.0) for _ in curves]
         gpus = rng.randint(0, 16)
-        counts = solve(curves, prices, gpus)
+        counts = solve(curves, prices, gpus=gpus)
         assert sum(counts) <= gpus
         assert all(n in (0, *c.options) for n, c in zip(counts, curves, strict=True))
         assert add_up(curves, prices, counts) == pytest.approx(search(curves, prices, gpus))
@@ -40,12 +40,12 @@ def test_nothing_found_by_search_is_better():
 def test_greed_alone_would_miss_the_best():
     # By worth a GPU the narrow one comes first, and then the wide one does not fit.
     curves, prices = [make_curve([2], [1.0]), make_curve([3], [1.0])], [2.1, 3.0]
-    assert solve(curves, prices, 3) == [0, 3]
-    assert solve(curves, prices, 3, most_cells=0) == [2, 0], "beyond the limit greed has to do"
+    assert solve(curves, prices, gpus=3) == [0, 3]
+    assert solve(curves, prices, gpus=3, most_cells=0) == [2, 0], "beyond the limit greed has to do"
 
 
 def test_a_thousand_alike_are_decided_too():
     curves = [make_curve([8], [1.0])] * 1000
-    assert sum(solve(curves, [1.0] * 1000, 4001)) == 4000
-    assert solve(curves[:3], [1.0] * 3, 100) == [8, 8, 8]
-    assert solve([], [], 5) == []
+    assert sum(solve(curves, [1.0] * 1000, gpus=4001)) == 4000
+    assert solve(curves[:3], [1.0] * 3, gpus=100) == [8, 8, 8]
+    assert solve([], [], gpus=5) == []

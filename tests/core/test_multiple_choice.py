@@ -94,7 +94,7 @@ def test_the_one_price_is_to_the_last_bit_what_halving_with_all_jobs_finds():
         if number % 5 == 0:
             items = [tuple((g, w, round(v)) for g, w, v in options) for options in items]
         capacity = chance.randint(1, 8 * len(items))
-        price = find_price(*tabulate(items), capacity)
+        price = find_price(*tabulate(items), capacity=capacity)
         assert price == halve_with_all(items, capacity)
         found.add(price)
     assert len(found) > 30

@@ -47,7 +47,9 @@ def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
     profile = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
     view = make_view(make_snapshot(make_cluster(n1=8), job, profiles=[profile]))
     candidate = searching.Candidate(job, 4, 0.0, 100.0, 1.0, 30.0, is_new=True)
-    board, least = searching.make_board(view, [candidate], searching.Speeds(view), {"": 5})
+    board, least = searching.make_board(
+        view, [candidate], speeds=searching.Speeds(view), taken={"": 5}
+    )
     assert board.floors.tolist() == [[0, 1, 2, 2]]
     assert least.tolist() == [1]
 
@@ -63,7 +65,7 @@ def make_samples(epochs: float, expected: float) -> list[progress.Sample]:
 def test_it_learns_that_jobs_end_sooner_than_they_say():
     samples = make_samples(10.0, expected=40.0) * 20
     line = progress.fit(samples)
-    left = line.epochs_left(np.array([5.0]), np.array([40.0]), np.array([1000.0]))
+    left = line.epochs_left(np.array([5.0]), np.array([40.0]), epoch_size=np.array([1000.0]))
     assert 2.0 < left[0] < 10.0
 
 
@@ -201,4 +203,4 @@ def test_speeds_with_another_batch_are_asked_for_with_that_batch():
     view = make_view(make_snapshot(make_cluster(n1=2), state, profiles=profiles))
     speeds = searching.Speeds(view)
     # Two iterations of the larger batch are four of its own.
-    assert speeds.find(replace(state, job=job), 2, "") == pytest.approx(4.0)
+    assert speeds.find(replace(state, job=job), 2, kind="") == pytest.approx(4.0)

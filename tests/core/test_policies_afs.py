@@ -44,7 +44,7 @@ def make_contender(order: int, work: float, speeds: Sequence[float]) -> Contende
     """A job with one GPU, this amount of work, and these speeds on 1, 2 ... GPUs."""
     options = tuple(range(1, len(speeds) + 1))
     state = make_state(f"job-{order}", options=options, order=order)
-    contender = Contender(state, "", Curve(options, speeds))
+    contender = Contender(state, "", curve=Curve(options, speeds))
     contender.work = work
     return contender
 
@@ -120,7 +120,7 @@ def test_the_fast_algorithm_gives_what_the_printed_one_gives():
         ]
         gpus = rng.randint(0, 30)
         fast = [make_contender(i, *spec) for i, spec in enumerate(specs)]
-        left = hand_out(fast, gpus, Terms(measure_length))
+        left = hand_out(fast, gpus, terms=Terms(measure_length))
         naive = [make_contender(i, *spec) for i, spec in enumerate(specs)]
         for _ in range(gpus - left):
             hungry = [job for job in naive if job.count < job.most]
@@ -162,9 +162,9 @@ def test_no_gpu_is_left_idle_that_makes_a_job_faster(seed: int):
 
 def test_packing_allows_factors_and_multiples_of_a_machine():
     four = make_cluster(n1=4, n2=4)
-    assert keep_packed(tuple(range(1, 17)), "", four) == (1, 2, 4, 8, 12, 16)
-    assert keep_packed((1, 2, 3, 5), "", make_cluster(n1=64)) == (1, 2, 3, 5), "one machine"
-    assert keep_packed((3, 5), "", four) == (3, 5), "it must run on something"
+    assert keep_packed(tuple(range(1, 17)), "", cluster=four) == (1, 2, 4, 8, 12, 16)
+    assert keep_packed((1, 2, 3, 5), "", cluster=make_cluster(n1=64)) == (1, 2, 3, 5), "one machine"
+    assert keep_packed((3, 5), "", cluster=four) == (3, 5), "it must run on something"
 
 
 def test_every_job_is_on_the_fewest_nodes_and_one_at_most_on_a_node_uses_the_network():

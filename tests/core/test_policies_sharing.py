@@ -143,10 +143,10 @@ def make_claims(*options: tuple[int, ...]) -> list[Claim]:
 def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
     # Shares of 9 GPUs are 5, 3 and 1: the first can use 4, so the second has 3 + 1.
     claims = make_claims((1, 2, 4), (1, 2, 4), (1, 2, 4))
-    assert round_shares(claims, find_shares(3, 0.5), 9) == [4, 4, 1]
+    assert round_shares(claims, find_shares(3, 0.5), gpus=9) == [4, 4, 1]
     # The last is past its peak with one: what is left goes to the smallest that can use it.
     claims = make_claims((1, 2, 6), (1, 2), (1,))
-    assert round_shares(claims, find_shares(3, 0.5), 9) == [6, 2, 1]
+    assert round_shares(claims, find_shares(3, 0.5), gpus=9) == [6, 2, 1]
 
 
 def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
@@ -283,12 +283,12 @@ def test_nothing_found_by_search_is_better_than_the_programme_of_sia():
             for kind in gpus
             for n in (1, 2, 4)
         ]
-        taken = solve(choices, gpus, 1.1, nodes=1000, gap=0.0)
+        taken = solve(choices, gpus, penalty=1.1, nodes=1000, gap=0.0)
         assert len({choice.job for choice in taken}) == len(taken)
         least = search_choices(choices, gpus, jobs)
         assert count_cost(taken, jobs) == pytest.approx(least)
-        assert count_cost(take_greedily(choices, gpus, 1.1), jobs) >= least - 1e-9
-    assert solve([], {"": 4}, 1.1, nodes=1, gap=0.0) == []
+        assert count_cost(take_greedily(choices, gpus, penalty=1.1), jobs) >= least - 1e-9
+    assert solve([], {"": 4}, penalty=1.1, nodes=1, gap=0.0) == []
 
 
 ALONE = make_state("job", options=(1, 2, 4, 8))

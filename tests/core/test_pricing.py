@@ -61,7 +61,7 @@ def test_the_exponent_of_a_power_is_found():
 
 
 def test_three_jobs_of_root_speeds_have_the_known_prices():
-    prices = find_prices([make_power_hull(0.5, 1.0)] * 3, [1.0] * 3, 1.0)
+    prices = find_prices([make_power_hull(0.5, 1.0)] * 3, [1.0] * 3, gpus=1.0)
     # The first to end has the highest price.
     assert prices == pytest.approx([5**0.5, 3**0.5, 1.0], rel=1e-6)
 
@@ -73,7 +73,7 @@ def test_total_flow_is_that_of_the_closed_form_of_hesrpt(p: float):
     known = sum(
         size * (i**c - (i - 1) ** c) ** (1 / c) for i, size in enumerate(sizes, start=1)
     ) / (gpus**p)
-    prices = find_prices([make_power_hull(p, gpus)] * 4, [1.0] * 4, gpus)
+    prices = find_prices([make_power_hull(p, gpus)] * 4, [1.0] * 4, gpus=gpus)
     total = sum(price * size for price, size in zip(prices, reversed(sizes), strict=True))
     assert total == pytest.approx(known, rel=1e-6)
 
@@ -84,7 +84,7 @@ def test_at_each_stage_the_best_share_is_worth_the_sum_of_the_weights():
         curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
         weights = [rng.choice([0.5, 1.0, 3.0]) for _ in curves]
         gpus = rng.randint(1, 7)
-        prices = find_prices([curve.steps for curve in curves], weights, gpus)
+        prices = find_prices([curve.steps for curve in curves], weights, gpus=gpus)
         for first in range(len(curves)):
             best = search_best(curves[first:], prices[first:], gpus)
             assert best == pytest.approx(sum(weights[first:]))
@@ -99,7 +99,7 @@ def test_single_gpus_are_shared_out_as_well_as_by_search():
         curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
         prices = [rng.uniform(0.1, 5.0) for _ in curves]
         gpus = rng.randint(1, 9)
-        counts = fill(curves, prices, gpus)
+        counts = fill(curves, prices, gpus=gpus)
         reached = sum(p * c.speed(k) for p, c, k in zip(prices, curves, counts, strict=True))
         assert sum(counts) <= gpus
         assert reached == pytest.approx(search_best(curves, prices, gpus))
@@ -108,4 +108,4 @@ def test_single_gpus_are_shared_out_as_well_as_by_search():
 def test_a_step_that_does_not_fit_is_passed_and_an_option_between_takes_the_rest():
     wide = make_curve([2, 3, 8], [2.0, 2.5, 8.0])  # One straight step of 8.
     narrow = make_curve([1], [1.0])
-    assert fill([wide, narrow], [10.0, 1.0], 4) == [3, 1]
+    assert fill([wide, narrow], [10.0, 1.0], gpus=4) == [3, 1]

@@ -40,7 +40,7 @@ class Keeping:
 
 def world(*jobs, policy):
     setting = Setting(nodes=ONE_NODE, costs=COSTS)
-    return Watched(make_workload(*jobs), setting, policy).play()
+    return Watched(make_workload(*jobs), setting, policy=policy).play()
 
 
 # --- a world that begins with jobs --------------------------------------------------------

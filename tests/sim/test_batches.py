@@ -58,7 +58,7 @@ def make_elastic(noise: Noise | None) -> Workload:
 
 
 def end_of(workload: Workload, *batches: tuple[float, int], costs: Costs = FREE) -> float:
-    world = World(workload, Setting(nodes=ONE_NODE, costs=costs), Batched(batches))
+    world = World(workload, Setting(nodes=ONE_NODE, costs=costs), policy=Batched(batches))
     (job,) = world.play().completed
     assert job.completed_at is not None
     return job.completed_at
@@ -90,7 +90,7 @@ def test_a_policy_sees_the_samples_and_how_many_will_be_needed_with_this_batch()
             return Batched.allocate(self, view)
 
     workload = make_elastic(Noise((0.0,), (192.0,)))
-    World(workload, Setting(nodes=ONE_NODE), Looking(((0.0, 128), (300.0, 128)))).play()
+    World(workload, Setting(nodes=ONE_NODE), policy=Looking(((0.0, 128), (300.0, 128)))).play()
     assert seen[-1] == pytest.approx((400.0, 1250.0))
 
 

@@ -49,7 +49,7 @@ class Attentive:
 
 def play(workload: Workload) -> tuple[Attentive, list[float]]:
     policy = Attentive()
-    record = World(workload, Setting(nodes=ONE_NODE, costs=COSTS), policy).play()
+    record = World(workload, Setting(nodes=ONE_NODE, costs=COSTS), policy=policy).play()
     return policy, [job.jct for job in record.completed]
 
 

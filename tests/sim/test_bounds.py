@@ -154,7 +154,7 @@ def test_jobs_that_the_world_drops_are_in_no_figure():
     )
     workload, setting = make_workload(*jobs), Setting(nodes=(one_node(4),), costs=FREE)
     bound = bound_mean_jct(workload, setting, rounds=5)
-    record = World(workload, setting, policies.make("srsf")).play()
+    record = World(workload, setting, policy=policies.make("srsf")).play()
     assert bound.dropped == len(record.dropped) == 2
     assert bound.jobs == len(record.jobs) == 1
 

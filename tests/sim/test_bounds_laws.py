@@ -208,7 +208,7 @@ def can_be_bounded(case: Case) -> bool:
 
 
 def play(case: Case, name: str) -> Record:
-    return World(case.workload, case.setting, make_short(name)).play()
+    return World(case.workload, case.setting, policy=make_short(name)).play()
 
 
 # Numbers and not cases, because a failure shows what was drawn.
@@ -237,7 +237,7 @@ def test_no_batch_brings_a_policy_below_the_bound(number):
     assume(can_be_bounded(case))
     bound = bound_mean_jct(case.workload, case.setting, rounds=8)
     for policy in (make_short("ones"), AnyBatch()):
-        record = World(case.workload, case.setting, policy).play()
+        record = World(case.workload, case.setting, policy=policy).play()
         assert mean_jct(record, bound.jobs) >= bound.avg_jct_s, policy.name
 
 

@@ -109,7 +109,7 @@ def test_every_combination_is_a_task_and_none_is_there_twice(scenario):
         "size_error": (0.0, 0.2),
         "seed": (0, 1),
     }
-    every = plan(scenario, [scenario.trace], axes, policies=["fifo", "srtf"], bound=True)
+    every = plan(scenario, [scenario.trace], axes=axes, policies=["fifo", "srtf"], bound=True)
     played = [task for task in every if task.policy is not None]
     assert len(played) == len(set(played)) == 2 * 2 * 2 * 2 * 2
     # The same bound serves both size errors.

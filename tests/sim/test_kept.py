@@ -46,7 +46,7 @@ def make_history(seed: int, *, levels: int = 1):
 
 def play(seed: int, policy: str, *, levels: int = 1, **said: Any) -> Record:
     setting = Setting(nodes=NODES, costs=COSTS, seed=seed, **said)
-    return World(make_history(seed, levels=levels), setting, policies.make(policy)).play()
+    return World(make_history(seed, levels=levels), setting, policy=policies.make(policy)).play()
 
 
 def lost(record: Record) -> float:
@@ -85,7 +85,7 @@ def test_foresight_starts_a_job_that_nothing_saves_with_gpus_for_its_whole_life(
         make_traced("long", at=800.0, iterations=50_000.0, options=(1, 2, 4, 8)), Kind.NONE
     )
     setting = Setting(nodes=NODES, costs=COSTS)
-    record = World(make_workload(*bursts, long), setting, policies.make("foresight")).play()
+    record = World(make_workload(*bursts, long), setting, policy=policies.make("foresight")).play()
     ends = {str(job.job): job.completed_at or math.inf for job in record.jobs}
     assert lost(record) == 0.0
     assert max(end for job, end in ends.items() if job != "long") < 3000.0
@@ -99,7 +99,9 @@ def test_a_job_keeps_its_gpus_until_its_trial_is_over():
         first = make_traced("first", at=0.0, iterations=100.0, options=(2,))
         second = make_traced("second", at=0.0, iterations=5000.0, options=(2, 4))
         setting = Setting(nodes=NODES[:1], costs=COSTS, trial_s=trial_s)
-        record = World(make_workload(first, second), setting, policies.make("max-min")).play()
+        record = World(
+            make_workload(first, second), setting, policy=policies.make("max-min")
+        ).play()
         assert lost(record) == 0.0
         return times_of(record, Happening.ADDING, "second")[0]
 
@@ -149,6 +151,6 @@ def test_a_stream_of_narrow_jobs_does_not_pass_a_wide_one_for_ever(policy, saves
     wide = make_traced("wide", at=hour / 2, iterations=hour, options=(4,))
     jobs = (replace(job, saves=saves) for job in (wide, *stream))
     setting = Setting(nodes=NODES[:1], costs=COSTS, keeps_work=True)
-    record = World(make_workload(*jobs), setting, policies.make(policy)).play()
+    record = World(make_workload(*jobs), setting, policy=policies.make(policy)).play()
     assert times_of(record, Happening.GRANTED, "wide")[0] < 8 * hour
     assert lost(record) == 0.0

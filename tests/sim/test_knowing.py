@@ -57,7 +57,7 @@ def test_mini_epochs_are_paid_for_by_every_job_before_it_trains_and_by_no_restar
     prices = knowing.price_mini_epochs(workload, COSTS, mechanism=Mechanism.IN_PLACE)
     assert prices == {KIND: pytest.approx(3 * 30.0 + 2 * 30.0 / 1.8 + 10.0)}
     setting = Setting(nodes=build_packed([Machines(1, 4, "V100")]), costs=COSTS)
-    (free,) = World(workload, setting, policies.make("fifo")).play().jobs
+    (free,) = World(workload, setting, policy=policies.make("fifo")).play().jobs
     paying = replace(setting, trials=prices)
-    (paid,) = World(workload, paying, policies.make("fifo")).play().jobs
+    (paid,) = World(workload, paying, policy=policies.make("fifo")).play().jobs
     assert paid.jct - free.jct == pytest.approx(prices[KIND])

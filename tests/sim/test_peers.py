@@ -52,7 +52,7 @@ def play(trace: Path, policy: str) -> Score:
         trace, rigid=True, speeds=None, seed=0, gpu_types=("",), largest=64, node_gpus=64
     )
     setting = Setting(nodes=nodes, costs=Costs())
-    (outcome,) = simulate(workload, setting, [Contestant(policy, POLICIES[policy])])
+    (outcome,) = simulate(workload, setting, contestants=[Contestant(policy, POLICIES[policy])])
     return outcome.score
 
 

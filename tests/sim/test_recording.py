@@ -22,7 +22,7 @@ OUTAGE = Outage(NodeName("n2"), lost_at=200.0, back_at=400.0)
 def play(policy, *, records=True, **setting):
     contestant = Contestant(policy, make_short(policy))
     world = Setting(nodes=TWO_NODES, costs=COSTS, outages=(OUTAGE,), **setting)
-    (outcome,) = simulate(WORKLOAD, world, [contestant], records=records)
+    (outcome,) = simulate(WORKLOAD, world, contestants=[contestant], records=records)
     return outcome
 
 

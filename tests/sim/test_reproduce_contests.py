@@ -24,7 +24,7 @@ def test_every_entry_is_a_policy_with_options_that_it_takes():
 
 def test_shockwaves_rigid_jobs_are_all_finished_and_measured():
     path = find_folder() / "shockwave" / "shockwave_120.csv.gz"
-    outcome, _ = play(Entry("fifo", "gavel", rigid=True), path, shockwave.ARENA)
+    outcome, _ = play(Entry("fifo", "gavel", rigid=True), path, arena=shockwave.ARENA)
     figures = shockwave.sum_up(outcome.score)
     assert (outcome.score.jobs, outcome.score.unfinished) == (120, 0)
     # No job is faster than alone, and first come first served is unfair to short ones.

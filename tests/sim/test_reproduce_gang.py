@@ -24,7 +24,9 @@ def few_seeds(monkeypatch):
 def test_the_example_of_the_thesis_locks_in_nine_of_ten_draws_and_never_with_gangs():
     workload = make_workload(2, 100.0, pods=(LEAST_PODS,))
     locked = {
-        name: fmean(play(workload, EXAMPLE, policy, seed).deadlocks for seed in range(40))
+        name: fmean(
+            play(workload, EXAMPLE, policy=policy, seed=seed).deadlocks for seed in range(40)
+        )
         for name, policy in SCHEDULERS.items()
     }
     # 18 of the 20 choices of three pods out of six leave no job whole.

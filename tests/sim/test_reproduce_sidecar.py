@@ -58,7 +58,7 @@ def test_the_frozen_constants_are_those_that_the_fit_finds():
 @pytest.mark.parametrize("kinds", [JOB_SET_ONE, JOB_SET_TWO])
 def test_every_type_has_a_speed_at_every_count_by_every_rule(rule, kinds):
     for kind in kinds:
-        profile = make_profile(kind, ("V100", "K80"), rule)
+        profile = make_profile(kind, ("V100", "K80"), rule=rule)
         assert len(profile.speeds) == 2 * len(COUNTS)
         assert all(0 < each.iterations_per_s < math.inf for each in profile.speeds.values())
 

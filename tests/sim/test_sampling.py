@@ -45,6 +45,6 @@ def test_jobs_that_come_all_at_once_have_no_load():
 
 
 def test_a_window_is_cut_before_its_load_is_set():
-    both = sample(TRACE, CLUSTER, Sample(window=10, load=0.9, seed=1))
+    both = sample(TRACE, CLUSTER, wanted=Sample(window=10, load=0.9, seed=1))
     assert len(both.jobs) == 10
     assert measure_load(both, CLUSTER) == pytest.approx(0.9)

@@ -45,7 +45,7 @@ class Greedy:
 
 
 def ask_greedily(setting: Setting, *jobs: workloads.TracedJob) -> list[tuple[float, ...]]:
-    world = World(make_workload(*jobs), setting, Greedy())
+    world = World(make_workload(*jobs), setting, policy=Greedy())
     world.play()
     asked = world._policy_state
     assert isinstance(asked, tuple)

@@ -181,7 +181,7 @@ def play(
         checkpoint_every_s=checkpoint_every_s,
         seed=seed,
     )
-    return Watched(make_workload(*jobs), setting, policy).play()
+    return Watched(make_workload(*jobs), setting, policy=policy).play()
 
 
 def times_of(record: Record, what: Happening, job: str) -> list[float]:

@@ -34,7 +34,7 @@ class _Options(NamedTuple):
 
 
 def solve(
-    curves: Sequence[Curve], prices: Sequence[float], gpus: int, *, most_cells: int = MOST_CELLS
+    curves: Sequence[Curve], prices: Sequence[float], *, gpus: int, most_cells: int = MOST_CELLS
 ) -> list[int]:
     """
     Choose how many GPUs each job has, so that price x speed adds up to the most.
@@ -50,13 +50,13 @@ def solve(
     if len(curves) == 1 and prices[0] > 0.0:
         # Auctions of one job are most of them where leases end one by one.
         return [max(curves[0].options_to(gpus), default=0)]
-    counts = fill(curves, prices, gpus)
+    counts = fill(curves, prices, gpus=gpus)
     options = _list_options(curves, prices)
-    rate = _find_rate(curves, prices, gpus)
+    rate = _find_rate(curves, prices, gpus=gpus)
     if rate <= 0.0:
         return counts  # All are at their peaks.
     reached = sum(p * c.speed(n) for p, c, n in zip(prices, curves, counts, strict=True))
-    kept = _reduce(options, len(curves), rate, gpus, reached)
+    kept = _reduce(options, len(curves), rate=rate, gpus=gpus, reached=reached)
     if kept is None:
         return counts
     core, base = _Core(kept, len(curves)), gpus
@@ -75,7 +75,7 @@ def _list_options(curves: Sequence[Curve], prices: Sequence[float]) -> _Options:
     return _Options(job, gpus, speed * np.asarray(prices, dtype=float)[job])
 
 
-def _find_rate(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> float:
+def _find_rate(curves: Sequence[Curve], prices: Sequence[float], *, gpus: int) -> float:
     """The worth of one more GPU in the relaxation, where steps of the hulls may be cut."""
     steps = [
         (price * step.gain, step.gpus)
@@ -91,7 +91,7 @@ def _find_rate(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> f
 
 
 def _reduce(
-    options: _Options, jobs: int, rate: float, gpus: int, reached: float
+    options: _Options, jobs: int, *, rate: float, gpus: int, reached: float
 ) -> _Options | None:
     """Leave out what cannot be part of anything better than what is reached; ``None`` if nothing can."""
     gain = options.value - rate * options.gpus

@@ -23,7 +23,7 @@ Slots = list[tuple[float, float]]
 
 
 def find_prices(
-    hulls: Sequence[Sequence[Step]], weights: Sequence[float], gpus: float
+    hulls: Sequence[Sequence[Step]], weights: Sequence[float], *, gpus: float
 ) -> list[float]:
     """
     Find the constant prices of jobs that end in the given order, for ``gpus`` GPUs.
@@ -40,13 +40,13 @@ def find_prices(
     """
     slots: Slots = [(0.0, gpus)] if gpus > 0 else []
     prices = [
-        _enter(slots, hull, weight)
+        _enter(slots, hull, weight=weight)
         for hull, weight in zip(reversed(hulls), reversed(weights), strict=True)
     ]
     return prices[::-1]
 
 
-def _enter(slots: Slots, hull: Sequence[Step], weight: float) -> float:
+def _enter(slots: Slots, hull: Sequence[Step], *, weight: float) -> float:
     """Find the price of a job, and let it take its GPUs from where they are worth least."""
     # cost / speed falls as long as the next GPU costs less than the ratio x what it adds, and it
     # rises from there on, because costs rise and gains fall.
@@ -74,7 +74,7 @@ def _enter(slots: Slots, hull: Sequence[Step], weight: float) -> float:
     return ratio
 
 
-def fill(curves: Sequence[Curve], prices: Sequence[float], gpus: int) -> list[int]:
+def fill(curves: Sequence[Curve], prices: Sequence[float], *, gpus: int) -> list[int]:
     """
     Share GPUs out by price x gain in speed, and return how many each job gets.
 

@@ -200,13 +200,15 @@ class _Reading:
         key = (state.job.type, kind, state.job.gpus.options, limit)
         found = self._known.curves.get(key)
         if found is None:
-            found = self._known.curves[key] = self._draw(state, kind, limit)
+            found = self._known.curves[key] = self._draw(state, kind, limit=limit)
         curve, is_known = found
         if curve is None:
             return None
-        return Claim(state, kind, curve, self._find_span(state, kind, curve, is_known=is_known))
+        return Claim(
+            state, kind, curve, self._find_span(state, kind, curve=curve, is_known=is_known)
+        )
 
-    def _draw(self, state: JobState, kind: str, limit: int) -> tuple[Curve | None, bool]:
+    def _draw(self, state: JobState, kind: str, *, limit: int) -> tuple[Curve | None, bool]:
         """The curve of the options that are possible, and whether it comes from any knowledge."""
         options = [option for option in state.job.gpus.options if option <= limit]
         if not options:
@@ -218,7 +220,7 @@ class _Reading:
         # Nothing is known but what the user allows: it is taken to gain as the usual job does.
         return make_curve(options, [usual_growth(options[0], o) for o in options]), False
 
-    def _find_span(self, state: JobState, kind: str, curve: Curve, *, is_known: bool) -> float:
+    def _find_span(self, state: JobState, kind: str, *, curve: Curve, is_known: bool) -> float:
         predictor, now = self.view.predictor, self.view.now
         if is_known:
             span = predictor.training_time(state, predictor.shape(curve.peak, kind), now=now)
@@ -234,7 +236,7 @@ class _Reading:
 # --- shares -------------------------------------------------------------------------------
 
 
-def settle(view: View, claims: Claims, wants: Mapping[JobId, int]) -> Decision:
+def settle(view: View, claims: Claims, *, wants: Mapping[JobId, int]) -> Decision:
     """
     Make shares of the numbers of GPUs that jobs should have; a job not named should have none.
 
@@ -253,10 +255,10 @@ def settle(view: View, claims: Claims, wants: Mapping[JobId, int]) -> Decision:
     return Decision(settling.shares, wait=BEHIND)
 
 
-def settle_at_prices(view: View, claims: Claims, priced: Mapping[JobId, Priced]) -> Decision:
+def settle_at_prices(view: View, claims: Claims, *, priced: Mapping[JobId, Priced]) -> Decision:
     """Make shares of what jobs were given at their prices, and say what GPUs are worth to them."""
     wants = {job: each.given for job, each in priced.items() if each.given}
-    return replace(settle(view, claims, wants), worths=Worths(priced))
+    return replace(settle(view, claims, wants=wants), worths=Worths(priced))
 
 
 class _Settling:
@@ -329,7 +331,7 @@ class _Settling:
             return False
         good = count_usable(placement, self.view.cluster)
         self.room.give(good)
-        self.room.take(_count_good(placement, nodes, good), state)
+        self.room.take(_count_good(placement, nodes, good=good), state)
         # To the end of the shares, whose order is the order of placing.
         del self.shares[state.id]
         self.shares[state.id] = Share(gpus, _FASTER_WITH_MORE, kind, nodes)
@@ -387,7 +389,7 @@ def withdraw(placement: Placement, gpus: int) -> dict[NodeName, int]:
 
 
 def _count_good(
-    placement: Placement, nodes: Mapping[NodeName, int], good: Mapping[NodeName, int]
+    placement: Placement, nodes: Mapping[NodeName, int], *, good: Mapping[NodeName, int]
 ) -> dict[NodeName, int]:
     """How many GPUs that others could have a job uses on these nodes; its bad ones are its own."""
     held = count_nodes(placement)

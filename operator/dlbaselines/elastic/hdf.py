@@ -53,10 +53,10 @@ class HighestDensityFirst:
             # Of two that are worth the same, the one that came first.
             several.sort(key=lambda claim: claim.state.order)
             prices = [self._price(claim) for claim in several]
-            counts = pricing.fill([c.curve for c in several], prices, claims.gpus[kind])
+            counts = pricing.fill([c.curve for c in several], prices, gpus=claims.gpus[kind])
             for claim, price, count in zip(several, prices, counts, strict=True):
                 priced[claim.state.id] = pricing.Priced(claim.curve, price, count)
-        return settle_at_prices(view, claims, priced)
+        return settle_at_prices(view, claims, priced=priced)
 
     def _price(self, claim: Claim) -> float:
         """The price of a unit of the job's speed; speeds of a curve are shares of its peak."""

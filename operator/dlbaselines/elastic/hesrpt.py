@@ -84,9 +84,9 @@ class Hesrpt:
             ranked = sorted(several, key=_size)
             gpus = claims.gpus[kind]
             shares = find_shares(len(ranked), self.p or fit_exponent(ranked, gpus))
-            counts = round_shares(ranked, shares, gpus)
+            counts = round_shares(ranked, shares, gpus=gpus)
             wants.update((c.state.id, n) for c, n in zip(ranked, counts, strict=True) if n)
-        return replace(settle(view, claims, wants), state=known)
+        return replace(settle(view, claims, wants=wants), state=known)
 
 
 def _size(claim: Claim) -> tuple[int, float, int]:
@@ -131,7 +131,7 @@ def find_shares(jobs: int, exponent: float) -> list[float]:
     return [upper - lower for upper, lower in itertools.pairwise(ranks)]
 
 
-def round_shares(claims: Sequence[Claim], shares: Sequence[float], gpus: int) -> list[int]:
+def round_shares(claims: Sequence[Claim], shares: Sequence[float], *, gpus: int) -> list[int]:
     """Make whole options of shares, from the smallest job to the largest."""
     counts: list[int] = []
     due = 0.0

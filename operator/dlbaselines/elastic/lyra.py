@@ -62,7 +62,7 @@ class Lyra:
                 (claim.state.id, claim.curve.least + extra)
                 for claim, extra in zip(admitted, more, strict=True)
             )
-        return settle(view, claims, wants)
+        return settle(view, claims, wants=wants)
 
     def _admit(self, claims: Iterable[Claim], gpus: int) -> tuple[list[Claim], int]:
         """Give the least to those that come first; return them, and how many GPUs are left."""
@@ -107,7 +107,7 @@ def find_more(claims: list[Claim], gpus: int) -> list[int]:
             elastic.append((i, saving, claim.remaining(curve.least) - claim.span))
     more = [0] * len(claims)
     if gpus > 0 and elastic:
-        found = knapsack.solve([c for _, c, _ in elastic], [s for _, _, s in elastic], gpus)
+        found = knapsack.solve([c for _, c, _ in elastic], [s for _, _, s in elastic], gpus=gpus)
         for (i, _, _), extra in zip(elastic, found, strict=True):
             more[i] = extra
     return more

@@ -115,18 +115,20 @@ def _give_least(counts: Counts, view: View) -> Iterable[JobState]:
 def _give_best(counts: Counts, states: Iterable[JobState]) -> None:
     """Give what is left step by step to the job that gains most for each GPU."""
     times: Times = {}
-    steps = [step for state in states if (step := _best_step(counts, state, times)) is not None]
+    steps = [
+        step for state in states if (step := _best_step(counts, state, times=times)) is not None
+    ]
     heapq.heapify(steps)
     while steps:
         step = heapq.heappop(steps)
         is_given = counts.raise_to(step.state, step.gpus)
-        again = _best_step(counts, step.state, times)
+        again = _best_step(counts, step.state, times=times)
         # Where others took GPUs since, a smaller step may still be possible; the same one is not.
         if again is not None and (is_given or again != step):
             heapq.heappush(steps, again)
 
 
-def _best_step(counts: Counts, state: JobState, times: Times) -> _Step | None:
+def _best_step(counts: Counts, state: JobState, *, times: Times) -> _Step | None:
     """The larger number of GPUs with the largest gain for each GPU more, of those still there."""
     has = counts.gpus[state.id]
     kinds = counts.kinds[state.id]
@@ -135,15 +137,17 @@ def _best_step(counts: Counts, state: JobState, times: Times) -> _Step | None:
     if not options:
         return None
     kind = "+".join(sorted(kinds))
-    before = _training_time(counts.view, state, has, kind, times)
+    before = _training_time(counts.view, state, gpus=has, kind=kind, times=times)
     best = _Step(0.0, state.order, has, state)
     for gpus in options:
-        saved = shortens(before, _training_time(counts.view, state, gpus, kind, times))
+        saved = shortens(
+            before, _training_time(counts.view, state, gpus=gpus, kind=kind, times=times)
+        )
         best = min(best, _Step(-saved / (gpus - has), state.order, gpus, state))
     return best if best.loss < 0.0 else None
 
 
-def _training_time(view: View, state: JobState, gpus: int, kind: str, times: Times) -> float:
+def _training_time(view: View, state: JobState, *, gpus: int, kind: str, times: Times) -> float:
     """How long the job trains yet; found once a round, because each step asks for most of them again."""
     known = times.get((state.id, gpus))
     if known is None:
@@ -162,5 +166,5 @@ def _share(counts: Counts, state: JobState) -> Share:
         return Share(gpus, _FASTER_WITH_MORE, kind)
     # A job that is faster with fewer GPUs gives them up for its own sake, not for others.
     fewer = counts.view.predictor.shape(gpus, "+".join(sorted(kinds)))
-    is_faster = time_saved(counts.view, state, placement.shape, fewer) > 0.0
+    is_faster = time_saved(counts.view, state, before=placement.shape, after=fewer) > 0.0
     return Share(gpus, _FASTER_WITH_FEWER if is_faster else _MAKES_ROOM, kind)

@@ -120,15 +120,15 @@ class Sia:
             shares = keep_all(view.running)
             return Decision(shares, wait=NEXT_ROUND, state=old, wake_at=_wake(view, old))
         claims = read_claims(view, elsewhere=True)
-        chosen, wants = self._choose(view, claims, old)
+        chosen, wants = self._choose(view, claims, old=old)
         next_at = (math.floor(view.now / self.period) + 1.0) * self.period
-        decision = settle(view, claims.replace(chosen), wants)
-        new = _remember(view, old, decision.shares, next_at)
+        decision = settle(view, claims.replace(chosen), wants=wants)
+        new = _remember(view, old, shares=decision.shares, next_at=next_at)
         # Jobs without a share wait for the same reason as jobs that arrive before the next round.
         return replace(decision, wait=NEXT_ROUND, state=new, wake_at=_wake(view, new))
 
     def _choose(
-        self, view: View, claims: Claims, old: Rounds
+        self, view: View, claims: Claims, *, old: Rounds
     ) -> tuple[list[Claim], dict[JobId, int]]:
         """Which type of GPU each job is to have, and how many of it."""
         several, turn = list(claims), int(view.now // self.period)
@@ -144,8 +144,8 @@ class Sia:
         by_age = {"first": 1, "last": -1}[self.ties]
         for i in sorted(taking, key=lambda i: by_age * several[i].state.order):
             there = [several[i], *claims.elsewhere.get(several[i].state.id, ())]
-            choices += self._list_choices(view, i, there, old)
-        for choice in solve(choices, left, self.penalty, nodes=self.nodes, gap=self.gap):
+            choices += self._list_choices(view, i, there=there, old=old)
+        for choice in solve(choices, left, penalty=self.penalty, nodes=self.nodes, gap=self.gap):
             several[choice.job] = choice.claim
             wants[choice.claim.state.id] = choice.gpus
         return several, wants
@@ -162,14 +162,14 @@ class Sia:
         return [*first, *(running[start:] + running[:start])[:most]]
 
     def _list_choices(
-        self, view: View, i: int, there: Sequence[Claim], old: Rounds
+        self, view: View, i: int, *, there: Sequence[Claim], old: Rounds
     ) -> Iterator[Choice]:
         """The configurations of a job, on all of these types, that are better than none."""
         allowed = [(claim, _list_configurations(view, claim)) for claim in there]
         # A speed over the time at the peak is the part of what is left that a second does, which types share.
         slowest = min(points[0][1] / claim.span for claim, points in allowed)
         for claim, points in allowed:
-            factor = _find_restart_factor(view, claim, old)
+            factor = _find_restart_factor(view, claim, old=old)
             held, span = claim.held, claim.span
             most = max(2 * max(old.most.get(claim.state.id, 0), held), points[0][0])
             for gpus, speed in points:
@@ -189,19 +189,19 @@ def _wake(view: View, rounds: Rounds) -> float | None:
 def _list_configurations(view: View, claim: Claim) -> tuple[Point, ...]:
     """The numbers of GPUs that the job may have of those that Sia gives, with the speeds on them."""
     node = view.cluster.largest_node[claim.gpu_type]
-    return _choose_configurations(claim.curve.options, claim.curve.speeds, node)
+    return _choose_configurations(claim.curve.options, claim.curve.speeds, node=node)
 
 
 @lru_cache(maxsize=4096)
 def _choose_configurations(
-    options: tuple[int, ...], speeds: tuple[float, ...], node: int
+    options: tuple[int, ...], speeds: tuple[float, ...], *, node: int
 ) -> tuple[Point, ...]:
     points = tuple(zip(options, speeds, strict=True))
     known = [(n, s) for n, s in points if n % node == 0 or (n < node and n & (n - 1) == 0)]
     return tuple(known) or points
 
 
-def _find_restart_factor(view: View, claim: Claim, old: Rounds) -> float:
+def _find_restart_factor(view: View, claim: Claim, *, old: Rounds) -> float:
     """By what share a change is worth less to a job, because it may be changed as often again."""
     state = claim.state
     if state.placement is None:
@@ -213,7 +213,7 @@ def _find_restart_factor(view: View, claim: Claim, old: Rounds) -> float:
     return max(0.0, age - old.restarts.get(state.id, 0) * cost) / (age + cost)
 
 
-def _remember(view: View, old: Rounds, shares: Mapping[JobId, Share], next_at: float) -> Rounds:
+def _remember(view: View, old: Rounds, *, shares: Mapping[JobId, Share], next_at: float) -> Rounds:
     restarts: dict[JobId, int] = {}
     most: dict[JobId, int] = {}
     for states in (view.running, view.pending):
@@ -236,7 +236,7 @@ def _count_held(state: JobState) -> int:
 
 
 def solve(
-    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float, *, nodes: int, gap: float
+    choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float, nodes: int, gap: float
 ) -> list[Choice]:
     """
     Take at most one choice of each job and no more GPUs of a type than there are, at the least cost.
@@ -247,24 +247,24 @@ def solve(
     if not choices:
         return []
     if len({choice.claim.gpu_type for choice in choices}) == 1:
-        return _pack(choices, gpus[choices[0].claim.gpu_type], penalty)
-    return _search(choices, gpus, penalty, nodes=nodes, gap=gap)
+        return _pack(choices, gpus[choices[0].claim.gpu_type], penalty=penalty)
+    return _search(choices, gpus, penalty=penalty, nodes=nodes, gap=gap)
 
 
-def _pack(choices: Sequence[Choice], gpus: int, penalty: float) -> list[Choice]:
+def _pack(choices: Sequence[Choice], gpus: int, *, penalty: float) -> list[Choice]:
     """The same for one type: what is saved against the penalty is to add up to the most."""
     by_job: dict[int, list[Choice]] = {}
     for choice in choices:
         by_job.setdefault(choice.job, []).append(choice)
     programme = tuple([tuple([(c.gpus, c.cost) for c in several]) for several in by_job.values()])
-    counts = _find_counts(programme, max(0, gpus), penalty)
+    counts = _find_counts(programme, max(0, gpus), penalty=penalty)
     chosen = zip(by_job.values(), counts, strict=True)
     return [choice for several, n in chosen for choice in several if choice.gpus == n]
 
 
 @lru_cache(maxsize=64)
 def _find_counts(
-    programme: tuple[tuple[Point, ...], ...], gpus: int, penalty: float
+    programme: tuple[tuple[Point, ...], ...], gpus: int, *, penalty: float
 ) -> tuple[int, ...]:
     """How many GPUs each job gets; costs are rounded, so that most rounds pose the programme of the one before."""
     curves, prices = [], []
@@ -272,7 +272,7 @@ def _find_counts(
         savings = tuple([penalty - cost for _, cost in several])
         curves.append(_make_curve(tuple([count for count, _ in several]), savings))
         prices.append(max(savings))
-    return tuple(knapsack.solve(curves, prices, gpus))
+    return tuple(knapsack.solve(curves, prices, gpus=gpus))
 
 
 @lru_cache(maxsize=16384)
@@ -282,7 +282,7 @@ def _make_curve(gpus: tuple[int, ...], savings: tuple[float, ...]) -> Curve:
 
 
 def _search(
-    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float, *, nodes: int, gap: float
+    choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float, nodes: int, gap: float
 ) -> list[Choice]:
     """The same for several types, by branch and bound."""
     jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
@@ -301,12 +301,12 @@ def _search(
         options={"node_limit": nodes, "mip_rel_gap": gap, "presolve": False},
     )
     if result.x is None:
-        return take_greedily(choices, gpus, penalty)
+        return take_greedily(choices, gpus, penalty=penalty)
     return [choice for choice, taken in zip(choices, result.x, strict=True) if taken > 0.5]
 
 
 def take_greedily(
-    choices: Sequence[Choice], gpus: Mapping[str, int], penalty: float
+    choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float
 ) -> list[Choice]:
     """The same by what each choice saves a GPU, without looking back."""
     left = dict(gpus)

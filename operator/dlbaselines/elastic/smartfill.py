@@ -54,7 +54,7 @@ class SmartFill:
         priced: dict[JobId, pricing.Priced] = {}
         for kind, several in claims.by_type.items():
             priced.update(self._share_out(several, claims.gpus[kind]))
-        return settle_at_prices(view, claims, priced)
+        return settle_at_prices(view, claims, priced=priced)
 
     def _share_out(self, claims: list[Claim], gpus: int) -> Iterator[tuple[JobId, pricing.Priced]]:
         weights = [weigh(claim.state, self.base) for claim in claims]
@@ -67,7 +67,7 @@ class SmartFill:
         ranked = [claims[i] for i in order]
         curves = [claim.curve for claim in ranked]
         hulls = [curve.steps for curve in curves]
-        prices = pricing.find_prices(hulls, [weights[i] for i in order], gpus)
-        counts = pricing.fill(curves, prices, gpus)
+        prices = pricing.find_prices(hulls, [weights[i] for i in order], gpus=gpus)
+        counts = pricing.fill(curves, prices, gpus=gpus)
         for claim, price, count in zip(ranked, prices, counts, strict=True):
             yield claim.state.id, pricing.Priced(claim.curve, price, count)

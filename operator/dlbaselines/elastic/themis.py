@@ -104,8 +104,8 @@ class Themis:
         claims = read_claims(view)
         wants: dict[JobId, int] = {}
         for kind, several in claims.by_type.items():
-            wants.update(self._auction(several, claims.gpus[kind], leased, view.now))
-        decision = settle(view, claims, wants)
+            wants.update(self._auction(several, claims.gpus[kind], leased=leased, now=view.now))
+        decision = settle(view, claims, wants=wants)
         # A share without a place is no lease.
         new = {job for job, share in decision.shares.items() if share.nodes is not None}
         held = {claim.state.id for claim in claims if claim.held}
@@ -114,13 +114,13 @@ class Themis:
             for job in decision.shares
             if job in new or job in held
         }
-        waits = _is_any_short(view, claims, decision.shares)
+        waits = _is_any_short(view, claims, shares=decision.shares)
         wake_at = min(ends.values(), default=None) if waits else None
         wait = _NEXT_LEASE if ends else decision.wait
         return replace(decision, wait=wait, state=Leases(ends), wake_at=wake_at)
 
     def _auction(
-        self, claims: Sequence[Claim], gpus: int, leased: Mapping[JobId, float], now: float
+        self, claims: Sequence[Claim], gpus: int, *, leased: Mapping[JobId, float], now: float
     ) -> dict[JobId, int]:
         """Let those with a lease have what they have, and the others what they win."""
         holders = [each for each in claims if each.held and each.state.id in leased]
@@ -130,10 +130,10 @@ class Themis:
         bidders = free_bids[: math.ceil((1.0 - self.f) * len(free_bids))]
         won = zip(bidders, find_winners(bidders, free), strict=True)
         wants |= {bid.claim.state.id: n for bid, n in won if n}
-        left = _give_rest(free_bids, wants, gpus - sum(wants.values()))
+        left = _give_rest(free_bids, wants, gpus=gpus - sum(wants.values()))
         if left > 0:
             # Mostly nothing is left for them, and they are the most.
-            _give_rest(_rank_bids(holders, now), wants, left)
+            _give_rest(_rank_bids(holders, now), wants, gpus=left)
         return wants
 
 
@@ -164,10 +164,10 @@ def find_winners(bidders: Sequence[Bid], gpus: int) -> list[int]:
         gains = [math.log(UNSERVED / min(UNSERVED / 2.0, bid.rho(n))) for n in bid.options]
         curves.append(make_curve(bid.options, gains))
         prices.append(max(gains))
-    return knapsack.solve(curves, prices, gpus)
+    return knapsack.solve(curves, prices, gpus=gpus)
 
 
-def _give_rest(bids: list[Bid], wants: dict[JobId, int], gpus: int) -> int:
+def _give_rest(bids: list[Bid], wants: dict[JobId, int], *, gpus: int) -> int:
     """Raise those in this order to what they requested; return how many GPUs are left."""
     for bid in bids:
         if gpus <= 0:
@@ -180,7 +180,7 @@ def _give_rest(bids: list[Bid], wants: dict[JobId, int], gpus: int) -> int:
     return gpus
 
 
-def _is_any_short(view: View, claims: Claims, shares: Mapping[JobId, Share]) -> bool:
+def _is_any_short(view: View, claims: Claims, *, shares: Mapping[JobId, Share]) -> bool:
     """Whether some job has less than it requested, so that the end of a lease matters to it."""
     if len(shares) < len(view.running) + len(view.pending):
         return True

@@ -61,9 +61,9 @@ def find_emptiest(room: Room, state: JobState, gpus: int, view: View) -> Fit | N
     for kinds in ordering.choices_of_types(state, view.cluster):
         if sum(room.free[kind] for kind in kinds) < gpus or (len(kinds) > 1 and best is not None):
             continue
-        nodes = list(ordering.nodes_of(state, kinds, view.cluster))
+        nodes = list(ordering.nodes_of(state, kinds, cluster=view.cluster))
         nodes.sort(key=lambda node: -room.nodes[node])
-        fit = ordering.find_along(nodes, room, state, gpus)
+        fit = ordering.find_along(nodes, room, state=state, gpus=gpus)
         if fit is not None and (best is None or room.nodes[nodes[0]] > best[0]):
             best = room.nodes[nodes[0]], fit
     return best[1] if best is not None else None

@@ -58,7 +58,7 @@ class KubePods:
         shares = ordering.keep_all(view.running)
         incomplete = [state for state in view.running if self._lacks_pods(state, view)]
         jobs = sorted([*incomplete, *view.pending], key=lambda state: state.order)
-        for job in self._bind_all(room, jobs, view):
+        for job in self._bind_all(room, jobs, view=view):
             shares[job.state.id] = job.share(view, partial=self.partial)
         return Decision(shares, wait=ordering.NO_ROOM)
 
@@ -69,18 +69,18 @@ class KubePods:
         most = min(state.job.gpus.requested, largest_possible(state, view.cluster))
         return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
 
-    def _bind_all(self, room: Room, states: Iterable[JobState], view: View) -> list["_Pods"]:
+    def _bind_all(self, room: Room, states: Iterable[JobState], *, view: View) -> list["_Pods"]:
         """Bind as many pods as there is room for; tell of which jobs."""
         if not self.drawn:
             jobs = (_Pods(state, view) for state in states)
             return [job for job in jobs if room.total > 0 and job.bind_all(room)]
         unbound = [_Pods(state, view) for state in states]
         queue = [(pods, number) for pods in unbound for number in range(pods.missing)]
-        queue.sort(key=lambda pod: _lot(view, pod[0].state, pod[1]))
+        queue.sort(key=lambda pod: _lot(view, pod[0].state, number=pod[1]))
         return list({id(pods): pods for pods, _ in queue if pods.bind(room)}.values())
 
 
-def _lot(view: View, state: JobState, number: int) -> bytes:
+def _lot(view: View, state: JobState, *, number: int) -> bytes:
     """The key of the drawn order; the same in every process, which Python's own hash is not."""
     return hashlib.sha256(f"{view.seed}/{view.now}/{state.id}/{number}".encode()).digest()
 
@@ -106,7 +106,7 @@ class _Pods:
         """Where the job could become whole; made when its first pod is bound."""
         state, cluster = self.state, self._cluster
         choices = ordering.choices_of_types(state, cluster)
-        return [_Site(state, kinds, cluster, self.gang) for kinds in choices]
+        return [_Site(state, kinds, cluster=cluster, gang=self.gang) for kinds in choices]
 
     @property
     def missing(self) -> int:
@@ -146,12 +146,12 @@ class _Site:
     """The nodes of one choice of types that a job may be on, and whether it can be whole there."""
 
     def __init__(
-        self, state: JobState, kinds: tuple[str, ...], cluster: Cluster, gang: int
+        self, state: JobState, kinds: tuple[str, ...], *, cluster: Cluster, gang: int
     ) -> None:
         self.state = state
         self.gang = gang
         self.max_nodes = state.job.gpus.max_nodes
-        there = ordering.nodes_of(state, kinds, cluster)
+        there = ordering.nodes_of(state, kinds, cluster=cluster)
         self.sizes = {node: len(cluster.usable[node]) for node in there}
 
     @cached_property

@@ -68,10 +68,10 @@ def make(
         # Users type the names of baselines, which simulations alone know, in settings too.
         problem = "controllers offer no policy named" if known is POLICIES else "no policy is named"
         raise ValueError(f"{problem} {name!r}; {_suggest(name, tuple(known))}")
-    return build(policy, name, options or {})
+    return build(policy, name, options=options or {})
 
 
-def build(policy: Callable[..., Policy], name: str, options: Mapping[str, str]) -> Policy:
+def build(policy: Callable[..., Policy], name: str, *, options: Mapping[str, str]) -> Policy:
     """Build a policy of its class, with options as a user writes them; ``name`` is for errors."""
     rules = rules_of(policy)
     values: dict[str, Any] = {}

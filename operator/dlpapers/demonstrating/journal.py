@@ -36,7 +36,7 @@ class Journal:
 
     def note_submission(self, approach: str, job: JobId) -> None:
         """A user has submitted a job."""
-        self._write(self._clock(), approach, job, "submitted")
+        self._write(self._clock(), approach, job=job, what="submitted")
 
     def note_decision(self, approach: str, job: JobId, *, status: Status) -> None:
         """The controller has recorded what the job shall have."""
@@ -44,8 +44,8 @@ class Journal:
         self._write(
             self._clock(),
             approach,
-            job,
-            "decided",
+            job=job,
+            what="decided",
             phase=status.phase.value,
             generation=status.generation,
             gpus=[str(ref) for ref in placement.refs()] if placement is not None else [],
@@ -58,8 +58,8 @@ class Journal:
         self._write(
             at,
             approach,
-            key.job,
-            "state",
+            job=key.job,
+            what="state",
             phase=state.phase.value,
             start=state.held_generation,
             gpus=list(state.held),
@@ -77,7 +77,7 @@ class Journal:
             },
         )
 
-    def _write(self, at: float, approach: str, job: JobId, what: str, **facts: Any) -> None:
+    def _write(self, at: float, approach: str, *, job: JobId, what: str, **facts: Any) -> None:
         line = {"at": round(at, 4), "approach": approach, "job": job, "what": what, **facts}
         self.lines.append(line)
         self._file.write(json.dumps(line) + "\n")

@@ -91,7 +91,7 @@ async def build_stages(hall: Hall, write: Write) -> AsyncIterator[list[Stage]]:
         for approach in APPROACHES:
             place = hall.place(approach.name)
             # In the list at once, so that one which cannot be made leaves no former one behind.
-            stages.append(Stage(approach, write(place.folder), place, hall.journal))
+            stages.append(Stage(approach, write(place.folder), place=place, journal=hall.journal))
         yield stages
     finally:
         # All at the same time, because each may wait for its SideCars for some seconds.

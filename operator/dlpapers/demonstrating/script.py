@@ -103,7 +103,7 @@ def write_replay(
 ) -> Document:
     """A job of ``examples/replay`` that replays a type of job."""
     example = load_example("replay")
-    document = _named(example.document, job, options, folder)
+    document = _named(example.document, job, options=options, folder=folder)
     _set_type(document, kind)
     _container(document)["command"] = [
         *example.command,
@@ -182,7 +182,7 @@ class Training:
     def write(self, folder: Path, job: str, *, options: Iterable[int], iterations: int) -> Document:
         """A job of it: as many processes as it has GPUs, and each a core for itself."""
         example = load_example(self.example)
-        document = _named(example.document, job, options, folder)
+        document = _named(example.document, job, options=options, folder=folder)
         document["spec"]["training"] = {"iterations": iterations}
         _set_type(document, self.kind)
         container = _container(document)
@@ -228,7 +228,7 @@ def write_real(
 # --- both ---------------------------------------------------------------------------------
 
 
-def _named(document: Document, job: str, options: Iterable[int], folder: Path) -> Document:
+def _named(document: Document, job: str, *, options: Iterable[int], folder: Path) -> Document:
     document["metadata"]["name"] = job
     document["spec"]["gpus"] = {"options": list(options)}
     document["spec"]["checkpoint"] |= {

@@ -55,7 +55,9 @@ class Place:
 class Stage:
     """One approach. To be made on the event loop."""
 
-    def __init__(self, approach: Approach, script: Script, place: Place, journal: Journal) -> None:
+    def __init__(
+        self, approach: Approach, script: Script, *, place: Place, journal: Journal
+    ) -> None:
         self.approach = approach
         self.script = script
         self.place = place

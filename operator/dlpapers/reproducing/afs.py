@@ -137,7 +137,7 @@ def play(path: Path, names: Iterable[str]) -> dict[str, float]:
     setting = Setting(nodes=nodes, costs=Costs())
     return {
         outcome.score.policy: outcome.score.avg_jct_s
-        for outcome in simulate(workload, setting, contestants)
+        for outcome in simulate(workload, setting, contestants=contestants)
     }
 
 

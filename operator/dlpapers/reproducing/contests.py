@@ -97,11 +97,13 @@ class Arena:
         return worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
 
 
-def play(entry: Entry, path: Path, arena: Arena) -> tuple[Outcome, Workload]:
+def play(entry: Entry, path: Path, *, arena: Arena) -> tuple[Outcome, Workload]:
     """Play a trace under one policy."""
     setting = arena.build()
     workload = arena.read(path, setting, rigid=entry.rigid)
-    (outcome,) = simulate(workload, setting, [Contestant(entry.name, policies.read(entry.policy))])
+    (outcome,) = simulate(
+        workload, setting, contestants=[Contestant(entry.name, policies.read(entry.policy))]
+    )
     # A record holds every event; of twenty replays the scores are enough.
     record = replace(outcome.record, log=[])
     return Outcome(outcome.score, record), workload

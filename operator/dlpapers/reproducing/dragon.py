@@ -62,10 +62,12 @@ Outcomes = Mapping[str, Outcome]
 """By scheduler."""
 
 
-def play(workload: Workload, nodes: tuple[Node, ...], policy: str, costs: Costs = COSTS) -> Outcome:
+def play(
+    workload: Workload, nodes: tuple[Node, ...], *, policy: str, costs: Costs = COSTS
+) -> Outcome:
     """Play a workload once."""
     setting = Setting(nodes=nodes, mechanism=Mechanism.RECREATE, costs=costs)
-    record = World(workload, setting, policies.read(policy)).play()
+    record = World(workload, setting, policy=policies.read(policy)).play()
     figures = score(record, policy=policy)
     waits = [_wait_of(job) for job in record.jobs]
     runs = tuple(job.jct - wait for job, wait in zip(record.jobs, waits, strict=True))
@@ -95,7 +97,7 @@ def play_testbed(
     for name, policy in SCHEDULERS.items():
         workload = make_testbed(assumptions, spread=name == "kubeflow")
         chosen = policy + options if name == "dragon" else policy
-        found[name] = play(workload, TESTBED, chosen, costs)
+        found[name] = play(workload, TESTBED, policy=chosen, costs=costs)
     return found
 
 
@@ -104,7 +106,9 @@ def play_simulated(intensity: float) -> Outcomes:
     found = {}
     for name, policy in SCHEDULERS.items():
         runs = [
-            play(make_simulated(intensity, seed, spread=name == "kubeflow"), SIMULATED, policy)
+            play(
+                make_simulated(intensity, seed, spread=name == "kubeflow"), SIMULATED, policy=policy
+            )
             for seed in range(SEEDS)
         ]
         found[name] = _average(runs)

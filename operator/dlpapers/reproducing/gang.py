@@ -104,7 +104,7 @@ def make_workload(
     """Equal jobs at one time; on its fewest pods a job is slower by that factor."""
     kind = JobType("job")
     speeds = {
-        Shape(count, nodes): Speed(_speed(count, pods, slow))
+        Shape(count, nodes): Speed(_speed(count, pods, slow=slow))
         for count in pods
         for nodes in range(1, min(count, NODES) + 1)
     }
@@ -125,7 +125,7 @@ def make_workload(
     return Workload("gang", traced, profiles, profiles)
 
 
-def _speed(pods: int, counts: tuple[int, ...], slow: float) -> float:
+def _speed(pods: int, counts: tuple[int, ...], *, slow: float) -> float:
     """By equal factors from the fewest pods to the most, where an iteration takes a second."""
     if len(counts) == 1:
         return 1.0
@@ -133,9 +133,9 @@ def _speed(pods: int, counts: tuple[int, ...], slow: float) -> float:
     return float(slow ** (1.0 - share))
 
 
-def play(workload: Workload, nodes: tuple[Node, ...], policy: str, seed: int = 0) -> Outcome:
+def play(workload: Workload, nodes: tuple[Node, ...], *, policy: str, seed: int = 0) -> Outcome:
     """Play it once; no change costs anything, because pods are functions that stay deployed."""
-    record = World(workload, Setting(nodes=nodes, seed=seed), policies.read(policy)).play()
+    record = World(workload, Setting(nodes=nodes, seed=seed), policy=policies.read(policy)).play()
     return _sum_up(record)
 
 
@@ -174,14 +174,16 @@ def _compare_table() -> Iterator[Row]:
             continue
         workload = make_workload(test.jobs, alone_s(test.model, test.setup))
         for name, paper in (("default", test.default_s), ("gang", test.gang_s)):
-            ours = play(workload, ROOMY, SCHEDULERS[name])
+            ours = play(workload, ROOMY, policy=SCHEDULERS[name])
             yield Row(f"table-2/test-{test.number}/{name}", "job mean", "s", paper, ours.mean_s)
 
 
 def _compare_deadlocks() -> Iterator[Row]:
     workload = make_workload(2, 100.0, pods=(LEAST_PODS,))
     for name, paper in (("default", 90.0), ("gang", 0.0)):
-        runs = [play(workload, EXAMPLE, SCHEDULERS[name], seed) for seed in range(SEEDS)]
+        runs = [
+            play(workload, EXAMPLE, policy=SCHEDULERS[name], seed=seed) for seed in range(SEEDS)
+        ]
         ours = 100.0 * fmean(run.deadlocks for run in runs)
         yield Row(f"two-jobs-three-slots/{name}", "deadlocks", "%", paper, ours)
 
@@ -200,9 +202,9 @@ def compare(
 ) -> Comparison:
     """Play three equal jobs under both schedulers."""
     workload = make_workload(3, length_s, pods=pods, slow=slow)
-    gang = play(make_workload(3, length_s), nodes, SCHEDULERS["gang"])
+    gang = play(make_workload(3, length_s), nodes, policy=SCHEDULERS["gang"])
     default = SCHEDULERS["default"] + (":partial=true" if partly else "")
-    runs = [play(workload, nodes, default, seed) for seed in range(SEEDS)]
+    runs = [play(workload, nodes, policy=default, seed=seed) for seed in range(SEEDS)]
     done = [run for run in runs if not run.deadlocks]
     return Comparison(
         tuple(100.0 * (1.0 - gang.first_s / run.first_s) for run in done),

@@ -133,7 +133,9 @@ class _Playing:
         workload = _make_workload(case, self._jobs, seed=seed)
         nodes = build_packed([Machines(case.gpus // 4, 4, "V100")])
         setting = Setting(nodes=nodes, costs=costs, seed=seed)
-        (outcome,) = simulate(workload, setting, [Contestant(policy, policies.read(policy))])
+        (outcome,) = simulate(
+            workload, setting, contestants=[Contestant(policy, policies.read(policy))]
+        )
         self._done += 1
         if self._watch is not None:
             total = (2 + len(EXPERIMENTS)) * 3 * len(self._seeds)

@@ -161,7 +161,7 @@ def play(published: Published, place: Place) -> Score:
         node_gpus=width,
     )
     setting = Setting(nodes=place.nodes, costs=place.costs, mechanism=place.mechanism)
-    (outcome,) = simulate(workload, setting, [Contestant(published.policy, policy)])
+    (outcome,) = simulate(workload, setting, contestants=[Contestant(published.policy, policy)])
     return outcome.score
 
 

@@ -102,7 +102,7 @@ def reproduce(
     arena = make_arena(world)
     played = []
     for place, entry in plan:
-        outcome, _ = play(entry, find_folder() / "peers" / place.trace, arena)
+        outcome, _ = play(entry, find_folder() / "peers" / place.trace, arena=arena)
         played.append(Played(place, entry, outcome.score))
         progress.step()
     rows = tuple(compare(played, published))

@@ -64,7 +64,7 @@ def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
     progress = Progress("rubick", watch, total=len(entries))
     alone, rows = measure_alone(path), list[Row]()
     for entry in entries:
-        outcome, _ = play(entry, path, ARENA)
+        outcome, _ = play(entry, path, arena=ARENA)
         wide = [job.jct for job in outcome.record.completed if job.requested >= WIDE]
         rows += _compare(entry, outcome.score, wide_s=fmean(wide), alone=alone)
         progress.step()
@@ -77,7 +77,7 @@ def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
 
 def measure(entry: Entry, path: Path) -> tuple[Score, float]:
     """Play a trace under one entry; return its score and the average completion time of wide jobs."""
-    outcome, _ = play(entry, path, ARENA)
+    outcome, _ = play(entry, path, arena=ARENA)
     wide = [job.jct for job in outcome.record.completed if job.requested >= WIDE]
     return outcome.score, fmean(wide)
 

@@ -58,7 +58,7 @@ def reproduce(watch: Watch | None) -> Reproduction:
     progress = Progress("shockwave", watch, total=len(entries))
     found: dict[Entry, Figures] = {}
     for entry in entries:
-        outcome, _ = play(entry, find_folder() / "shockwave/shockwave_120.csv.gz", ARENA)
+        outcome, _ = play(entry, find_folder() / "shockwave/shockwave_120.csv.gz", arena=ARENA)
         found[entry] = sum_up(outcome.score)
         progress.step()
     rows = tuple(_compare(found, published))

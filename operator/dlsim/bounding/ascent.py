@@ -126,7 +126,7 @@ def ascend(dual: Dual, prices: Floats, *, rounds: int, watch: Watch | None = Non
     point, drift = best, np.zeros_like(prices)
     for done in range(rounds):
         last = point
-        point = _look(dual, prices, WIDEST_SPREAD * NARROWING**done)
+        point = _look(dual, prices, spread=WIDEST_SPREAD * NARROWING**done)
         best = max(best, point, key=lambda each: each.value)
         values.append(best.value)
         step *= LONGER if point.value > last.value else SHORTER
@@ -150,7 +150,7 @@ class _Point(NamedTuple):
     excess: Floats
 
 
-def _look(dual: Dual, prices: Floats, spread: float) -> _Point:
+def _look(dual: Dual, prices: Floats, *, spread: float) -> _Point:
     proof = dual.prove(prices, spread=spread)
     excess = np.clip(proof.used / dual.market.capacity - 1.0, -1.0, MOST_EXCESS)
     return _Point(prices, proof.total_s, excess)

@@ -79,13 +79,13 @@ def _find_most(progress: Progress, edges: list[int]) -> float:
         middle = min(max(math.isqrt(low * high), low + 1), high - 1)
         known[middle] = progress(middle)
         best = max(best, known[middle])
-        for interval in _halves(known, low, middle, high):
+        for interval in _halves(known, low, middle=middle, high=high):
             heappush(intervals, interval)
     return max(best, -intervals[0][0]) if intervals else best
 
 
 def _halves(
-    known: dict[int, float], low: int, middle: int, high: int
+    known: dict[int, float], low: int, *, middle: int, high: int
 ) -> Iterator[tuple[float, int, int]]:
     yield _bounded(known[low], low, high=middle)
     yield _bounded(known[middle], middle, high=high)

@@ -97,7 +97,7 @@ def bound_mean_jct(
             f"has no job that can run on {sum(demands.gpus.values())} GPUs",
             remedy="give a larger cluster, or the types of GPU that its jobs ask for",
         )
-    record = World(workload, setting, policies.make(REFERENCE)).play()
+    record = World(workload, setting, policy=policies.make(REFERENCE)).play()
     bounded = {demand.job for demand in demands.jobs}
     kept = [job for job in record.jobs if job.job in bounded]
     ends = [record.ended_at if job.completed_at is None else job.completed_at for job in kept]

@@ -137,7 +137,7 @@ class _Reader:
         fits = knows = False
         for types in self._groups(job.gpus):
             for gpus in job.gpus.options:
-                shapes = tuple(self._shapes(job.gpus, gpus, types))
+                shapes = tuple(self._shapes(job.gpus, gpus, types=types))
                 speeds = (find_progress(traced, shape, truth=self._truth) for shape in shapes)
                 speed = max(speeds, default=0.0)
                 fits = fits or bool(shapes)
@@ -159,7 +159,7 @@ class _Reader:
         for size in range(1, most + 1):
             yield from combinations(types, size)
 
-    def _shapes(self, demand: GpuDemand, gpus: int, types: tuple[str, ...]) -> Iterator[Shape]:
+    def _shapes(self, demand: GpuDemand, gpus: int, *, types: tuple[str, ...]) -> Iterator[Shape]:
         """Every shape of ``gpus`` GPUs that the empty cluster could give, one GPU a type at least."""
         sizes = sorted((n for kind in types for n in self._cluster.sizes[kind] if n), reverse=True)
         if gpus > sum(sizes) or gpus < len(types):

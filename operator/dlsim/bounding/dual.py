@@ -189,7 +189,7 @@ class Dual:
                 choices = table.price(member, guess=float(self._costs[member.index]))
                 self._costs[member.index] = choices.least
                 total += choices.least
-                table.take(member, choices, spread)
+                table.take(member, choices, spread=spread)
             doubt += table.doubt * len(curve.members)
             table.add_use(sources, used)
         paid = float(self.market.widths @ prices @ self.market.capacity)
@@ -328,7 +328,7 @@ class _Table:
         row: Floats = time - self._sum_to(time, inside) - last
         return row
 
-    def take(self, member: Member, choices: Choices, spread: float) -> None:
+    def take(self, member: Member, choices: Choices, *, spread: float) -> None:
         """Note what the job does: for each completion time the share with which it is chosen."""
         slack = spread * choices.least
         if choices.is_late:

@@ -19,7 +19,7 @@ Axes = Mapping[str, Sequence[Any]]
 
 
 def plan(
-    base: Scenario, traces: Sequence[Path], axes: Axes, *, policies: Sequence[str], bound: bool
+    base: Scenario, traces: Sequence[Path], *, axes: Axes, policies: Sequence[str], bound: bool
 ) -> list[Task]:
     """List the tasks of a comparison; of tasks that are the same, one."""
     tasks: dict[Task, None] = {}

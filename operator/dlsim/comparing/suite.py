@@ -91,7 +91,7 @@ def plan_suite(
                 counted=placement == "counted",
                 window=window or suite.window,
             )
-            found = plan(base, [entry.path], axes, policies=policies, bound=True)
+            found = plan(base, [entry.path], axes=axes, policies=policies, bound=True)
             tasks += [replace(task, part=entry.part) for task in found]
     return tasks
 

@@ -96,7 +96,7 @@ class Task:
             bound = bound_mean_jct(workload, setting)
             return {"bound_avg_jct_s": bound.avg_jct_s, "bound_jobs": bound.jobs}
         contestant = Contestant(self.policy, policies.read(self.policy))
-        (outcome,) = simulate(workload, setting, [contestant])
+        (outcome,) = simulate(workload, setting, contestants=[contestant])
         if not outcome.record.jobs:
             raise BadInput(
                 self.scenario.trace,

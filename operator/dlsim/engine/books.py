@@ -24,7 +24,7 @@ class Journal:
     """The part for readers: the record of the replay, and what a recorder wants to know."""
 
     def __init__(
-        self, record: Record, kernel: Kernel[Callable[[], None]], recorder: Recorder | None
+        self, record: Record, kernel: Kernel[Callable[[], None]], *, recorder: Recorder | None
     ) -> None:
         self.record = record
         self._kernel = kernel
@@ -33,7 +33,7 @@ class Journal:
     def note_submission(self, run: Run) -> None:
         job = run.traced.job
         self.record.jobs.append(run.record)
-        self.log(run, Happening.SUBMITTED, job.gpus.requested)
+        self.log(run, Happening.SUBMITTED, gpus=job.gpus.requested)
         if self._recorder is not None:
             self._recorder.note_submission(self._kernel.now, job)
 
@@ -56,7 +56,7 @@ class Journal:
             used, reshapes = run.record.gpu_seconds, run.record.reshapes
             self._recorder.note_end(now, run.state.id, gpu_seconds=used, reshapes=reshapes)
 
-    def log(self, run: Run, what: Happening, gpus: int = 0) -> None:
+    def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
         self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
 
     def note_plan(self, snapshot: Snapshot, plan: Plan, *, seconds: float) -> None:

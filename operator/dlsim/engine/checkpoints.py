@@ -54,9 +54,11 @@ class Checkpoints:
             return
         done_at = self._kernel.now + self._setting.trial_s
         holds = run.state.iterations_done
-        self._kernel.at(done_at, Order.CHANGE, partial(self._end_trial, run, run.stamp, holds))
+        self._kernel.at(
+            done_at, Order.CHANGE, event=partial(self._end_trial, run, run.stamp, holds=holds)
+        )
 
-    def _end_trial(self, run: Run, stamp: int, holds: float) -> None:
+    def _end_trial(self, run: Run, stamp: int, *, holds: float) -> None:
         """A checkpoint that works is confirmed; it holds what was done when it was asked for."""
         if run.stamp != stamp or run.finished:
             return

@@ -37,7 +37,7 @@ class Kernel(Generic[Event]):
         self._facts = 0
         self._heap: list[tuple[float, Order, int, Event]] = []
 
-    def at(self, time: float, order: Order, event: Event) -> None:
+    def at(self, time: float, order: Order, *, event: Event) -> None:
         """Let ``event`` happen at ``time``, or now if that has passed."""
         self._count += 1
         self._facts += order is not Order.WAKE

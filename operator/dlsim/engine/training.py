@@ -50,7 +50,7 @@ class Training:
         if delay <= 0:
             act()
             return
-        self._kernel.at(self._kernel.now + delay, Order.CHANGE, act)
+        self._kernel.at(self._kernel.now + delay, Order.CHANGE, event=act)
 
     def training_starts(self, run: Run) -> None:
         """Count the run as training from now on, and foresee its end."""
@@ -86,7 +86,7 @@ class Training:
         alone = self._truth.speed_on_one_gpu(run)
         run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
         self._books.journal.record.efficiency.add(run.efficiency, now)
-        self._books.journal.log(run, Happening.TRAINS, shape.gpus)
+        self._books.journal.log(run, Happening.TRAINS, gpus=shape.gpus)
         self._books.journal.note_first_step(run)
         self._agenda.ask()
         self._foresee(run)
@@ -109,11 +109,11 @@ class Training:
         if noise is not None and run.worth != 1.0 and (knot := noise.next_change(progress)) < 1.0:
             missing = (knot - progress) * run.traced.iterations
             knot_at = now + max(missing / (speed * run.worth), RESOLUTION)
-            self._kernel.at(knot_at, Order.CHANGE, partial(self._reweigh, run, run.stamp))
+            self._kernel.at(knot_at, Order.CHANGE, event=partial(self._reweigh, run, run.stamp))
             return
         left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
-        self._kernel.at(done_at, Order.COMPLETION, partial(self._complete, run, run.stamp))
+        self._kernel.at(done_at, Order.COMPLETION, event=partial(self._complete, run, run.stamp))
 
     def _reweigh(self, run: Run, stamp: int) -> None:
         if run.stamp == stamp:

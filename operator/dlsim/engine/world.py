@@ -44,8 +44,8 @@ class World:
         self,
         workload: Workload,
         setting: Setting,
-        policy: Policy,
         *,
+        policy: Policy,
         watch: Callable[[int, int], None] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class World:
             seed=setting.seed,
             gpus=Cluster(setting.nodes).total,
         )
-        journal = Journal(record, self._kernel, recorder)
+        journal = Journal(record, self._kernel, recorder=recorder)
         self._books = Books(journal, self._kernel, truth=self._truth)
         checkpoints = Checkpoints(self._kernel, self._books, setting=setting, agenda=self._agenda)
         training = Training(
@@ -95,12 +95,14 @@ class World:
         for order, traced in enumerate(self._workload.jobs):
             # Jobs that exist already were submitted before time began.
             at = traced.job.submitted_at if traced.standing is None else 0.0
-            self._kernel.at(at, Order.ARRIVAL, partial(self._arrive, order, traced))
+            self._kernel.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
         for outage in self._setting.outages:
-            self._kernel.at(outage.lost_at, Order.FAILURE, partial(self._nodes.lose, outage.node))
+            self._kernel.at(
+                outage.lost_at, Order.FAILURE, event=partial(self._nodes.lose, outage.node)
+            )
             if outage.back_at is not None:
                 self._kernel.at(
-                    outage.back_at, Order.FAILURE, partial(self._nodes.regain, outage.node)
+                    outage.back_at, Order.FAILURE, event=partial(self._nodes.regain, outage.node)
                 )
         while self._kernel and self._books.done < len(self._workload.jobs):
             if self._agenda.fruitless > PATIENCE:
@@ -173,7 +175,7 @@ class World:
         """Let a job train on where a live system has it."""
         run.record.started_at = self._kernel.now
         self._books.note(run, placement=placement)
-        self._books.journal.log(run, Happening.GRANTED, placement.gpus)
+        self._books.journal.log(run, Happening.GRANTED, gpus=placement.gpus)
         self._coordinator.adopt(run, placement)
 
     def _complete(self, run: Run, stamp: int) -> None:

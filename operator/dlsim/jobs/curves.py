@@ -107,7 +107,7 @@ class Curve:
         standard = self.standard_type(ground)
         return self.speed(gpus, standard) * type_ratio(standard, gpu_type, ground=ground)
 
-    def spread(self, gpus: int, nodes: int, gpu_type: str, ground: Ground) -> float:
+    def spread(self, gpus: int, nodes: int, *, gpu_type: str, ground: Ground) -> float:
         """The share of its packed speed that it keeps on ``nodes`` nodes."""
         kind = gpu_type if gpu_type in self.types else self.standard_type(ground)
         packed = max(self._homes.get(Shape(gpus, 1, kind), 1), ground.fewest_nodes(gpus))
@@ -147,7 +147,7 @@ def lay_out(
         for gpus in sorted(counts):
             packed = curve.speed_on(gpus, kind, ground=ground) / norm * unit
             for nodes in range(1, min(gpus, MOST_NODES) + 1):
-                part = curve.spread(gpus, nodes, kind, ground)
+                part = curve.spread(gpus, nodes, gpu_type=kind, ground=ground)
                 speeds[Shape(gpus, nodes, kind)] = Speed(packed * part)
     return speeds
 

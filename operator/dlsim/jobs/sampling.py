@@ -36,7 +36,7 @@ class Sample:
     """By which the place of the window is drawn."""
 
 
-def sample(workload: Workload, cluster: Cluster, wanted: Sample) -> Workload:
+def sample(workload: Workload, cluster: Cluster, *, wanted: Sample) -> Workload:
     """Cut the window, then set the load of what is left."""
     if wanted.window is not None:
         workload = cut(workload, wanted.window, seed=wanted.seed)

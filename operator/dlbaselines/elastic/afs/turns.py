@@ -96,14 +96,16 @@ class Taking:
         behind_orders = {state.order for state in behind}
         for block in self.view.pending.blocks:
             if block.ask(fewest_needed) <= left.most:
-                yield from self._iter_new(block, behind_orders, left)
+                yield from self._iter_new(block, behind_orders, left=left)
         # A job that runs comes before one that waits with the same counter: it need not restart.
         evicted = [state for state in self.view.running if state.order in self.evicted]
         fitting = [state for state in behind if state.least <= left.most]
         again = [(self.units(s.order), s.placement is None, s.order, s) for s in evicted + fitting]
         yield from (state for _, _, _, state in sorted(again, key=lambda entry: entry[:3]))
 
-    def _iter_new(self, block: Block[JobState], behind: set[int], left: Left) -> Iterator[JobState]:
+    def _iter_new(
+        self, block: Block[JobState], behind: set[int], *, left: Left
+    ) -> Iterator[JobState]:
         for state in block:
             if state.least <= left.most and state.order not in behind:
                 yield state

@@ -45,7 +45,9 @@ class Epochs:
             kinds = acceptable_types(state, self._view.cluster)
             held = state.placement.gpu_type if state.placement is not None else ""
             kind = held or (kinds[0] if kinds else "")
-            total = SUPPOSED_S * self._speeds.find(replace(state, speed=0.0), state.least, kind)
+            total = SUPPOSED_S * self._speeds.find(
+                replace(state, speed=0.0), state.least, kind=kind
+            )
         return max(total / self._per_job, SLACK)
 
     def count_since(self, state: JobState, mark: float) -> float:

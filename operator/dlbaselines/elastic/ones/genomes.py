@@ -118,7 +118,7 @@ def fill(counts: Ints, board: Board, *, left: Floats, barred: Flags | None = Non
     return counts
 
 
-def admit(counts: Ints, board: Board, newcomers: Sequence[int], *, least: Ints) -> Ints:
+def admit(counts: Ints, board: Board, *, newcomers: Sequence[int], least: Ints) -> Ints:
     """
     Give each new job its fewest GPUs, taken from the jobs that have trained longest if none is idle.
 
@@ -151,7 +151,7 @@ def admit(counts: Ints, board: Board, newcomers: Sequence[int], *, least: Ints) 
     return counts
 
 
-def pack(counts: Ints, board: Board, former: Ints | None = None) -> Ints:
+def pack(counts: Ints, board: Board, *, former: Ints | None = None) -> Ints:
     """
     Write counts as genomes with the GPUs of each job side by side: the reorder operation.
 
@@ -182,7 +182,7 @@ def cross(genomes: Ints, rng: np.random.Generator) -> Ints:
     return np.concatenate([np.where(mask, one, two), np.where(mask, two, one)])
 
 
-def cost(counts: Ints, board: Board, left: Floats) -> tuple[Ints, Floats]:
+def cost(counts: Ints, board: Board, *, left: Floats) -> tuple[Ints, Floats]:
     """
     Return the cost that the paper minimises (Eq. 8), and the number of idle GPUs, which its Eq. 4 wants to be none.
 

@@ -155,7 +155,7 @@ class _Round:
             if speed <= 0.0 and state.placement is not None:
                 # It starts, and its first step may come without an event.
                 shape = state.placement.shape
-                speed = self._speeds.find(state, shape.gpus, shape.gpu_type)
+                speed = self._speeds.find(state, shape.gpus, kind=shape.gpu_type)
             epoch = self._epochs.measure(state)
             times.append((missing if missing > 0.0 else 1.0) * epoch / speed)
         # Never at once again, regardless of rounding.
@@ -209,7 +209,7 @@ class _Round:
         self._population = tuple(tuple(genome) for genome in population)
         wanted = {candidates[place].state: gene for place, gene in best.items()}
         wanted |= {state: present_gene(state) for state in frozen}
-        return settle(self._view, self._room, wanted)
+        return settle(self._view, self._room, wanted=wanted)
 
     def _find_candidates(self, frozen: Collection[JobId]) -> list[Candidate]:
         """All that may be changed, those that were preempted, and of the others the first to come."""
@@ -227,7 +227,7 @@ class _Round:
         limits = [self._trainees.raise_limit(state, penalty=penalty) for state in states]
         courses = [self._epochs.look_at(state) for state in states]
         table = np.array(courses, dtype=float).reshape(-1, 3)
-        betas = self._memory.line.epochs_left(table[:, 0], table[:, 1], table[:, 2])
+        betas = self._memory.line.epochs_left(table[:, 0], table[:, 1], epoch_size=table[:, 2])
         return [
             Candidate(
                 state,

@@ -47,9 +47,9 @@ class Line(NamedTuple):
 
     weights: tuple[float, ...]
 
-    def epochs_left(self, processed: Floats, expected: Floats, epoch_size: Floats) -> Floats:
+    def epochs_left(self, processed: Floats, expected: Floats, *, epoch_size: Floats) -> Floats:
         """Beta of each job."""
-        found = _features(processed, expected, epoch_size) @ np.asarray(self.weights)
+        found = _features(processed, expected, epoch_size=epoch_size) @ np.asarray(self.weights)
         epochs: Floats = np.maximum(found, 1.0)
         return epochs
 
@@ -63,7 +63,7 @@ def fit(samples: Sequence[Sample]) -> Line:
     if not samples:
         return PRIOR
     table = np.asarray(samples, dtype=float)
-    features = _features(table[:, 0], table[:, 1], table[:, 2])
+    features = _features(table[:, 0], table[:, 1], epoch_size=table[:, 2])
     alpha = np.maximum(table[:, 0], 1.0)
     rho = np.clip(table[:, 3], SMALLEST, 1.0 - SMALLEST)
     prior = np.asarray(PRIOR.weights)
@@ -86,7 +86,7 @@ def fit(samples: Sequence[Sample]) -> Line:
     return Line(found) if np.isfinite(weights).all() else PRIOR
 
 
-def draw_left(alpha: Floats, beta: Floats, rng: np.random.Generator, draws: int) -> Floats:
+def draw_left(alpha: Floats, beta: Floats, *, rng: np.random.Generator, draws: int) -> Floats:
     """
     Draw the epochs left of each job, ``draws`` times (Eq. 7).
 
@@ -97,7 +97,7 @@ def draw_left(alpha: Floats, beta: Floats, rng: np.random.Generator, draws: int)
     return alpha * (1.0 / np.clip(rho, SMALLEST, 1.0 - SMALLEST) - 1.0)
 
 
-def _features(processed: Floats, expected: Floats, epoch_size: Floats) -> Floats:
+def _features(processed: Floats, expected: Floats, *, epoch_size: Floats) -> Floats:
     """
     The paper's x as far as a policy can see it.
 

@@ -57,7 +57,7 @@ def batch_of(state: JobState, gpus: int) -> int | None:
     return max(1, min(own * gpus // job.gpus.requested, max(batch.maximum, own)))
 
 
-def most_gpus(state: JobState, view: View, kind: str) -> int:
+def most_gpus(state: JobState, view: View, *, kind: str) -> int:
     """How many GPUs of a type the job can ever use; 0 if it cannot run there at all."""
     most = largest_possible(state, view.cluster, gpu_type=kind)
     return max((gpus for gpus in state.job.gpus.options if gpus <= most), default=0)
@@ -70,7 +70,7 @@ class Speeds:
         self._view = view
         self._known: dict[tuple[object, ...], float] = {}
 
-    def find(self, state: JobState, gpus: int, kind: str) -> float:
+    def find(self, state: JobState, gpus: int, *, kind: str) -> float:
         """How fast the job would be, packed, with the batch that it would have there."""
         shape = self._view.predictor.shape(gpus, kind)
         speed = self._speed(state, shape)
@@ -94,7 +94,7 @@ class Speeds:
 
 
 def make_board(
-    view: View, candidates: Sequence[Candidate], speeds: Speeds, taken: Mapping[str, int]
+    view: View, candidates: Sequence[Candidate], *, speeds: Speeds, taken: Mapping[str, int]
 ) -> tuple[Board, Ints]:
     """
     Set up the board, and tell by item the fewest GPUs of a job, 0 where it cannot be.
@@ -115,7 +115,7 @@ def make_board(
             number = kinds.index(kind)
             item = place * len(kinds) + number
             # It cannot get the GPUs that other jobs keep, however large the cluster is.
-            useful = _find_useful(candidate, kind, view, speeds, most=free[number])
+            useful = _find_useful(candidate, kind, view=view, speeds=speeds, most=free[number])
             for gpus, speed in useful.items():
                 floors[item, gpus:] = gpus
                 rates[item, gpus] = gpus / speed
@@ -139,13 +139,13 @@ def _kinds_of(state: JobState, view: View) -> tuple[str, ...]:
 
 
 def _find_useful(
-    candidate: Candidate, kind: str, view: View, speeds: Speeds, *, most: int
+    candidate: Candidate, kind: str, *, view: View, speeds: Speeds, most: int
 ) -> dict[int, float]:
     """The numbers of GPUs that the job may have, but for those with which it is no faster."""
     state, useful = candidate.state, dict[int, float]()
-    most = min(most, candidate.limit, most_gpus(state, view, kind))
+    most = min(most, candidate.limit, most_gpus(state, view, kind=kind))
     for gpus in (n for n in state.job.gpus.options if n <= most):
-        speed = speeds.find(state, gpus, kind)
+        speed = speeds.find(state, gpus, kind=kind)
         if speed > max(useful.values(), default=0.0):
             useful[gpus] = speed
     return useful
@@ -188,7 +188,7 @@ class Search:
     ) -> None:
         self._candidates = candidates
         self._kinds = view.cluster.types
-        self._board, self._least = make_board(view, candidates, speeds, taken)
+        self._board, self._least = make_board(view, candidates, speeds=speeds, taken=taken)
         self._budget = budget
         self._rng = rng
         self._alpha = np.array([each.alpha for each in candidates])
@@ -244,7 +244,7 @@ class Search:
         board = self._board
         counts = genomes.trim(counts, board)
         new = [place for place, each in enumerate(self._candidates) if each.is_new][:most]
-        counts = genomes.admit(counts, board, new, least=self._least)
+        counts = genomes.admit(counts, board, newcomers=new, least=self._least)
         counts = genomes.trim(counts, board)
         return genomes.fill(counts, board, left=self._draw(len(counts)))
 
@@ -261,7 +261,7 @@ class Search:
         former = np.concatenate([rows, crossed, rows[chosen]])
         best = self._select(everyone, size)
         # Workers of one job come to be side by side: the reorder operation.
-        return genomes.pack(everyone[best], board, former[best]), everyone[best]
+        return genomes.pack(everyone[best], board, former=former[best]), everyone[best]
 
     def _mutate(self, counts: Ints) -> Ints:
         """*Uniform mutation*: preempt each job with the mutation rate, and let others in."""
@@ -271,7 +271,7 @@ class Search:
         return genomes.fill(kept, board, left=self._draw(len(kept)), barred=barred)
 
     def _draw(self, draws: int) -> Floats:
-        left: Floats = draw_left(self._alpha, self._beta, self._rng, draws) * self._epochs
+        left: Floats = draw_left(self._alpha, self._beta, rng=self._rng, draws=draws) * self._epochs
         return left
 
     def _select(self, counts: Ints, size: int) -> Ints:
@@ -281,7 +281,7 @@ class Search:
         The genome that wins most draws is the schedule; where fewer have won than survive, the
         best on the average follow. Fewer idle GPUs come before any gain.
         """
-        idle, costs = genomes.cost(counts, self._board, self._draw(size))
+        idle, costs = genomes.cost(counts, self._board, left=self._draw(size))
         ranked = np.lexsort((costs.mean(axis=0), idle))
         fullest = np.flatnonzero(idle == idle[ranked[0]])
         winners = fullest[costs[:, fullest].argmin(axis=1)]

@@ -18,7 +18,7 @@ _MORE = Cause(CauseCode.FASTER_WITH_MORE)
 _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
 
 
-def settle(view: View, room: Room, wanted: Mapping[JobState, Gene]) -> dict[JobId, Share]:
+def settle(view: View, room: Room, *, wanted: Mapping[JobState, Gene]) -> dict[JobId, Share]:
     """
     Make shares of a genome, and promise only what there is room for.
 
@@ -43,7 +43,7 @@ def settle(view: View, room: Room, wanted: Mapping[JobState, Gene]) -> dict[JobI
             growing.append((state, gpus))
     for state, gpus in growing:
         shares[state.id] = _grow(view, room, state=state, gpus=gpus)
-    _start_wanted(room, wanted, shares)
+    _start_wanted(room, wanted, shares=shares)
     return shares
 
 
@@ -81,7 +81,9 @@ def _grow(view: View, room: Room, *, state: JobState, gpus: int) -> Share:
     return Share(placement.gpus)
 
 
-def _start_wanted(room: Room, wanted: Mapping[JobState, Gene], shares: dict[JobId, Share]) -> None:
+def _start_wanted(
+    room: Room, wanted: Mapping[JobState, Gene], *, shares: dict[JobId, Share]
+) -> None:
     for state, (_, kind, gpus) in wanted.items():
         if state.placement is not None:
             continue

@@ -85,7 +85,7 @@ class Trainees:
         if state.placement is None:
             return self.limit_waiting(state)
         trainee = self._known[state.id]
-        most = max(state.least, most_gpus(state, self._view, state.placement.gpu_type))
+        most = max(state.least, most_gpus(state, self._view, kind=state.placement.gpu_type))
         limit = grow_limit(trainee.limit, int(self.count_epochs(state)), most=most)
         # The penalty is left out, because it would shrink its own result at each update.
         self._known[state.id] = replace(trainee, limit=limit)

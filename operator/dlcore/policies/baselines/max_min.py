@@ -72,10 +72,10 @@ class _Filling:
             _, _, _, gpus, state = heapq.heappop(heap)
             if self.counts.raise_to(state, gpus):
                 higher = next((n for n in state.job.gpus.options if n > gpus), None)
-                if higher and not self._is_past_peak(state, gpus, higher):
+                if higher and not self._is_past_peak(state, gpus, higher=higher):
                     heapq.heappush(heap, (gpus, -state.job.priority, state.order, higher, state))
 
-    def _is_past_peak(self, state: JobState, lower: int, higher: int) -> bool:
+    def _is_past_peak(self, state: JobState, lower: int, *, higher: int) -> bool:
         """Whether the job is known to be slower with the higher number of GPUs."""
         key = (state.job.type, "+".join(self.counts.kinds[state.id]), lower, higher)
         known = self._past_peak.get(key)
@@ -92,7 +92,7 @@ class _Filling:
         own = (
             placement is not None
             and gpus < placement.gpus
-            and self._is_past_peak(state, gpus, placement.gpus)
+            and self._is_past_peak(state, gpus, higher=placement.gpus)
         )
         cause = _FASTER_WITH_FEWER if own else _FAIR_SHARE
         kinds = self.counts.kinds[state.id]

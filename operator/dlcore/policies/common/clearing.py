@@ -50,7 +50,7 @@ class Clearing:
     """Looks for a place on nodes of one type, and for places for those that are in its way."""
 
     def __init__(
-        self, room: Room, movable: Mapping[NodeName, Mapping[JobId, JobState]], kind: str
+        self, room: Room, movable: Mapping[NodeName, Mapping[JobId, JobState]], *, kind: str
     ) -> None:
         self.room = room
         self.movable = movable
@@ -59,7 +59,7 @@ class Clearing:
         self._freed: set[JobId] = set()
         """Jobs that moved, whose former GPUs count as free."""
 
-    def find(self, state: JobState, gpus: int, have: Nodes) -> dict[NodeName, int] | None:
+    def find(self, state: JobState, gpus: int, *, have: Nodes) -> dict[NodeName, int] | None:
         """Nodes on which the job could have ``gpus`` after the moves; beside it keeps ``have``."""
         size = self.room.cluster.largest_node[self.kind]
         nodes = {node: count for node, count in have.items() if gpus > size and count == size}
@@ -67,7 +67,7 @@ class Clearing:
         missing = gpus - sum(nodes.values())
         while missing > 0:
             count = min(missing, size)
-            node = self._clear(state, count, have, frozenset(nodes))
+            node = self._clear(state, count, have=have, avoid=frozenset(nodes))
             if node is None:
                 break
             nodes[node] = count
@@ -88,13 +88,13 @@ class Clearing:
             self.room.give({move.to: move.gpus}, move.state)
 
     def _clear(
-        self, state: JobState, gpus: int, have: Nodes, avoid: frozenset[NodeName]
+        self, state: JobState, gpus: int, *, have: Nodes, avoid: frozenset[NodeName]
     ) -> NodeName | None:
         """A node where the job has room for ``gpus`` once the jobs in its way have moved."""
-        for node, victims in self._rank_nodes(state, gpus, have, avoid):
+        for node, victims in self._rank_nodes(state, gpus, have=have, avoid=avoid):
             mark, free = len(self.moves), self.room.nodes[node]
             self.room.take({node: free})
-            is_clear = all(self._move(victim, node, avoid | {node}) for victim in victims)
+            is_clear = all(self._move(victim, node, avoid=avoid | {node}) for victim in victims)
             self.room.give({node: free})
             if is_clear:
                 for victim in victims:
@@ -104,11 +104,11 @@ class Clearing:
             self.undo(mark)
         return None
 
-    def _move(self, state: JobState, source: NodeName, avoid: frozenset[NodeName]) -> bool:
+    def _move(self, state: JobState, source: NodeName, *, avoid: frozenset[NodeName]) -> bool:
         gpus = _gpus_of(state)
         to = self.room.find_node(state, self.kind, gpus)
         if to is None:
-            to = self._clear(state, gpus, {}, avoid)
+            to = self._clear(state, gpus, have={}, avoid=avoid)
         if to is None:
             return False
         self.room.take({to: gpus}, state)
@@ -116,7 +116,7 @@ class Clearing:
         return True
 
     def _rank_nodes(
-        self, state: JobState, gpus: int, have: Nodes, avoid: frozenset[NodeName]
+        self, state: JobState, gpus: int, *, have: Nodes, avoid: frozenset[NodeName]
     ) -> Iterator[tuple[NodeName, list[JobState]]]:
         """Nodes that could be cleared, the one from which the fewest jobs move first."""
         own = self._count_own(have, avoid)
@@ -124,7 +124,7 @@ class Clearing:
         near = heapq.nlargest(GLANCE, (*gaps, *((count, node) for node, count in own.items())))
         ranked = []
         for there, node in near:
-            victims = self._choose_victims(node, gpus - there, gpus)
+            victims = self._choose_victims(node, gpus - there, below=gpus)
             if victims is not None and self.room.takes_pod(state, node):
                 moved = sum(map(_gpus_of, victims))
                 ranked.append((len(victims), moved, node, victims))
@@ -140,7 +140,7 @@ class Clearing:
             if node in free and node not in avoid and by_name[node].gpu_type == self.kind
         }
 
-    def _choose_victims(self, node: NodeName, missing: int, below: int) -> list[JobState] | None:
+    def _choose_victims(self, node: NodeName, missing: int, *, below: int) -> list[JobState] | None:
         """The fewest jobs smaller than ``below`` on the node that together hold ``missing`` GPUs."""
         there = [
             state

@@ -27,7 +27,7 @@ class Counts:
         """Let the job have this number of GPUs if enough are left and could ever be placed for it."""
         kinds = self.kinds.get(state.id) or self._choose_types(state)
         more = gpus - self.gpus.get(state.id, 0)
-        if self.left_of(kinds) < more or not self._may_have(state, gpus, kinds):
+        if self.left_of(kinds) < more or not self._may_have(state, gpus, kinds=kinds):
             return False
         for kind in kinds:
             taken = min(more, self.free.get(kind, 0))
@@ -40,7 +40,7 @@ class Counts:
         """How many GPUs of these types are left."""
         return sum(self.free.get(kind, 0) for kind in kinds)
 
-    def _may_have(self, state: JobState, gpus: int, kinds: tuple[str, ...]) -> bool:
+    def _may_have(self, state: JobState, gpus: int, *, kinds: tuple[str, ...]) -> bool:
         """Whether this number could be placed at all; the job would wait in vain for any other."""
         cluster = self.view.cluster
         if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
@@ -54,10 +54,12 @@ class Counts:
         if state.placement is not None:
             return tuple(state.placement.gpu_type.split("+"))
         kinds = acceptable_types(state, self.view.cluster)
-        able = [kind for kind in kinds if self._may_have(state, state.least, (kind,))]
+        able = [kind for kind in kinds if self._may_have(state, state.least, kinds=(kind,))]
         if not able:
             return kinds
         if self._fastest_first:
-            ranked = [kind for kind in rank_types(state, state.least, self.view) if kind in able]
+            ranked = [
+                kind for kind in rank_types(state, state.least, view=self.view) if kind in able
+            ]
             return (max(ranked, key=lambda kind: self.free[kind] >= state.least),)
         return (max(able, key=lambda kind: self.free[kind]),)

@@ -5,7 +5,7 @@ from dlcore.model import JobState
 from dlwire.messages import Shape
 
 
-def time_saved(view: View, state: JobState, before: Shape, after: Shape) -> float:
+def time_saved(view: View, state: JobState, *, before: Shape, after: Shape) -> float:
     """By how many seconds the training ends sooner; 0 if it does not, or if nothing is known."""
     old = view.predictor.training_time(state, before, now=view.now)
     new = view.predictor.training_time(state, after, now=view.now)

@@ -39,7 +39,7 @@ class Holding:
     )
 
     def __init__(
-        self, state: JobState, nodes: dict[NodeName, int], gpu_type: str, view: View
+        self, state: JobState, nodes: dict[NodeName, int], *, gpu_type: str, view: View
     ) -> None:
         self.state = state
         self.nodes = nodes
@@ -111,14 +111,14 @@ class Offer(NamedTuple):
         """Where the job would be afterwards."""
         gives = self.holding.gpus - self.keeps
         if gives > self.holding.nodes[self.node]:
-            home = find_home(self.holding.nodes, self.keeps, self.node)
+            home = find_home(self.holding.nodes, self.keeps, leaves=self.node)
             assert home is not None
             return {home: self.keeps}
         nodes = {**self.holding.nodes, self.node: self.holding.nodes[self.node] - gives}
         return {node: count for node, count in nodes.items() if count > 0}
 
 
-def find_home(nodes: Mapping[NodeName, int], keeps: int, leaves: NodeName) -> NodeName | None:
+def find_home(nodes: Mapping[NodeName, int], keeps: int, *, leaves: NodeName) -> NodeName | None:
     """
     Find the node to which a job on several can withdraw with what it keeps, when it leaves one.
 
@@ -146,7 +146,9 @@ class Ledger:
         """How many GPUs jobs on several nodes could give up at once, which each do on one node."""
 
     def _hold(self, state: JobState, placement: Placement) -> Holding:
-        holding = Holding(state, count_nodes(placement), placement.gpu_type, self.view)
+        holding = Holding(
+            state, count_nodes(placement), gpu_type=placement.gpu_type, view=self.view
+        )
         self.holdings[state.job.id] = holding
         return holding
 
@@ -155,10 +157,12 @@ class Ledger:
         self.room.take(count_usable(placement, self.cluster))
         return self._hold(state, placement)
 
-    def add(self, state: JobState, nodes: Mapping[NodeName, int], cause: Cause) -> Holding:
+    def add(self, state: JobState, nodes: Mapping[NodeName, int], *, cause: Cause) -> Holding:
         """Let a pending job have these GPUs, which must be free."""
         self.room.take(nodes, state)
-        holding = Holding(state, dict(nodes), name_type(self.cluster, nodes), self.view)
+        holding = Holding(
+            state, dict(nodes), gpu_type=name_type(self.cluster, nodes), view=self.view
+        )
         holding.cause = cause
         self.holdings[state.job.id] = holding
         if self._spare is not None:
@@ -166,7 +170,7 @@ class Ledger:
             self._note_spread(holding)
         return holding
 
-    def change(self, holding: Holding, nodes: Mapping[NodeName, int], cause: Cause) -> None:
+    def change(self, holding: Holding, nodes: Mapping[NodeName, int], *, cause: Cause) -> None:
         """Let a job have these GPUs instead of those that it has."""
         state = holding.state
         if self._spare is not None:
@@ -260,7 +264,7 @@ class Offers:
                 self._versions[node] += 1
                 self._offer(node)
 
-    def best(self, state: JobState, gpu_type: str, gap: int, by: float) -> Offer | None:
+    def best(self, state: JobState, gpu_type: str, *, gap: int, by: float) -> Offer | None:
         """
         The offer for exactly this gap whose giver loses least, of those who are done by then.
 
@@ -282,7 +286,7 @@ class Offers:
             offer = next(rest, None)
         return offer
 
-    def best_on(self, state: JobState, gpu_type: str, gap: int, by: float) -> Offer | None:
+    def best_on(self, state: JobState, gpu_type: str, *, gap: int, by: float) -> Offer | None:
         """The same among a few nodes only, for a job whose checkpoint binds it to them."""
         known, takes_pod = self._ledger.cluster.by_name, self._ledger.room.takes_pod
         there = [
@@ -340,7 +344,7 @@ class Offers:
                 if keeps >= holding.gpus:
                     break
                 gives = holding.gpus - keeps
-                if gives <= here or find_home(holding.nodes, keeps, node) is not None:
+                if gives <= here or find_home(holding.nodes, keeps, leaves=node) is not None:
                     nodes = len(holding.nodes) - (gives == here) if gives <= here else 1
                     shape = Shape(keeps, nodes, holding.gpu_type)
                     after = holding.remaining_with(shape)

@@ -71,24 +71,24 @@ def solve_exactly(items: Sequence[Options], capacity: int) -> list[Option]:
 def solve_by_price(items: Sequence[Options], capacity: int) -> list[Option]:
     """Let one price of a GPU divide them, and the left-over be divided exactly."""
     worths, weights = tabulate(items)
-    high = find_price(worths, weights, capacity)
+    high = find_price(worths, weights, capacity=capacity)
     paid = worths - high * weights
     chosen = np.argmax(paid, axis=0)
     best = [options[index] for options, index in zip(items, chosen, strict=True)]
     left = capacity - count_gpus(best)
     if left > 0:
-        _divide_rest(items, best, left, paid, chosen)
+        _divide_rest(items, best, left=left, paid=paid, chosen=chosen)
     return best
 
 
-def find_price(worths: Floats, weights: Floats, capacity: float) -> float:
+def find_price(worths: Floats, weights: Floats, *, capacity: float) -> float:
     """The least price of a GPU at which the jobs take no more than there are, by halving."""
     low, high = 0.0, float(np.max(worths[np.isfinite(worths)])) + 1.0
     margin = MARGIN * high
     for halving in range(HALVINGS):
         if halving in DECIDED_AFTER:
             # Each step reads all options of the jobs that are left, and by then few jobs are undecided.
-            is_open, taken = _find_open(worths, weights, (low, high), margin)
+            is_open, taken = _find_open(worths, weights, prices=(low, high), margin=margin)
             worths, weights, capacity = worths[:, is_open], weights[:, is_open], capacity - taken
         middle = 0.5 * (low + high)
         if _sum_chosen(worths - middle * weights, weights) > capacity:
@@ -99,7 +99,7 @@ def find_price(worths: Floats, weights: Floats, capacity: float) -> float:
 
 
 def _find_open(
-    worths: Floats, weights: Floats, prices: tuple[float, float], margin: float
+    worths: Floats, weights: Floats, *, prices: tuple[float, float], margin: float
 ) -> tuple[NDArray[np.bool_], float]:
     """
     Tell which jobs may choose differently between two prices, and what the others take together.
@@ -132,7 +132,12 @@ def _sum_chosen(paid: Floats, weights: Floats) -> float:
 
 
 def _divide_rest(
-    items: Sequence[Options], best: list[Option], left: int, paid: Floats, chosen: NDArray[np.intp]
+    items: Sequence[Options],
+    best: list[Option],
+    *,
+    left: int,
+    paid: Floats,
+    chosen: NDArray[np.intp],
 ) -> None:
     """Solve again for the jobs that come nearest to choosing otherwise, with what they have."""
     places = np.arange(len(items))

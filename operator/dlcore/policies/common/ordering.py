@@ -63,7 +63,7 @@ def largest_option(state: JobState, cluster: Cluster) -> int:
 # --- where --------------------------------------------------------------------------------
 
 
-def rank_types(state: JobState, gpus: int, view: View) -> tuple[str, ...]:
+def rank_types(state: JobState, gpus: int, *, view: View) -> tuple[str, ...]:
     """The types that the job accepts, the one it is fastest on first, then by its user's liking."""
     if len(view.cluster.types) == 1:
         return view.cluster.types
@@ -74,14 +74,14 @@ def rank_types(state: JobState, gpus: int, view: View) -> tuple[str, ...]:
 
 def find_packed(room: Room, state: JobState, gpus: int, view: View) -> Fit | None:
     """The fewest nodes of the best type that has room; a mixture if the job can do with one."""
-    for kind in rank_types(state, gpus, view):
+    for kind in rank_types(state, gpus, view=view):
         fit = room.find(state, gpus, kind) if room.free[kind] >= gpus else None
         if fit is not None:
             return fit
     return room.find(state, gpus) if state.job.gpus.mixed else None
 
 
-def find_along(nodes: Iterable[NodeName], room: Room, state: JobState, gpus: int) -> Fit | None:
+def find_along(nodes: Iterable[NodeName], room: Room, *, state: JobState, gpus: int) -> Fit | None:
     """Take what is free on these nodes in their order, as far as the job's limits allow."""
     chosen: dict[NodeName, int] = {}
     for node in nodes:
@@ -94,7 +94,7 @@ def find_along(nodes: Iterable[NodeName], room: Room, state: JobState, gpus: int
     return Fit(name_type(room.cluster, chosen), chosen) if gpus == 0 else None
 
 
-def nodes_of(state: JobState, kinds: Sequence[str], cluster: Cluster) -> Iterator[NodeName]:
+def nodes_of(state: JobState, kinds: Sequence[str], *, cluster: Cluster) -> Iterator[NodeName]:
     """The nodes of these types that the job may be on, in order of their names."""
     for node in cluster.nodes:
         if node.gpu_type in kinds and (not state.bound_to or node.name in state.bound_to):
@@ -159,10 +159,10 @@ class Filling:
         if fit is None:
             self._say_why_not(state, gpus)
             return False
-        self.give(state, gpus, fit)
+        self.give(state, gpus, fit=fit)
         return True
 
-    def give(self, state: JobState, gpus: int, fit: Fit) -> None:
+    def give(self, state: JobState, gpus: int, *, fit: Fit) -> None:
         """Give a pending job these GPUs, which must be free."""
         self.room.take(fit.nodes, state)
         self.most -= gpus
@@ -263,14 +263,16 @@ def preempt(view: View, line: Line) -> Decision:
     if len(chosen) == len(staying) == len(view.running):
         return Decision(keep_all(staying), wait=BEHIND)
     filling = Filling(view, staying)
-    if not _start_as_counted(filling, counting, chosen):
+    if not _start_as_counted(filling, counting, chosen=chosen):
         for state in line(filling):
             if state.id not in filling.shares:
                 _ = filling.start(state) if state.placement is None else filling.go_on(state)
     return Decision(filling.shares, waits=filling.waits, wait=BEHIND)
 
 
-def _start_as_counted(filling: Filling, counting: "_Counting", chosen: Iterable[JobState]) -> bool:
+def _start_as_counted(
+    filling: Filling, counting: "_Counting", *, chosen: Iterable[JobState]
+) -> bool:
     """Place the newcomers in order, until one finds no place or not the types counted for it."""
     expected = dict(filling.room.free)
     for state in chosen:
@@ -338,7 +340,7 @@ class _Counting:
     def _needed(self, state: JobState) -> Iterable[tuple[str, int]]:
         """How many of which type, counted as it will be placed; too many if there is no way."""
         gpus = count_requested(state, self.view)
-        kinds = rank_types(state, gpus, self.view)
+        kinds = rank_types(state, gpus, view=self.view)
         for kind in kinds:
             if self.left[kind] >= gpus:
                 return ((kind, gpus),)

@@ -40,7 +40,7 @@ def rank(view: View, *, by_service: bool = False, count: Count | None = None) ->
     supposed to have one.
     """
     paces = _find_paces(view, _Rule(by_service, count))
-    running = sorted([paces.entry(state, view.now, view) for state in view.running])
+    running = sorted([paces.entry(state, view.now, view=view) for state in view.running])
     blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
     front: list[_Entry] = running
     if running:
@@ -113,14 +113,14 @@ class _Paces:
         return ranked
 
     def _enter(self, state: JobState, view: View) -> _Entry:
-        entry = self.waiting[state] = self.entry(state, state.observed_at, view)
+        entry = self.waiting[state] = self.entry(state, state.observed_at, view=view)
         return entry
 
-    def entry(self, state: JobState, now: float, view: View) -> _Entry:
+    def entry(self, state: JobState, now: float, *, view: View) -> _Entry:
         """The remaining need of the job at that time."""
         if self.rule.elastic is not None:
             gpus = self.rule.elastic(state, view)
-            shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
+            shape = view.predictor.shape(gpus, rank_types(state, gpus, view=view)[0])
             time = view.predictor.training_time(state, shape, now=now)
             key = time * gpus if self.rule.by_service else time
             return _Entry(-state.job.priority, key, state.order, state)
@@ -133,7 +133,7 @@ class _Paces:
     def _find_pace(self, state: JobState, view: View) -> float:
         held = state.placement
         gpus = held.shape.gpus if held is not None else count_requested(state, view)
-        shape = view.predictor.shape(gpus, rank_types(state, gpus, view)[0])
+        shape = view.predictor.shape(gpus, rank_types(state, gpus, view=view)[0])
         speed = view.predictor.speed(state.job, shape)
         if speed <= 0.0:
             return math.inf

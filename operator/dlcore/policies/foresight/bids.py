@@ -178,14 +178,14 @@ class Bidders:
         """Whether this is about the same profiles and the same cluster."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
-    def collect(self, view: View, experience: Experience, sightings: Sightings) -> list[Bid]:
+    def collect(self, view: View, experience: Experience, *, sightings: Sightings) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
         terms = _Terms(view, experience)
         bids: list[Bid] = []
         for state in view.running:
-            curves = self._curves_of(_key_of(state), state, view, sightings)
-            bid = _bid_running(state, curves, terms)
+            curves = self._curves_of(_key_of(state), state, view=view, sightings=sightings)
+            bid = _bid_running(state, curves, terms=terms)
             if bid is not None:
                 bid.slow_down(sightings.slowness_of(state))
                 bids.append(bid)
@@ -195,7 +195,7 @@ class Bidders:
                 left = state.iterations_total - state.iterations_at(view.now)
                 known = self._waiting[state] = (_key_of(state), left)
             key, left = known
-            curves = self._curves_of(key, state, view, sightings)
+            curves = self._curves_of(key, state, view=view, sightings=sightings)
             if curves:
                 bid = Bid(state, curves)
                 terms.settle_left(bid, left)
@@ -210,13 +210,13 @@ class Bidders:
     # --- how jobs scale
 
     def _curves_of(
-        self, key: Key, state: JobState, view: View, sightings: Sightings
+        self, key: Key, state: JobState, *, view: View, sightings: Sightings
     ) -> tuple[Curve, ...]:
         """One curve for each type of GPU that the job can be given; the user's favourite first."""
         seen = sightings.speeds_of(state.job.type)
         known = self._curves.get(key)
         if known is None or known[0] is not seen:
-            known = self._curves[key] = (seen, tuple(_iter_curves(state, view, seen)))
+            known = self._curves[key] = (seen, tuple(_iter_curves(state, view, seen=seen)))
         return known[1]
 
 
@@ -237,7 +237,7 @@ class _Terms:
         done = state.iterations_at(self.view.now)
         if left == math.inf:
             expect_left = self._experience.expect_left
-            shares = draw_shares(state.id, self.view.seed, self._samples)
+            shares = draw_shares(state.id, self.view.seed, samples=self._samples)
             attained = done / pace
             bid.lefts = [max(LEAST_LEFT, expect_left(attained, share) * pace) for share in shares]
             left = max(LEAST_LEFT, expect_left(attained, 0.5) * pace)
@@ -255,7 +255,7 @@ class _Terms:
         return costs
 
 
-def _bid_running(state: JobState, curves: tuple[Curve, ...], terms: _Terms) -> Bid | None:
+def _bid_running(state: JobState, curves: tuple[Curve, ...], *, terms: _Terms) -> Bid | None:
     placement, view = state.placement, terms.view
     assert placement is not None
     bid = Bid(state, curves) if curves else None
@@ -279,13 +279,15 @@ def _key_of(state: JobState) -> Key:
     return (*key, state.needs, state.bound_to)
 
 
-def _iter_curves(state: JobState, view: View, seen: Speeds) -> Iterator[Curve]:
+def _iter_curves(state: JobState, view: View, *, seen: Speeds) -> Iterator[Curve]:
     is_known = False
     for kind in acceptable_types(state, view.cluster):
         most = largest_possible(state, view.cluster, gpu_type=kind)
         options = [gpus for gpus in state.job.gpus.options if gpus <= most]
         shapes = ((gpus, view.predictor.shape(gpus, kind)) for gpus in options)
-        curve = make_curve(kind, ((n, expect(view, state.job, shape, seen)) for n, shape in shapes))
+        curve = make_curve(
+            kind, ((n, expect(view, state.job, shape=shape, seen=seen)) for n, shape in shapes)
+        )
         if curve is not None:
             is_known = True
             yield curve

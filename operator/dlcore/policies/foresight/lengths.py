@@ -45,7 +45,7 @@ class Experience(NamedTuple):
         return float(learnt**trust * supposed ** (1.0 - trust))
 
 
-def draw_shares(job: JobId, seed: int, samples: int) -> list[float]:
+def draw_shares(job: JobId, seed: int, *, samples: int) -> list[float]:
     """The probabilities at which the lengths of a job are taken: evenly spread, in an order of its own."""
     # Not crc32: it is linear, so that names of one length would share a handful of orders.
     digest = hashlib.blake2b(f"{seed}/{job}".encode(), digest_size=4 * samples).digest()

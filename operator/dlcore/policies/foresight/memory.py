@@ -90,14 +90,14 @@ def _write(memory: Memory) -> dict[str, Any]:
 def _read(plain: Mapping[str, Any]) -> Memory:
     by_type = {
         _read_type(*kind): {
-            _read_shape(gpus, nodes, gpu_type): float(speed)
+            _read_shape(gpus, nodes, gpu_type=gpu_type): float(speed)
             for gpus, nodes, gpu_type, speed in speeds
         }
         for kind, speeds in plain["types"]
     }
     by_job = {
         JobId(job): Sighting(
-            _read_shape(gpus, nodes, gpu_type),
+            _read_shape(gpus, nodes, gpu_type=gpu_type),
             float(slowness),
             None if since is None else float(since),
         )
@@ -117,5 +117,5 @@ def _read_type(model: str, dataset: str, batch_size: int) -> JobType:
     return JobType(str(model), str(dataset), int(batch_size))
 
 
-def _read_shape(gpus: int, nodes: int, gpu_type: str) -> Shape:
+def _read_shape(gpus: int, nodes: int, *, gpu_type: str) -> Shape:
     return Shape(int(gpus), int(nodes), str(gpu_type))

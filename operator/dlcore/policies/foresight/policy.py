@@ -84,9 +84,9 @@ class Foresight:
         lengths = _remember_ends(memory, view)
         sightings = look(memory.sightings, view)
         experience = Experience(tuple(sorted(lengths.values())))
-        bids = _find_bidders(view).collect(view, experience, sightings)
-        spans = _remember_spans(memory, view.now, lengths)
-        self._weigh(bids, view.now, spans.values())
+        bids = _find_bidders(view).collect(view, experience, sightings=sightings)
+        spans = _remember_spans(memory, view.now, lengths=lengths)
+        self._weigh(bids, view.now, earlier=spans.values())
 
         outsiders = _find_outsiders(view, bids)
         capacities = _find_capacities(view, outsiders)
@@ -101,14 +101,14 @@ class Foresight:
         arranging = Arranging(survivors, chosen, horizon=self.horizon)
         others = [bid for bid in bids if bid not in chosen]
         shares = arranging.arrange(others)
-        _start_mixed(view, arranging, shares)
-        levels = self._smooth(memory, view.now, prices)
-        progress = _note_progress(memory, bids, view)
+        _start_mixed(view, arranging, shares=shares)
+        levels = self._smooth(memory, view.now, prices=prices)
+        progress = _note_progress(memory, bids, view=view)
         state = State(Memory(view.now, levels, progress, lengths, spans, sightings))
         worths = Worths(arranging.measure_worths(others), bids, horizon=self.horizon)
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
-    def _weigh(self, bids: Sequence[Bid], now: float, earlier: Collection[float]) -> None:
+    def _weigh(self, bids: Sequence[Bid], now: float, *, earlier: Collection[float]) -> None:
         """Let old and long jobs count more, and those of a higher priority much more."""
         times = [max(0.0, now - bid.state.job.submitted_at) + bid.left / bid.top for bid in bids]
         usual = _find_usual_time(earlier, times) if self.ageing > 0.0 else math.inf
@@ -124,13 +124,13 @@ class Foresight:
         chosen = choose_by_type(bids, capacities, horizon=self.horizon)
         if len(capacities) == 1:
             return chosen
-        visits = switch_types(bids, capacities, chosen, horizon=self.horizon)
+        visits = switch_types(bids, capacities, chosen=chosen, horizon=self.horizon)
         if visits:
             chosen = choose_by_type(bids, capacities, horizon=self.horizon, visits=visits)
-        return chosen | choose_rest(bids, capacities, chosen, horizon=self.horizon)
+        return chosen | choose_rest(bids, capacities, chosen=chosen, horizon=self.horizon)
 
     def _smooth(
-        self, memory: Memory, now: float, prices: Mapping[str, float]
+        self, memory: Memory, now: float, *, prices: Mapping[str, float]
     ) -> Mapping[str, float]:
         """The recent worth of a GPU of each type."""
         kept = math.exp(-max(0.0, now - memory.at) / self.memory) if memory.levels else 0.0
@@ -163,7 +163,7 @@ def _find_capacities(view: View, outsiders: Iterable[JobState]) -> dict[str, int
     return left
 
 
-def _start_mixed(view: View, arranging: Arranging, shares: dict[JobId, Share]) -> None:
+def _start_mixed(view: View, arranging: Arranging, *, shares: dict[JobId, Share]) -> None:
     """Start jobs for which no single type has GPUs enough, and which may mix types."""
     if len(view.cluster.types) < 2 or arranging.room.total == 0:
         return
@@ -194,7 +194,9 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     return dict(list(lengths.items())[-MOST_REMEMBERED:])
 
 
-def _remember_spans(memory: Memory, now: float, lengths: Iterable[JobId]) -> Mapping[JobId, float]:
+def _remember_spans(
+    memory: Memory, now: float, *, lengths: Iterable[JobId]
+) -> Mapping[JobId, float]:
     """How many seconds passed from the submission to the end of each job of these lengths."""
     spans: dict[JobId, float] = {}
     for job in lengths:
@@ -219,7 +221,7 @@ def _find_usual_time(earlier: Collection[float], expected: Iterable[float]) -> f
     return max(1.0, times[int(USUAL_SHARE * len(times))]) if times else math.inf
 
 
-def _note_progress(memory: Memory, bids: Iterable[Bid], view: View) -> Mapping[JobId, Progress]:
+def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mapping[JobId, Progress]:
     progress: dict[JobId, Progress] = {}
     for bid in bids:
         state = bid.state

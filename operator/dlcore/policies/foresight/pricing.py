@@ -59,7 +59,7 @@ def find_prices(
     """
     samples = max((len(bid.lefts) for bid in bids), default=0)
     if not samples:
-        return _price_once(bids, capacities, floors)
+        return _price_once(bids, capacities, floors=floors)
     expected = [bid.left for bid in bids]
     prices = [(0.0, 0.0)] * len(bids)
     levels = dict.fromkeys(capacities, 0.0)
@@ -67,7 +67,7 @@ def find_prices(
         for bid in bids:
             if bid.lefts:
                 bid.left = bid.lefts[sample]
-        for kind, level in _price_once(bids, capacities, floors).items():
+        for kind, level in _price_once(bids, capacities, floors=floors).items():
             levels[kind] += level / samples
         prices = [
             (price + bid.price / samples, cheapest + bid.cheapest / samples)
@@ -109,7 +109,7 @@ def fix_sizes(
 
 
 def _price_once(
-    bids: Sequence[Bid], capacities: Mapping[str, int], floors: Mapping[str, float]
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, floors: Mapping[str, float]
 ) -> dict[str, float]:
     slots: dict[str, Slots] = {
         # Where nothing is divided at all there is still a price for the jobs that go on there.
@@ -118,7 +118,7 @@ def _price_once(
     }
     line = sorted(bids, key=_rank)
     for bid in reversed(line[EXCHANGED:]):
-        _settle(slots, bid, _quote(slots, bid))
+        _settle(slots, bid, quote=_quote(slots, bid))
     _settle_exchanging(slots, line[:EXCHANGED])
     return {kind: worths[0] for kind, worths in slots.items()}
 
@@ -135,14 +135,14 @@ def _settle_exchanging(slots: Mapping[str, Slots], line: Sequence[Bid]) -> None:
         return
     last = line[-1]
     for before in reversed(line[:-1]):
-        as_ranked = _sum_of_two(slots, last, before)
-        exchanged = _sum_of_two(slots, before, last)
+        as_ranked = _sum_of_two(slots, last, before=before)
+        exchanged = _sum_of_two(slots, before, before=last)
         settled, last = (last, before) if as_ranked <= exchanged else (before, last)
-        _settle(slots, settled, _quote(slots, settled))
-    _settle(slots, last, _quote(slots, last))
+        _settle(slots, settled, quote=_quote(slots, settled))
+    _settle(slots, last, quote=_quote(slots, last))
 
 
-def _sum_of_two(slots: Mapping[str, Slots], last: Bid, before: Bid) -> float:
+def _sum_of_two(slots: Mapping[str, Slots], last: Bid, *, before: Bid) -> float:
     """The sum of price x work of two jobs, if the first of them ends last."""
     quote = _quote(slots, last)
     kind = quote.curve.gpu_type
@@ -155,16 +155,16 @@ def _sum_of_two(slots: Mapping[str, Slots], last: Bid, before: Bid) -> float:
 def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     if bid.held or len(bid.curves) == 1:
         # A job that runs stays on its type: the price on a better one would undervalue it there.
-        return _quote_on(slots[bid.curve.gpu_type], bid.curve, bid.weight)
+        return _quote_on(slots[bid.curve.gpu_type], bid.curve, weight=bid.weight)
     return _quote_on_any(slots, bid)
 
 
 def _quote_on_any(slots: Mapping[str, Slots], bid: Bid) -> Quote:
-    quotes = [_quote_on(slots[curve.gpu_type], curve, bid.weight) for curve in bid.curves]
+    quotes = [_quote_on(slots[curve.gpu_type], curve, weight=bid.weight) for curve in bid.curves]
     return min(quotes, key=lambda quote: quote.price)
 
 
-def _quote_on(worths: Slots, curve: Curve, weight: float) -> Quote:
+def _quote_on(worths: Slots, curve: Curve, *, weight: float) -> Quote:
     """Take the least slots one by one for as long as the price falls."""
     best, gpus, total = math.inf, 0, weight
     for slot, speed in zip(worths, curve.hull[1:], strict=False):
@@ -177,14 +177,14 @@ def _quote_on(worths: Slots, curve: Curve, weight: float) -> Quote:
     return Quote(best, gpus, curve)
 
 
-def _settle(slots: Mapping[str, Slots], bid: Bid, quote: Quote) -> None:
+def _settle(slots: Mapping[str, Slots], bid: Bid, *, quote: Quote) -> None:
     bid.price = bid.cheapest = quote.price
     if not bid.held:
         bid.curve = quote.curve
     else:
         for curve in bid.curves:
             if curve is not bid.curve:
-                other = _quote_on(slots[curve.gpu_type], curve, bid.weight)
+                other = _quote_on(slots[curve.gpu_type], curve, weight=bid.weight)
                 bid.cheapest = min(bid.cheapest, other.price)
     _fill(slots[quote.curve.gpu_type], quote)
 

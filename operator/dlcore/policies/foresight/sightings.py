@@ -61,7 +61,7 @@ class Sightings(NamedTuple):
         return seen.slowness if seen is not None else 1.0
 
 
-def expect(view: View, job: Job, shape: Shape, seen: Speeds) -> float:
+def expect(view: View, job: Job, *, shape: Shape, seen: Speeds) -> float:
     """The speed of a job in a shape, by its profile and by what was seen of its type."""
     known = seen.get(shape)
     if known is not None:
@@ -93,7 +93,7 @@ def look(sightings: Sightings, view: View) -> Sightings:
         elif before.since is None or view.now - before.since < SETTLING_S:
             by_job[state.id] = before
         else:
-            by_job[state.id] = _note(by_type, state, shape, view)
+            by_job[state.id] = _note(by_type, state, shape=shape, view=view)
     return Sightings(_keep_latest(by_type.items()), by_job)
 
 
@@ -102,10 +102,10 @@ def _pause(before: Sighting, now: float) -> Sighting:
     return before if before.since is None else before._replace(since=now)
 
 
-def _note(by_type: dict[JobType, Speeds], state: JobState, shape: Shape, view: View) -> Sighting:
+def _note(by_type: dict[JobType, Speeds], state: JobState, *, shape: Shape, view: View) -> Sighting:
     kind = state.job.type
     seen = by_type.get(kind, _NONE)
-    expected = expect(view, state.job, shape, seen)
+    expected = expect(view, state.job, shape=shape, seen=seen)
     if expected <= 0.0:
         return Sighting(shape, 1.0)
     if abs(state.speed / expected - 1.0) <= NOTICED:

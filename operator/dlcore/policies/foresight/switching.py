@@ -29,7 +29,7 @@ _STAYS: Option = (0, 0, 0.0)
 
 
 def switch_types(
-    bids: Sequence[Bid], capacities: Mapping[str, int], chosen: Mapping[Bid, int], *, horizon: float
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, chosen: Mapping[Bid, int], horizon: float
 ) -> Visits:
     """
     Let running jobs change their types where that pays: their curves are those of the new ones.
@@ -38,7 +38,9 @@ def switch_types(
     """
     visits: dict[str, Sequence[Item]] = {}
     for kind, capacity in capacities.items():
-        visitors = list(_iter_visitors(bids, kind, capacity, chosen, horizon))
+        visitors = list(
+            _iter_visitors(bids, kind, capacity=capacity, chosen=chosen, horizon=horizon)
+        )
         if not visitors:
             continue
         visitors = heapq.nlargest(capacity, visitors, key=_rank)
@@ -54,7 +56,7 @@ def switch_types(
 
 
 def _iter_visitors(
-    bids: Sequence[Bid], kind: str, capacity: int, chosen: Mapping[Bid, int], horizon: float
+    bids: Sequence[Bid], kind: str, *, capacity: int, chosen: Mapping[Bid, int], horizon: float
 ) -> Iterator[Item]:
     """The running jobs of other types that would be better off on this one."""
     for bid in bids:
@@ -63,12 +65,12 @@ def _iter_visitors(
         curve, now = bid.curve_on(kind), bid.speed_now
         if curve is not None and curve.top > now:
             options = [each for each in curve.options if each[1] > now and each[0] <= capacity]
-            item = _make_visit(bid, options, chosen.get(bid, 0), horizon)
+            item = _make_visit(bid, options, stays=chosen.get(bid, 0), horizon=horizon)
             if item.options:
                 yield item
 
 
-def _make_visit(bid: Bid, options: Sequence[Point], stays: int, horizon: float) -> Item:
+def _make_visit(bid: Bid, options: Sequence[Point], *, stays: int, horizon: float) -> Item:
     """The options of a job on another type, with the gain of each over keeping ``stays`` GPUs."""
     cost = bid.cost_of(stays) if 0 < stays != bid.held else 0.0
     now = bid.worth(bid.curve.speeds.get(stays, 0.0), cost=cost, horizon=horizon)

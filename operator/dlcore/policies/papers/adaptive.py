@@ -109,13 +109,13 @@ def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> bool:
     for state in _iter_by_priority(pending, ledger):
         if stands and 0 < enough <= served:
             return False
-        choice = _choose(ledger, offers, state, makespan)
+        choice = _choose(ledger, offers, state=state, makespan=makespan)
         stands = stands and (choice is None or choice[2:4] == (0, state.least))
         if choice is None:
-            choice = _make_room_by_many(ledger, offers, state)
+            choice = _make_room_by_many(ledger, offers, state=state)
             stands = stands and choice is None
         if choice is not None:
-            _carry_out(ledger, offers, state, choice)
+            _carry_out(ledger, offers, state=state, choice=choice)
             served += 1
             makespan = max(makespan, ledger.holdings[state.job.id].remaining)
             if choice.offer is not None:
@@ -133,12 +133,14 @@ def _iter_by_priority(pending: Queue[JobState], ledger: Ledger) -> Iterator[JobS
             yield state
 
 
-def _choose(ledger: Ledger, offers: Offers, state: JobState, makespan: float) -> _Choice | None:
+def _choose(ledger: Ledger, offers: Offers, *, state: JobState, makespan: float) -> _Choice | None:
     """Lines 12 to 31: of all optional numbers, types and victims, those that end soonest."""
     best: _Choice | None = None
     kinds = acceptable_types(state, ledger.cluster)
     for kind, gpus in itertools.product(kinds, state.job.gpus.options):
-        for choice in _iter_choices(ledger, offers, state, Shape(gpus, 1, kind), makespan):
+        for choice in _iter_choices(
+            ledger, offers, state=state, shape=Shape(gpus, 1, kind), makespan=makespan
+        ):
             if best is None or choice[:4] < best[:4]:
                 best = choice
     if best is None and state.job.gpus.mixed:
@@ -147,7 +149,7 @@ def _choose(ledger: Ledger, offers: Offers, state: JobState, makespan: float) ->
 
 
 def _iter_choices(
-    ledger: Ledger, offers: Offers, state: JobState, shape: Shape, makespan: float
+    ledger: Ledger, offers: Offers, *, state: JobState, shape: Shape, makespan: float
 ) -> Iterator[_Choice]:
     predictor, now = ledger.view.predictor, ledger.view.now
     gpus, _, kind = shape
@@ -161,7 +163,7 @@ def _iter_choices(
     time = predictor.completion(state, shape, now)
     by = max(makespan, time)
     find = offers.best_on if state.bound_to else offers.best
-    offer = find(state, kind, gpus, by)
+    offer = find(state, kind, gap=gpus, by=by)
     if offer is not None:
         takes = offer.holding.gpus - offer.keeps
         delay = time + offer.loss
@@ -177,29 +179,29 @@ def _mix(ledger: Ledger, state: JobState) -> _Choice | None:
     return None
 
 
-def _make_room_by_many(ledger: Ledger, offers: Offers, state: JobState) -> _Choice | None:
+def _make_room_by_many(ledger: Ledger, offers: Offers, *, state: JobState) -> _Choice | None:
     """Let several jobs give up GPUs where one cannot give enough for the newcomer's least."""
     fit = ledger.spare.find(state, state.least)
     if fit is None:
         return None
     for node, count in fit.nodes.items():
         for offer in offers.collect(node, count - ledger.room.nodes[node]):
-            _give_up(ledger, offers, offer)
+            _give_up(ledger, offers, offer=offer)
     return _Choice(math.inf, math.inf, 0, state.least, fit.nodes, None)
 
 
-def _give_up(ledger: Ledger, offers: Offers, offer: Offer) -> None:
+def _give_up(ledger: Ledger, offers: Offers, *, offer: Offer) -> None:
     giver = offer.holding
     # Its offers on its other nodes are void as well.
     before = tuple(giver.nodes)
-    ledger.change(giver, offer.left, _MAKES_ROOM)
+    ledger.change(giver, offer.left, cause=_MAKES_ROOM)
     offers.refresh(giver, before)
 
 
-def _carry_out(ledger: Ledger, offers: Offers, state: JobState, choice: _Choice) -> None:
+def _carry_out(ledger: Ledger, offers: Offers, *, state: JobState, choice: _Choice) -> None:
     if choice.offer is not None:
-        _give_up(ledger, offers, choice.offer)
-    holding = ledger.add(state, choice.nodes, _KEEPS)
+        _give_up(ledger, offers, offer=choice.offer)
+    holding = ledger.add(state, choice.nodes, cause=_KEEPS)
     offers.refresh(holding, choice.nodes)
 
 
@@ -237,7 +239,7 @@ def _improve(ledger: Ledger, holding: Holding) -> bool:
     if better is None:
         return False
     fewer = sum(better.nodes.values()) < holding.gpus
-    ledger.change(holding, better.nodes, _FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
+    ledger.change(holding, better.nodes, cause=_FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
     return True
 
 

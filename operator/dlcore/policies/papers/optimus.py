@@ -59,7 +59,7 @@ def _start_incoming(ledger: Ledger, pending: Iterable[JobState]) -> None:
             return
         nodes = _find_start(ledger, state)
         if nodes is not None:
-            ledger.add(state, nodes, _ITS_TURN)
+            ledger.add(state, nodes, cause=_ITS_TURN)
 
 
 def _find_start(ledger: Ledger, state: JobState) -> Mapping[NodeName, int] | None:
@@ -85,7 +85,7 @@ def _enlarge_running(ledger: Ledger) -> None:
             return
         nodes = grow(ledger.room, holding.state, holding.nodes, holding.gpu_type, gpus)
         if nodes is not None:
-            ledger.change(holding, nodes, _FASTER_WITH_MORE)
+            ledger.change(holding, nodes, cause=_FASTER_WITH_MORE)
 
 
 def _next_step(ledger: Ledger, holding: Holding) -> tuple[float, int, int, Holding] | None:
@@ -97,5 +97,5 @@ def _next_step(ledger: Ledger, holding: Holding) -> tuple[float, int, int, Holdi
     if gpus is None:
         return None
     after = ledger.view.predictor.shape(gpus, holding.gpu_type)
-    saved = time_saved(ledger.view, state, state.placement.shape, after)
+    saved = time_saved(ledger.view, state, before=state.placement.shape, after=after)
     return (-saved, state.order, gpus, holding) if saved > 0.0 else None

@@ -76,7 +76,7 @@ class Tiresias:
         decision = ordering.preempt(view, line.offer)
         queues = line.settle(decision.shares)
         looks = [
-            self._time_to(bound, attained, gpus)
+            self._time_to(bound, attained, gpus=gpus)
             for bound, queue in zip(self.thresholds, queues.levels, strict=False)
             for attained, gpus in line.iter_attained(queue.running, decision.shares)
         ]
@@ -84,7 +84,7 @@ class Tiresias:
         wake_at = view.now + max(1.0, min(looks)) if looks else None
         return replace(decision, wake_at=wake_at, state=queues)
 
-    def _time_to(self, bound: float, attained: float, gpus: int) -> float:
+    def _time_to(self, bound: float, attained: float, *, gpus: int) -> float:
         if self.exact:
             return (bound - attained) / gpus
         return (bound - attained / gpus) // gpus

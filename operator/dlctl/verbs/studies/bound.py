@@ -57,7 +57,7 @@ def command(rounds: int, output: str, **given: Any) -> None:
     wall_s = time.perf_counter() - began
     for note in workload.notes:
         say(note)
-    click.echo(show(bound, scenario, workload.name, wall_s, output), nl=False)
+    click.echo(show(bound, scenario, trace=workload.name, wall_s=wall_s, form=output), nl=False)
 
 
 def compute(workload: Workload, setting: Setting, *, rounds: int = ROUNDS) -> Bound:
@@ -74,7 +74,7 @@ def compute(workload: Workload, setting: Setting, *, rounds: int = ROUNDS) -> Bo
         )
 
 
-def show(bound: Bound, scenario: Scenario, trace: str, wall_s: float, form: str) -> str:
+def show(bound: Bound, scenario: Scenario, *, trace: str, wall_s: float, form: str) -> str:
     """Show a bound in one of the formats of :mod:`dlctl.output.printing`."""
     fields = asdict(bound)
     row = {

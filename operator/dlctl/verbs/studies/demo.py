@@ -197,7 +197,7 @@ async def _play(options: Options, hall: Hall) -> Outcome:
     async with performing.build_stages(hall, programme.write) as stages:
         picture = viewing.Picture(stages)
         film = Film(picture, FILMED_AT_S)
-        with _view(hall, stages, picture) as tell:
+        with _view(hall, stages, picture=picture) as tell:
 
             def watch() -> None:
                 tell()
@@ -272,7 +272,7 @@ def _announce(options: Options, hall: Hall) -> None:
 
 @contextmanager
 def _view(
-    hall: Hall, stages: Sequence[Stage], picture: viewing.Picture
+    hall: Hall, stages: Sequence[Stage], *, picture: viewing.Picture
 ) -> Iterator[Callable[[], None]]:
     """Show what happens; hands out what is to be called whenever something has."""
     console = Console(file=raw(sys.stderr))

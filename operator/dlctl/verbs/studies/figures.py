@@ -97,7 +97,7 @@ def show(
     unit = _choose_unit(row["avg_jct_s"] for row in rows)
     lines = _group(rows) if columns is OF_SEVERAL else [[row] for row in rows]
     write = _write_mean if columns is OF_SEVERAL else _write
-    values = [[_read(line, figure, unit) for figure in columns] for line in lines]
+    values = [[_read(line, figure, unit=unit) for figure in columns] for line in lines]
     # A column of nothing is left out: the bound, work that was lost, and unfinished jobs.
     shown = [
         number
@@ -131,7 +131,7 @@ def _group(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _read(rows: Sequence[Row], figure: Figure, unit: Unit) -> list[float]:
+def _read(rows: Sequence[Row], figure: Figure, *, unit: Unit) -> list[float]:
     """Read a figure from each result that has it."""
     factor = 1.0 / unit.seconds if figure.is_time else figure.factor
     found = [

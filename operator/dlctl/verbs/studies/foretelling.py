@@ -46,7 +46,7 @@ def _count_gpus_now(traced: TracedJob) -> int:
     return standing.placement.gpus if standing is not None and standing.placement else 0
 
 
-def show(workload: Workload, outcomes: Sequence[Outcome], form: str) -> str:
+def show(workload: Workload, outcomes: Sequence[Outcome], *, form: str) -> str:
     """Show scores and futures in one of the formats of :mod:`dlctl.output.printing`."""
     scores = [asdict(outcome.score) for outcome in outcomes]
     futures = [foretell(workload, outcome.record) for outcome in outcomes]

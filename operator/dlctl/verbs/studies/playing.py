@@ -54,7 +54,7 @@ class Played:
 def conclude(options: Options, workload: Workload, *, setting: Setting) -> Played:
     """Play the workload, report what is missing from its figures, and write the files."""
     check_outputs(options)
-    played = play(options, workload, setting)
+    played = play(options, workload, setting=setting)
     outcomes = played.outcomes
     if played.is_cut:
         report_cut(options, outcomes)
@@ -66,7 +66,7 @@ def conclude(options: Options, workload: Workload, *, setting: Setting) -> Playe
     if options.jobs_out is not None:
         write_jobs(options.jobs_out, outcomes, workload=workload)
     if options.plot is not None:
-        draw(options.plot, outcomes, options)
+        draw(options.plot, outcomes, options=options)
     if options.record is not None:
         write_records(options.record, outcomes)
     return played
@@ -92,7 +92,7 @@ def check_outputs(options: Options) -> None:
         writing.check_writable(options.record)
 
 
-def play(options: Options, workload: Workload, setting: Setting) -> Played:
+def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
     """Play the workload under every policy, with a bar for a person who watches."""
     # The output has a line for each of the few jobs of a live system.
     is_live = any(traced.standing is not None for traced in workload.jobs)
@@ -104,7 +104,7 @@ def play(options: Options, workload: Workload, setting: Setting) -> Played:
             played = simulate(
                 workload,
                 setting,
-                options.policies,
+                contestants=options.policies,
                 watch=watch,
                 records=options.record is not None,
             )
@@ -158,12 +158,12 @@ def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -
     rows = [
         row
         for outcome in outcomes
-        for row in list_jobs(outcome.score.policy, outcome.record, workload)
+        for row in list_jobs(outcome.score.policy, outcome.record, workload=workload)
     ]
     writing.write_text(path, printing.to_csv(rows))
 
 
-def list_jobs(policy: str, record: Record, workload: Workload) -> list[dict[str, Any]]:
+def list_jobs(policy: str, record: Record, *, workload: Workload) -> list[dict[str, Any]]:
     """Describe each job of a run as a row, dropped jobs last."""
     traced = {each.job.id: each for each in workload.jobs}
     rows = [_describe_job(policy, job, traced=traced[job.job]) for job in record.jobs]
@@ -216,7 +216,7 @@ _NO_SEPARATORS = str.maketrans(dict.fromkeys("/:=,", "-"))
 """The options of a policy, or the file that it is from, are no folders."""
 
 
-def draw(folder: Path, outcomes: Sequence[Outcome], options: Options) -> None:
+def draw(folder: Path, outcomes: Sequence[Outcome], *, options: Options) -> None:
     """Draw the runs, each picture named for the trace and what it shows."""
     # Not at the top, because it takes longer to load than a small trace to play.
     from dlctl.output.pictures import write_pictures  # noqa: PLC0415

@@ -177,7 +177,7 @@ def run_seeds(scenario: Scenario, options: Options, *, seeds: int, bound: bool, 
     workload = read_workload(scenario, setting)
     axes = {"seed": range(scenario.seed, scenario.seed + seeds)}
     labels = [contestant.label for contestant in options.policies]
-    work = Work(plan(scenario, [scenario.trace], axes, policies=labels, bound=bound), None)
+    work = Work(plan(scenario, [scenario.trace], axes=axes, policies=labels, bound=bound), None)
     is_complete = work.run(os.cpu_count() or 1)
     rows = make_rows(work.results)
     if rows:
@@ -258,5 +258,5 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
     workload = live.mislead(present.workload, given)
     played = conclude(options, workload, setting=live.adjust(present.setting, given, typed=typed))
     if played.outcomes:
-        click.echo(foretelling.show(workload, played.outcomes, given["output"]), nl=False)
+        click.echo(foretelling.show(workload, played.outcomes, form=given["output"]), nl=False)
     return INTERRUPTED if played.is_cut else 0

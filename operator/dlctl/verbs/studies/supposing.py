@@ -219,7 +219,7 @@ def _play(present: live.Present, policy: str) -> Json:
         raise WrongQuestion(f"policy: {error}") from error
     if not present.workload.jobs:
         return {"policy": policy, "jobs": []}
-    [outcome] = simulate(present.workload, present.setting, [contestant], records=True)
+    [outcome] = simulate(present.workload, present.setting, contestants=[contestant], records=True)
     return {"policy": policy, "jobs": _list_jobs(present.workload, outcome)}
 
 

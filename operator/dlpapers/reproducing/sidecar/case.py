@@ -103,7 +103,7 @@ def _play(approach: Approach, constants: Constants) -> Played:
     setting = Setting(
         nodes=(Node.of("node", GPUS),), mechanism=approach.mechanism, costs=constants.costs
     )
-    record = World(make_workload(constants), setting, approach.policy).play()
+    record = World(make_workload(constants), setting, policy=approach.policy).play()
     read = read_times(record)
     times = {event: read[event] for event in PAPER[approach.name]}
     return Played(approach.name, times, record)
@@ -158,12 +158,12 @@ def read_times(record: Record) -> Mapping[str, float]:
     Reshaping down lasts from the command that stops job 1 until job 2 trains, reshaping up
     from the end of job 2 until job 1 trains with four GPUs.
     """
-    told = _first(record, JOB_1, Happening.HALTS)
-    trains_2 = _first(record, JOB_2, Happening.TRAINS)
-    done_2 = _first(record, JOB_2, Happening.COMPLETED)
-    trains_on_4 = _first(record, JOB_1, Happening.TRAINS, gpus=GPUS, since=done_2)
+    told = _first(record, JOB_1, what=Happening.HALTS)
+    trains_2 = _first(record, JOB_2, what=Happening.TRAINS)
+    done_2 = _first(record, JOB_2, what=Happening.COMPLETED)
+    trains_on_4 = _first(record, JOB_1, what=Happening.TRAINS, gpus=GPUS, since=done_2)
     return {
-        "job-1-done": _first(record, JOB_1, Happening.COMPLETED),
+        "job-1-done": _first(record, JOB_1, what=Happening.COMPLETED),
         "job-2-trains": trains_2,
         "job-2-done": done_2,
         "job-1-trains-on-4": trains_on_4,
@@ -173,7 +173,7 @@ def read_times(record: Record) -> Mapping[str, float]:
 
 
 def _first(
-    record: Record, job: JobId, what: Happening, *, gpus: int = 0, since: float = 0.0
+    record: Record, job: JobId, *, what: Happening, gpus: int = 0, since: float = 0.0
 ) -> float:
     times = (
         entry.time

@@ -127,7 +127,11 @@ class Rule(Enum):
 
 
 def make_profile(
-    kind: Kind, gpu_types: tuple[str, ...], rule: Rule = Rule.COMPUTED_PART, slowness: float = 1.0
+    kind: Kind,
+    gpu_types: tuple[str, ...],
+    *,
+    rule: Rule = Rule.COMPUTED_PART,
+    slowness: float = 1.0,
 ) -> Profile:
     """The speeds of a type of job on some types of GPU, at every count."""
     speeds: dict[Shape, Speed] = {}
@@ -157,15 +161,15 @@ def _find_terms(kind: Kind, gpu_type: str, *, rule: Rule) -> IterationTime:
 def _time_an_image(data: Dataset, gpu_type: str, *, batch: int) -> float:
     """The time that one GPU of that type computes on one image with Gavel's model, without overhead."""
     measured = _nearest_batch(data.gavel, batch)
-    time = 1.0 / _speed(data.gavel, measured, Shape(1, 1, gpu_type))
+    time = 1.0 / _speed(data.gavel, measured, shape=Shape(1, 1, gpu_type))
     overheads = _fit_curve(data.elasticflow, _nearest_batch(data.elasticflow, batch))[1:]
     return (time - sum(overheads)) / measured
 
 
 def _growth_by_gavel(gpu_type: str, gpus: int) -> float:
     """At the only batch size at which Gavel's ResNet-50 has all counts on all types."""
-    one = _speed("ResNet-50", 128, Shape(1, 1, gpu_type))
-    return _speed("ResNet-50", 128, Shape(gpus, 1, gpu_type)) / one
+    one = _speed("ResNet-50", 128, shape=Shape(1, 1, gpu_type))
+    return _speed("ResNet-50", 128, shape=Shape(gpus, 1, gpu_type)) / one
 
 
 @cache
@@ -173,7 +177,7 @@ def _load() -> Mapping[JobType, Profile]:
     return load_shipped()
 
 
-def _speed(model: str, batch: int, shape: Shape) -> float:
+def _speed(model: str, batch: int, *, shape: Shape) -> float:
     return _load()[JobType(model, "", batch)].speeds[shape].iterations_per_s
 
 
@@ -197,5 +201,7 @@ MEASURED_BATCHES: Mapping[str, tuple[int, ...]] = {
 @cache
 def _fit_curve(model: str, batch: int) -> IterationTime:
     """The three terms of a curve of ElasticFlow's, on one of its servers."""
-    points = [Point(gpus, 1, _speed(model, batch, Shape(gpus, 1, "A100")), 1.0) for gpus in COUNTS]
+    points = [
+        Point(gpus, 1, _speed(model, batch, shape=Shape(gpus, 1, "A100")), 1.0) for gpus in COUNTS
+    ]
     return fit_iteration_time(points)

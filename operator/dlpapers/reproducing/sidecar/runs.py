@@ -85,8 +85,8 @@ Outcomes = Mapping[str, Outcome]
 def play(
     plan: Plan,
     approach: str,
-    seed: int,
     *,
+    seed: int,
     assumptions: Assumptions = USUAL,
     costs: Costs = FROZEN.costs,
 ) -> Record:
@@ -96,7 +96,7 @@ def play(
         # It does not use the length of a training, so no prediction is needed.
         plan = replace(plan, to_accuracy=False)
     setting = Setting(nodes=plan.nodes, mechanism=mechanism, costs=costs, seed=seed)
-    return World(make_workload(plan, seed, assumptions=assumptions), setting, policy).play()
+    return World(make_workload(plan, seed, assumptions=assumptions), setting, policy=policy).play()
 
 
 def sum_up(record: Record) -> Outcome:
@@ -129,7 +129,7 @@ def play_seed(
     """Play one workload, drawn from one seed, in all approaches."""
     plan, seed = task
     return {
-        approach: sum_up(play(plan, approach, seed, assumptions=assumptions, costs=costs))
+        approach: sum_up(play(plan, approach, seed=seed, assumptions=assumptions, costs=costs))
         for approach in APPROACHES
     }
 

@@ -87,7 +87,9 @@ def make_workload(plan: Plan, seed: int, *, assumptions: Assumptions = USUAL) ->
         for index, (kind, submitted_at) in enumerate(zip(kinds, arrivals, strict=True))
     ]
     truths = {
-        kind.type: make_profile(kind, plan.gpu_types, assumptions.rule, assumptions.slowness)
+        kind.type: make_profile(
+            kind, plan.gpu_types, rule=assumptions.rule, slowness=assumptions.slowness
+        )
         for kind in plan.kinds
     }
     if not plan.to_accuracy:

@@ -88,7 +88,7 @@ class Agenda:
             return True
         if self._round_at < begins:
             self._round_at = begins
-            self._kernel.at(begins, Order.WAKE, self.ask)
+            self._kernel.at(begins, Order.WAKE, event=self.ask)
         return False
 
     def note_decision(self, wake_at: float | None) -> None:
@@ -98,7 +98,7 @@ class Agenda:
         asked_for = math.inf if wake_at is None else max(wake_at, now + RESOLUTION)
         due_at = min(asked_for, now + self._period_s)
         if due_at < math.inf:
-            self._kernel.at(due_at, Order.WAKE, partial(self._wake, self._stamp))
+            self._kernel.at(due_at, Order.WAKE, event=partial(self._wake, self._stamp))
         self.fruitless = self.fruitless + 1 if self._kernel.only_wakes else 0
 
     def _wake(self, stamp: int) -> None:

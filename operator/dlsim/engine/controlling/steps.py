@@ -55,7 +55,7 @@ class Steps:
             waiting=None,
             started_at=run.record.started_at,
         )
-        self._books.journal.log(run, Happening.GRANTED, step.placement.gpus)
+        self._books.journal.log(run, Happening.GRANTED, gpus=step.placement.gpus)
         self._coordinator.retarget(run, step.placement)
 
     def _change(self, run: Run, step: Reshape | Move) -> None:
@@ -83,7 +83,7 @@ class Steps:
         elif growth == 0:
             what = Happening.MOVING
         run.record.reshapes += what is not Happening.GRANTED
-        self._books.journal.log(run, what, step.new.gpus)
+        self._books.journal.log(run, what, gpus=step.new.gpus)
 
     def _stop(self, run: Run) -> None:
         run.record.stops += 1

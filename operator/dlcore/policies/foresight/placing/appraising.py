@@ -21,7 +21,7 @@ class Appraiser:
         """The worth of a second of this job on these nodes, the cost of the change included."""
         gpus = sum(nodes.values())
         curve = bid.curve_on(self._find_type(nodes)) or bid.curve
-        speed = self._speed(bid, Shape(gpus, len(nodes), curve.gpu_type), curve)
+        speed = self._speed(bid, Shape(gpus, len(nodes), curve.gpu_type), curve=curve)
         held = bid.state.placement
         if held is not None and count_nodes(held) == nodes:
             return bid.worth(speed, cost=0.0, horizon=self._horizon)
@@ -30,7 +30,7 @@ class Appraiser:
     def _find_type(self, nodes: Nodes) -> str:
         return self._cluster.by_name[next(iter(nodes))].gpu_type
 
-    def _speed(self, bid: Bid, shape: Shape, curve: Curve) -> float:
+    def _speed(self, bid: Bid, shape: Shape, *, curve: Curve) -> float:
         if shape.nodes <= self._predictor.shape(shape.gpus, shape.gpu_type).nodes:
             return curve.speeds.get(shape.gpus, 0.0)
         known = self._predictor.speed(bid.state.job, shape)

@@ -87,7 +87,7 @@ class Arranging:
         for bid, gpus in self._sites.chosen.items():
             if gpus < bid.held and not bid.switches:
                 holding = self._sites.holdings[bid.state.id]
-                self._sites.change(bid, withdraw(holding.nodes, gpus), find_cause(bid, gpus))
+                self._sites.change(bid, withdraw(holding.nodes, gpus), cause=find_cause(bid, gpus))
 
     def _place(self, bid: Bid, gpus: int) -> bool:
         """Give a job ``gpus`` GPUs, or the share that is worth most instead; tell whether it got all."""

@@ -44,7 +44,7 @@ class Leftovers:
         for bid in ranked:
             held = bid.state.placement
             if held is not None and self._room.has(count_usable(held, self._sites.view.cluster)):
-                self._sites.change(bid, count_nodes(held), KEEPS)
+                self._sites.change(bid, count_nodes(held), cause=KEEPS)
                 self._sites.admit(bid)
         left = [bid for bid in ranked if not bid.held]
         del left[WAITING_LOOKED_AT:]
@@ -65,7 +65,7 @@ class Leftovers:
         for node, free in tuple(self._room.nodes.items()):
             if free > 0:
                 for bid in self._sites.on_node.get(node, {}).values():
-                    yield from self._iter_growth(bid, node, free)
+                    yield from self._iter_growth(bid, node, free=free)
 
     def _iter_starts(self, bid: Bid, curve: Curve) -> Iterator[_Use]:
         for gpus, _ in curve.options:
@@ -76,7 +76,7 @@ class Leftovers:
             if gain > 0.0:
                 yield _Use(gain, bid, curve, fit.nodes)
 
-    def _iter_growth(self, bid: Bid, node: NodeName, free: int) -> Iterator[_Use]:
+    def _iter_growth(self, bid: Bid, node: NodeName, *, free: int) -> Iterator[_Use]:
         holding = self._sites.holdings[bid.state.id]
         has = holding.nodes[node]
         if len(holding.nodes) > 1 or _withdrew(bid, holding):

@@ -59,8 +59,8 @@ class Seeker:
             return None
         if self._patience.is_over(kind, gpus):
             return None
-        clearing = Clearing(sites.room, sites.movable, kind)
-        nodes = clearing.find(state, gpus, own)
+        clearing = Clearing(sites.room, sites.movable, kind=kind)
+        nodes = clearing.find(state, gpus, have=own)
         moves = tuple(clearing.moves)
         clearing.undo()
         fewest = sites.count_fewest(bid, gpus)

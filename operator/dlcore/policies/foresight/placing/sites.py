@@ -54,7 +54,7 @@ class Sites:
         """Jobs on one node that could make room: they keep their number, and nothing was decided of them yet."""
         for job, holding in self.holdings.items():
             if job in self.bids:
-                self._note_nodes(self.bids[job], (), holding.nodes)
+                self._note_nodes(self.bids[job], (), after=holding.nodes)
                 self._note_movable(self.bids[job], holding)
 
     def shares(self) -> dict[JobId, Share]:
@@ -73,7 +73,7 @@ class Sites:
         """Know a job for which no GPUs were chosen."""
         self.bids[bid.state.id] = bid
 
-    def change(self, bid: Bid, nodes: Nodes, cause: Cause) -> None:
+    def change(self, bid: Bid, nodes: Nodes, *, cause: Cause) -> None:
         """Let a job have these GPUs, after all others that were given some before."""
         job, ledger = bid.state.id, self._ledger
         holding = ledger.holdings.pop(job, None)
@@ -81,20 +81,20 @@ class Sites:
         if holding is None and bid.state.placement is not None:
             ledger.restore(bid.state, bid.state.placement)
         elif holding is None:
-            ledger.add(bid.state, nodes, cause)
+            ledger.add(bid.state, nodes, cause=cause)
         else:
             # The order of holdings is the order in which placing gives GPUs away.
             ledger.holdings[job] = holding
-            ledger.change(holding, nodes, cause)
-        self._note_nodes(bid, before, nodes)
+            ledger.change(holding, nodes, cause=cause)
+        self._note_nodes(bid, before, after=nodes)
         for node in before:
             self.movable.get(node, {}).pop(job, None)
 
     def carry_out(self, bid: Bid, proposal: Proposal) -> None:
         """Let jobs move away, and then the job have what was proposed for it."""
         for removal in proposal.removals:
-            self.change(removal.bid, removal.nodes, _PACKING)
-        self.change(bid, proposal.nodes, find_cause(bid, sum(proposal.nodes.values())))
+            self.change(removal.bid, removal.nodes, cause=_PACKING)
+        self.change(bid, proposal.nodes, cause=find_cause(bid, sum(proposal.nodes.values())))
 
     def _note_movable(self, bid: Bid, holding: Holding) -> None:
         state = bid.state
@@ -106,7 +106,9 @@ class Sites:
             (node,) = holding.nodes
             self.movable.setdefault(node, {})[state.id] = state
 
-    def _note_nodes(self, bid: Bid, before: Iterable[NodeName], after: Iterable[NodeName]) -> None:
+    def _note_nodes(
+        self, bid: Bid, before: Iterable[NodeName], *, after: Iterable[NodeName]
+    ) -> None:
         for node in before:
             self.on_node[node].pop(bid.state.id, None)
         for node in after:

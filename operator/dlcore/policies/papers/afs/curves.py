@@ -76,7 +76,7 @@ def make_curve(options: tuple[int, ...], speeds: tuple[float, ...]) -> Curve:
 
 
 def overestimate(
-    options: tuple[int, ...], speeds: tuple[float, ...], measured: int
+    options: tuple[int, ...], speeds: tuple[float, ...], *, measured: int
 ) -> tuple[float, ...]:
     """
     Suppose that beyond the largest number of GPUs that was measured each adds as much as before.

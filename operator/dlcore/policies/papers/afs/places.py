@@ -103,13 +103,13 @@ class _Placing:
         if held is None:
             fit = self.room.find(state, state.least)
             if fit is not None:
-                self.sites.give(state, fit.nodes, fit.gpu_type)
+                self.sites.give(state, fit.nodes, kind=fit.gpu_type)
             return fit.gpu_type if fit is not None else None
         gpus = state.least if "+" not in held.gpu_type else held.gpus
         nodes = keep_largest(held, gpus)
         if held.gpus < gpus or not self.room.has(self.sites.count_good(state, nodes)):
             return None
-        self.sites.give(state, nodes, held.gpu_type)
+        self.sites.give(state, nodes, kind=held.gpu_type)
         return held.gpu_type
 
     def _raise(self, target: Target) -> bool:
@@ -120,7 +120,7 @@ class _Placing:
         nodes, own = self.seeker.find(target), count_nodes(held)
         if nodes is None or any(count > own.get(node, 0) for node, count in nodes.items()):
             return False
-        self.sites.give(target.state, nodes, target.gpu_type)
+        self.sites.give(target.state, nodes, kind=target.gpu_type)
         return True
 
     def _put(self, target: Target, *, may_move: bool) -> bool:
@@ -135,7 +135,7 @@ class _Placing:
             nodes = fit.nodes if fit is not None else None
         if nodes is None:
             return False
-        self.sites.give(state, nodes, kind)
+        self.sites.give(state, nodes, kind=kind)
         return True
 
 

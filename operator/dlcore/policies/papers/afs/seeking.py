@@ -67,8 +67,8 @@ class Seeker:
             return None
         if self._patience.is_over(kind, target.gpus):
             return None
-        clearing = Clearing(self._room, self._movable, kind)
-        nodes = clearing.find(state, target.gpus, have)
+        clearing = Clearing(self._room, self._movable, kind=kind)
+        nodes = clearing.find(state, target.gpus, have=have)
         fewest = self._predictor.shape(target.gpus, kind).nodes
         most = min(fewest, state.job.gpus.max_nodes or fewest)
         if nodes is None or len(nodes) > most:

@@ -34,7 +34,7 @@ class Contender:
 
     __slots__ = ("count", "curve", "gpu_type", "is_unmeasured", "most", "state", "work")
 
-    def __init__(self, state: JobState, gpu_type: str, curve: Curve) -> None:
+    def __init__(self, state: JobState, gpu_type: str, *, curve: Curve) -> None:
         self.state = state
         self.gpu_type = gpu_type
         self.curve = curve
@@ -95,7 +95,7 @@ class Terms:
     band: float = BAND
 
 
-def hand_out(contenders: Iterable[Contender], gpus: int, terms: Terms) -> int:
+def hand_out(contenders: Iterable[Contender], gpus: int, *, terms: Terms) -> int:
     """
     Give GPUs away one by one, each to the job of top priority; return how many no job can use.
 
@@ -172,12 +172,12 @@ class Sharing:
                 self._take(state, count)
 
     def _take(self, state: JobState, count: Count | None) -> None:
-        kind = _choose_type(state, self.view, self.left)
+        kind = _choose_type(state, self.view, left=self.left)
         if kind is not None and "+" in kind:
             self._take_mixture(state, kind)
         elif kind is not None:
             curve, is_unmeasured = self._find_curve(state, kind)
-            contender = Contender(state, kind, curve)
+            contender = Contender(state, kind, curve=curve)
             contender.is_unmeasured = is_unmeasured
             if count is not None:
                 contender.count = curve.round_down(max(contender.count, count(state, self.view)))
@@ -210,7 +210,7 @@ class Sharing:
         self.fixed[state.id] = Target(state, gpus, kind, Curve((gpus,), (1.0,)))
 
     def _find_curve(self, state: JobState, kind: str) -> tuple[Curve, bool]:
-        return self._curves.find(state, kind, self.view)
+        return self._curves.find(state, kind, view=self.view)
 
     # --- 2. the rest one by one
 
@@ -218,7 +218,7 @@ class Sharing:
         """Give away what is left of each type, to the jobs that have their least of it."""
         for kind, those in self._by_type().items():
             self._limit_unmeasured(those, self.view.cluster.totals[kind] // len(those))
-            left = hand_out(those, self.left[kind], terms)
+            left = hand_out(those, self.left[kind], terms=terms)
             self._deduct(kind, self.left[kind] - left)
 
     def _limit_unmeasured(self, contenders: Iterable[Contender], fair: int) -> None:
@@ -258,14 +258,14 @@ class Sharing:
                 wanted = each.count
                 each.count = each.curve.round_down(wanted)
                 left += wanted - each.count
-                _push_step(steps, each, wanted)
+                _push_step(steps, each, wanted=wanted)
             while steps and left > 0:
                 _, _, wanted, each = heapq.heappop(steps)
                 higher = each.curve.option_above(each.count)
                 if higher is not None and higher - each.count <= left:
                     left -= higher - each.count
                     each.count = higher
-                    _push_step(steps, each, wanted)
+                    _push_step(steps, each, wanted=wanted)
             self._deduct(kind, self.left[kind] - left)
 
     def targets(self) -> list[Target]:
@@ -279,7 +279,7 @@ class Sharing:
         return Target(state, state.least, kind, curve)
 
 
-def _choose_type(state: JobState, view: View, left: Mapping[str, int]) -> str | None:
+def _choose_type(state: JobState, view: View, *, left: Mapping[str, int]) -> str | None:
     """
     The type that the job has, or else the one that promises most: what is left, times the speed.
 
@@ -287,7 +287,7 @@ def _choose_type(state: JobState, view: View, left: Mapping[str, int]) -> str | 
     """
     if state.placement is not None:
         return state.placement.gpu_type
-    kinds = rank_types(state, state.least, view)
+    kinds = rank_types(state, state.least, view=view)
     if len(kinds) == 1:
         return kinds[0] if left[kinds[0]] >= state.least else None
     able = [
@@ -306,7 +306,7 @@ def _choose_type(state: JobState, view: View, left: Mapping[str, int]) -> str | 
 
 
 def _push_step(
-    steps: list[tuple[float, int, int, Contender]], each: Contender, wanted: int
+    steps: list[tuple[float, int, int, Contender]], each: Contender, *, wanted: int
 ) -> None:
     higher = each.curve.option_above(each.count)
     if higher is not None and higher <= each.most:
@@ -329,7 +329,7 @@ class _Curves:
         same = self.profiles is view.predictor.profiles and self.cluster is view.cluster
         return same and (self.packing, self.overestimates) == (packing, overestimates)
 
-    def find(self, state: JobState, kind: str, view: View) -> tuple[Curve, bool]:
+    def find(self, state: JobState, kind: str, *, view: View) -> tuple[Curve, bool]:
         """The curve of a job on a type, and whether it is supposed because nothing is measured."""
         options = state.job.gpus.options
         limit = options[-1]
@@ -344,19 +344,19 @@ class _Curves:
         if known is None:
             allowed = tuple(gpus for gpus in options if gpus <= limit)
             if self.packing:
-                allowed = keep_packed(allowed, kind, self.cluster)
-            known = self._known[key] = self._make(state, allowed, kind, view)
+                allowed = keep_packed(allowed, kind, cluster=self.cluster)
+            known = self._known[key] = self._make(state, allowed, kind=kind, view=view)
         return known
 
     def _make(
-        self, state: JobState, options: tuple[int, ...], kind: str, view: View
+        self, state: JobState, options: tuple[int, ...], *, kind: str, view: View
     ) -> tuple[Curve, bool]:
         predictor = view.predictor
         speeds = tuple(predictor.speed(state.job, predictor.shape(n, kind)) for n in options)
         measured = options[-1] if speeds[0] > 0.0 else 0
         if self.overestimates:
             measured = self._find_measured(state, kind)
-            speeds = overestimate(options, speeds, measured)
+            speeds = overestimate(options, speeds, measured=measured)
         return make_curve(options, speeds), measured == 0
 
     def _find_measured(self, state: JobState, kind: str) -> int:
@@ -376,7 +376,7 @@ def _recall_curves(view: View, *, packing: bool, overestimates: bool) -> _Curves
     )
 
 
-def keep_packed(options: tuple[int, ...], kind: str, cluster: Cluster) -> tuple[int, ...]:
+def keep_packed(options: tuple[int, ...], kind: str, *, cluster: Cluster) -> tuple[int, ...]:
     """
     Those numbers that network packing allows: a factor or a multiple of the GPUs of a machine.
 

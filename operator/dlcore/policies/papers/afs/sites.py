@@ -61,7 +61,7 @@ class Sites:
             cause = _FASTER_WITH_FEWER if self._is_slower(target) else _SHRINKS
             self._staying[state.id] = Share(target.gpus, cause, placement.gpu_type, nodes)
 
-    def give(self, state: JobState, nodes: Nodes, kind: str) -> None:
+    def give(self, state: JobState, nodes: Nodes, *, kind: str) -> None:
         """Let a job have these GPUs in the place of those that were decided for it before."""
         held = state.placement
         old = self._at.get(state.id)

@@ -93,12 +93,12 @@ class Dragon:
         filling = ordering.Filling(view, view.running)
         _serve_urgent(filling, waiting.iter_urgent(self.urgent_seconds, view.now))
         _start_fitting(filling)
-        idle = note_idle(filling.room, memory.idle, view.now)
-        enlarge(filling, idle, self.idle_seconds)
-        idle = note_idle(filling.room, idle, view.now)
+        idle = note_idle(filling.room, memory.idle, now=view.now)
+        enlarge(filling, idle, after=self.idle_seconds)
+        idle = note_idle(filling.room, idle, now=view.now)
         alarms = [
-            *waiting.iter_alarms(filling.shares, self.urgent_seconds, view.now),
-            *_iter_alarms(idle, filling.room, self.idle_seconds),
+            *waiting.iter_alarms(filling.shares, self.urgent_seconds, now=view.now),
+            *_iter_alarms(idle, filling.room, after=self.idle_seconds),
         ]
         return Decision(
             filling.shares,
@@ -132,7 +132,7 @@ class _Waiting:
         )
 
     def iter_alarms(
-        self, served: Mapping[JobId, Share], after: float, now: float
+        self, served: Mapping[JobId, Share], after: float, *, now: float
     ) -> Iterator[float]:
         """The times when the jobs that were not served will have waited for ``after`` seconds."""
         for since in self.since.values():
@@ -188,7 +188,7 @@ def _serve_urgent(filling: ordering.Filling, urgent: Iterable[JobState]) -> None
             continue
         fit = surplus.make_room(state)
         if fit is not None:
-            filling.give(state, state.least, fit)
+            filling.give(state, state.least, fit=fit)
             surplus.spare.take(fit.nodes, state)
         elif kind == (None, (), None, ()):
             return
@@ -202,9 +202,9 @@ def _take_free(filling: ordering.Filling, state: JobState) -> Fit | None:
         return None
     most = min(ordering.count_requested(state, filling.view), filling.most)
     for gpus in reversed([option for option in state.job.gpus.options if option <= most]):
-        fit = ordering.find_packed(filling.room, state, gpus, filling.view)
+        fit = ordering.find_packed(filling.room, state, gpus=gpus, view=filling.view)
         if fit is not None:
-            filling.give(state, gpus, fit)
+            filling.give(state, gpus, fit=fit)
             return fit
     return None
 
@@ -227,7 +227,7 @@ def _start_fitting(filling: ordering.Filling) -> None:
 
 
 def _iter_alarms(
-    idle: Mapping[NodeName, tuple[float, ...]], room: Room, after: float
+    idle: Mapping[NodeName, tuple[float, ...]], room: Room, *, after: float
 ) -> Iterator[float]:
     """The times when GPUs on nodes with jobs will have been idle for ``after`` seconds."""
     for node, times in idle.items():

@@ -50,7 +50,7 @@ class Surplus:
     def make_room(self, state: JobState) -> Fit | None:
         """Let the jobs with the largest surplus give up what this job lacks of its minimum."""
         gpus = state.least
-        kinds: list[str | None] = [*ordering.rank_types(state, gpus, self.filling.view)]
+        kinds: list[str | None] = [*ordering.rank_types(state, gpus, view=self.filling.view)]
         for kind in [*kinds, None] if state.job.gpus.mixed else kinds:
             fit = self.spare.find(state, gpus, kind)
             if fit is None:
@@ -79,12 +79,12 @@ class Surplus:
             enough = [n for n in self.nodes[victim.id] if self.spare.nodes[n] >= state.least]
             if enough:
                 looked_at.append(entry)
-                found = next((n for n in enough if self._may_be_on(state, n, kind)), None)
+                found = next((n for n in enough if self._may_be_on(state, n, kind=kind)), None)
         for entry in looked_at:
             heapq.heappush(self.heap, entry)
         return found
 
-    def _may_be_on(self, state: JobState, node: NodeName, kind: str) -> bool:
+    def _may_be_on(self, state: JobState, node: NodeName, *, kind: str) -> bool:
         return (
             self.cluster.by_name[node].gpu_type == kind
             and (not state.bound_to or node in state.bound_to)
@@ -108,14 +108,14 @@ class Surplus:
             missing = count - self.filling.room.nodes[node]
             if missing <= 0:
                 return
-            keeps = self._choose(victim, node, missing)
+            keeps = self._choose(victim, node, missing=missing)
             if keeps is not None:
                 self._shrink(victim, keeps)
 
     def _surplus_of(self, state: JobState) -> int:
         return sum(self.nodes[state.id].values()) - state.least
 
-    def _choose(self, victim: JobState, node: NodeName, missing: int) -> int | None:
+    def _choose(self, victim: JobState, node: NodeName, *, missing: int) -> int | None:
         """How many GPUs the job keeps: the most with which it gives enough, or else its minimum."""
         has = sum(self.nodes[victim.id].values())
         keeps = None
@@ -148,7 +148,7 @@ def _keep(nodes: Mapping[NodeName, int], gpus: int) -> dict[NodeName, int]:
 
 
 def note_idle(
-    room: Room, known: Mapping[NodeName, tuple[float, ...]], now: float
+    room: Room, known: Mapping[NodeName, tuple[float, ...]], *, now: float
 ) -> dict[NodeName, tuple[float, ...]]:
     """Since when at least one GPU of each node has been free, at least two, and so on."""
     idle: dict[NodeName, tuple[float, ...]] = {}
@@ -162,7 +162,7 @@ def note_idle(
 
 
 def enlarge(
-    filling: ordering.Filling, idle: Mapping[NodeName, tuple[float, ...]], after: float
+    filling: ordering.Filling, idle: Mapping[NodeName, tuple[float, ...]], *, after: float
 ) -> None:
     """Give GPUs that have been idle for ``after`` seconds to jobs on their nodes, the least fulfilled first."""
     now = filling.view.now
@@ -171,7 +171,7 @@ def enlarge(
     heap = [
         (_fulfilment(state, state.placement.gpus), state.order, state)
         for state in (filling.view.running if ready else ())
-        if state.placement is not None and _may_grow(filling, state, ready)
+        if state.placement is not None and _may_grow(filling, state, ready=ready)
     ]
     heapq.heapify(heap)
     grown: dict[JobId, dict[NodeName, int]] = {}
@@ -179,7 +179,7 @@ def enlarge(
         _, order, state = heapq.heappop(heap)
         assert state.placement is not None
         nodes = grown.get(state.id) or count_nodes(state.placement)
-        more = _grow(state, nodes, ready)
+        more = _grow(state, nodes, ready=ready)
         if more is None:
             continue
         filling.room.take(more)
@@ -192,7 +192,7 @@ def enlarge(
             heapq.heappush(heap, (_fulfilment(state, gpus), order, state))
 
 
-def _may_grow(filling: ordering.Filling, state: JobState, ready: Mapping[NodeName, int]) -> bool:
+def _may_grow(filling: ordering.Filling, state: JobState, *, ready: Mapping[NodeName, int]) -> bool:
     """Whether a running job could use idle GPUs; not one that is being changed, or is now."""
     placement = state.placement
     return (
@@ -211,7 +211,7 @@ def _fulfilment(state: JobState, gpus: int) -> float:
 
 
 def _grow(
-    state: JobState, nodes: Mapping[NodeName, int], ready: dict[NodeName, int]
+    state: JobState, nodes: Mapping[NodeName, int], *, ready: dict[NodeName, int]
 ) -> dict[NodeName, int] | None:
     """Take the GPUs for the job's next optional number from the idle ones of its nodes, if they suffice."""
     has = sum(nodes.values())

@@ -248,7 +248,7 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
     # Each axis takes the place of the option of one scenario.
     one = {name: value for name, value in given.items() if name != "sizes"}
     base = take_scenario({**one, "trace": traces[0]})
-    return plan(base, traces, axes, policies=names, bound=given["bound"]), shown
+    return plan(base, traces, axes=axes, policies=names, bound=given["bound"]), shown
 
 
 def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Display]:
