@@ -1,4 +1,4 @@
-"""A control plane with the page's server beside it, which the benchmark of the page fills with jobs."""
+"""A control plane with the page's server, which the benchmark of the page fills with jobs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def inhabited(folder: Path, *, controllers: bool) -> Iterator[House]:
 
 def fill(house: House, *, gpus: int, waiting: int) -> int:
     """
-    Create nodes of so many GPUs, jobs that have all of them, and jobs that wait; return the number of jobs.
+    Create nodes with this number of GPUs, jobs that have all of them, and jobs that wait; return the number of jobs.
 
     No operator runs: each job has the status that one gives it.
     """

@@ -1,4 +1,4 @@
-"""A store with what a week of a large cluster leaves, and a server of the page over it (``python _many_lanes.py STORE``)."""
+"""A store with the traces of a week of a large cluster, and a server of the page over it (``python _many_lanes.py STORE``)."""
 
 import asyncio
 import random
@@ -159,7 +159,7 @@ def make_row(line: Line, name: str) -> TimelineRow:
 
 
 class StoreSource:
-    """A store, as the page's server of a machine reads it; there is no controller beside it."""
+    """A store, as the page's server of a machine reads it; there is no controller."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

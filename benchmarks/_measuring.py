@@ -18,7 +18,7 @@ from dlsim.results.looks import FORMATS
 
 
 def describe_machine() -> dict[str, Any]:
-    """Say on what this is measured, because a number without that means nothing."""
+    """Return a description of the machine, without which a number means nothing."""
     return {
         "cores": os.cpu_count(),
         "processor": _find_processor(),
@@ -37,7 +37,7 @@ def _find_processor() -> str:
 
 
 def summarize(samples: Sequence[float]) -> dict[str, float]:
-    """Tell latencies as p50, p99 and maximum, by the percentile rules of the product."""
+    """Return latencies as p50, p99 and maximum, by the percentile rules of the product."""
     ordered = sorted(samples)
     count = len(ordered)
     return {
@@ -118,4 +118,4 @@ def save(figure: Figure, path: Path) -> None:
 
 
 _LOOKS = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
-"""Told apart in black and white."""
+"""Distinguishable in black and white."""

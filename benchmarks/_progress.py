@@ -36,7 +36,7 @@ class CannotRun(click.ClickException):
 
 
 class _Progress:
-    """What the benchmark does now: printed every 30 s, unless something else was."""
+    """The present activity of the benchmark: printed every 30 s, unless something else was."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()

@@ -42,7 +42,7 @@ def address_of(number: int) -> str:
 
 
 def number_of(address: str) -> int:
-    """Tell whose address this is."""
+    """Return whose address this is."""
     _, high, low, host = map(int, address.split("."))
     return ((high - FIRST_NETWORK) * NETWORKS + low) * HOSTS + host - 1
 
@@ -78,7 +78,7 @@ class Played:
         )
 
     def look(self) -> bytes:
-        """Say how it is now."""
+        """Return the present state."""
         iteration = int((time.monotonic() - self._began) * SPEED)
         if iteration != self.state.progress.iteration:
             progress = Progress(iteration=iteration, iterations_per_second=SPEED)

@@ -1,4 +1,4 @@
-"""A real SideCar for the benchmarks: its controller, and what the trainings and `/proc` tell of it."""
+"""A real SideCar for the benchmarks: its controller, and reports of the trainings and `/proc`."""
 
 import contextlib
 import http.client
@@ -231,7 +231,7 @@ def iter_mappings(pid: int) -> Iterator[tuple[str, dict[str, int]]]:
         yield place, sizes
 
 
-# --- what the trainings tell ----------------------------------------------------------------
+# --- reports of the trainings ----------------------------------------------------------------
 
 
 class Telling(NamedTuple):
@@ -256,7 +256,7 @@ def tell(what, at):
 
 
 class Tellings:
-    """The end of the pipe that the trainings tell their moments into."""
+    """The end of the pipe into which the trainings write their moments."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "tellings"

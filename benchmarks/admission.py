@@ -104,7 +104,7 @@ def _is_binding(event: Json) -> bool:
 @click.option("--full", is_flag=True, help="4,000 jobs on 500 nodes.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def main(*, jobs: int, nodes: int, full: bool, output: str) -> None:
-    """Measure how fast jobs are admitted, beside the kube-scheduler alone."""
+    """Measure how fast jobs are admitted, compared with kube-scheduler alone."""
     if full:
         jobs, nodes = 4000, 500
     with tempfile.TemporaryDirectory(prefix="dljob-admission-") as folder:
@@ -318,7 +318,7 @@ async def _wait_until(
 
 
 async def _are_open(api: ApiServer) -> bool:
-    """Whether no node has a taint but that of the pool, which each keeps."""
+    """Return whether no node has a taint but that of the pool, which each keeps."""
     nodes = await api.list(NODES)
     return not any(
         taint["key"] != POOL for node in nodes.items for taint in node["spec"].get("taints", ())
@@ -326,7 +326,7 @@ async def _are_open(api: ApiServer) -> bool:
 
 
 async def _takes_jobs(api: ApiServer) -> bool:
-    """Whether the custom resource is served, and new jobs are held already."""
+    """Return whether the custom resource is served, and new jobs are held already."""
     try:
         made = await api.create(DLJOBS, _job("first"), NAMESPACE, dry_run=True)
     except Rejected:

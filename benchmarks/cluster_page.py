@@ -81,7 +81,7 @@ class View(NamedTuple):
     title: str
     shown: str
     has_ended: bool = True
-    """Whether it shows jobs that have ended, too."""
+    """True if it shows jobs that have ended, too."""
     moves: str = SCROLL
 
 
@@ -119,7 +119,7 @@ class Looking:
     async def look(self, name: str, frames: int) -> Json:
         """Open a view, and scroll it."""
         view = VIEWS[name]
-        # Those that end while it is opened are not waited for.
+        # Jobs that end while it is opened are not waited for.
         wanted = self._jobs - (0 if view.has_ended else await self._count_ended() + ON_A_NODE)
         await self._open(view)
         began = time.monotonic()

@@ -8,7 +8,7 @@ the time grows.
 
 ``processor_ms`` is the time that the process was on a processor, which other work on the machine
 changes little; ``decision_ms`` is what passed meanwhile. A first decision, about few jobs, is not counted: it
-pays once for what the process loads. Neither is the search for garbage that making up a snapshot has left.
+pays once for loading modules. Neither is the search for garbage that making up a snapshot has left.
 
 ``--all-policies`` holds every policy against the promise: 100 ms for 1,000 jobs on 4,000 GPUs, and
 1 s for 10,000 jobs on 10,000 GPUs. ``ones`` and ``sia`` promise what their options limit instead, and

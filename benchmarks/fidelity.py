@@ -79,7 +79,7 @@ SHAPES: tuple[tuple[Sequence[int], Cluster], ...] = (
 )
 """Numbers of GPUs, and a cluster to measure them on; on the smaller ones they are on two nodes."""
 POD_TIMES = PodTimes(start=2.0, end=0.5)
-"""How long pods take at least. Those of a cluster take longer than a process does to start here, which
+"""How long pods take at least. Pods of a cluster take longer than a process does to start here, which
 also depends on the other load of the machine."""
 DIALING, POLL_S = DialSettings(progress_seconds=0.25), 0.5
 """SideCars report progress more often than usual, because all else happens more often than usual, too."""

@@ -82,7 +82,7 @@ def measure_starts(program: Sequence[str], count: int) -> dict[str, Any]:
 def measure_residence(
     program: Sequence[str], options: Mapping[str, Any], what: str, *, flags: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Tell the memory while a training runs."""
+    """Return the memory while a training runs."""
     with training(program, options, flags=flags) as (_, pids):
         memory = measure_memory(pids)
     return {

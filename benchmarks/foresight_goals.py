@@ -45,7 +45,7 @@ def gather(results: Mapping[Task, Values]) -> Cases:
 
 
 def compare(cases: Cases, reference: Callable[[Mapping[str, Values]], float], figure: str) -> str:
-    """Tell a figure over a reference: the geometric mean, and the largest."""
+    """Return a figure over a reference: the geometric mean, and the largest."""
     ratios = [case[POLICY][figure] / reference(case) for case in cases.values()]
     return f"{geometric_mean(ratios):.3f} ({max(ratios):.3f})"
 
@@ -108,7 +108,7 @@ def sum_up(
 
 
 def is_asked(task: Task, placement: str) -> bool:
-    """Whether a simulation is asked for; packed figures are held against the policy's own counted ones."""
+    """Return whether a simulation is asked for; packed figures are held against the policy's own counted ones."""
     if placement == "packed" and task.policy == POLICY:
         return True
     return placement in ("both", "counted" if task.scenario.counted else "packed")

@@ -1,5 +1,5 @@
 """
-The gain of each part of ``foresight``: the policy with one option changed, beside the policy as it is.
+The gain of each part of ``foresight``: the policy with one option changed, and the policy as it is.
 
 Over the tuning half of the shipped suite, on counted GPUs. Each figure is a geometric mean
 of the ratio to ``afs-l`` in the same scenario, and in brackets the largest; the last column counts the changes

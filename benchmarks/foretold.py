@@ -53,7 +53,7 @@ class Foretold(NamedTuple):
 
     at: float
     is_supposed: bool
-    """Whether one thing was different from what was then."""
+    """True if one thing was different from what was then."""
     starts: Mapping[str, float]
     ends: Mapping[str, float]
 

@@ -5,7 +5,7 @@ A store is filled as a controller would have filled it, and the page's own serve
 first picture, the frames while a day of it is moved through the picture, the memory of the page, and the processor time
 of the server without a viewer, with one, and with fifty that ask every five seconds while the store changes.
 
-Frames are counted as they come, and beside that by the processor time that the page's main thread takes for each, which
+Frames are counted as they come, and also by the processor time that the page's main thread takes for each, which
 other programs on the machine do not change.
 """
 
@@ -36,7 +36,7 @@ from tests.web.devtools import Page, opened
 LOOK_S = 5.0
 """As often as the page asks."""
 SAMPLE_S = 2.0
-"""So often a job of the store tells its progress."""
+"""How often a job of the store reports progress."""
 ZOOMS = 6
 """Presses of ``+`` before the picture is moved, which leave about a day in sight."""
 
@@ -150,7 +150,7 @@ async def _view(session: aiohttp.ClientSession, address: str, until: float) -> i
 
 @contextlib.asynccontextmanager
 async def _going_on(store: Path) -> AsyncIterator[None]:
-    """Let a job tell its progress now and then, as a controller writes it."""
+    """Let a job report progress now and then, as a controller writes it."""
 
     async def write() -> None:
         opened_store = open_store(str(store), environment={})

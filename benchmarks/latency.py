@@ -51,7 +51,7 @@ class Decided(NamedTuple):
 
 
 class Stopwatch:
-    """Reads the times of decisions and of what follows from them."""
+    """Reads the times of decisions and of their effects."""
 
     def __init__(self) -> None:
         self.decided: dict[tuple[JobId, int], Decided] = {}
@@ -133,7 +133,7 @@ async def _submit(
 
 
 def _is_at_rest(running: Running) -> bool:
-    """Whether the long job trains on all GPUs, as its SideCar says, and no other pod is left."""
+    """Return whether the long job trains on all GPUs, as its SideCar says, and no other pod is left."""
     entries = running.registry.entries
     status = entries[LONG].status
     has_all = status.placement is not None and status.placement.gpus == GPUS

@@ -3,7 +3,7 @@ The cost of the control loop: whole cycles with many jobs, most of which just go
 
 The platform and the SideCars are in memory and answer at once, so that what is measured is the
 controller: seeing, judging, deciding, coordinating and recording. ``quiet`` cycles find nothing
-new; in ``busy`` ones every SideCar tells progress; ``deciding`` ones are asked for by a job that
+new; in ``busy`` ones every SideCar reports progress; ``deciding`` ones are asked for by a job that
 was just submitted.
 """
 
@@ -106,7 +106,7 @@ class Place:
         self.entries = {**self.entries, job.id: Entry(job, order, status, spec_generation=1)}
 
     def train(self) -> None:
-        """Let every SideCar tell that its training has gone on."""
+        """Let every SideCar report progress."""
         for key, contact in self.contacts.items():
             assert contact.state is not None
             iteration = contact.state.progress.iteration + 1

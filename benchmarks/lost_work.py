@@ -121,7 +121,7 @@ def main(
     seed: int,
     output: str,
 ) -> None:
-    """Compare forecasts of changes with what became of the jobs."""
+    """Compare forecasts of changes with the fate of the jobs."""
     scenario = Scenario(
         trace=find_folder() / "suite" / "philly_6c71a0_part.csv.gz",
         machines=fill_nodes(gpus),

@@ -132,7 +132,6 @@ def _in_turn() -> Iterator[int]:
 
 
 def _is_calm(cluster: Cluster, manifest: Json) -> bool:
-    """Whether it trains, and its spare interpreter, if it wants one, waits again."""
     job = cluster.ask("dljob", JOB)
     if job.get("status", {}).get("phase") != "Running":
         return False

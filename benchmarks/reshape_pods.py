@@ -134,7 +134,7 @@ class Pods:
         return {phase: max(moments) for phase, moments in heard.items()}
 
     def stop(self, pod: SideCar, *, checkpoint: bool, coming: int = 0) -> State:
-        """Tell a pod to stop, and return when it has released everything."""
+        """Return a pod to stop, and return when it has released everything."""
         self._generation += 1
         stop = Stop(1, self._generation, pod.incarnation, checkpoint=checkpoint, coming=coming)
         pod.ask("PUT", "/v1/target", codec.encode_target(stop))

@@ -64,7 +64,7 @@ class Counts:
 
 
 class Controller:
-    """Follows them all, and tells them to run."""
+    """Follows all SideCars, and commands them to run."""
 
     def __init__(self, sockets: Sequence[Path]) -> None:
         self.counts = Counts()
@@ -116,7 +116,7 @@ class Controller:
 
 
 async def follow(sockets: Sequence[Path], seconds: float) -> dict[str, Any]:
-    """Follow them for a while, then tell the first ones things, and at last all of them."""
+    """Follow them for a while, then command the first ones, and at last all of them."""
     controller = Controller(sockets)
     counts, keys = controller.counts, controller.keys
     began = time.monotonic()

@@ -1,5 +1,5 @@
 """
-The man pages of the command, one for ``dljob`` and one for each verb, made of what ``--help`` says.
+The man pages of the command, one for ``dljob`` and one for each verb, made from the output of ``--help``.
 
 `scripts/man_pages.py FOLDER` writes them. Hatchling calls the hook at the end while it builds a wheel, which installs
 them into share/man/man1, or an sdist. Where the packages that verbs import are not installed, as in an isolated build

@@ -45,7 +45,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Let links lead to where the pages are in the site, and put the text beside the page for programs."""
+    """Let links lead to where the pages are in the site, and put the text next to the page for programs."""
     there = {file.src_uri for file in files}
     text = "".join(
         part if part.startswith("```") else move_links(part, page.file.src_uri, there)
@@ -186,7 +186,7 @@ def fields_of(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def kind_of(schema: Schema) -> str:
-    """Say the type of a field and its bounds, in a few words."""
+    """Return the type of a field and its bounds, in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

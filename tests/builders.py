@@ -1,7 +1,7 @@
 """
 Short ways to make the values that the core works on, for tests of anything that touches it.
 
-Everything has a default, so that a test names only what it is about::
+Everything has a default, so that a test names only its subject::
 
     cluster = make_cluster(n1=4, n2=4)
     old = make_state("old", options=(1, 2, 4), holds={"n1": (0, 1)})
@@ -101,7 +101,7 @@ def make_state(
     **rest: Any,
 ) -> JobState:
     """
-    Make a job with what is known of it; fields of the job may be named directly.
+    Make a job with its known facts; fields of the job may be named directly.
 
     One that holds GPUs trains by an iteration a second, if nothing else is said.
     """

@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def passable() -> Iterator[Path]:
-    """A folder through which others may pass. Those above ``tmp_path`` are closed by each pytest that begins meanwhile."""
+    """A folder through which others may pass. Folders above ``tmp_path`` are closed by each pytest that begins meanwhile."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o711)
         yield Path(name)

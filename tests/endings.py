@@ -9,7 +9,7 @@ from contextlib import suppress
 from tests.running import kernel
 
 LONGEST_S = 60.0
-"""What SIGKILL has not ended by then waits for the kernel, and does not end by being killed again."""
+"""A process that SIGKILL has not ended by then waits for the kernel."""
 
 
 def kill_all(find: Callable[[], Iterable[int]], *, seconds: float = LONGEST_S) -> None:

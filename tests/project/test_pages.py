@@ -128,7 +128,7 @@ def test_every_path_that_pages_name_is_there():
 
 
 def find_definition(name: str) -> bool:
-    """Whether a dotted name is a module of ours, or something that a module of ours defines."""
+    """Return whether a dotted name is a module of ours, or something that a module of ours defines."""
     package, *parts = name.split(".")
     for folder in FOLDERS:
         path, rest = ROOT / folder / package, list(parts)

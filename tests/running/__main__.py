@@ -1,7 +1,7 @@
 """
 Run parts of the tests: ``python -m tests.running PART…``, or ``deep`` for all parts of ``make deep``.
 
-The run ends within the limits of its steps, whatever hangs. As root it is in a PID namespace of its own, elsewhere below a
+The run ends within the limits of its steps, even if tests hang. As root it is in a PID namespace of its own, elsewhere below a
 subreaper, so nothing that it started outlives it. Its exit status: 0 green, 1 tests failed, 3 lint or the site failed, 4 something
 could not be built, 5 too many tests were flaky, 124 over time, 143 ended from outside.
 """
@@ -63,7 +63,7 @@ def run_parts(words: list[str], program: Sequence[str]) -> int:
 
 
 def run_outside(name: str, folder: Path, program: Sequence[str]) -> int:
-    """Start the run where nothing can escape from it, and end it when this process is told to end."""
+    """Start the run where nothing can escape from it, and end it when this process is asked to end."""
     home, temporary = folder / name, folder / "t"
     for place in (folder, home, temporary):
         place.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def run_outside(name: str, folder: Path, program: Sequence[str]) -> int:
 
 
 def _end_on_signals() -> None:
-    """Raise :class:`Ended` where the program is when it is told to end."""
+    """Raise :class:`Ended` where the program is when it is asked to end."""
 
     def end(signum: int, _frame: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
@@ -141,7 +141,7 @@ def _kill_all(pids: list[int]) -> None:
 
 
 def _not_yet_green(names: list[str]) -> list[str]:
-    """The parts that were not green with the very files that are there."""
+    """The parts that were not green with the present files."""
     tree, known = _tree(), _known_green()
     left = [name for name in names if not tree or known.get(name, {}).get("tree") != tree]
     for name in names:

@@ -51,7 +51,7 @@ class Keeper:
         )
         self.first = process.pid
         result = self._wait()
-        # Popen is not to wait for what was reaped here.
+        # Popen must not wait for a process that was reaped here.
         process.returncode = result
         self._clear()
         return result

@@ -1,4 +1,4 @@
-"""What the runner asks of Linux: orphans become its children, and it ends with its parent."""
+"""Requests of the runner to Linux: orphans become its children, and it ends with its parent."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ def end_with_parent() -> None:
 
 
 def unblock_signals() -> None:
-    """Give a child the usual signals, whatever its parent blocks or ignores; for ``preexec_fn``."""
+    """Give a child the usual signals, regardless of its parent's; for ``preexec_fn``."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -74,5 +74,5 @@ def _parent_of(place: Path) -> int | None:
 
 
 def _fields(place: Path) -> list[str]:
-    # The name of a program stands in parentheses and may have any character in it.
+    # The name of a program is in parentheses and may have any character in it.
     return place.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,5 +1,5 @@
 """
-What pytest and the runner write for each other, in a folder of one run that ``DLJOB_TEST_RUN`` names.
+The notes of pytest and the runner for each other, in a folder of one run that ``DLJOB_TEST_RUN`` names.
 
 Each process of pytest keeps one file with the test that it runs; the first one adds a line for each result.
 """
@@ -96,7 +96,7 @@ def read_results(place: Path, step: str) -> list[Result]:
 
 
 def iter_running(place: Path) -> Iterator[Running]:
-    """What runs now, longest first; notes of processes that have ended are passed over."""
+    """The running tests, longest first; notes of processes that have ended are passed over."""
     found = []
     for file in place.glob("running-*.json"):
         try:

@@ -107,7 +107,7 @@ STORIES = (
 
 
 def _alone(name: str, purpose: str, *steps: Step, servers: bool = False) -> Part:
-    """A part of ``make deep``: its steps one after the other, with nothing beside them."""
+    """A part of ``make deep``: its steps one after the other, and nothing else at the same time."""
     built = ((SETUP,), *(((SERVERS,),) if servers else ()))
     rounds = (*((lane,) for lane in built), (steps,))
     return Part(name, purpose, rounds, sum(step.limit_s for step in steps))
@@ -202,15 +202,15 @@ PARTS = {part.name: part for part in (GATE, CHECK, LINTERS, *DEEP)}
 
 
 def again(tests: Sequence[str]) -> Step:
-    """What failed, once more, with nothing beside it."""
+    """Run the failed tests once more, and nothing else at the same time."""
     return _pytest("again", *tests, workers=1, minutes=10)
 
 
 def environment() -> dict[str, str]:
-    """What each step sees besides the variables of the caller."""
+    """The environment of each step, in addition to the variables of the caller."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return {
-        # What mypy found out about a file holds wherever the same file is checked out.
+        # Results of mypy about a file hold in every checkout of the same file.
         "MYPY_CACHE_DIR": str(home / "dljob-mypy"),
         # The servers of Kubernetes have memory enough, and better things to do than to collect it.
         "GOGC": "400",

@@ -1,4 +1,4 @@
-"""What a run prints at its begin and at its end, and the files that it keeps in ``.tests/``."""
+"""The output of a run at its begin and at its end, and the files that it keeps in ``.tests/``."""
 
 import os
 import platform
