@@ -81,6 +81,8 @@ class PlayedPod:
     booking: Booking
     container: Container | None = None
     is_ended: bool = False
+    is_removed: bool = False
+    """Whether it was removed while its node was lost, so that it ends when the node is back."""
     reason: str = ""
     fault: bool = False
     """Whether it ended, or was restarted, by a fault of the job."""
@@ -439,8 +441,6 @@ class PlayedPlatform:
         world.witness.commands += 1
         world.note(f"[{self._epoch}] removes {key}: {because}")
         entry = world.entries.get(key.job)
-        if key.node in world.lost_nodes:
-            return  # Nothing can prove an end on a lost node.
         for booking in entry.status.pods if entry is not None else ():
             if booking.node != key.node:
                 continue
@@ -448,7 +448,9 @@ class PlayedPlatform:
             if (key.job, booking) not in world.pods and booking.serial in entry.status.used:
                 raise AssertionError(f"{booking} of {key.job} was used, and never made")
             pod = world.pods.setdefault((key.job, booking), PlayedPod(key.job, booking))
-            if pod.container is None or world.chance.random() < 0.5:
+            if key.node in world.lost_nodes:
+                pod.is_removed = True  # Nothing can prove an end on a lost node.
+            elif pod.container is None or world.chance.random() < 0.5:
                 world.later(0.0, 3.0, partial(world.end_pod, pod))
             else:
                 world.later(0.0, 3.0, partial(world.restart_container, pod))

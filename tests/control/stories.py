@@ -366,7 +366,7 @@ class Story:
         world.note(f"{name} is back{', and was restarted' if boots else ''}")
         for pod in list(world.pods.values()):
             if pod.node == name and not pod.is_ended:
-                if boots:
+                if boots or pod.is_removed:
                     world.end_pod(pod)
                 else:
                     world.later(0.0, 3.0, partial(world.start_container, pod))
