@@ -45,6 +45,7 @@ from dlwire.messages import (
     LONGEST_MESSAGE,
     MOST_PROBLEMS,
     Failure,
+    Phase,
     Post,
     Problem,
     Refused,
@@ -201,6 +202,11 @@ class Agent:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether the training ended by itself and well, so that it is done although a command to leave waited."""
+        return self._machine.phase is Phase.EXITED and self._machine.has_ended_well
 
     @property
     def is_held(self) -> bool:

@@ -80,6 +80,8 @@ async def live(settings: Settings) -> int:
     kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
+    if agent.has_ended_well:
+        await servers.wait_until_heard()
     renewing.cancel()
     # The doors before the assembly, because their last answers are made of its facts.
     await servers.close()

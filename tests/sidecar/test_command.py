@@ -95,6 +95,30 @@ def test_how_the_training_ends_is_reported_and_a_sidecar_that_is_told_to_leave_e
     assert sidecar.wait_ended() == 0
 
 
+def test_a_sidecar_that_is_to_leave_waits_until_a_controller_has_seen_that_the_training_is_done(
+    start, tmp_path
+):
+    """The controller that told it to leave may have died; the next one would start the training once more."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    unanswered = (
+        "--checkpoint-signal=SIGUSR1",
+        "--checkpoint-confirm=file",
+        "--checkpoint-path=/no",
+    )
+    command = ("sh", "-c", f"trap '' USR1; cat {pipe}; exit 0")
+    sidecar = start(command=command, options=(*unanswered, "--checkpoint-seconds=240"))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(is_running(1))
+    sidecar.stop(2, leave=True)
+    pipe.write_text("evaluated\n")
+    wait_told(sidecar, "all gone by themselves, leaving")
+    assert sidecar.process.poll() is None
+    assert sidecar.state().processes[0].exit_code == 0
+    assert sidecar.wait_ended() == 0
+
+
 def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
     pipe = tmp_path / "output"
     os.mkfifo(pipe)

@@ -30,6 +30,9 @@ LONGEST_SOCKET_PATH = 103
 """The longest path that Linux allows, less the suffix that the socket has before it is ready."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
+UNHEARD_SECONDS = 30.0
+"""For longer, no controller is expected to take over from one that died."""
+UNHEARD_STEP_SECONDS = 0.1
 
 
 class Servers:
@@ -152,6 +155,17 @@ class Servers:
         return sum(
             len(listener.waiting) + len(listener.waiting_guests) for listener in self._listeners
         )
+
+    async def wait_until_heard(self) -> None:
+        """
+        Wait until a controller has got the present state, for some time.
+
+        Only this state shows that the training is done; a controller that never gets it starts the training again.
+        """
+        version, left = self._agent.version, UNHEARD_SECONDS
+        while left > 0 and all(listener.heard < version for listener in self._listeners):
+            await asyncio.sleep(UNHEARD_STEP_SECONDS)
+            left -= UNHEARD_STEP_SECONDS
 
     async def close(self) -> None:
         """

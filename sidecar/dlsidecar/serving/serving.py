@@ -168,9 +168,11 @@ class Handler(RequestHandler):
     def body(self) -> bytes:
         return bytes(self._received)
 
-    def send(self, message: State) -> None:
+    def send_state(self) -> None:
+        if not self.is_guest:
+            self.listener.heard = self.agent.version
         self.set_header("Content-Type", JSON)
-        self.finish(codec.encode(message))
+        self.finish(codec.encode(self.agent.state()))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         # A client's mistake goes to the client; a fault of ours goes to our log.
@@ -241,7 +243,7 @@ class TargetHandler(Handler):
         if refused is not None:
             message = f"{target.term} was not accepted; the newest known is {self.agent.term}"
             raise Refusing(refused, message)
-        self.send(self.agent.state())
+        self.send_state()
 
 
 class StateHandler(Handler):
@@ -264,7 +266,7 @@ class StateHandler(Handler):
             self.set_header("Connection", "close")
         if wait > 0 and not self._has_hung_up():
             self.listener.note_answer(self._stream(), self.agent.version)
-        self.send(self.agent.state())
+        self.send_state()
 
     def _stream(self) -> Any:
         connection: Any = self.request.connection

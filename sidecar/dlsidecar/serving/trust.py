@@ -52,6 +52,8 @@ class Listener:
         """The requests that wait here for a change, of those that may declare."""
         self.waiting_guests: set[asyncio.Future[None]] = set()
         """And of those that may only read."""
+        self.heard = 0
+        """The latest version that a controller has got."""
         self.is_closing = False
         """Whether nothing will change any more, so that requests get a last answer."""
         self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None
