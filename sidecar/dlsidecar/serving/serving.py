@@ -312,12 +312,8 @@ class StateHandler(Handler):
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and len(text) <= 16):
-            raise Refusing(
-                Refused.MALFORMED,
-                f"{text[:40]!r} is no version",
-                path=name,
-                remedy="write a number",
-            )
+            why = f"{text[:40]!r} is no version"
+            raise Refusing(Refused.MALFORMED, why, path=name, remedy="write a number")
         return int(text)
 
     def _seconds(self, name: str) -> float:
