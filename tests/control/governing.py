@@ -215,7 +215,7 @@ class Government:
         if self.leader.is_over:
             self.begin()
 
-    def when_over(self, reign: Reign, seconds: float, act: Callable[[], None]) -> None:
+    def when_over(self, reign: Reign, seconds: float, act: Callable[[], object]) -> None:
         """Do this some seconds after a controller has ended, or was held back."""
 
         def update() -> None:

@@ -163,13 +163,13 @@ class World:
         """Ask each controller whether it has heard all that a SideCar says, and is free to judge it."""
         self.unkept: dict[JobId, str] = {}
         """Jobs whose status is not taken, and why."""
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._ports = 20000
 
     # --- time
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._events, (self.now + seconds, self._count, act))
 
