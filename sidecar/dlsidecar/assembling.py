@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
+from dlsidecar.checkpoints.requests import LastOutput
 from dlsidecar.contract import Changed, Report
 from dlsidecar.diagnosing import stacks
 from dlsidecar.diagnosing.tracebacks import LastWords, Tracebacks
@@ -155,7 +156,11 @@ class Assembly:
         training = settings.training
         if training.progress_log or training.progress_file:
             supervisor.has_stepped = lambda: self._observer.progress().begun
-        supervisor.is_output_read = self._read_output
+        supervisor.output = LastOutput(
+            self._read_output,
+            is_counted=training.iterations > 0,
+            shows_all_done=lambda: self._observer.progress().iteration >= training.iterations,
+        )
         return supervisor
 
     def begin(self) -> None:

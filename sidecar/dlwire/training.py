@@ -183,6 +183,8 @@ class Training:
     """A file to which the job appends JSON lines."""
     progress_socket: str = field(default="", metadata=wire(TEXT))
     """A Unix socket at which the training may post its progress over HTTP; empty for none."""
+    iterations: int = field(default=0, metadata=wire(Whole()))
+    """How many iterations the training is to do; 0 for unknown."""
     samples_per_iteration: int = field(default=0, metadata=wire(Whole()))
     """The samples or tokens of one iteration, where the training reports those; 0 for unknown."""
     stall_seconds: float = field(default=600.0, metadata=wire(SECONDS))

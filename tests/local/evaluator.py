@@ -7,7 +7,7 @@ loop reads after each step. The journal says ``begins N`` for each start, with t
 
 saves: saves itself when asked, and trains on. evaluates: the same; after its last step it evaluates until something asks
 it to save itself or to end, which it ignores, and a moment longer; at most for a few seconds. unread: waits before its last step until it is
-asked to save itself, and does not read that. exits: saves itself when asked, and ends with status 0.
+asked to save itself, and does not read that. exits: saves itself when asked, and ends with status 0. closes: the same, and evaluates.
 """
 
 import json
@@ -60,7 +60,7 @@ def train(iteration, say):
             WANTED.clear()
             save(iteration)
             say(f"saves {iteration}")
-            if MANNER == "exits":
+            if MANNER in ("exits", "closes"):
                 return False
     return True
 
@@ -85,7 +85,7 @@ def main():
     iteration = load()
     say(f"begins {iteration}")
     if train(iteration, say):
-        if MANNER == "evaluates":
+        if MANNER in ("evaluates", "closes"):
             evaluate(say)
         say("done")
 

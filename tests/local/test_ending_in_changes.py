@@ -31,7 +31,7 @@ def evaluating(
     folder.mkdir(parents=True)
     words = [manner, folder / "state.json", journal_of(name, root), iterations, each]
     by_file = {"confirm": "file", "path": str(folder), "complete": "rename"}
-    how = {"confirm": "exit"} if manner == "exits" else by_file
+    how = {"confirm": "exit"} if manner in ("exits", "closes") else by_file
     command = [sys.executable, "-S", str(EVALUATOR), *map(str, words)]
     return {
         "apiVersion": "dljob.io/v1alpha1",
@@ -83,9 +83,10 @@ def assert_it_was_done_once(up: Up, name: str, root: Path) -> list[str]:
 
 
 @pytest.mark.story
-def test_a_job_that_has_to_make_room_during_its_evaluation_is_done_once(root):
+@pytest.mark.parametrize("manner", ["evaluates", "closes"])
+def test_a_job_that_has_to_make_room_during_its_evaluation_is_done_once(root, manner):
     with going(root / "state", "--virtual-gpus", 2, "--policy", "max-min") as up:
-        up.backend.create_jobs([evaluating("first", root, iterations=150)])
+        up.backend.create_jobs([evaluating("first", root, iterations=150, manner=manner)])
         until_it_says(up, "first", root, "evaluates")
         up.backend.create_jobs([evaluating("other", root, iterations=20, manner="saves")])
         assert_it_was_done_once(up, "first", root)

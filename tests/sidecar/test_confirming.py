@@ -16,7 +16,7 @@ from dlsidecar.behaviour.events import CheckpointDone
 from dlsidecar.checkpoints import checkpoint_files, requests
 from dlsidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
 from dlsidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
-from dlsidecar.checkpoints.requests import Request
+from dlsidecar.checkpoints.requests import LastOutput, Request
 from dlsidecar.linux.recipients import Recipients
 from dlsidecar.linux.spawning import Ended, Reaper
 from dlsidecar.observing.file_threads import FileThread
@@ -227,7 +227,7 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
             outputs=(1, 2),
             reaper=Reaper(),
             watch=Watch(list, file_thread := FileThread("test")),
-            is_output_read=lambda: True,
+            output=LastOutput(),
             tell=end.set_result,
         )
         told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
@@ -280,7 +280,7 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
             outputs=(1, 2),
             reaper=Reaper(),
             watch=Watch(list, file_thread),
-            is_output_read=lambda: True,
+            output=LastOutput(),
             tell=told.append,
         )
         ranks[0].ended = Ended(0, None)
@@ -328,7 +328,7 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
             report=told.append,
             list_members=list,
         )
-        asked.ask(is_trial=False, is_output_read=lambda: True)
+        asked.ask(is_trial=False, output=LastOutput())
         file_thread.come_back()
         (tmp_path / "latest").write_text("saved")
         rank.ended = Ended(0, None)

@@ -67,6 +67,7 @@ def describe_training(job: Job, *, memory_folder: str = "") -> Training:
         most_spares=max(job.gpus.options) if job.preload else 0,
         progress_log=progress.log,
         progress_file="" if progress.log else progress.file,
+        iterations=job.training.iterations or 0,
         samples_per_iteration=progress.samples_per_iteration or 0,
         stall_seconds=progress.stall_seconds,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
@@ -30,6 +31,7 @@ from dlwire.messages import MOST_GPUS
 from dlwire.training import Confirmation, Saving
 
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
+DONE = "the training ended after its last iteration"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
 
 
@@ -44,6 +46,18 @@ class Asked(Protocol):
 
     @property
     def ended(self) -> Ended | None: ...
+
+
+@dataclass(frozen=True)
+class LastOutput:
+    """What the output of a training shows when its processes have ended."""
+
+    is_read: Callable[[], bool] = lambda: True
+    """Whether the SideCar has read the output to its end."""
+    is_counted: bool = False
+    """Whether the number of iterations to do is known."""
+    shows_all_done: Callable[[], bool] = lambda: False
+    """Whether the training reported its last iteration."""
 
 
 class Request:
@@ -71,7 +85,7 @@ class Request:
         outputs: tuple[int, int],
         reaper: Reaper,
         watch: Watch,
-        is_output_read: Callable[[], bool],
+        output: LastOutput,
         tell: Callable[[str], None],
     ) -> None:
         self.is_trial = False
@@ -86,7 +100,7 @@ class Request:
         self._outputs = outputs
         self._reaper = reaper
         self._distrust = watch.distrust
-        self._is_output_read = is_output_read
+        self._output = output
         self._tell: Callable[[str], None] | None = tell
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -192,7 +206,9 @@ class Request:
             return
         if killed is not None:
             self._fail(killed)
-        elif self._saving.confirm is Confirmation.LOG:
+        elif self._saving.confirm is Confirmation.LOG or (
+            self._output.is_counted and not self._saving.command
+        ):
             self.is_settling = True
             self._await_output(self._loop.time() + self.settling_seconds)
         elif not self._saving.command:
@@ -207,15 +223,17 @@ class Request:
         return f"a process that was asked for a checkpoint ended by {killed}"
 
     def _await_output(self, limit: float) -> None:
-        """Wait until all that was said has been read; a line that confirms ends this at once."""
+        """Wait until all output has been read; a line that confirms ends this at once."""
         # Asked again and again, because neither the matcher nor a slow file
         # says when it has caught up.
-        if self._is_output_read():
-            self._fail(UNCONFIRMED)
-        elif self._loop.time() > limit:
-            self._fail(UNREAD.format(self.settling_seconds))
-        else:
+        is_read = self._output.is_read()
+        if not is_read and self._loop.time() <= limit:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._await_output, limit)
+        elif self._saving.confirm is Confirmation.LOG:
+            self._fail(UNCONFIRMED if is_read else UNREAD.format(self.settling_seconds))
+        else:
+            # A training that was done did not end because it was asked to save itself.
+            self._finish(DONE if self._output.shows_all_done() else "")
 
     def _inspect_finally(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
         """Look at the files once more: all processes have ended, so no file will change again."""

@@ -35,7 +35,7 @@ class CheckpointRequests:
         self._list_members = list_members
         self._request: requests.Request | None = None
 
-    def ask(self, *, is_trial: bool, is_output_read: Callable[[], bool]) -> None:
+    def ask(self, *, is_trial: bool, output: requests.LastOutput) -> None:
         """Give the former request up, and ask again."""
         attempt = self._starter.attempt
         self.give_up()
@@ -60,7 +60,7 @@ class CheckpointRequests:
             outputs=self._outputs.common,
             reaper=self._reaper,
             watch=self._store.make_watch(self._list_members),
-            is_output_read=is_output_read,
+            output=output,
             tell=tell,
         )
         request.is_trial = is_trial

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Callable
 
 from dlsidecar.behaviour.events import Event, RankEnded
+from dlsidecar.checkpoints.requests import LastOutput
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.contract import Report
 from dlsidecar.linux.family import ProcessTree
@@ -106,8 +107,7 @@ class Processes:
         """Called when the first process of a start has failed by itself, before any is ended."""
         self.has_stepped: Callable[[], bool] = lambda: True
         """Asked when a process has ended, whether this start of the training took a step."""
-        self.is_output_read: Callable[[], bool] = lambda: True
-        """Asked when a process has ended, whether all that it said was looked at."""
+        self.output = LastOutput()
 
     def hear_of_checkpoints(
         self, on_problem: Callable[[str, str], None], on_relief: Callable[[str], None]
@@ -236,7 +236,7 @@ class Processes:
         if not self._proof.is_due:
             # *Gone* has just been reported, and is the last event of an attempt.
             return
-        self._requests.ask(is_trial=is_trial, is_output_read=self.is_output_read)
+        self._requests.ask(is_trial=is_trial, output=self.output)
 
     def give_up_checkpoint(self) -> None:
         self._requests.give_up()
@@ -295,4 +295,4 @@ class Processes:
         """
         if self._read_until is None or self._loop.time() > self._read_until:
             return False
-        return not self.is_output_read()
+        return not self.output.is_read()
