@@ -8,7 +8,7 @@ from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.judging.checkpoints import notice_for
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.status import ConditionType, Status, Trust
-from dlcore.model import Checkpoint, Phase
+from dlcore.model import Checkpoint, Phase, Training
 from dlcore.profiles import Costs
 from dlsidecar.behaviour.events import Gone, RankEnded, Started
 from dlwire.messages import Change, Progress, Saving
@@ -59,6 +59,16 @@ def test_a_change_would_lose_the_work_that_no_checkpoint_saves(checkpoint, trust
     state = seen(trains(checkpoint=checkpoint, trust=trust))
     assert (state.unsaved_from is not None) is loses
     assert state.keeps_first is loses
+
+
+@pytest.mark.parametrize(
+    ("iteration", "ago_s", "loses"),
+    [(999, 5.0, False), (1000, 5.0, True), (1000, 700.0, False), (1100, 5.0, False)],
+)
+def test_a_change_would_lose_what_a_training_does_after_its_last_step(iteration, ago_s, loses):
+    known = {"checkpoint": TRUSTED, "iteration": iteration, "iterated_at": NOW - ago_s}
+    state = seen(trains(training=Training(iterations=1000), **known))
+    assert (state.unsaved_from is not None) is loses
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ long."""
 _LONGEST_PAUSE_S = 86400.0
 _LOSABLE = 0.25
 """A start that does more of the work again shows that its checkpoint does not work."""
+_ENDING_S = 600.0
+"""The longest time from the last step to the end in which a job keeps its GPUs."""
+_MOST_OVER = 1.01
+"""A training that goes on beyond its number of iterations does not end soon."""
 _LOOK_S = 10.0
 """A checkpoint may lack the work of this time before the controller heard of it."""
 
@@ -88,9 +92,24 @@ def _pause_after(status: Status) -> float:
 
 def unsaved_from(job: Job, status: Status, now: float) -> float | None:
     """From which iteration on a change would lose its work; ``None`` if it would lose none."""
+    if _is_ending(job, status, now):
+        return float(status.iteration)
     if status.phase is not Phase.RUNNING or counts(job, status, now):
         return None
     return float(min(status.saved, status.iteration))
+
+
+def _is_ending(job: Job, status: Status, now: float) -> bool:
+    """
+    Whether the training has taken its last step and evaluates, exports or uploads its result.
+
+    A change would lose that work, and could not pay: no iteration is left.
+    """
+    total = job.training.iterations
+    if status.phase is not Phase.RUNNING or total is None:
+        return False
+    is_at_total = total <= status.iteration <= _MOST_OVER * total
+    return is_at_total and now - status.iterated_at < _ENDING_S
 
 
 def risked_from(job: Job, status: Status) -> float | None:

@@ -124,7 +124,9 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     now, total = snapshot.now, state.iterations_total
     told = f"trains on {named_place(state.placement)}"
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:
-        told += ", which it keeps as long as no checkpoint saves its work"
+        is_ending = state.remaining_at(now) <= 0.0
+        why = "until it ends" if is_ending else "as long as no checkpoint saves its work"
+        told += f", which it keeps {why}"
     if state.speed > 0.0:
         told += f" at {state.speed:.3g} iterations/s"
     if not isfinite(total) or total <= 0.0:
