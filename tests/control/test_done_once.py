@@ -58,8 +58,11 @@ def test_a_pod_that_has_left_and_ended_still_says_how_its_training_ended():
     """As with ``recreate``, a preemption or a drain."""
     left = after(*BEGUN, stop(6, leave=True), *ENDED, progress=ALL)
     assert (left.phase, left.leaving) == (SideCarPhase.EXITED, True)
-    ended = Sat(left, phase=PodPhase.ENDED)
-    assert judged(ended, None, phase=Phase.QUEUED).phase is Phase.COMPLETED
+    unproven = after(*BEGUN, stop(6), RankEnded(1, 0, 0), progress=ALL)
+    assert unproven.phase is SideCarPhase.STOPPING
+    for state in (left, unproven):
+        ended = Sat(state, phase=PodPhase.ENDED)
+        assert judged(ended, None, phase=Phase.QUEUED).phase is Phase.COMPLETED
 
 
 def test_an_end_that_may_be_the_answer_to_a_stop_is_judged_by_the_count():

@@ -59,7 +59,9 @@ def tell_of_ends(seed: int) -> None:
     tell(name, mechanism, seed, evaluations=EVALUATIONS)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(14), 107, 307, 495, 622]
+)  # The last four broke a law once.
 def test_a_job_that_ends_in_a_change_is_done_once(seed: int):
     tell_of_ends(seed)
 

@@ -33,7 +33,7 @@ class Absence:
     """
     That a pod cannot be dialled.
 
-    Of a SideCar that has left, the last report is kept: it says how the training ended, and no other report can follow it.
+    The last report is kept: once the pod has ended, it says how the training ended.
     """
 
     def __init__(self, since: float, last: Contact = NO_CONTACT) -> None:
@@ -41,7 +41,8 @@ class Absence:
         state = last.state
         has_left = state is not None and state.leaving and state.released
         heard = last if has_left else NO_CONTACT
-        self._known, self._shown = NO_CONTACT, replace(heard, reachable=False, since=since)
+        self._known = NO_CONTACT
+        self._shown = replace(heard, reachable=False, since=since, last=state)
 
     def show(self, known: Contact) -> Contact:
         """Return what is known of its SideCar, marked as unreachable; equal knowledge gives the same object."""

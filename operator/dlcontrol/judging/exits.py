@@ -96,14 +96,13 @@ def ended_with_zero(job_pods: Iterable[JobPod]) -> list[JobPod]:
         job_pod
         for job_pod in job_pods
         if job_pod.state is not None
-        and job_pod.state.released
-        and job_pod.phase in _ENDED
+        and (job_pod.has_ended or (job_pod.state.released and job_pod.phase in _OVER))
         and job_pod.state.processes
         and all(process.exit_code == 0 for process in job_pod.state.processes)
     ]
 
 
-_ENDED = frozenset({Phase.EXITED, Phase.STOPPED})
+_OVER = frozenset({Phase.EXITED, Phase.STOPPED})
 
 
 def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:

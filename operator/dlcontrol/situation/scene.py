@@ -68,6 +68,8 @@ class Contact:
     """It listens, and cannot be reached because its certificate is over."""
     foreign: ForeignEpoch | None = None
     """Why what it says now is not taken in; ``state`` is what it said before."""
+    last: State | None = None
+    """Its last answer before its pod lost its address; something newer may have happened in the pod since."""
 
     @property
     def unanswered(self) -> tuple[Run, ...]:
@@ -116,7 +118,11 @@ class JobPod:
 
     @property
     def state(self) -> State | None:
-        return None if self.untrusted else self.contact.state
+        if self.untrusted:
+            return None
+        if self.contact.state is None and self.pod.phase is PodPhase.ENDED:
+            return self.contact.last
+        return self.contact.state
 
     @cached_property
     def is_coming_up(self) -> bool:
