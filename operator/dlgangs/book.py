@@ -1,8 +1,8 @@
 """
-Keeps the objects of the watches as the values that decisions are made from.
+Keeps the watched objects as the values of decisions.
 
-Only what has changed is read again, and what pods take of their nodes is added up as they come and go,
-because kube-scheduler waits for an answer while thousands of pods live.
+Only changed objects are read again, and the usage of nodes is updated as pods come and go, because kube-scheduler
+waits for an answer while thousands of pods run.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ _KEPT_CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def trimmed(pod: Json) -> dict[str, Any]:
-    """Return what we need of a pod: of some thousands, the rest would be most of our memory."""
+    """Return the parts of a pod that are read here; thousands of pods are kept."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: spec[key] for key in _KEPT_SPEC if key in spec}
     for key in ("containers", "initContainers"):
@@ -71,20 +71,19 @@ _NEITHER: tuple[Member | None, Wrong | None] = (None, None)
 
 
 class Book:
-    """The mirrors of nodes and pods, and what they mean."""
+    """The mirrors of nodes and pods, and the values that are read from them."""
 
     def __init__(self, scheduler: str, changed: Callable[[], None] = lambda: None) -> None:
         self._scheduler = scheduler
+        """``changed`` is called after each change."""
         self._changed = changed
-        """Told when there is something new."""
         self.pods: Mirror[Json] = Mirror(self._pod_changed)
         self.nodes: Mirror[NodeDocument] = Mirror(self._node_changed)
         self.version = 0
-        """Counts what has changed so far."""
+        """The number of changes so far."""
         self.wrong: dict[Name, Wrong] = {}
-        """Pods that do not say rightly of what gang they are."""
+        """Pods with an invalid statement about their gang."""
         self.members: dict[Name, Member] = {}
-        """The pods of gangs."""
         self._machines: Mapping[str, NodeTraits] = {}
         self._occupants: dict[Name, Occupant] = {}
         self._used: dict[str, dict[str, int]] = {}
@@ -93,7 +92,7 @@ class Book:
         self._unread = Unread()
 
     def world(self) -> World:
-        """Return everything as it is now; the same object as long as nothing changes."""
+        """Return the input of a decision; the same object until something changes."""
         if self._world is None or self._world[0] != self.version:
             self._world = (self.version, self._make_world())
         return self._world[1]
@@ -123,7 +122,7 @@ class Book:
         read = partial(_read_machine, document)
         machine = self._unread.attempt(f"Node {name}", read, otherwise=None)
         if self._machines.get(name.name) == machine:
-            return  # Its kubelet has said that it lives.
+            return  # A heartbeat.
         machines = {each: it for each, it in self._machines.items() if each != name.name}
         if machine is not None:
             machines[name.name] = machine
@@ -132,7 +131,7 @@ class Book:
 
     def _pod_changed(self, name: Name, _is_news: bool) -> None:  # noqa: FBT001 - as Mirror has it
         document = self.pods.get(name)
-        # The requests of a pod count also where its statements about its gang are unreadable.
+        # The requests of a pod count even if its statements about its gang are invalid.
         read = partial(_read_occupant, document)
         occupant = self._unread.attempt(f"Pod {name}", read, otherwise=None)
         belongs = partial(_read_pod, document, self._scheduler)
@@ -150,7 +149,7 @@ class Book:
         self._changed()
 
     def _settle(self, name: Name, before: Occupant | None, *, after: Occupant | None) -> None:
-        """Let what a pod takes be added to its node, and what it took before be taken off."""
+        """Replace the usage of a pod on its node."""
         _put(self._occupants, name, value=after)
         if before is not None:
             self._used[before.node] = less(self._used[before.node], before.amounts)

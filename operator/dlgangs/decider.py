@@ -1,10 +1,9 @@
 """
-The one who decides about gangs: it holds what was decided from one look to the next.
+Decides about gangs, and keeps the state between two decisions.
 
-Everything here runs on one event loop and never waits in between, so that two questions of
-kube-scheduler, which come at the same time and again and again, are answered one after the other.
-Its reservations are lost when it ends, which costs nothing: the cluster shows the bound pods, and the
-rest is decided again.
+Everything here runs on one event loop without an await, so that concurrent questions of kube-scheduler are answered
+one after the other. Its reservations are lost when it ends, which costs nothing: the cluster shows the bound pods, and
+the rest is decided again.
 """
 
 import time
@@ -35,14 +34,14 @@ class Refused:
 
 
 class Since(NamedTuple):
-    """A verdict, and for how long it has been so."""
+    """A verdict, and since when it holds."""
 
     verdict: Verdict
     since: float
 
 
 class Decider:
-    """Asked by kube-scheduler about one pod after the other, and woken by what changes."""
+    """Answers kube-scheduler about one pod at a time, and decides again after changes."""
 
     def __init__(
         self, book: Book, rules: Rules, *, clock: Callable[[], float] = time.monotonic
@@ -52,23 +51,23 @@ class Decider:
         self._clock = clock
         self._decision = Decision(State(), {})
         self._decided_at: tuple[int, float] | None = None
-        """About which version of the book, and until when it holds if nothing changes."""
+        """The version of the book that was decided about, and the time of the next decision without a change."""
         self._feasible: dict[GangName, tuple[object, object, Placing]] = {}
         self.standings: dict[GangName, Since] = {}
         self.decisions = 0
 
     @property
     def held(self) -> Mapping[str, Held]:
-        """The room that is kept, by the uid of the pod."""
+        """The reservations, by the uid of the pod."""
         return self._decision.state.held
 
     @property
     def due(self) -> float:
-        """When to look again at the latest, even if nothing changes."""
+        """When to decide again, even without a change."""
         return self._decided_at[1] if self._decided_at is not None else self._clock()
 
     def update(self) -> None:
-        """Decide again, if there is anything new."""
+        """Decide again after a change, or when the time has come."""
         now = self._clock()
         if self._decided_at is not None:
             version, due = self._decided_at
@@ -78,9 +77,9 @@ class Decider:
 
     def ask(self, name: Name, passed: list[str], *, tells_all: bool = True) -> Admitted | Refused:
         """
-        Answer for a pod of a gang, for which kube-scheduler itself would pass these nodes.
+        Answer for a pod of a gang; kube-scheduler itself would pass these nodes.
 
-        ``tells_all`` says whether it has looked at all nodes, so that others must be unfit.
+        With ``tells_all`` it has checked all nodes, so that the others are unfit.
         """
         wrong, member = self.book.wrong.get(name), self.book.members.get(name)
         if wrong is not None:
@@ -139,7 +138,7 @@ class Decider:
     def _could_fit(
         self, members: tuple[Member, ...], machines: Mapping[str, NodeTraits]
     ) -> Placing:
-        """Look whether a gang fits on empty nodes, once for as long as neither changes."""
+        """Return whether a gang fits on empty nodes, from a cache until either changes."""
         gang = members[0].gang if members else None
         known = self._feasible.get(gang) if gang is not None else None
         if known is not None and known[0] == members and known[1] is machines:
@@ -151,7 +150,7 @@ class Decider:
 
 
 def _is_said_alike(one: Verdict, other: Verdict) -> bool:
-    # On which nodes the room is changes with each pod that is bound, and that is said by Kubernetes.
+    # The nodes of a reservation change with each pod that is bound, which Kubernetes reports.
     return one.standing is other.standing and (
         one.standing is Standing.RESERVED or one.message == other.message
     )

@@ -1,14 +1,16 @@
 """
-Which gangs get their room, all of it or none: a pure function of what there is and what is held.
+Decides which gangs get resources for all their pods, and which get none.
 
-A gang is *complete* when every role has at least as many pods as it is to have. Complete gangs take
-turns as Algorithm 1 of the thesis orders pods: the higher priority first, then the older one, then by
-name. One that has pods bound already goes before all others, because no other gang can use their room. The room for
-the first gang is reserved for all its pods at once; while it does not fit, later gangs wait
-(or overtake, see :class:`Overtaking`). Gangs that are not complete, or can never fit, hold up no other gang.
+A gang is *complete* when every role has its minimum of pods. Complete gangs take turns as Algorithm 1 of the thesis
+orders pods: higher priority first, then the older one, then by name. A gang with bound pods goes before all others,
+because no other gang can use their resources. Resources are reserved for all pods of a gang at once; while the first
+gang does not fit, later gangs wait (or overtake, see :class:`Overtaking`). A gang that is not complete, or can never
+fit, does not block others.
 
-The reservations for the pods of a gang end together: when one of the pods has gone, or time is
-over, or kube-scheduler refuses its node, all of them are given back, and the gang is decided again.
+The reservations of a gang end together: when one of its pods is gone, the time is over, or kube-scheduler refuses a
+node, all are given back, and the gang is decided again.
+
+Pure.
 """
 
 from collections import Counter
@@ -48,7 +50,7 @@ from dlkube.constraints.requirements import NodeTraits
 LONGEST_REFUSAL_S: Final = 120.0
 
 Feasibility = Callable[[tuple[Member, ...], Mapping[str, NodeTraits]], Placing]
-"""Whether pods would fit on the nodes if these were empty."""
+"""Places pods on the nodes as if these were empty."""
 
 
 def could_fit(members: tuple[Member, ...], machines: Mapping[str, NodeTraits]) -> Placing:
@@ -61,12 +63,9 @@ def could_fit(members: tuple[Member, ...], machines: Mapping[str, NodeTraits]) -
 def decide(
     world: World, state: State, *, now: float, rules: Rules, feasibility: Feasibility = could_fit
 ) -> Decision:
-    # 1. Give back what is not needed any more.
     state = give_back(world, state, now=now, rules=rules)
     desk = _Desk(world, state, now=now, rules=rules, feasibility=feasibility)
-    # 2. A gang that cannot be decided about takes no turn.
     turns = [gang for gang in sorted(world.gangs, key=desk.turn) if desk.is_ready(gang)]
-    # 3. The others, one after the other.
     for gang in turns:
         desk.serve(gang)
     return Decision(desk.state(), desk.verdicts)
@@ -105,7 +104,7 @@ def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
 
 
 def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
-    """Whether the reserved resources are still free."""
+    """True if the reserved resources are still free."""
     asked: dict[str, list[Amounts]] = {}
     for each in ours.values():
         asked.setdefault(each.node, []).append(each.amounts)
@@ -115,7 +114,7 @@ def _is_there(ours: Mapping[str, Held], free: Mapping[str, Amounts]) -> bool:
 def _is_torn(
     members: tuple[Member, ...], ours: Mapping[str, Held], *, world: World, barred: frozenset[Pair]
 ) -> bool:
-    """Whether the reservations of a gang do not match its needs."""
+    """True if the reservations of a gang do not match its needs."""
     return (
         not ours
         or bool(wording.disagreement(members))
@@ -256,10 +255,8 @@ class _Desk:
         highest = max(each.priority for each in alive)
         return (not begun, -highest, min(each.created for each in alive), gang)
 
-    # --- who takes a turn
-
     def is_ready(self, gang: GangName) -> bool:
-        """Whether a gang takes a turn; if not, its verdict says why."""
+        """Return true if a gang takes a turn; otherwise record its verdict."""
         members = self._world.gangs[gang]
         verdict = self._settled(members)
         if verdict is None and gang in self._state.rests:
@@ -297,8 +294,6 @@ class _Desk:
         short = next(each for each in needed if each.name.name == found.short_of)
         why = wording.tell_never(short, len(needed), machines=self._world.machines.values())
         return Verdict(Standing.IMPOSSIBLE, f"{called(members[0].gang)} can never fit: {why}")
-
-    # --- whose turn it is
 
     def serve(self, gang: GangName) -> None:
         """Reserve room for a gang, if it is free."""
@@ -375,7 +370,7 @@ def _is_harmless(
     members: tuple[Member, ...],
     nodes: Mapping[str, str],
 ) -> bool:
-    """Whether all waiting gangs would still fit if only they and this gang ran."""
+    """True if all waiting gangs would still fit if only they and this gang ran."""
     machines = {name: at_best(each) for name, each in world.machines.items()}
     free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
     for member in members:

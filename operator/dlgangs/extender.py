@@ -1,9 +1,9 @@
 """
 Answers the questions that kube-scheduler asks an extender: ``filter`` and ``prioritize``.
 
-The words are those of ``k8s.io/kube-scheduler/extender/v1``. A pod without our label passes untouched.
-Nodes are refused as *unresolvable*, which tells kube-scheduler that to evict other pods would not help:
-a gang gets its room as a whole, and not by preemption for one pod of it.
+The documents are those of ``k8s.io/kube-scheduler/extender/v1``. A pod without our label passes unchanged.
+Nodes are refused as *unresolvable*, so that kube-scheduler does not preempt other pods: a gang gets resources as a
+whole, and not by preemption for one of its pods.
 """
 
 import json
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 TOP_PRIORITY: Final = 10
 """The highest score that an extender may give (``MaxExtenderPriority``)."""
 LARGEST_QUESTION: Final = 64 * 1024 * 1024
-"""With all nodes in it, as from a scheduler that is not configured for an extender with a node cache."""
+"""A question with all nodes, from a scheduler that is not configured for an extender with a node cache."""
 
 
 class NotUnderstood(Exception):
-    """This is no question of kube-scheduler."""
+    """The request is not a question of kube-scheduler."""
 
 
 class GangMetrics:
@@ -50,7 +50,7 @@ class GangMetrics:
             registry=self._registry,
         )
         for answer in ("admitted", "refused"):
-            # So that what has not happened yet is seen to be nought.
+            # Shown as 0 before the first answer.
             self._answers.labels(answer)
         self._gangs = Gauge("dljob_gangs", "Gangs by state", ["standing"], registry=self._registry)
         held = Gauge(
@@ -64,7 +64,6 @@ class GangMetrics:
         self._answers.labels("admitted" if admitted else "refused").inc()
 
     def text(self) -> bytes:
-        """Return all of it as Prometheus reads it."""
         found = Tally(each.verdict.standing for each in self._decider.standings.values())
         for standing in Standing:
             self._gangs.labels(standing.value).set(found[standing])
@@ -84,13 +83,15 @@ class Extender:
     ) -> None:
         self._decider = decider
         self._metrics = metrics
+        """
+        ``is_ready`` returns why questions cannot be answered yet.
+
+        ``heard`` is called with the uid of each pod that was asked about, and true if it may run.
+        """
         self._is_ready = is_ready
-        """Says why we cannot answer yet; empty if we can."""
         self._heard = heard
-        """Told for which pod was asked, by its uid, and whether it may run."""
 
     def application(self) -> web.Application:
-        """Return what is to be served."""
         application = web.Application(client_max_size=LARGEST_QUESTION)
         application.router.add_post("/filter", self._filter)
         application.router.add_post("/prioritize", self._prioritize)
@@ -111,17 +112,17 @@ class Extender:
         return web.json_response(self.prioritize(question))
 
     def filter(self, question: Json) -> dict[str, Any]:
-        """Say on which of these nodes a pod may run."""
+        """Answer on which of these nodes a pod may run."""
         pod, nodes = question["Pod"], _node_names(question)
         if not is_of_a_gang(pod):
             return _passing(question, nodes, refused={})
         if why := self._is_ready():
-            # An error, after which the pod is tried again; to refuse would have it wait for news.
+            # After an error kube-scheduler retries; after a refusal it would wait for a change.
             return {"Error": f"the gang scheduler is not ready: {why}"}
-        # Our watch may not have shown us yet what kube-scheduler knows of the pod.
+        # kube-scheduler may know a newer version of the pod than our watch.
         self._decider.book.pods.show(trimmed(pod))
-        # Nothing awaits from here to the answer: kube-scheduler asks for other pods meanwhile, and
-        # room that is promised here must be taken before their answers are made.
+        # Nothing awaits from here to the answer: kube-scheduler asks about other pods meanwhile, and the
+        # reservation has to be made before their answers.
         nominated = (pod.get("status") or {}).get("nominatedNodeName")
         answer = self._decider.ask(Name.of(pod), nodes, tells_all=nodes != [nominated])
         self._metrics.count_answer(admitted=isinstance(answer, Admitted))
@@ -170,7 +171,7 @@ def _node_names(question: Json) -> list[str]:
 
 
 def _passing(question: Json, names: list[str], *, refused: Mapping[str, str]) -> dict[str, Any]:
-    """Answer in the form in which was asked: with names, or with whole nodes."""
+    """Answer in the form of the question: with names, or with whole nodes."""
     answer: dict[str, Any] = {"FailedAndUnresolvableNodes": dict(refused), "Error": ""}
     if question.get("NodeNames") is not None:
         return answer | {"NodeNames": names}

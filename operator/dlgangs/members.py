@@ -101,14 +101,14 @@ def tenant_of(gang: GangName) -> str:
 
 
 class Overtaking(StrEnum):
-    """Whether a gang may go before an older one that does not fit yet."""
+    """Rules for a gang that goes before an older one which does not fit yet."""
 
     NEVER = "never"
     HARMLESS = "harmless"
     """
-    If the older ones would still fit beside it, all together, after all other pods had ended.
+    Allowed if all older gangs and this one would fit together after all other pods had ended.
 
-    Then it cannot keep them from starting for as long as it runs, though it may start later.
+    Then it cannot keep them from starting for as long as it runs, though they may start later.
     """
 
 
@@ -117,11 +117,11 @@ class Rules:
     """The settings of the decisions. Times are in seconds."""
 
     hold_seconds: float = 60.0
-    """How long room is reserved for pods that are to be bound."""
+    """How long resources are reserved for pods that are to be bound."""
     rest_seconds: float = 30.0
-    """How long a gang that did not use its room lets others go first."""
+    """How long a gang that did not use its reservations waits behind other gangs."""
     refusal_seconds: float = 2.0
-    """How long a node that kube-scheduler refused is not tried again; twice as long each time."""
+    """How long a node that kube-scheduler refused is avoided; twice as long each time."""
     overtaking: Overtaking = Overtaking.NEVER
 
 
@@ -132,12 +132,12 @@ class State:
     held: Mapping[str, Held] = field(default_factory=dict)
     """By the uid of the pod."""
     rests: Mapping[GangName, float] = field(default_factory=dict)
-    """Gangs that let others go first, until when."""
+    """Gangs that wait behind others, and until when."""
     refusals: Mapping[Pair, Refusal] = field(default_factory=dict)
 
 
 class Standing(StrEnum):
-    """The state of a gang; the word is the reason of its Event."""
+    """The state of a gang, which is the reason of its Event."""
 
     BOUND = "GangBound"
     RESERVED = "GangReserved"

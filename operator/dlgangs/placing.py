@@ -4,12 +4,11 @@ Nodes for a whole gang, or none: scores by Algorithm 3 of the thesis that this p
     F.-L. Lövenvald, "Comparing a gang-like scheduler with the default Kubernetes scheduler in a
     serverless deep learning training environment", Umeå University, 2021, section 4.5.
 
-Algorithm 3 scores one node for one pod; the paper states its aim: pods of one job belong together,
-because they talk to each other, and pods of different jobs do not. Here it is followed for all pods of
-a gang in one go. Pods are taken from the largest to the smallest, and each goes to the node with the
-highest score; of several, to one where its gang is already, else to one that can take the most of what
-is still to be placed, then to the one that it fills best. Where that leads nowhere, the last choice is
-taken back, as often as :data:`EFFORT` allows, so that a gang which fits is nearly always found to fit.
+Algorithm 3 scores one node for one pod; its aim is that pods of one job run together, because they communicate, and
+pods of different jobs apart. This module applies it to all pods of a gang. Pods are placed from the largest to the
+smallest, each on the node with the highest score; of several, on one with pods of its gang, else on the one that can
+take the most of the remaining pods, then on the one that it fills best. If a pod does not fit, the last choice is
+undone, as often as :data:`EFFORT` allows, so that a gang which fits is nearly always placed.
 
 Pure: the same arguments give the same nodes.
 """
@@ -25,28 +24,27 @@ from dlkube.constraints.requirements import NodeTraits, Wants
 
 HIGHEST: Final = 100
 EFFORT: Final = 100_000
-"""The number of nodes that the search looks at before it gives up, not counting those of the first way."""
+"""The number of nodes that the search tries before it gives up, not counting those of the first way."""
 
 Nodes = tuple[str, ...]
 
 
 class Placing(NamedTuple):
-    """The result of a search for nodes."""
+    """The result of a search."""
 
     nodes: Mapping[str, str] | None
     """The node of each pod, by its uid; None if there is not enough room."""
     is_proven: bool = True
-    """Whether, if there is none, it is sure that there is none."""
+    """True unless the search was given up."""
     short_of: str = ""
-    """If there is none: a pod for which there is no room."""
+    """Without a result: a pod that does not fit."""
 
 
 def score(tenants: Collection[str], own: str) -> int:
     """
     Score a node for a pod of a gang, by Algorithm 3.
 
-    ``tenants`` are the training jobs with pods on the node, ``own`` is the one that the pod is of,
-    empty if of none.
+    ``tenants`` are the training jobs with pods on the node, ``own`` is that of the pod, or empty.
     """
     # Lines 1 and 2: if not pod.IsDeepLearningPod() then return 100
     if not own:
@@ -60,15 +58,15 @@ def score(tenants: Collection[str], own: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a gang is to be placed."""
+    """The nodes for a gang."""
 
     machines: Mapping[str, NodeTraits]
     free: Mapping[str, Amounts]
     tenants: Mapping[str, frozenset[str]]
     own: str
-    """By what name the gang is among the tenants."""
+    """The name of the gang among the tenants."""
     barred: Collection[Pair] = frozenset()
-    """Nodes that a pod cannot have, for reasons that only kube-scheduler knows."""
+    """Nodes that kube-scheduler refuses for a pod."""
 
 
 def place(members: Sequence[Member], ground: Ground) -> Placing:
@@ -83,7 +81,7 @@ def place(members: Sequence[Member], ground: Ground) -> Placing:
 
 
 def _find_eligible(members: Sequence[Member], ground: Ground) -> dict[str, Nodes]:
-    """Name for each pod the nodes on which it fits alone; pods that are alike share the answer."""
+    """Return the nodes on which each pod would fit alone; equal pods share the result."""
     known: dict[Wants, Nodes] = {}
     result: dict[str, Nodes] = {}
     barred_pods = {uid for uid, _ in ground.barred}
@@ -106,7 +104,7 @@ def _find_eligible(members: Sequence[Member], ground: Ground) -> dict[str, Nodes
 def _too_many(
     members: Sequence[Member], eligible: Mapping[str, Nodes], *, ground: Ground
 ) -> str | None:
-    """Find pods that are alike and more than all nodes together can take of their kind."""
+    """Name a pod if there are more equal pods than all nodes together can take."""
     alike: dict[Wants, list[Member]] = {}
     for member in members:
         alike.setdefault(member.wants, []).append(member)
@@ -125,7 +123,7 @@ def _times(asked: Amounts, there: Amounts) -> int:
 
 
 def _largest_first(members: Sequence[Member], ground: Ground) -> list[Member]:
-    """Put large pods before small ones, because those find room everywhere."""
+    """Sort large pods before small ones, which fit nearly everywhere."""
     largest: dict[str, int] = {}
     for machine in ground.machines.values():
         for name, amount in machine.allocatable.items():
@@ -139,7 +137,7 @@ def _largest_first(members: Sequence[Member], ground: Ground) -> list[Member]:
 
 
 def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
-    """Tell for each node which kinds of pods it could take, by numbers."""
+    """Return for each node the numbers of the kinds of pods that it could take."""
     result: dict[str, tuple[int, ...]] = {}
     for number, nodes in enumerate(dict.fromkeys(eligible.values())):
         for node in nodes:
@@ -149,13 +147,13 @@ def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
 
 class _Choice(NamedTuple):
     nodes: Iterator[str]
-    """The nodes that are still to be tried for a pod."""
+    """The nodes that have not been tried for the pod."""
     taken: str | None
-    """The node that it has."""
+    """Its present node."""
 
 
 class _Search:
-    """One walk through the choices: the best first, one back where it does not go on."""
+    """A depth-first search, the best nodes first."""
 
     def __init__(
         self, members: Sequence[Member], eligible: Mapping[str, Nodes], *, ground: Ground
@@ -174,9 +172,9 @@ class _Search:
             node: score(ground.tenants.get(node, ()), ground.own) for node in self._takers
         }
         self._numbers: dict[object, int] = {}
-        """Of what differs between nodes: their kinds."""
+        """The numbers of the kinds of nodes."""
         self._kinds = {node: self._kind(node) for node in self._takers}
-        # The first way is gone to its end, however long it is.
+        # The first way is always tried to its end.
         self._effort = EFFORT + len(members) * (len(members) + len(self._takers))
 
     def run(self) -> Placing:
@@ -196,7 +194,7 @@ class _Search:
         return self._members[index].name.name
 
     def _advance(self, choices: list[_Choice]) -> bool:
-        """Give the last pod its next node, going back as far as needed; false if nothing is left."""
+        """Give the last pod its next node, going back as far as necessary; false if none is left."""
         while choices:
             index = len(choices) - 1
             nodes, taken = choices[-1]
@@ -217,7 +215,7 @@ class _Search:
         self._kinds[node] = self._kind(node)
 
     def _kind(self, node: str) -> int:
-        """Number what a node is like now: of those that are alike only one needs to be tried."""
+        """Number the present kind of a node; of equal nodes only one needs to be tried."""
         likeness = (
             frozenset(self._free[node].items()),
             frozenset(self._ground.machines[node].allocatable.items()),
@@ -228,14 +226,14 @@ class _Search:
         return self._numbers.setdefault(likeness, len(self._numbers))
 
     def _candidates(self, index: int) -> Iterator[str]:
-        """Name the nodes for a pod, the best first, and of those that are alike only the first."""
+        """Return the nodes for a pod, the best first, one of each kind."""
         asked, uid = self._asked[index], self._members[index].uid
         unlike: dict[int, str] = {}
         for node in self._eligible[uid]:
             unlike.setdefault(self._kinds[node], node)
         self._effort -= len(unlike)
         nodes = [node for node in unlike.values() if fits(asked, self._free[node])]
-        # Where its gang is already there is nothing to be looked ahead for.
+        # A node with pods of the gang is best anyway.
         joins = any(self._ours.get(node) and self._scores[node] == HIGHEST for node in nodes)
         ahead = {} if joins else {node: self._look_ahead(index, node) for node in nodes}
 
@@ -247,13 +245,13 @@ class _Search:
         return iter(sorted(nodes, key=preference))
 
     def _left(self, node: str, asked: Amounts) -> float:
-        """Return how much of a node would be left, of what is asked for."""
+        """Return the remaining share of the requested resources."""
         allocatable = self._ground.machines[node].allocatable
         free = self._free[node]
         return sum((free[name] - amount) / allocatable[name] for name, amount in asked.items())
 
     def _look_ahead(self, index: int, node: str) -> int:
-        """Count how many of the pods to come a node could take."""
+        """Count how many of the remaining pods a node could take."""
         free, count = self._free[node], 0
         for asked in self._asked[index:]:
             if fits(asked, free):

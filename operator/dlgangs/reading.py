@@ -26,31 +26,30 @@ MOST_MEMBERS: Final = 10_000
 
 
 class NotRight(ValueError):
-    """The statements of a pod about its gang are invalid; the message says what to write."""
+    """The statements of a pod about its gang are invalid; the message names the remedy."""
 
 
 class Occupant(NamedTuple):
-    """The resources that a pod takes of its node, as long as it runs."""
+    """The usage of a pod on its node."""
 
     node: str
     amounts: Amounts
     tenant: str
-    """Of which training job it is; empty if of none."""
+    """Its training job; empty without one."""
 
 
 def is_of_a_gang(document: Json) -> bool:
-    """Whether a pod says that it is of a gang."""
+    """True if a pod has the label of a gang."""
     return GANG_LABEL in (document["metadata"].get("labels") or {})
 
 
 def gang_of(document: Json) -> GangName:
-    """Name the gang of a pod that is of one."""
     metadata = document["metadata"]
     return GangName(metadata["namespace"], metadata["labels"][GANG_LABEL])
 
 
 def read_occupant(document: Json) -> Occupant | None:
-    """Read what a pod takes of its node; nothing if it has none, or has ended."""
+    """Read the usage of a pod; None if it is not bound, or has ended."""
     spec = document.get("spec") or {}
     if not spec.get("nodeName") or _has_ended(document):
         return None
@@ -65,10 +64,9 @@ def read_occupant(document: Json) -> Occupant | None:
 
 def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
     """
-    Read a pod of a gang; none if it does not count, or not yet.
+    Read a pod of a gang; None if it does not count.
 
-    One that has failed does not, nor one that is being deleted before it ever ran, nor one that a
-    scheduling gate still holds back.
+    A pod does not count if it has failed, is deleted before it was bound, or has a scheduling gate.
     """
     metadata, name = document["metadata"], Name.of(document)
     spec: PodSpec = document.get("spec") or {}

@@ -1,8 +1,8 @@
 """
-The gang scheduler's extender as a whole: it follows nodes and pods, answers kube-scheduler, and tells.
+The gang scheduler's extender: it watches nodes and pods, answers kube-scheduler, and writes Events.
 
-It is ready when it has seen what there is. Until then, and while it does not run, kube-scheduler tries
-the pods of gangs again and again, and all others pass.
+It is ready when it has listed nodes and pods. Until then, and while it does not run, kube-scheduler retries the pods
+of gangs, and all other pods pass.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "dljob-gangs"
 SETTLE_S: Final = 0.02
-"""Changes come in crowds, and one look does for all of them."""
+"""Changes come in bursts, and one decision covers all of them."""
 AGAIN_S: Final = 3.0
 LONGEST_WAIT_S: Final = 60.0
 RENEWAL_S: Final = 3600.0
@@ -46,26 +46,25 @@ RENEWAL_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSettings:
-    """Everything that can be set."""
+    """The settings of the gang scheduler."""
 
     scheduler: str = "dljob-scheduler"
-    """The ``schedulerName`` of the pods that are answered for."""
+    """The ``schedulerName`` of the pods of gangs."""
     listen: Endpoint = Endpoint("127.0.0.1", 8443)
     """Where kube-scheduler reaches it."""
     health: Endpoint = Endpoint("", 8081)
     """Where it answers /healthz, /readyz and /metrics."""
     tls: Path | None = None
-    """The folder with tls.crt and tls.key; without one it is plain HTTP, for one machine only."""
+    """The folder with tls.crt and tls.key; None for plain HTTP on one machine."""
     makes_tls: bool = False
-    """Whether the certificates in that folder are made here."""
+    """True if this program makes the certificates in that folder."""
     client_authority: Path | None = None
-    """The CA of the clients that may ask; without one, every client may."""
+    """The CA of permitted clients; None permits all."""
     rules: Rules = field(default_factory=Rules)
-    """How is decided."""
 
 
 class Gangs:
-    """All parts. To be made on its event loop."""
+    """All parts of the extender; made on its event loop."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class Gangs:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address at which it listens, also when it chose the port itself."""
+        """Return the address, whose port the kernel may have chosen."""
         host, port, *_ = self._runner.addresses[0]
         return str(host), int(port)
 
@@ -120,11 +119,10 @@ class Gangs:
             await self._runner.setup()
             host, port = self._settings.listen
             await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-            # The health check answers only from here on, so its answer shows that the certificates exist.
+            # Opened last, so that an answer shows that the certificates exist.
             await self.health_server.open()
             log.info("answers kube-scheduler at %s port %d", *self.address)
-            # Listed before the first decision: the room of bound pods that are not known yet would
-            # be given away again.
+            # Listed before the first decision, which must know all bound pods.
             await self._see_all()
             await together(
                 self._watches.run(),
@@ -151,7 +149,7 @@ class Gangs:
         settings = self._settings
         if settings.tls is not None and settings.makes_tls:
             await shown_certificate.renew(settings.tls, every_seconds=RENEWAL_S)
-        # The first of its coroutines that ends would end the extender.
+        # together() ends the extender when the first coroutine ends.
         await asyncio.Event().wait()
 
     async def _see_all(self) -> None:
@@ -169,15 +167,14 @@ class Gangs:
                 return
 
     def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Extender has it
-        """Take in that kube-scheduler has asked, from which something may have been learnt."""
+        """Note a question of kube-scheduler, which may have changed the decision."""
         if is_admitted:
             self._schedule.admitted(uid, self._clock())
-        # Only a wake-up: Events and conditions are made after the answer, for which kube-scheduler
-        # waits.
+        # Events and conditions are written after the answer, for which kube-scheduler waits.
         self._woken.set()
 
     async def _update_on(self) -> None:
-        """Decide whenever there is something new, also when kube-scheduler does not ask."""
+        """Decide after each change, also without a question of kube-scheduler."""
         while True:
             self._update()
             ends = (self._decider.due, self._gang_events.due, self._schedule.due())
@@ -185,14 +182,12 @@ class Gangs:
             if wait > 0:
                 await self._wait_for_news(wait)
             await asyncio.sleep(SETTLE_S)
-            # Nothing awaits between this and the look: what changes while it settles is seen by the
-            # look, and what changes later wakes the next one.
+            # Nothing awaits between this and the update, so no change is missed.
             self._woken.clear()
 
     async def _wait_for_news(self, seconds: float) -> None:
-        # When time is over, something is due.
         with contextlib.suppress(TimeoutError):
-            # Not wait_for(), which swallows a cancellation that comes with the news.
+            # wait_for() would swallow a cancellation at the same moment.
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
@@ -201,7 +196,7 @@ class Gangs:
         book, now = self._book, self._clock()
         events = list(self._gang_events.about_gangs(self._decider.standings, book.members, now=now))
         events += self._gang_events.about_pods(book.wrong)
-        # Warnings that need a person do not wait behind mere information.
+        # Warnings come first.
         for event in sorted(events, key=lambda each: not each.is_warning):
             pod = book.pods.get(event.pod)
             if pod is not None:

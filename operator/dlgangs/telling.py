@@ -1,8 +1,8 @@
 """
-Reports about gangs to people, as Events of their pods: one for each piece of news.
+Events about gangs, for their pods.
 
-An Event about a waiting gang comes only after a while, because nearly all gangs wait until their
-pods are created; a problem that needs a person is reported at once.
+An Event about a waiting gang comes only after a while, because nearly all gangs wait until their pods are created; a
+problem that needs a person is reported at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0
 MOST_TOLD: Final = 8
-"""The number of a gang's pods that get our Event; kube-scheduler sends one to each pod that it has asked about."""
+"""The most pods of a gang that get our Event; kube-scheduler writes one for each pod that it asks about."""
 WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
 WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
 
 
 class GangEvent(NamedTuple):
-    """An Event to be."""
+    """An Event to write."""
 
     pod: Name
     reason: str
@@ -30,21 +30,20 @@ class GangEvent(NamedTuple):
 
 
 class GangEvents:
-    """The reports so far."""
+    """Decides which Events are due, and remembers those so far."""
 
     def __init__(self) -> None:
-        # No OncePerChange: the news about a gang has to reach each of its pods, also one that is
-        # created after the others got it, and another standing makes all of them news again.
+        # Not OncePerChange: the Event has to reach each pod, also one that is created later, and another
+        # standing makes it due for all of them again.
         self._reported: dict[GangName, tuple[str, str, frozenset[str]]] = {}
         self._wrong: OncePerChange[tuple[Name, str]] = OncePerChange()
-        """By name and UID, so that a namesake is news of its own."""
         self.due = float("inf")
-        """When there may be something to tell next."""
+        """When the next Event may be due."""
 
     def about_gangs(
         self, standings: Mapping[GangName, Since], members: Mapping[Name, Member], *, now: float
     ) -> Iterator[GangEvent]:
-        """Tell what is new about gangs."""
+        """Yield new Events about gangs."""
         self.due = float("inf")
         for gang in self._reported.keys() - standings.keys():
             del self._reported[gang]
@@ -61,7 +60,7 @@ class GangEvents:
         standing, message = since.verdict
         before = self._reported.get(gang)
         if standing is Standing.BOUND or (standing is Standing.RESERVED and before is None):
-            return  # There was no warning, and Kubernetes itself reports that pods are scheduled.
+            return  # Kubernetes itself reports that pods are scheduled.
         if standing in WAITS and now < since.since + PATIENCE_S:
             self.due = min(self.due, since.since + PATIENCE_S)
             return
@@ -77,7 +76,7 @@ class GangEvents:
         self._reported[gang] = (standing, message, heard | {each.uid for each in chosen})
 
     def about_pods(self, wrong: Mapping[Name, Wrong]) -> Iterator[GangEvent]:
-        """Tell what is wrong with pods themselves."""
+        """Yield new Events about invalid pods."""
         self._wrong.keep({(name, each.uid) for name, each in wrong.items()})
         for name, each in wrong.items():
             if self._wrong.note((name, each.uid), each.message):

@@ -1,10 +1,9 @@
 """
-Tells kube-scheduler that pods which it was refused may be tried again.
+Makes kube-scheduler retry pods that were refused.
 
-An extender cannot call it. A pod that it has refused is tried again when something happens in the
-cluster, and else after five minutes; and that room was given back, or that an older gang has gone,
-need not be seen anywhere. A condition on the pod is such a happening. It also lets people see, and
-``kubectl wait`` for, what is kept for whom.
+An extender cannot call kube-scheduler, which retries a refused pod after a change in the cluster, or after five
+minutes; a returned reservation is not such a change. A condition on the pod is one. It also shows reservations to
+users and ``kubectl wait``.
 """
 
 import asyncio
@@ -29,14 +28,14 @@ log = logging.getLogger(__name__)
 
 CONDITION: Final = "dljob.io/GangReserved"
 FIRST_S: Final = 0.5
-"""How long we wait for kube-scheduler to ask by itself, because other events often make it do so."""
+"""How long to wait for kube-scheduler to ask by itself, which other events often cause."""
 AGAIN_S: Final = 5.0
 AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A pod that room is kept for, and when it is to be woken."""
+    """A pod with a reservation, and when it is to be woken."""
 
     name: Name
     held: Held
@@ -45,33 +44,33 @@ class _Kept:
 
 
 class Patch(NamedTuple):
-    """The condition that a pod is to get."""
+    """The condition to write on a pod."""
 
     name: Name
     uid: str
     node: str
-    """Where room is kept for it; empty if nowhere any more."""
+    """The node of its reservation; empty if that was given back."""
 
 
 class Schedule:
-    """Decides which pods to wake, and when. Pure but for its memory."""
+    """Decides which pods to wake, and when."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
     def due(self) -> float:
-        """When there is something to say next."""
+        """Return when the next patch is due."""
         return min((each.due for each in self._kept.values()), default=float("inf"))
 
     def admitted(self, uid: str, now: float) -> None:
-        """Note that kube-scheduler has just got the node for a pod, and may use it."""
+        """Note that kube-scheduler has just got the node of a pod."""
         if uid in self._kept:
             self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
 
     def patches(
         self, held: Iterable[tuple[Name, Held]], pending: set[str], *, now: float
     ) -> list[Patch]:
-        """Return the conditions to write now: for pods that still wait, and for pods whose room was given back."""
+        """Return the due patches, for pods that still wait and for pods whose reservation was given back."""
         found: list[Patch] = []
         before, self._kept = self._kept, {}
         for name, each in held:
@@ -81,8 +80,7 @@ class Schedule:
                 known = _Kept(name, each, now + FIRST_S, was_told)
             if known.due <= now:
                 found.append(Patch(name, each.pod, each.node))
-                # Counted from now, whether it can be written or not: the next patch is the retry of
-                # this one.
+                # Counted from now, so that the next patch is also the retry of this one.
                 known = replace(known, due=now + AGAIN_S, was_told=True)
             self._kept[each.pod] = known
         for uid, lost in before.items():
@@ -98,22 +96,20 @@ class PodWaker:
         self._api = api
         self._clock = clock or (lambda: datetime.now(UTC))
         self._waiting: dict[str, Patch] = {}
-        """The latest patch about each pod that is not written yet, by uids."""
+        """The latest patch of each pod that is not written yet, by uid."""
         self._writing: set[str] = set()
         self._turns: asyncio.Queue[str] = asyncio.Queue()
-        """The pods with a patch that waits, each once and none that is just written to."""
+        """The pods with a waiting patch, but for those with a write under way."""
 
     def write(self, patches: Iterable[Patch]) -> None:
-        """Have these written; returns at once."""
+        """Write these in the background."""
         for patch in patches:
-            # A later patch replaces one that still waits, so that patches do not pile up while the API
-            # server is slow.
+            # Replaces a waiting patch, so that patches do not pile up while the API server is slow.
             if patch.uid not in self._waiting and patch.uid not in self._writing:
                 self._turns.put_nowait(patch.uid)
             self._waiting[patch.uid] = patch
 
     async def run(self) -> None:
-        """Write what waits, for ever, several at a time."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(self._write_on())
@@ -122,7 +118,7 @@ class PodWaker:
         while True:
             uid = await self._turns.get()
             patch = self._waiting.pop(uid)
-            # One at a time for each pod: of two that are under way the earlier one could arrive last.
+            # One write at a time for each pod, because writes can overtake each other.
             self._writing.add(uid)
             try:
                 await self._send(patch)
@@ -137,7 +133,7 @@ class PodWaker:
                 PODS, self._document(patch), namespace=patch.name.namespace, sub="status"
             )
         except (NotFound, Conflict):
-            pass  # It has gone meanwhile, or is another one of that name.
+            pass  # The pod is gone, or another pod has its name.
         except (Rejected, Unreachable) as error:
             log.warning("pod %s cannot be woken: %s", patch.name, error)
 
@@ -149,7 +145,7 @@ class PodWaker:
             "status": "True" if kept else "False",
             "reason": "Reserved" if kept else "GivenBack",
             "message": f"room is kept on node {patch.node}" if kept else "no room is kept any more",
-            # An update without a change wakes no pod.
+            # An update without a change would wake no pod.
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }

@@ -1,4 +1,4 @@
-"""The sentences for people about gangs that find no room: which pod, which resource, and what to do."""
+"""The messages about gangs that do not fit: which pod, which resource, and the remedy."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,26 +15,24 @@ from dlkube.constraints.requirements import NodeTraits
 
 
 def called(gang: GangName) -> str:
-    """Name a gang to those who see its pods, and so know its namespace."""
+    """Name a gang without its namespace, which is that of the pod with the message."""
     return f"gang {gang.name}"
 
 
 def tell_reserved(members: tuple[Member, ...], held: Mapping[str, Held]) -> str:
-    """Say on which nodes room is kept for the pods of a gang."""
     nodes = sorted({held[each.uid].node for each in members if each.uid in held})
     shown = ", ".join(nodes[:8]) + (", …" if len(nodes) > 8 else "")
     return f"room is kept for the pods of {called(members[0].gang)} on {shown}"
 
 
 def tell_unproven(needed: int) -> str:
-    """Say that a search was given up."""
     return f"the scheduler found no way to place its {needed} pods on what is free"
 
 
 def tell_short(
     short: Member, needed: int, *, machines: Mapping[str, NodeTraits], free: Mapping[str, Amounts]
 ) -> str:
-    """Say which pod of a gang has no room, and what it asks for that no node has left."""
+    """Name a pod that does not fit, and its requests that no node has left."""
     scarce = _tell_scarce(short, machines, free=free)
     return (
         f"its {needed} pods do not all fit on what is free; there is no room for"
@@ -53,7 +51,7 @@ def _tell_scarce(
 
 
 def tell_never(short: Member, needed: int, *, machines: Iterable[NodeTraits]) -> str:
-    """Say why a pod could not have room even if all nodes were empty, and what can be done."""
+    """Explain why a pod would not fit on empty nodes, with the remedy."""
     asked = dict(short.wants.amounts)
     nodes = [at_best(each) for each in machines]
     open_to = [each for each in nodes if may_run(short.wants, each)]
@@ -80,7 +78,7 @@ def tell_never(short: Member, needed: int, *, machines: Iterable[NodeTraits]) ->
 
 
 def disagreement(members: tuple[Member, ...]) -> str:
-    """Say what is wrong if the pods of a gang do not agree on what it is; empty if they do."""
+    """Explain how pods of a gang contradict each other; empty if they do not."""
     ways = sorted({each.roles for each in members})
     if len(ways) == 1:
         return ""

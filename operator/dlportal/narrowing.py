@@ -69,7 +69,7 @@ def narrow_record(record: Record, rights: Rights) -> Record:
 
 
 def _hide(lines: Iterable[Gpu], first: float) -> Iterator[Gpu]:
-    """Tell of each GPU that there is one, from its coming on, but not before the ``first`` line of a visible job."""
+    """Yield a line for each GPU from its first appearance, but not before the ``first`` line of a visible job."""
     known: set[GpuRef] = set()
     for line in lines:
         ref = GpuRef(NodeName(line.node), line.gpu)
@@ -81,7 +81,7 @@ def _hide(lines: Iterable[Gpu], first: float) -> Iterator[Gpu]:
 
 
 def _show_held(record: Record) -> Iterator[Line]:
-    """Tell when visible jobs have GPUs."""
+    """Yield when visible jobs have GPUs."""
     held: dict[GpuRef, list[tuple[float, float]]] = {}
     types: dict[GpuRef, str] = {}
     for span in list_spans(record):

@@ -38,7 +38,7 @@ SHIPPED: Final = (
 
 
 class Known(NamedTuple):
-    """The knowledge that a game needs beside jobs and nodes."""
+    """The knowledge that a game needs in addition to jobs and nodes."""
 
     settings: Sequence[JsonObject]
     profiles: Sequence[Profile]

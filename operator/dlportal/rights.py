@@ -22,9 +22,9 @@ class Rights:
     """The visible part. Users with the same rights share all answers."""
 
     namespaces: frozenset[str] | None
-    """Those whose jobs may be seen; ``None``: all of them, also those that come later."""
+    """The namespaces whose jobs may be seen; ``None``: all of them, also those that come later."""
     nodes: bool
-    """Whether GPUs may be seen that no visible job has."""
+    """True if GPUs may be seen that no visible job has."""
 
     @property
     def has_all(self) -> bool:
