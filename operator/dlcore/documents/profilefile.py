@@ -65,6 +65,7 @@ _TYPE: Final = Record(
     description="The properties that jobs with this profile share.",
     required=True,
     remedy="say of which jobs it is: type: {model: resnet18, dataset: imagenet, batchSize: 256}",
+    into=JobType,
     fields={
         "model": Text(
             description="The model, such as resnet18.",
@@ -129,6 +130,7 @@ _ACCURACY: Final = Many(
     max_items=MOST_ACCURACY_POINTS,
     items=Record(
         description="A point of the learning curve.",
+        into=AccuracyPoint,
         fields={
             "iteration": Number(
                 description="The number of iterations.",
@@ -148,6 +150,21 @@ _ACCURACY: Final = Many(
     ),
 )
 
+_COSTS: Final = Record(
+    description="Its costs of starting and stopping, in seconds; left out: not measured.",
+    into=Costs,
+    fields={camel(each.name): _SECONDS for each in fields(Costs)},
+)
+
+_COST_SAMPLES: Final = Record(
+    description="The latest observations of each cost, the oldest first.",
+    into=dict,
+    fields={
+        camel(term.value): Many(description="Times in seconds.", max_items=RECENT, items=_SECONDS)
+        for term in CostTerm
+    },
+)
+
 _PROFILE: Final = Record(
     description="The measurements of one type of job.",
     fields={
@@ -156,19 +173,8 @@ _PROFILE: Final = Record(
         "type": _TYPE,
         "speeds": _SPEEDS,
         "accuracy": _ACCURACY,
-        "costs": Record(
-            description="Its costs of starting and stopping, in seconds; left out: not measured.",
-            fields={camel(each.name): _SECONDS for each in fields(Costs)},
-        ),
-        "costSamples": Record(
-            description="The latest observations of each cost, the oldest first.",
-            fields={
-                camel(term.value): Many(
-                    description="Times in seconds.", max_items=RECENT, items=_SECONDS
-                )
-                for term in CostTerm
-            },
-        ),
+        "costs": _COSTS,
+        "costSamples": _COST_SAMPLES,
     },
 )
 
@@ -237,7 +243,7 @@ def _repetitions(document: Document, path: str) -> Iterator[Problem]:
 
 
 def _repeated_types(items: Iterable[Document]) -> Iterator[Problem]:
-    types = [_type(item["type"]) for item in items]
+    types = [_TYPE.read(item["type"]) for item in items]
     for index in _indices_of_twins(types):
         again = f"{types[index]} is in the list twice"
         yield Problem(f"items[{index}].type", None, again, "remove one of them")
@@ -253,23 +259,13 @@ def _indices_of_twins(values: Iterable[object]) -> Iterator[int]:
 
 def _profile(document: Document) -> Profile:
     costs = document.get("costs")
-    samples = document.get("costSamples", {})
-    points = (AccuracyPoint(p["iteration"], p["value"]) for p in document.get("accuracy", ()))
     return Profile(
-        type=_type(document["type"]),
+        type=_TYPE.read(document["type"]),
         speeds={_shape(each): _speed(each) for each in document.get("speeds", ())},
-        accuracy=tuple(sorted(points)),
-        costs=None if costs is None else Costs(**_from_camel(costs)),
-        cost_samples={
-            term.value: tuple(samples[camel(term.value)])
-            for term in CostTerm
-            if camel(term.value) in samples
-        },
+        accuracy=tuple(sorted(_ACCURACY.read(document.get("accuracy", ())))),
+        costs=None if costs is None else _COSTS.read(costs),
+        cost_samples=_COST_SAMPLES.read(document.get("costSamples", {})),
     )
-
-
-def _type(document: Document) -> JobType:
-    return JobType(document["model"], document.get("dataset", ""), document["batchSize"])
 
 
 def _shape(document: Document) -> Shape:
@@ -283,11 +279,6 @@ def _speed(document: Document) -> Speed:
         tuple(document.get("recent", ())),
         document["seenAt"],
     )
-
-
-def _from_camel(costs: Document) -> dict[str, float]:
-    names = {camel(each.name): each.name for each in fields(Costs)}
-    return {names[name]: seconds for name, seconds in costs.items()}
 
 
 # --- writing ------------------------------------------------------------------------------
@@ -304,11 +295,10 @@ def render(profile: Profile) -> Document:
         {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "type": _without_empty({"model": profile.type.model, "dataset": profile.type.dataset})
-            | {"batchSize": profile.type.batch_size},
+            "type": _TYPE.write(profile.type),
             "speeds": [_render_speed(shape, profile.speeds[shape]) for shape in profile.speeds],
-            "accuracy": [point._asdict() for point in profile.accuracy],
-            "costs": None if profile.costs is None else _render_costs(profile.costs),
+            "accuracy": _ACCURACY.write(profile.accuracy),
+            "costs": None if profile.costs is None else _COSTS.write(profile.costs),
             "costSamples": {
                 camel(str(term)): list(samples) for term, samples in profile.cost_samples.items()
             },
@@ -342,10 +332,6 @@ def _render_speed(shape: Shape, speed: Speed) -> Document:
             "seenAt": speed.seen_at,
         }
     )
-
-
-def _render_costs(costs: Costs) -> Document:
-    return {camel(each.name): getattr(costs, each.name) for each in fields(Costs)}
 
 
 def _without_empty(document: Document) -> Document:
