@@ -14,26 +14,9 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 _KEY = "dljob.rule"
-
-
-class Rule(Protocol):
-    """The rule for the values of one option."""
-
-    @property
-    def allowed(self) -> str:
-        """The values that are allowed, for people."""
-        ...
-
-    def parse(self, text: str) -> Any:
-        """Read a value as users write it. Raises :class:`ValueError` if it is of the wrong kind."""
-        ...
-
-    def accepts(self, value: object) -> bool:
-        """Whether the value is of the right kind and in range."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +29,7 @@ class Bounds:
     below: float | None = None
 
     def hold(self, number: float) -> bool:
-        """Whether the number is finite and within the bounds."""
+        """Return true for a finite number within the bounds."""
         return (
             -math.inf < number < math.inf
             and (self.at_least is None or number >= self.at_least)
@@ -56,7 +39,7 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """How people say it: ``from 0 to 2``, ``above 0``, ``of at least 0 and below 1``."""
+        """Say it as people do: ``from 0 to 2``, ``above 0``, ``of at least 0 and below 1``."""
         if self.at_least is not None and self.at_most is not None:
             return f" from {_write(self.at_least)} to {_write(self.at_most)}"
         parts = [
@@ -76,91 +59,68 @@ def _write(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:g}"
 
 
-class Number(NamedTuple):
-    """A number within bounds."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule for the values of one option, which are of the kind of its default."""
 
-    bounds: Bounds
+    default: Any
+    bounds: Bounds = Bounds()
+    words: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
-        return f"a number{self.bounds}"
+        """The values that are allowed, for people."""
+        match self.default:
+            case bool():
+                return "true or false"
+            case int():
+                return f"a whole number{self.bounds}"
+            case float():
+                return f"a number{self.bounds}"
+            case tuple():
+                example = ",".join(f"{number:g}" for number in self.default)
+                return f"rising numbers{self.bounds}, as in {example}"
+            case _:
+                return " or ".join(self.words)
 
-    def parse(self, text: str) -> float:
-        return float(text)
+    def parse(self, text: str) -> Any:
+        """Read a value as users write it. Raises :class:`ValueError` if it is of the wrong kind."""
+        match self.default:
+            case bool():
+                return {"true": True, "false": False}.get(text)
+            case int():
+                return int(text)
+            case float():
+                return float(text)
+            case tuple():
+                return tuple(map(float, text.split(",")))
+            case _:
+                return text
 
     def accepts(self, value: object) -> bool:
+        """Return true for a value of the right kind and in range."""
+        match self.default:
+            case bool():
+                return isinstance(value, bool)
+            case int():
+                return type(value) is int and self.bounds.hold(value)
+            case float():
+                return self._is_number(value)
+            case tuple():
+                return (
+                    isinstance(value, tuple)
+                    and value != ()
+                    and all(map(self._is_number, value))
+                    and all(a < b for a, b in pairwise(value))
+                )
+            case _:
+                return value in self.words
+
+    def _is_number(self, value: object) -> bool:
         # Of booleans, which are integers, none is meant as a number.
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.bounds.hold(value)
-
-
-class Whole(NamedTuple):
-    """A whole number within bounds."""
-
-    bounds: Bounds
-
-    @property
-    def allowed(self) -> str:
-        return f"a whole number{self.bounds}"
-
-    def parse(self, text: str) -> int:
-        return int(text)
-
-    def accepts(self, value: object) -> bool:
-        return type(value) is int and self.bounds.hold(value)
-
-
-class Rising(NamedTuple):
-    """One number or several within bounds, each above the one before it."""
-
-    bounds: Bounds
-    example: tuple[float, ...]
-
-    @property
-    def allowed(self) -> str:
-        return f"rising numbers{self.bounds}, as in {','.join(f'{n:g}' for n in self.example)}"
-
-    def parse(self, text: str) -> tuple[float, ...]:
-        return tuple(map(float, text.split(",")))
-
-    def accepts(self, value: object) -> bool:
-        if not isinstance(value, tuple) or not value:
-            return False
-        in_range = all(map(Number(self.bounds).accepts, value))
-        return in_range and all(a < b for a, b in pairwise(value))
-
-
-class Word(NamedTuple):
-    """One of a few words."""
-
-    words: tuple[str, ...]
-
-    @property
-    def allowed(self) -> str:
-        return " or ".join(self.words)
-
-    def parse(self, text: str) -> str:
-        return text
-
-    def accepts(self, value: object) -> bool:
-        return value in self.words
-
-
-class Flag(NamedTuple):
-    """True or false."""
-
-    @property
-    def allowed(self) -> str:
-        return "true or false"
-
-    def parse(self, text: str) -> bool:
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
-
-    def accepts(self, value: object) -> bool:
-        return isinstance(value, bool)
 
 
 def declare(
@@ -174,18 +134,7 @@ def declare(
 ) -> Any:
     """Declare an option with its default and its range: a field of the dataclass of a policy."""
     bounds = Bounds(at_least=at_least, above=above, at_most=at_most, below=below)
-    rule: Rule
-    match default:
-        case bool():
-            rule = Flag()
-        case int():
-            rule = Whole(bounds)
-        case float():
-            rule = Number(bounds)
-        case tuple():
-            rule = Rising(bounds, default)
-        case _:
-            rule = Word(words)
+    rule = Rule(default, bounds, words)
     if not rule.accepts(default):
         raise TypeError(f"the default {default!r} is not allowed; write {rule.allowed}")
     return dataclasses.field(default=default, metadata={_KEY: rule})
@@ -199,7 +148,7 @@ def rules_of(policy: Any) -> Mapping[str, Rule]:
 def _rule_of(policy: Any, declared: "dataclasses.Field[Any]") -> Rule:
     rule: Rule | None = declared.metadata.get(_KEY)
     if rule is None and isinstance(declared.default, bool):
-        return Flag()
+        return Rule(declared.default)
     if rule is None:
         raise TypeError(f"{policy.name}: say with declare() what {declared.name} may be")
     return rule
