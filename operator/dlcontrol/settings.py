@@ -25,6 +25,7 @@ from dlcore.placement.limits import NamespaceLimits
 from dlcore.problems import Problem, WrongDocument, nearest
 from dlcore.profiles import Costs
 from dlstore.addresses import redact
+from dlwire.kinds import camel, snake
 
 PREFIX = "DLJOB_"
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
@@ -92,31 +93,16 @@ Tree = TypeVar("Tree", bound=Settings)
 
 
 class Loaded(NamedTuple, Generic[Tree]):
-    """The tree, and where the values came from that are not the default ones."""
+    """The tree, and the origins of the values that are not the default."""
 
     settings: Tree
     origins: Mapping[str, str]
 
     def described(self) -> Iterator[Setting]:
-        """
-        Every value with its origin and its documentation, in the order of the tree.
-
-        Credentials are left out, because this is what people are shown.
-        """
+        """Return every value without credentials, with its origin and its documentation."""
         for path, value, documentation in _iter_leaves(self.settings, ""):
             shown = redact(value) if path == "store" else value
             yield Setting(path, shown, self.origins.get(path, "default"), documentation)
-
-
-def load(
-    document: object = None,
-    *,
-    file: str = "",
-    environment: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Loaded[Settings]:
-    """Build the tree; see :func:`load_tree`."""
-    return load_tree(Settings(), document, file=file, environment=environment, options=options)
 
 
 def load_tree(
@@ -128,7 +114,7 @@ def load_tree(
     options: Mapping[str, Any] | None = None,
 ) -> Loaded[Tree]:
     """
-    Build a tree out of one with all the defaults; that of a platform may be larger than ours.
+    Build a tree from ``tree``, which has all defaults; that of a platform has settings of its own.
 
     ``options`` are named by their path, as ``pace.periodSeconds``.
 
@@ -164,21 +150,12 @@ def load_tree(
 # --- names --------------------------------------------------------------------------------
 
 
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
-
-
 def _variable(path: str) -> str:
-    return PREFIX + _snake(path).replace(".", "_").upper()
+    return PREFIX + snake(path).replace(".", "_").upper()
 
 
 def _dashed(path: str) -> str:
-    return _snake(path.rpartition(".")[2]).replace("_", "-")
+    return snake(path.rpartition(".")[2]).replace("_", "-")
 
 
 def _unknown(path: str, value: object, paths: Mapping[str, None]) -> Problem:
@@ -194,7 +171,7 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
     notes = _documentation(type(tree))
     for each in fields(tree):
         value = getattr(tree, each.name)
-        path = f"{prefix}{_camel(each.name)}"
+        path = f"{prefix}{camel(each.name)}"
         if is_dataclass(value):
             yield from _iter_leaves(value, f"{path}.")
         else:
@@ -202,7 +179,7 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _documentation(kind: type) -> Mapping[str, str]:
-    """The strings under the fields of a class, and of those that it inherits from."""
+    """Return the strings under the fields of a class and of its bases."""
     notes: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if is_dataclass(each):
@@ -244,7 +221,7 @@ def _flatten(
 def _set(
     tree: Any, names: list[str], *, given: tuple[Any, str, str], problems: list[Problem]
 ) -> Any:
-    name = _snake(names[0])
+    name = snake(names[0])
     if len(names) > 1:
         return replace(
             tree, **{name: _set(getattr(tree, name), names[1:], given=given, problems=problems)}
@@ -266,7 +243,7 @@ def _set(
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Take a value as YAML or the environment has it; ValueError says what it should be."""
+    """Read a value of YAML or of the environment; a ValueError says what it should be."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         words = [each.value for each in kind]
         if value not in words:

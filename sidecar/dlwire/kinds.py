@@ -16,10 +16,11 @@ import dataclasses
 import functools
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from dlwire.harmless import harmless
 
@@ -45,20 +46,20 @@ class Wrong(ValueError):
         return Wrong(joined(prefix, self.path), self.value, self.problem, self.remedy)
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """The kind of values that a field may have."""
 
+    @abstractmethod
     def read(self, value: Any, path: str) -> Any:
         """Return the checked value, or raise :class:`Wrong`."""
-        ...
 
     def write(self, value: Any) -> Any:
-        """Return what :func:`json.dumps` can write."""
-        ...
+        """Return the value as :func:`json.dumps` can write it."""
+        return value
 
+    @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Describe the field as a JSON schema."""
-        ...
 
 
 def wire(kind: Kind) -> dict[str, Any]:
@@ -95,6 +96,11 @@ def camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
+def snake(name: str) -> str:
+    """Turn ``worldSize`` into ``world_size``."""
+    return re.sub("([A-Z])", r"_\1", name).lower()
+
+
 def joined(prefix: str, path: str) -> str:
     if not prefix or not path or path.startswith("["):
         return prefix + path
@@ -118,7 +124,7 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Kind):
     """A whole number."""
 
     minimum: int = 0
@@ -133,21 +139,18 @@ class Whole:
             raise Wrong(path, value, "is out of bounds", remedy)
         return value
 
-    def write(self, value: Any) -> Any:
-        return value
-
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Kind):
     """A finite number, whole or not."""
 
     minimum: float = 0.0
     maximum: float = 1e300
     above: bool = False
-    """Whether the minimum itself is too small."""
+    """True if the minimum itself is too small."""
 
     def read(self, value: Any, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -160,16 +163,13 @@ class Number:
             raise Wrong(path, value, "is out of bounds", remedy)
         return float(value)
 
-    def write(self, value: Any) -> Any:
-        return value
-
     def schema(self) -> dict[str, Any]:
         least = "exclusiveMinimum" if self.above else "minimum"
         return {"type": "number", least: self.minimum, "maximum": self.maximum}
 
 
 @dataclass(frozen=True)
-class Flag:
+class Flag(Kind):
     """True or false."""
 
     def read(self, value: Any, path: str) -> bool:
@@ -177,15 +177,12 @@ class Flag:
             raise Wrong(path, value, "must be true or false", "write true or false")
         return value
 
-    def write(self, value: Any) -> Any:
-        return value
-
     def schema(self) -> dict[str, Any]:
         return {"type": "boolean"}
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """A short text, perhaps of a certain form."""
 
     longest: int = 1024
@@ -206,9 +203,6 @@ class Text:
             raise Wrong(path, value, "has the wrong form", f"write {self.like}")
         return value
 
-    def write(self, value: Any) -> Any:
-        return value
-
     def schema(self) -> dict[str, Any]:
         described: dict[str, Any] = {"type": "string", "maxLength": self.longest}
         if self.pattern:
@@ -217,7 +211,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class OneOf(Kind):
     """One of the words of an enumeration."""
 
     words: Any
@@ -240,7 +234,7 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Maybe:
+class Maybe(Kind):
     """A value that may be missing, which is written as ``null``."""
 
     kind: Kind
@@ -256,7 +250,7 @@ class Maybe:
 
 
 @dataclass(frozen=True)
-class Each:
+class Each(Kind):
     """A list of values of one kind."""
 
     kind: Kind
@@ -279,8 +273,13 @@ class Each:
         return {**items, "minItems": self.least} if self.least else items
 
 
+def _check_object(value: Any, path: str) -> None:
+    if not isinstance(value, dict):
+        raise Wrong(path, value, "must be an object", "write an object")
+
+
 @dataclass(frozen=True)
-class Named:
+class Named(Kind):
     """Values of one kind, each under a name of the user's choice."""
 
     kind: Kind
@@ -288,8 +287,7 @@ class Named:
     names: Text
 
     def read(self, value: Any, path: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise Wrong(path, value, "must be an object", "write an object")
+        _check_object(value, path)
         if len(value) > self.most:
             remedy = f"write at most {self.most} fields"
             raise Wrong(path, value, f"has {len(value)} fields", remedy)
@@ -316,14 +314,13 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Nested:
+class Nested(Kind):
     """Another message."""
 
     message: type
 
     def read(self, value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            raise Wrong(path, value, "must be an object", "write an object")
+        _check_object(value, path)
         given = {}
         for name, (attribute, kind) in kinds_of(self.message).items():
             if name in value:
@@ -354,14 +351,13 @@ class Nested:
 
 
 @dataclass(frozen=True)
-class Either:
+class Either(Kind):
     """One of several messages; the field ``kind`` says which."""
 
     messages: tuple[type, ...]
 
     def read(self, value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            raise Wrong(path, value, "must be an object", "write an object")
+        _check_object(value, path)
         words = self._words()
         at = joined(path, "kind")
         word = value.get("kind")

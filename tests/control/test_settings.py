@@ -1,9 +1,12 @@
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
-from dlcontrol.settings import Settings, SettingsError, load, load_tree
+from dlcontrol.settings import Settings, SettingsError, load_tree
 from dlcore.model import Mechanism
+
+load = partial(load_tree, Settings())
 
 
 def values(loaded):

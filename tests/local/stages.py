@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dlcontrol.deciding import snapshots
 from dlcontrol.recording.composing import Kept, compose
-from dlcontrol.settings import load
+from dlcontrol.settings import Settings, load_tree
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Contact, JobPod, Scene
 from dlcontrol.situation.status import Booking, Status
@@ -114,7 +114,7 @@ class Stage:
             reinstate=self._reinstate,
             history=self._read_history,
             record=self._read_record,
-            settings=load({"seed": 3}, file="settings.yaml").described,
+            settings=load_tree(Settings(), {"seed": 3}, file="settings.yaml").described,
             metrics=lambda: b"dljob_jobs 1\n",
             about=lambda: {"policy": policy},
         )

@@ -20,7 +20,7 @@ import click
 import pytest
 import yaml
 
-from dlcontrol.settings import PREFIX, load
+from dlcontrol.settings import PREFIX, Settings
 from dlctl.main import cli
 from dloperator.settings import OperatorSettings
 
@@ -286,7 +286,7 @@ def test_every_option_in_prose_is_one_of_something():
 @cache
 def leaves() -> frozenset[str]:
     """Every setting of a controller and of the operator, as ``rules.lostSeconds``."""
-    return frozenset({*walk(load(None).settings), *walk(OperatorSettings())})
+    return frozenset({*walk(Settings()), *walk(OperatorSettings())})
 
 
 def respelled(path: str, by: str) -> str:

@@ -8,7 +8,6 @@ for readers, and ignored when read back.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from dlcontrol.situation.status_schema import STATUS
 from dlcore.documents.language.records import Record
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.predicting.predictor import Span
+from dlwire.kinds import snake
 
 Json = dict[str, Any]
 
@@ -225,8 +225,7 @@ def _iter_fields() -> Iterator[tuple[str, str, str]]:
         inner = node.fields if name in _PARTS and isinstance(node, Record) else {"": node}
         for each in inner:
             part, field = (name, each) if each else ("", name)
-            snake = re.sub("([A-Z])", r"_\1", field).lower()
-            attribute = _NAMES.get(f"{part}.{field}") or _NAMES.get(field) or snake
+            attribute = _NAMES.get(f"{part}.{field}") or _NAMES.get(field) or snake(field)
             yield part, field, attribute if attribute in _OMITTED else ""
 
 

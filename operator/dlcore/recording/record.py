@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlcore.model import NodeName, Placement
-from dlwire import codec
+from dlwire import codec, kinds
 from dlwire.kinds import Each, Either, Flag, Maybe, Nested, Number, OneOf, Text, Whole, Wrong, wire
 
 FORMAT = "dljob.io/record"
@@ -82,7 +82,7 @@ class _Places:
     gpu_type: str = field(default="", metadata=wire(_NAME))
 
 
-class _PlacementKind:
+class _PlacementKind(kinds.Kind):
     """A placement, as the status of a DLJob has it."""
 
     def read(self, value: Any, path: str) -> Placement:

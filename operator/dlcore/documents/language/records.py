@@ -5,7 +5,6 @@ The other half of the language of :mod:`dlcore.documents.language.schemas`, whic
 several fields is a :class:`Rule` of the record that has them.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +26,7 @@ from dlcore.problems import (
     plain,
     shown,
 )
+from dlwire.kinds import snake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +286,7 @@ class Record(Node):
 
 
 def attribute_of(name: str, node: Node) -> str:
-    return node.attribute or re.sub("([A-Z])", r"_\1", name).lower()
+    return node.attribute or snake(name)
 
 
 def without_none(**fields: Any) -> Json:
