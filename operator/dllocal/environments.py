@@ -200,10 +200,10 @@ def of_job(job: "Job", origin: Origin, *, find: FindHome = find_home) -> dict[st
     if job.variables is not None:
         wanted = _NECESSARY | set(job.variables)
         variables = {name: value for name, value in variables.items() if name in wanted}
-    return _with_python(variables, Path(job.python), find) if job.python else variables
+    return _with_python(variables, Path(job.python), find=find) if job.python else variables
 
 
-def _with_python(variables: dict[str, str], python: Path, find: FindHome) -> dict[str, str]:
+def _with_python(variables: dict[str, str], python: Path, *, find: FindHome) -> dict[str, str]:
     """Put an interpreter first on the path, with its virtual or conda environment."""
     folder = python.parent
     left = {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}

@@ -205,7 +205,7 @@ def default_root(environment: Mapping[str, str]) -> Path:
 
 
 def is_long(folder: Path) -> bool:
-    """Whether the paths of sockets in a folder would be too long."""
+    """Return whether the paths of sockets in a folder would be too long."""
     return len(os.fsencode(folder)) + len("/0123456789abcdef.sock") > LONGEST_SOCKET_PATH
 
 

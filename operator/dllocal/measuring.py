@@ -32,7 +32,7 @@ class StuckError(Exception):
 class GivenGpus:
     """Gives every job the number of GPUs that the caller has set."""
 
-    name: ClassVar[str] = "told"
+    name: ClassVar[str] = "given-gpus"
     paper: ClassVar[str] = "SideCar (Wang et al.), III.B (offline profiling)"
     needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset()
@@ -88,7 +88,7 @@ class Bench:
         self.running.controller.wake()
         return entry.job.id
 
-    async def have(self, job: JobId, gpus: int, patience_s: float) -> None:
+    async def have(self, job: JobId, gpus: int, *, patience_s: float) -> None:
         """Give a job ``gpus`` GPUs, and return when its processes run on them."""
         self._given.gpus = gpus
         self.running.controller.wake()

@@ -40,11 +40,11 @@ async def profile_job(
     for gpus in [*course.counts] * course.rounds:
         on = _name(gpus)
         watch(f"{job} starts on {on}")
-        await bench.have(job, gpus, course.patience_s)
+        await bench.have(job, gpus, patience_s=course.patience_s)
         watch(f"{job} trains on {on}")
         for _ in range(course.samples):
             await _measure_speed(bench, job, patience_s=course.patience_s)
-    return await _end(bench, job, kind, course.patience_s, watch)
+    return await _end(bench, job, kind=kind, patience_s=course.patience_s, watch=watch)
 
 
 async def profile_in_mini_epochs(
@@ -60,18 +60,18 @@ async def profile_in_mini_epochs(
     options = parsed.gpus.options
     job = bench.put(document, options[0])
     watch(f"{job} starts on {_name(options[0])}")
-    await bench.have(job, options[0], patience_s)
+    await bench.have(job, options[0], patience_s=patience_s)
     watch(f"{job} shows how much it trains in {seconds:g} s")
     per_s = await _measure_speed(bench, job, patience_s=patience_s)
     for epoch in mini_epochs.plan(options, per_s, seconds=seconds):
-        await bench.have(job, epoch.gpus, patience_s)
+        await bench.have(job, epoch.gpus, patience_s=patience_s)
         watch(f"{job} trains {epoch.iterations} iterations on {_name(epoch.gpus)}")
         before = _seen(bench, job)
         await bench.train(job, epoch.iterations, patience_s)
         # The mini-epoch was too short to be measured.
         if _seen(bench, job) == before:
             await _measure_speed(bench, job, patience_s=patience_s)
-    return await _end(bench, job, parsed.type, patience_s, watch)
+    return await _end(bench, job, kind=parsed.type, patience_s=patience_s, watch=watch)
 
 
 def _name(gpus: int) -> str:
@@ -79,7 +79,7 @@ def _name(gpus: int) -> str:
 
 
 async def _end(
-    bench: Bench, job: JobId, kind: JobType, patience_s: float, watch: Callable[[str], None]
+    bench: Bench, job: JobId, *, kind: JobType, patience_s: float, watch: Callable[[str], None]
 ) -> Profile:
     watch(f"{job} ends")
     await bench.take_down(job, patience_s)

@@ -215,7 +215,7 @@ class Running:
 
     async def _control(self) -> None:
         """Run the loop, once it is known which GPUs others use."""
-        await self._relisting.narrow(self.registry, self.pods, self.setup.nodes())
+        await self._relisting.narrow(self.registry, self.pods, nodes=self.setup.nodes())
         if self.setup.real_gpus is not None:
             # Set even if the driver hangs.
             await self.setup.real_gpus.known.wait()

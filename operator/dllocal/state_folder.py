@@ -168,7 +168,7 @@ def _insist_on_privacy(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder of our own, not a link, in which no other user can write."""
+    """Return whether it is a folder of our own, not a link, in which no other user can write."""
     try:
         status = folder.lstat()
     except OSError:

@@ -51,7 +51,7 @@ class MongoAddress:
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether the servers are found by DNS."""
+        """Return whether the servers are found by DNS."""
         return self.url.startswith("mongodb+srv:")
 
     def scrub(self, text: str) -> str:

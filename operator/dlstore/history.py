@@ -42,7 +42,7 @@ class HistoryEntry:
     """How long the job did not train because of the change, if known."""
     warning: bool = False
     expected: Expected | None = None
-    """What the decision expects of the job with its new GPUs."""
+    """The expectation of the decision for the job with its new GPUs."""
     id: str = field(default_factory=_new_id)
 
     @classmethod

@@ -111,7 +111,7 @@ class StoredProfile(NamedTuple):
     """The latest one of each writer, the latest writer last."""
 
     def has(self, ticket: Ticket) -> bool:
-        """Whether the change was made."""
+        """Return whether the change was made."""
         return any(t.writer == ticket.writer and t.number >= ticket.number for t in self.tickets)
 
     def may_have_forgotten(self, ticket: Ticket) -> bool:

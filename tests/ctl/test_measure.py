@@ -139,7 +139,7 @@ class Losing(Bench):
     def put(self, _document, _gpus):
         return "replay"
 
-    async def have(self, _job, _gpus, _patience_s):
+    async def have(self, _job, _gpus, *, patience_s):
         pass
 
     def entry(self, _job):

@@ -150,7 +150,7 @@ def test_all_lost_jobs_are_asked_at_once_and_a_lock_on_the_list_is_waited_for(
 
         monkeypatch.setattr(relisting, "_ask_one", ask)
         async with asyncio.timeout(240):
-            await relisting.narrow(registry, None, nodes)
+            await relisting.narrow(registry, None, nodes=nodes)
 
     asyncio.run(narrow())
     assert tries == [3, 3]
@@ -182,7 +182,7 @@ def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
     monkeypatch.setattr(registry, "record", refuse)
     monkeypatch.setattr(first, "_ask_one", answer)
     with pytest.raises(StateError, match=r"is full\); make room on its disk"):
-        asyncio.run(first.narrow(registry, no_pods, nodes))
+        asyncio.run(first.narrow(registry, no_pods, nodes=nodes))
     registry.close()
 
     registry, second = (
@@ -192,7 +192,7 @@ def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
     monkeypatch.setattr(relistings, "find_unlisted", lambda *_: [])
     monkeypatch.setattr(second, "_ask_one", answer)
     second.adopt(registry, nodes, events=Events())
-    asyncio.run(second.narrow(registry, no_pods, nodes))
+    asyncio.run(second.narrow(registry, no_pods, nodes=nodes))
     (entry,) = registry.entries.values()
     assert entry.status.placement is not None
     assert [ref.number for ref in entry.status.placement.refs()] == [1]

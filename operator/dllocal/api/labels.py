@@ -24,7 +24,7 @@ class SelectorError(ValueError):
 class Requirement(NamedTuple):
     key: str
     holds: Callable[[str | None], bool]
-    """Whether a label with this value matches; ``None``: there is no such label."""
+    """Says if a label with this value matches; ``None``: there is no such label."""
 
 
 class Selector(NamedTuple):

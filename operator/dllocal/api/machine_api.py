@@ -7,6 +7,7 @@ import time
 from aiohttp import web
 
 from dlcontrol.gpus import gpu_table
+from dlcontrol.situation.status_documents import Json
 from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.recording.record import encode
 from dllocal.api import showing
@@ -79,7 +80,7 @@ class MachineApi:
             items = [*await self._list_earlier(name), *items]
         return web.json_response({"items": items})
 
-    async def _list_earlier(self, job: JobId) -> list[showing.Json]:
+    async def _list_earlier(self, job: JobId) -> list[Json]:
         """List the Events of a job before this controller began."""
         try:
             entries = await asyncio.to_thread(self._parts.history, job, MOST_EARLIER)

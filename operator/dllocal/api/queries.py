@@ -44,7 +44,7 @@ def read_seconds(request: web.Request, usual: float) -> float:
 
 
 def is_gone(request: web.Request) -> bool:
-    """Whether the client has hung up, which does not end its handler in aiohttp."""
+    """Return whether the client has hung up, which does not end its handler in aiohttp."""
     return request.transport is None or request.transport.is_closing()
 
 

@@ -45,7 +45,7 @@ class Server:
         latest = LatestScene(parts)
         machine = MachineApi(parts, latest)
         access = Access(parts.registry, shared=parts.shared)
-        routes = (*_job_routes(parts, latest, access), *machine.routes())
+        routes = (*_job_routes(parts, latest, access=access), *machine.routes())
         self._api = _runner(routes, access.guard)
         self._metrics_at = metrics
         self._metrics = _runner((web.get("/metrics", machine.metrics),))
@@ -118,7 +118,7 @@ class SocketAccess(NamedTuple):
             path.chmod(0o660)
 
 
-def _job_routes(parts: ServerParts, latest: LatestScene, access: Access) -> list[web.RouteDef]:
+def _job_routes(parts: ServerParts, latest: LatestScene, *, access: Access) -> list[web.RouteDef]:
     waiting = ExpectedTurns(latest, parts.policy)
     documents = JobDocuments(parts, latest, access, waiting)
     reading = JobsReading(parts, latest, access, documents=documents, waiting=waiting)

@@ -10,7 +10,7 @@ from dlcontrol.reporting.events import event_name
 from dlcontrol.reporting.reasons import Outlook
 from dlcontrol.settings import Setting
 from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.status_documents import write_status, write_time
+from dlcontrol.situation.status_documents import Json, write_status, write_time
 from dlcore.documents.jobschema import API_VERSION, KIND
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Phase, Placement
@@ -19,8 +19,6 @@ from dllocal import environments
 from dllocal.events import JobEvent
 from dlstore.history import HistoryEntry
 from dlstore.tables import GpuRow, placement_document
-
-Json = dict[str, Any]
 
 RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
 """The metadata that the controller writes, in place of any values of the user."""

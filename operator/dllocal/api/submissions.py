@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from dlcontrol.situation.status_documents import Json
 from dlcore.documents import jobfile
 from dlcore.documents.jobschema import KIND
 from dlcore.model import Job
@@ -19,7 +20,6 @@ from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
 from dllocal import environments
 from dllocal.api import showing
 from dllocal.api.refusals import Complaint, RefusedError
-from dllocal.api.showing import Json
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin
 from dllocal.files.file_threads import AllBusyError, FileThreads

@@ -90,7 +90,7 @@ def find_first_processes(socket: str) -> list[int]:
 
 
 def _is_first(status: str) -> bool:
-    """Whether a process is PID 1 of another namespace."""
+    """Return whether a process is PID 1 of another namespace."""
     numbers = next((line.split()[1:] for line in status.splitlines() if line[:6] == "NSpid:"), [])
     return len(numbers) > 1 and numbers[-1] == "1"
 
@@ -152,7 +152,7 @@ def main() -> int:
         return keep(container, command)
     container.remove()
     if command:
-        os.execv(command[0], command)  # noqa: S606 - the SideCar that tells of the proof
+        os.execv(command[0], command)  # noqa: S606 - the SideCar that reports the proof
     return 0
 
 

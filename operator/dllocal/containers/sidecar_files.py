@@ -23,7 +23,7 @@ def ensure(base: Path) -> Path:
     script = (_find_start() / SCRIPT).read_bytes()
     folder = base / _digest(files, script)
     if not folder.is_dir():
-        _make(folder, files, script)
+        _make(folder, files, script=script)
     return folder
 
 
@@ -63,7 +63,7 @@ def _digest(files: dict[str, bytes], script: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def _make(folder: Path, files: dict[str, bytes], script: bytes) -> None:
+def _make(folder: Path, files: dict[str, bytes], *, script: bytes) -> None:
     """Make the folder under another name first, so that no container sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The engine of each user reads it.

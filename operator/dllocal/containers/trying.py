@@ -111,9 +111,9 @@ class Trials:
             yield Problem(f"{PATH}.image", None, "the job names no image", remedy)
         else:
             yield from _unseen(job, folder)
-            yield from self._try(job, origin, until)
+            yield from self._try(job, origin, until=until)
 
-    def _try(self, job: Job, origin: Origin, until: float) -> Iterator[Problem]:
+    def _try(self, job: Job, origin: Origin, *, until: float) -> Iterator[Problem]:
         container = running.spec_of(job, origin, state=self._state, sees_gpus=self._sees_gpus)
         kind = (container.engine, container.image, container.user, container.mounts)
         # Several threads read requests: a lost entry costs one more trial.

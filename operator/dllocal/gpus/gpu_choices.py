@@ -16,7 +16,7 @@ class GpuChoiceError(ValueError):
 
 
 def is_count(text: str) -> bool:
-    """Whether this is a plain number, which means a count of virtual GPUs."""
+    """Return whether this is a plain number, which means a count of virtual GPUs."""
     return text.isascii() and text.isdigit()
 
 

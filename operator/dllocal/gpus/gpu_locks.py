@@ -125,7 +125,7 @@ def _lock_byte(held: int, place: int) -> None:
 
 
 def _is_locked(held: int, start: int, *, length: int) -> bool:
-    """Whether others have locked any byte of a range; a length of 0 reaches to the end."""
+    """Return whether others have locked any byte of a range; a length of 0 reaches to the end."""
     if length < 0 or start > LAST_BYTE:
         return False
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)

@@ -22,7 +22,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process exists, even if ``/proc`` hides processes of other users."""
+    """Return whether a process exists, even if ``/proc`` hides processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -73,7 +73,7 @@ class Seal:
 
     def prepare(self, change: Change) -> dict[Key, int]:
         """Return the parts of the sum that a change replaces."""
-        return {key: 0 if value is None else _hash(*key, value) for key, value in change.items()}
+        return {key: 0 if value is None else _hash(key, value) for key, value in change.items()}
 
     def text(self, revision: int, parts: Mapping[Key, int] = MappingProxyType({})) -> str:
         """Return the seal of a revision with these parts."""
@@ -90,6 +90,6 @@ class Seal:
                 self._parts[key] = part
 
 
-def _hash(name: str, column: str, value: Value) -> int:
-    text = json.dumps([name, column, value])
+def _hash(key: Key, value: Value) -> int:
+    text = json.dumps([*key, value])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16])

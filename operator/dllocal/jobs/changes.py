@@ -43,7 +43,7 @@ class Changes:
         return self._changed.get(job, 0)
 
     def knows(self, version: int) -> bool:
-        """Whether all changes since this version are known."""
+        """Return whether all changes since this version are known."""
         return self._forgotten <= version <= self.version
 
     def since(self, version: int) -> tuple[list[JobId], list[JobId]]:

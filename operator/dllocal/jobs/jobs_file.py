@@ -25,7 +25,7 @@ from dllocal.jobs.cells import EPOCH, Change, Content, Key, Seal, leader
 from dllocal.jobs.jobs_schema import STEPS
 from dllocal.jobs.journal import Found, Journal
 from dllocal.jobs.reserve import Reserve
-from dlstore.sqlite.database import enter_write_ahead_mode, name_of, transaction, upgrade
+from dlstore.sqlite.database import connect, enter_write_ahead_mode, name_of, transaction, upgrade
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class JobsFile:
             yield
 
     def still_leads(self) -> bool:
-        """Whether no other controller has begun, as far as the file can be read."""
+        """Return whether no other controller has begun, as far as the file can be read."""
         try:
             self.insist_on_leading()
         except Fenced:
@@ -197,7 +197,7 @@ def _connect_and_begin(
     path: Path, found: Found, *, reading: Reading, least_epoch: int, restores: bool = False
 ) -> Opened:
     """Read the file and begin an epoch in it, in one transaction; raises :class:`_DamagedError`."""
-    db = sqlite3.connect(path, isolation_level=None, timeout=OPENING_S)
+    db = connect(path, patience_seconds=OPENING_S, creates=True)
     try:
         path.chmod(0o600)
         enter_write_ahead_mode(db, patience_seconds=OPENING_S)

@@ -1,5 +1,5 @@
 """
-The journal beside the list of jobs: every transaction as one line with a checksum. The first line is the whole list.
+The journal of the list of jobs: every transaction as one line with a checksum, after the whole list as first line.
 
 :mod:`dllocal.jobs.jobs_file` writes each line before it commits the transaction. SQLite takes a write-ahead log that
 was cut short for a complete one, and so returns to an earlier state of the list. SideCars and the folders of pods still
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a list can be restored from it."""
+        """Return whether a list can be restored from it."""
         return self.content is not None and not self.damage and not self.is_cut
 
 

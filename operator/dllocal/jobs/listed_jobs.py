@@ -18,11 +18,13 @@ CANCELLED, CANCELLED_KEEPING = 1, 2
 class ListedJobs:
     def __init__(self, rows: Mapping[JobId, Row], path: Path) -> None:
         self.entries: Mapping[JobId, Entry] = {
-            name: read_entry(name, row, path) for name, row in rows.items()
+            name: read_entry(name, row, path=path) for name, row in rows.items()
         }
         """In order of arrival. A new mapping whenever one has changed."""
         self._origins = {
-            name: read_origin(name, row.origin, path) for name, row in rows.items() if row.origin
+            name: read_origin(name, row.origin, path=path)
+            for name, row in rows.items()
+            if row.origin
         }
         self._cancelled = {name: row.cancelled for name, row in rows.items()}
         self.next_order = 1 + max((each.order for each in self.entries.values()), default=-1)
@@ -57,7 +59,7 @@ class ListedJobs:
         self.put(replace(self.entries[job], cancelled=True))
 
     def keeps_checkpoints(self, job: JobId) -> bool:
-        """Whether the checkpoints of a job outlive the job."""
+        """Return whether the checkpoints of a job outlive the job."""
         return self._cancelled.get(job, CANCELLED) != CANCELLED
 
     def remove(self, job: JobId) -> None:

@@ -139,7 +139,7 @@ class Registry:
         self._jobs.cancel(job, how)
 
     def keeps_checkpoints(self, job: JobId) -> bool:
-        """Whether the checkpoints of a job outlive the job."""
+        """Return whether the checkpoints of a job outlive the job."""
         return self._jobs.keeps_checkpoints(job)
 
     # --- written by the loop
@@ -190,7 +190,7 @@ class Registry:
         return self._file.leading()
 
     def still_leads(self) -> bool:
-        """Whether no other controller has begun, as far as the file can be read."""
+        """Return whether no other controller has begun, as far as the file can be read."""
         return self._file.still_leads()
 
 
@@ -221,7 +221,7 @@ def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:
 
 
 def is_over(entry: Entry) -> bool:
-    """Whether a job has ended, and its pods are proven gone."""
+    """Return whether a job has ended, and its pods are proven gone."""
     ended = entry.status.phase in (Phase.COMPLETED, Phase.FAILED) or entry.cancelled
     return ended and not entry.status.pods
 
@@ -233,5 +233,5 @@ def why_not_written(error: sqlite3.Error) -> str:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether another process has locked the file, so that a retry can succeed."""
+    """Return whether another process has locked the file, so that a retry can succeed."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY

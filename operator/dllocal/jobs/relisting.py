@@ -96,7 +96,7 @@ class Relisting:
             message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
             events.add(job, "ListedAgain", message, warning=True)
 
-    async def narrow(self, registry: Registry, pods: Pods, nodes: tuple[Node, ...]) -> None:
+    async def narrow(self, registry: Registry, pods: Pods, *, nodes: tuple[Node, ...]) -> None:
         """
         Ask the SideCars of jobs that the list had lost for their GPUs, and release all others.
 
@@ -116,7 +116,7 @@ class Relisting:
         # Read after the await. No other task writes statuses before the loop runs.
         before = {job: registry.entries[job].status for job in lost}
         await self._record(
-            registry, {job: narrowed(before[job], states[job], nodes) for job in lost}
+            registry, {job: narrowed(before[job], states[job], nodes=nodes) for job in lost}
         )
 
     async def _record(self, registry: Registry, statuses: Mapping[JobId, Status]) -> None:

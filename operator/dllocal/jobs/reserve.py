@@ -19,7 +19,7 @@ MOST_FREE: Final = BYTES // 2
 
 
 class Reserve:
-    """The file beside the list of jobs."""
+    """The file next to the list of jobs."""
 
     def __init__(self, beside: Path) -> None:
         self._path = beside.with_name("reserve")

@@ -73,11 +73,11 @@ def lost_entry(job: JobId, status: Status, *, order: int) -> Entry:
 
 
 def is_lost(entry: Entry) -> bool:
-    """Whether the list had lost this job, and has found it by its pods."""
+    """Return whether the list had lost this job, and has found it by its pods."""
     return bool(entry.document.get("lost"))
 
 
-def read_origin(name: str, text: str, path: Path) -> Origin:
+def read_origin(name: str, text: str, *, path: Path) -> Origin:
     try:
         return Origin.read(json.loads(text))
     except Exception as error:
@@ -88,7 +88,7 @@ def read_origin(name: str, text: str, path: Path) -> Origin:
         ) from error
 
 
-def read_entry(name: JobId, row: Row, path: Path) -> Entry:
+def read_entry(name: JobId, row: Row, *, path: Path) -> Entry:
     try:
         status = read_status(json.loads(row.status))
     except Exception as error:

@@ -90,7 +90,7 @@ def status_with(
     )
 
 
-def narrowed(status: Status, states: Mapping[NodeName, State], nodes: Iterable[Node]) -> Status:
+def narrowed(status: Status, states: Mapping[NodeName, State], *, nodes: Iterable[Node]) -> Status:
     """Reduce the GPUs of a lost job to those that its SideCars hold or are about to take."""
     placement = status.placement
     if placement is None:
@@ -118,7 +118,7 @@ def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
 
 
 def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
-    """Whether the SideCar of a pod lives, or has died without a proof that its processes have ended."""
+    """Return whether the SideCar of a pod lives, or has died without a proof that its processes have ended."""
     key = PodKey(job, booking.node)
     folder = PodFolder(folders.pod(key, booking.serial))
     if not folder.was_launched:
@@ -131,7 +131,7 @@ def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
 
 
 def has_any(folders: Folders) -> bool:
-    """Whether the folder of any pod exists."""
+    """Return whether the folder of any pod exists."""
     return next(_list_jobs(folders), None) is not None
 
 

@@ -58,7 +58,11 @@ class LaunchCommands:
 
     def launch(self, entry: Entry, booking: Booking, trainer: Trainer) -> Launch:
         job, origin, key = entry.job, self._origin(entry.job.id), PodKey(entry.job.id, booking.node)
-        options = [*self._options(job, key, booking, trainer), "--", *trainer.command]
+        options = [
+            *self._options(job, key, booking=booking, trainer=trainer),
+            "--",
+            *trainer.command,
+        ]
         # -I: the SideCar loads nothing from the training's folder or environment.
         sidecar = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
         if job.container is None:
@@ -75,7 +79,9 @@ class LaunchCommands:
             sees_gpus=not self._virtual,
         )
         socket = self._folders.pod_socket(key, booking.serial)
-        command = running.keeper_command(container, running.name_of(job, socket), socket, options)
+        command = running.keeper_command(
+            container, running.name_of(job, socket), socket=socket, command=options
+        )
         return Launch(command, container.environment())
 
     def proof(self, job: Job, booking: Booking, *command: str) -> Launch:
@@ -83,7 +89,7 @@ class LaunchCommands:
         origin = self._origin(job.id)
         socket = self._folders.pod_socket(PodKey(job.id, booking.node), booking.serial)
         engine, name = running.engine_of(job, origin), running.name_of(job, socket)
-        proof = running.proof_command(engine, name, socket, command)
+        proof = running.proof_command(engine, name, socket=socket, command=command)
         return Launch(proof, engines.client_of(origin.variables))
 
     def _mounts(self, key: PodKey, folder: str) -> Iterator[Mount]:
@@ -96,7 +102,7 @@ class LaunchCommands:
         paths = [*(str(path.absolute()) for path in own if path.is_dir()), folder]
         yield from (Mount(path, path) for path in paths if path != "/")
 
-    def _options(self, job: Job, key: PodKey, booking: Booking, trainer: Trainer) -> list[str]:
+    def _options(self, job: Job, key: PodKey, *, booking: Booking, trainer: Trainer) -> list[str]:
         own = str(self._folders.checkpoints(job.id))
         job = with_folder(job, trainer.environment.get(CHECKPOINT_FOLDER, own))
         # In a container this folder is another one, and small.
@@ -115,5 +121,5 @@ class LaunchCommands:
 
 
 def is_only_swept(entry: Entry) -> bool:
-    """Whether the SideCars of a job run nothing and only prove that no process is left."""
+    """Return whether the SideCars of a job run nothing and only prove that no process is left."""
     return bool(entry.problem) or entry.cancelled or entry.status.is_final

@@ -41,7 +41,7 @@ class PodFolder:
 
     @property
     def was_launched(self) -> bool:
-        """Whether its SideCar may have been started."""
+        """Return whether its SideCar may have been started."""
         return os.path.lexists(self.path / "launched")
 
     def note_launch(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class PodFolder:
         return self._take(os.O_RDWR | os.O_CREAT)
 
     def is_locked(self) -> bool:
-        """Whether the SideCar lives; raises :class:`OSError` without a lock."""
+        """Return whether the SideCar lives; raises :class:`OSError` without a lock."""
         held = self._take(os.O_RDONLY)
         if held is None:
             return True
@@ -208,7 +208,7 @@ class BookedPod:
 
     @property
     def has_ever_been_up(self) -> bool:
-        """Whether its SideCar has held its socket; before that it cannot have received a command."""
+        """Return whether its SideCar has held its socket; before that it cannot have received a command."""
         return os.path.lexists(f"{self.socket}.lock")
 
     def pids(self) -> list[int]:

@@ -207,7 +207,7 @@ def _missing_folder(entry: Entry) -> str:
     """
     if is_only_swept(entry):
         return ""
-    problems = folder_problems(entry.job, entry.document, _is_folder)
+    problems = folder_problems(entry.job, entry.document, is_folder=_is_folder)
     return next((each.message for each in problems), "")
 
 

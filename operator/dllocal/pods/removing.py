@@ -50,7 +50,7 @@ class Remover:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._report(job, folder, error)
+            self._report(job, folder, error=error)
             return
         self._put(job, unnamed)
 
@@ -92,9 +92,9 @@ class Remover:
         try:
             _remove(path)
         except Exception as error:  # noqa: BLE001 - users read of it
-            self._report(job, path, error)
+            self._report(job, path, error=error)
 
-    def _report(self, job: str, path: Path, error: Exception) -> None:
+    def _report(self, job: str, path: Path, *, error: Exception) -> None:
         if isinstance(error, OSError):
             why = f"{error.filename or path}: {error.strerror}"
         else:

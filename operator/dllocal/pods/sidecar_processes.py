@@ -53,7 +53,7 @@ class SideCarProcesses:
         self._lend = lend
 
     def is_alive(self, pod: BookedPod) -> bool:
-        """Whether a SideCar of this pod lives, also one of an earlier controller."""
+        """Return whether a SideCar of this pod lives, also one of an earlier controller."""
         child = self._children.get(pod.name)
         if child is not None and child.poll() is None:
             return True

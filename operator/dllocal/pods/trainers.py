@@ -104,6 +104,7 @@ def _given(text: str, variables: Mapping[str, str]) -> str:
 def folder_problems(
     job: Job,
     document: Mapping[str, Any],
+    *,
     is_folder: Callable[[str], bool] = os.path.isdir,  # Path.is_dir raises where a name is too long
 ) -> Iterator[Problem]:
     """Yield a problem if the folder of the program does not exist."""

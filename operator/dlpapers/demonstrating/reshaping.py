@@ -92,9 +92,9 @@ async def measure_reshapes(
         journal.note_submission(label, PROBE)
         # It begins with the last of the turns, so that the first round is a change already.
         bench.put(write(place.folder), turns[-1])
-        await bench.have(PROBE, turns[-1], PATIENCE_S)
+        await bench.have(PROBE, turns[-1], patience_s=PATIENCE_S)
         for change in range(changes):
             await bench.train(PROBE, STEPS_BETWEEN, PATIENCE_S)
-            await bench.have(PROBE, turns[change % len(turns)], PATIENCE_S)
+            await bench.have(PROBE, turns[change % len(turns)], patience_s=PATIENCE_S)
     found = read_interruptions(read_stints(journal.lines, label, job=PROBE))
     return Reshapes(mechanism, tuple(found))

@@ -52,7 +52,7 @@ TRUST_SECONDS = 60.0
 """How long this store assumes that it alone writes the tables of GPUs and jobs."""
 
 _OURS = ("_id", "key", "revision", "tickets", "forgotten")
-"""The fields of a document besides the profile."""
+"""The fields of a document other than the profile."""
 
 _DUPLICATE = 11000
 
@@ -114,7 +114,7 @@ class MongoStore:
         }
 
     def change(self, kind: JobType, change: Change, ticket: Ticket | None = None) -> StoredProfile:
-        # Without a ticket this change could not be told from others.
+        # The ticket distinguishes this change from others.
         ticket = ticket or Ticket(uuid4().hex, 0)
         deadline = time.monotonic() + self._patience
         with self._server.asking() as db:
@@ -283,10 +283,10 @@ class MongoStore:
         self._replace("jobs", rows)
 
     def gpus(self) -> tuple[GpuRow, ...]:
-        return self._table("gpus", GpuRow, ["node", "gpu"])
+        return self._table("gpus", GpuRow, order=["node", "gpu"])
 
     def jobs(self) -> tuple[JobRow, ...]:
-        return self._table("jobs", JobRow, ["job"])
+        return self._table("jobs", JobRow, order=["job"])
 
     def _replace(self, table: str, rows: Sequence[GpuRow] | Sequence[JobRow]) -> None:
         wanted: dict[Key, GpuRow | JobRow] = {row.key: row for row in rows}
@@ -304,10 +304,10 @@ class MongoStore:
                 at = shown.at
                 changed, gone = differences(shown.rows, wanted)
                 written = list(map(document_of, changed))
-            self._write(table, written, gone)
+            self._write(table, written, gone=gone)
             self._shown[table] = _Shown(wanted, at)
 
-    def _write(self, table: str, written: Iterable[Document], gone: Sequence[Key]) -> None:
+    def _write(self, table: str, written: Iterable[Document], *, gone: Sequence[Key]) -> None:
         with self._server.asking() as db:
             if gone:
                 db[table].delete_many({"_id": {"$in": list(map(id_of, gone))}})
@@ -316,7 +316,7 @@ class MongoStore:
         for document in known:
             self._put(table, document)
 
-    def _table(self, table: str, kind: type[R], order: Sequence[str]) -> tuple[R, ...]:
+    def _table(self, table: str, kind: type[R], *, order: Sequence[str]) -> tuple[R, ...]:
         with self._server.asking() as db:
             documents = list(db[table].find({}).sort([(name, 1) for name in order]))
         return tuple(read_rows(kind, documents, as_record=record_of, address=self.address))

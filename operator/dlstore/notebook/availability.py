@@ -21,7 +21,7 @@ class AvailabilityChange(NamedTuple):
 
 
 class Availability:
-    """Whether the store answers, by the latest attempts."""
+    """Return whether the store answers, by the latest attempts."""
 
     def __init__(
         self, address: str, most_waiting: int, *, clock: Callable[[], float] = time.monotonic
@@ -36,7 +36,9 @@ class Availability:
         self.error = ""
         """The latest error; empty while the store answers."""
 
-    def fail(self, error: StoreError, in_a_row: int, seconds: float) -> AvailabilityChange | None:
+    def fail(
+        self, error: StoreError, in_a_row: int, *, seconds: float
+    ) -> AvailabilityChange | None:
         """Note an attempt that failed after ``seconds``; returns what to report."""
         self.failures += 1
         self.error = str(error)

@@ -58,7 +58,7 @@ class Knowledge:
         if self._profiles.pop(kind, None) is not None:
             self._view = None
 
-    def confirm(self, kind: JobType, expected: Profile, stored: StoredProfile) -> None:
+    def confirm(self, kind: JobType, expected: Profile, *, stored: StoredProfile) -> None:
         """Note the stored profile after a write."""
         self._stored[kind] = stored
         if stored.profile is None or not stored.profile.says_the_same_as(expected):

@@ -62,7 +62,6 @@ class Contents:
     policy_states: Mapping[str, str] = field(default_factory=dict)
     """The states of policies at the start, as JSON."""
     is_loaded: bool = False
-    """Whether the store was read once."""
     changed: Condition = field(default_factory=Condition)
     """The lock, which is never held during an operation of the store."""
 
@@ -89,7 +88,7 @@ class _Retries:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time for closing is over."""
+        """Return whether the time for closing is over."""
         return self._end_at is not None and time.monotonic() >= self._end_at
 
     def close(self, limit_seconds: float) -> None:
@@ -231,7 +230,7 @@ class StoreThread:
             ),
         )
         with self._contents.changed:
-            self._contents.knowledge.confirm(write.kind, expected, stored)
+            self._contents.knowledge.confirm(write.kind, expected, stored=stored)
 
     def _refresh(self) -> None:
         """Read what other processes have changed, at first everything."""
@@ -256,7 +255,7 @@ class StoreThread:
 
     def _note_failure(self, error: StoreError, failures: int, *, seconds: float) -> None:
         with self._contents.changed:
-            change = self.availability.fail(error, failures, seconds)
+            change = self.availability.fail(error, failures, seconds=seconds)
         self._announce(change)
 
     def _note_success(self) -> None:

@@ -8,9 +8,22 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 Steps = Sequence[Sequence[str]]
 """The statements that upgrade a file from each version of the schema to the next."""
+
+
+def connect(path: Path, *, patience_seconds: float, creates: bool) -> sqlite3.Connection:
+    """Open a file without implicit transactions; the threads that share the connection take turns."""
+    mode = "rwc" if creates else "rw"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=patience_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+    )
 
 
 def name_of(error: sqlite3.Error) -> str:

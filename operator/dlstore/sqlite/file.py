@@ -15,6 +15,7 @@ from threading import RLock
 
 from dlstore.sqlite.database import (
     Steps,
+    connect,
     enter_write_ahead_mode,
     transaction,
     upgrade,
@@ -221,7 +222,7 @@ class SqliteFile:
             return self._connection
         # Writes to a removed file would be lost.
         self._drop()
-        db = self._connect()
+        db = connect(self.path, patience_seconds=self._busy_seconds, creates=False)
         try:
             self._prepare(db)
         except BaseException:
@@ -261,17 +262,6 @@ class SqliteFile:
         if not stat.S_ISREG(found.st_mode):
             raise self._errors.unusable("is no file", "name a file")
         return found.st_dev, found.st_ino
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{self.path.as_uri()}?mode=rw",
-            uri=True,
-            timeout=self._busy_seconds,
-            # Without implicit transactions.
-            isolation_level=None,
-            # Threads take turns by the lock.
-            check_same_thread=False,
-        )
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         # First, so that the file of another program stays as it is.

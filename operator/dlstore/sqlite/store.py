@@ -157,7 +157,7 @@ class SqliteStore:
 
     def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
         with self._writer.transaction(writes=True) as db:
-            _add_timeline(db, rows, self._bounds)
+            _add_timeline(db, rows, bounds=self._bounds)
 
     def timeline(self) -> tuple[TimelineRow, ...]:
         with self._reader.transaction(writes=False) as db:
@@ -184,11 +184,11 @@ class SqliteStore:
             with self._writer.transaction(writes=False) as db:
                 version = self._version(db)
             if shown is None or shown != _Shown(wanted, version):
-                version = self._write(table, shown, wanted)
+                version = self._write(table, shown, wanted=wanted)
             self._shown[table] = _Shown(wanted, version)
 
     def _write(
-        self, table: str, shown: _Shown | None, wanted: Mapping[Key, GpuRow | JobRow]
+        self, table: str, shown: _Shown | None, *, wanted: Mapping[Key, GpuRow | JobRow]
     ) -> Version:
         with self._writer.transaction(writes=True) as db:
             # Again with the write lock, because another connection may have written.
@@ -267,7 +267,7 @@ def _record(cells: Cells) -> Record:
     }
 
 
-def _add_timeline(db: sqlite3.Connection, rows: Sequence[TimelineRow], bounds: Bounds) -> None:
+def _add_timeline(db: sqlite3.Connection, rows: Sequence[TimelineRow], *, bounds: Bounds) -> None:
     """Write rows, and sometimes remove the oldest ones."""
     db.executemany(
         "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",

@@ -31,7 +31,7 @@ class Desk:
         batch, self.waiting[kind] = waiting[:count], waiting[count:]
         expected = self.knowledge.expect(kind, batch)
         self.others(*batch, kind=kind)
-        self.knowledge.confirm(kind, expected, self.stored[kind])
+        self.knowledge.confirm(kind, expected, stored=self.stored[kind])
 
     def others(self, *seen: Observation, kind: JobType = KIND) -> None:
         """Let another writer change the store."""

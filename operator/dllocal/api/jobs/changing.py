@@ -12,6 +12,7 @@ from aiohttp import web
 from dlcontrol.acting.sidecar_options import has_own_folder
 from dlcontrol.deciding import futures
 from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status_documents import Json
 from dlcore import foreseeing
 from dlcore.documents import jobfile
 from dlcore.model import Job, Phase
@@ -22,7 +23,6 @@ from dllocal.api.jobs.intake import Intake
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.queries import is_asked, wait_for_scene
 from dllocal.api.refusals import Complaint, RefusedError
-from dllocal.api.showing import Json
 from dllocal.api.submissions import (
     as_written,
     parse,
@@ -134,7 +134,7 @@ class JobsChanging:
         )
         self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
         self._parts.wake()
-        fate = {} if saved_nothing else _fate_of_checkpoints(self._registry, folders, entry.job)
+        fate = {} if saved_nothing else _fate_of_checkpoints(self._registry, folders, job=entry.job)
         document = {
             **self._documents.document(find_entry(self._registry, request)),
             **({"checkpoints": fate} if fate else {}),
@@ -166,21 +166,21 @@ class JobsChanging:
 
 
 def _saved_nothing(folders: Folders, entry: Entry) -> bool:
-    """Whether a job is over and has left its own folder of checkpoints empty."""
+    """Return whether a job is over and has left its own folder of checkpoints empty."""
     folder = folders.checkpoints(entry.job.id)
     is_own = entry.status.is_final and has_own_folder(entry.job)
     return is_own and folder.is_dir() and _is_empty(folder)
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether a folder is known to be empty."""
+    """Return whether a folder is known to be empty."""
     try:
         return not any(folder.iterdir())
     except OSError:
         return False
 
 
-def _fate_of_checkpoints(registry: Registry, folders: Folders, job: Job) -> Json:
+def _fate_of_checkpoints(registry: Registry, folders: Folders, *, job: Job) -> Json:
     """Return the folder of a cancelled job's checkpoints, and whether it stays; empty without checkpoints."""
     if not has_own_folder(job):
         return {"path": job.checkpoint.path, "kept": True}

@@ -10,12 +10,12 @@ from aiohttp import web
 
 from dlcontrol.acting.sidecar_options import has_own_folder
 from dlcontrol.judging import checkpoints
+from dlcontrol.situation.status_documents import Json
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
 from dllocal.api import submissions
 from dllocal.api.access import Access
 from dllocal.api.refusals import Complaint, RefusedError
-from dllocal.api.showing import Json
 from dllocal.api.submissions import Submission, read_documents, read_environment
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin, Submitter

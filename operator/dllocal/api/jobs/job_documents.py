@@ -7,13 +7,13 @@ from pathlib import Path
 from aiohttp import web
 
 from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.status_documents import Json
 from dlcore.model import JobId
 from dllocal import environments
 from dllocal.api import labels, showing
 from dllocal.api.access import Access
 from dllocal.api.jobs import expected_turns
 from dllocal.api.refusals import RefusedError
-from dllocal.api.showing import Json
 from dllocal.environments import FindHome
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.jobs.registry import Registry
@@ -58,7 +58,7 @@ class JobDocuments:
         self._turns = waiting
 
     def listed(
-        self, request: web.Request, selector: labels.Selector, entries: Iterable[Entry]
+        self, request: web.Request, selector: labels.Selector, *, entries: Iterable[Entry]
     ) -> list[Json]:
         """Show the selected jobs. Other users' labels are not compared, which would reveal them."""
         may_see = self._access.may_see(request)

@@ -7,6 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from dlcontrol.deciding import futures
+from dlcontrol.situation.status_documents import Json
 from dlcore.model import JobId
 from dllocal.api import (
     labels,
@@ -18,7 +19,6 @@ from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.jobs.surroundings import list_surroundings
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
 from dllocal.api.refusals import RefusedError
-from dllocal.api.showing import Json
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import older_parts
 from dllocal.server_parts import LatestScene, ServerParts
@@ -66,7 +66,7 @@ class JobsReading:
         if "watch" in request.query:
             return await self._watch(request, selector)
         await self._turns.renew()
-        items = self._documents.listed(request, selector, self._registry.entries.values())
+        items = self._documents.listed(request, selector, entries=self._registry.entries.values())
         return web.json_response(showing.list_document(self._documents.version(), items))
 
     async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
@@ -76,17 +76,17 @@ class JobsReading:
         version = int(text) if text.isdecimal() and len(text) < 19 else -1
         known = epoch == str(self._registry.epoch) and changes.knows(version)
         if known:
-            await self._wait(request, version, read_seconds(request, 30.0))
+            await self._wait(request, version, seconds=read_seconds(request, 30.0))
         # No await from here on, so that these jobs are still in the list.
         changed, removed = changes.since(version if known else 0)
         entries = self._registry.entries
         ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
-        items = self._documents.listed(request, selector, ordered)
+        items = self._documents.listed(request, selector, entries=ordered)
         answer = showing.list_document(self._documents.version(), items)
         # `complete`: the client has to drop all jobs that it knows.
         return web.json_response({**answer, "removed": removed, "complete": not known})
 
-    async def _wait(self, request: web.Request, version: int, seconds: float) -> None:
+    async def _wait(self, request: web.Request, version: int, *, seconds: float) -> None:
         """Return after a change, at the end of the time, or when the client has hung up."""
         changes, until = self._registry.changes, time.monotonic() + seconds
         while changes.version <= version and (left := until - time.monotonic()) > 0:
@@ -165,7 +165,7 @@ class JobsReading:
                 409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
             )
         try:
-            items = list_surroundings(self._parts, entry, placement, nodes=seen[0].nodes)
+            items = list_surroundings(self._parts, entry, placement=placement, nodes=seen[0].nodes)
         except NoAnswerError as error:
             raise RefusedError(
                 503, f"{error}; look for a file system that hangs, or try again later"

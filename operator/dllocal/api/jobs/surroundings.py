@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from dlcontrol.situation.ports import Entry, PodKey
+from dlcontrol.situation.status_documents import Json
 from dlcore.model import Node, NodeName, Placement
 from dllocal import environments
-from dllocal.api.showing import Json
 from dllocal.containers import engines, running
 from dllocal.environments import Submitter
 from dllocal.pods import trainers
@@ -13,7 +13,7 @@ from dllocal.server_parts import ServerParts
 
 
 def list_surroundings(
-    stage: ServerParts, entry: Entry, placement: Placement, *, nodes: Mapping[NodeName, Node]
+    stage: ServerParts, entry: Entry, *, placement: Placement, nodes: Mapping[NodeName, Node]
 ) -> list[Json]:
     """Return an item for each node; raises :class:`~dllocal.files.bounded_checks.NoAnswerError`."""
     origin = stage.registry.origin(entry.job.id)
@@ -28,7 +28,7 @@ def list_surroundings(
             "node": part.node,
             "folder": trainer.folder,
             "user": _user_of(origin.submitter),
-            **_container_of(stage, entry, part.node),
+            **_container_of(stage, entry, node=part.node),
             "environment": {
                 **trainer.environment,
                 **trainers.visible_gpus(nodes[part.node], part.gpus),
@@ -39,7 +39,7 @@ def list_surroundings(
     ]
 
 
-def _container_of(stage: ServerParts, entry: Entry, node: str) -> Json:
+def _container_of(stage: ServerParts, entry: Entry, *, node: str) -> Json:
     if entry.job.container is None:
         return {}
     serial = next(each.serial for each in entry.status.pods if each.node == node)
