@@ -20,6 +20,7 @@ from _progress import run
 from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.scheduling import Options
+from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.ports import (
     Address,
     Entry,
@@ -30,7 +31,7 @@ from dlcontrol.situation.ports import (
     PodPhase,
 )
 from dlcontrol.situation.rules import News, Resumption
-from dlcontrol.situation.scene import Contact, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking, DecisionNumber, StartNumber, Status
 from dlcore import policies
 from dlcore.model import (

@@ -35,8 +35,9 @@ from _progress import ROOT, CannotRun, run
 from _sidecars import FIRST_PORT, LONGEST_S, TELL, SideCar, Tellings
 
 from dlcontrol.pacing import Pace
+from dlcontrol.situation.dialer import Contact
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Contact, JobPod
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName
 from dlwire import codec

@@ -1,5 +1,5 @@
 """
-A cycle's outcome is recorded, and then done: first the statuses, then the commands that follow from them.
+Records the outcome of a cycle, carries out its commands, and reports it.
 
 Called by :mod:`dlcontrol.loop` at the end of each cycle. Nothing is done that is not recorded, so that the next
 controller knows of all that this one may have begun.
@@ -14,6 +14,7 @@ from dlcontrol.acting.recording import Records
 from dlcontrol.acting.task_pool import Slots
 from dlcontrol.pacing import Alarm, BatchResult, BatchSize, Effort, Pace
 from dlcontrol.reporting import events
+from dlcontrol.reporting.reports import Outcome, Outcomes
 from dlcontrol.situation.ports import NotKept, NotKeptAlone, Platform
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import News
@@ -21,7 +22,7 @@ from dlcontrol.situation.scene import Scene
 
 
 class Effects:
-    """Records and acts, for as long as a controller leads."""
+    """Records, acts and reports; one for the life of a controller."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Effects:
         actor: Actor,
         *,
         records: Records,
+        outcomes: Outcomes,
         quarantine: Quarantine,
         batch_size: BatchSize,
         pace: Pace,
@@ -37,25 +39,39 @@ class Effects:
         self._platform = platform
         self._actor = actor
         self._records = records
+        self._outcomes = outcomes
         self._quarantine = quarantine
         self._batch_size = batch_size
         self._pace = pace
         self._clock = clock
 
+    def check(self) -> None:
+        """Raise :class:`Fenced` if a request has shown that another controller leads."""
+        self._actor.check()
+
+    async def end(self) -> None:
+        """Cancel all requests."""
+        await self._actor.end()
+
+    async def report_late(self, scene: Scene) -> None:
+        """Report the part of a failed cycle that was recorded all the same."""
+        await self._outcomes.report_late(scene)
+
     async def bring_about(
         self,
+        outcome: Outcome,
         commands: Sequence[Command],
-        scene: Scene,
         *,
-        steps: int,
+        scene: Scene,
         effort: Effort,
         alarm: Alarm,
     ) -> bool:
-        """Record it, and then do it; tell whether it could be recorded."""
+        """Record the scene, carry out the commands and report the outcome; return False if a status was refused."""
+        self._outcomes.note(outcome)
         pace, spent = self._pace, effort.seconds
         with effort.aside():
             began = time.perf_counter()
-            # A launch that is still under way must not make a pod that this record unbooks.
+            # A launch that is still under way must not create a pod that this record unbooks.
             await self._actor.finish()
             since = time.perf_counter()
             self._batch_size.note_rest(since - began)
@@ -67,41 +83,41 @@ class Effects:
                 scene,
                 quarantine=self._quarantine,
                 slots=slots,
-                # Pods that still wait for a turn may be left by then.
+                # Pods that still wait for a slot may be left by then.
                 trailing=min(pace.trailing_launches, pace.launches_at_once),
             )
         self._batch_size.note(
             BatchResult(
-                steps=steps,
+                steps=outcome.steps,
                 seconds=time.perf_counter() - since,
                 effort=spent,
                 is_hurried=alarm.is_urgent,
                 left=slots.left,
             )
         )
+        await self._outcomes.report()
         return True
 
     def _cut_after(self, since: float, effort: float, *, alarm: Alarm) -> Callable[[], bool]:
         """
-        Return whether to leave the rest: the batch is longer than it would be for a waiting job,
+        Return the test that ends a batch early: the batch has lasted longer than one for a waiting job,
         and now a job waits.
 
-        It never happens twice in a row, so that what was left is not left again.
+        A batch is never cut after one that was cut, so that its pods are not left again.
         """
         if not self._batch_size.is_long:
             return lambda: False
         enough = since + self._batch_size.hurried_seconds(effort)
-        # Evaluated at each turn of a pod, when the alarm may have rung since the cycle began.
+        # Evaluated for each pod, because the alarm may ring while the cycle runs.
         return lambda: alarm.is_urgent and time.perf_counter() >= enough
 
     async def _keep(self, scene: Scene) -> bool:
-        """Record it. If some jobs are refused, the next cycle reads everything again and leaves them out."""
+        """Record the statuses; if some are refused, the next cycle reads everything again without these jobs."""
         unwritable = self._quarantine.unwritable
         try:
-            # Statuses that the platform refused before are offered again when their time has come.
             await self._records.keep(scene, unwritable.offered)
         except NotKept:
-            self._quarantine.doubt()
+            self._quarantine.forget_record()
             raise
         except NotKeptAlone as error:
             await self.leave_alone(error)
@@ -111,8 +127,8 @@ class Effects:
         return True
 
     async def leave_alone(self, error: NotKeptAlone) -> None:
-        """Do nothing about these jobs as long as nothing can be recorded of them."""
-        self._quarantine.doubt()
+        """Leave jobs alone as long as their statuses cannot be recorded."""
+        self._quarantine.forget_record()
         news = self._quarantine.unwritable.refuse(error.jobs, self._clock())
         await events.tell_all(
             self._platform,

@@ -1,13 +1,11 @@
 """
-Everything that is known at one instant: what the platform shows, what SideCars say, and which GPUs are out.
+Everything that is known at one instant: what the platform shows, what SideCars report, and which GPUs are out.
 
 Called by :mod:`dlcontrol.loop` at the beginning of each cycle.
 """
 
 from collections.abc import Callable, Mapping
 
-from dlcontrol.acting.applying import Actor
-from dlcontrol.acting.job_pods import JobPods
 from dlcontrol.acting.recording import Records
 from dlcontrol.gpus.faults import GpuFaults
 from dlcontrol.gpus.occupancy import Occupancy
@@ -15,20 +13,24 @@ from dlcontrol.gpus.uuids import GpuUuids
 from dlcontrol.gpus.visibility import MissingGpus
 from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.scheduling import Options
+from dlcontrol.situation.dialer import Contacts
+from dlcontrol.situation.job_pods import JobPods
 from dlcontrol.situation.ports import Entry, Observation, Platform, Pod, PodKey
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.scene import SILENT_S, Scene
+from dlcontrol.situation.sent import Sent
 from dlcore.model import GpuRef, JobId
 
 
 class Observer:
-    """Sees all that there is, for as long as a controller leads."""
+    """Reads the platform and the SideCars; one for the life of a controller."""
 
     def __init__(
         self,
         platform: Platform,
-        actor: Actor,
+        contacts: Contacts,
         *,
+        sent: Sent,
         records: Records,
         quarantine: Quarantine,
         options: Options,
@@ -36,26 +38,27 @@ class Observer:
         clock: Callable[[], float],
     ) -> None:
         self.gpu_faults = GpuFaults()
-        """The GPUs that are broken."""
+        """The broken GPUs; the platform hands them on to the next controller."""
         self.gpu_uuids = GpuUuids()
-        """The names of GPUs."""
+        """The UUIDs of GPUs; the platform hands them on to the next controller."""
         self.has_met_all = False
-        """Whether every SideCar obeyed us once, or has had the time; nothing is decided before."""
+        """Set once every SideCar obeys this controller, or has had the time; nothing is decided before."""
         self._missing_gpus = MissingGpus()
         self._occupancy = Occupancy()
         self._platform = platform
-        self._actor = actor
+        self._contacts = contacts
+        self._sent = sent
         self._records = records
         self._quarantine = quarantine
         self._options = options
         self._epoch = epoch
         self._clock = clock
         self._distrusted = DistrustedPods(platform, epoch, may_rise=options.may_rise)
-        self._job_pods = JobPods(actor, self._distrusted)
+        self._job_pods = JobPods(contacts, sent)
         self._began_at = clock()
 
     def reinstate(self, gpu: GpuRef) -> bool:
-        """Reinstate a GPU; return whether it was known as broken."""
+        """Reinstate a GPU; return False if it was in service."""
         was_out = [self._missing_gpus.reinstate(gpu), self._occupancy.reinstate(gpu)]
         return self.gpu_faults.reinstate(gpu) or any(was_out)
 
@@ -65,22 +68,21 @@ class Observer:
         return {**self._missing_gpus.absent, **self.gpu_faults.faults}
 
     async def observe(self) -> Scene:
-        """See what is, without the word of those that are not trusted."""
+        """Return the present scene, without the reports of SideCars that are not trusted."""
         observation = await self._platform.observe()
-        scene = self.see(observation)
-        # The same observation is seen again, and now without the word of the pods found to lie. That also shows
-        # the reports that came while the platform said who leads, and these are examined like the first ones.
-        # It ends, because each turn finds at least one more pod.
-        while await self._distrusted.examine(scene, self._job_pods.changed, self._actor.commanded):
-            scene = self.see(observation)
+        scene = self._see(observation)
+        # A pod that is found to contradict itself changes the scene, so the same observation is read again. That
+        # also shows the reports that came while the platform said who leads, and these are examined like the
+        # first ones. The loop ends, because each turn finds at least one more pod.
+        while await self._distrusted.examine(scene, self._job_pods.changed, self._sent.commanded):
+            scene = self._see(observation)
         self._distrusted.keep(scene)
-        if not self.has_met_all and self._meets_all(scene):
+        if not self.has_met_all and self._have_all_answered(scene):
             self._distrusted.rise()
             self._distrusted.end_meeting()
         return scene
 
-    def see(self, observation: Observation) -> Scene:
-        """Make a scene of what the platform shows, and follow its SideCars."""
+    def _see(self, observation: Observation) -> Scene:
         now = self._clock()
         # First: if another controller has decided, this raises Fenced before a SideCar is dialled.
         entries = self._records.recall(observation.entries)
@@ -90,51 +92,56 @@ class Observer:
             if pod.address is not None and not self._is_untrusted(key, pod, entries)
         }
         # Before the pods are put together: a pod at another address must not show its former SideCar.
-        self._actor.keep_up(entries, addresses, now=now)
+        self._contacts.follow(entries, addresses, now=now)
+        self._sent.keep(entries)
         self._quarantine.unwritable.update(entries, now)
         return Scene(
             now=now,
             epoch=self._epoch,
             entries=entries,
-            job_pods=self._job_pods.update(entries, observation.pods),
+            job_pods=self._job_pods.update(
+                entries, observation.pods, contradictions=self._distrusted.found
+            ),
             nodes={node.name: node for node in observation.nodes},
             needs=observation.needs,
             mechanism=self._options.mechanism,
             warm_seconds=self._options.pace.warm_seconds,
             lost_seconds=self._options.rules.lost_seconds,
             obey_seconds=self._options.rules.obey_seconds,
-            begun=self._actor.begun,
+            begun=self._sent.begun,
             machines=observation.machines,
         )
 
     def _is_untrusted(self, key: PodKey, pod: Pod, entries: Mapping[JobId, Entry]) -> bool:
-        """Whether the controller has given up its SideCar."""
-        if not self._distrusted.is_any:
+        found = self._distrusted.found
+        if not found:
             return False
-        pods = entries[key.job].status.pods
+        bookings = entries[key.job].status.pods
         return any(
-            self._distrusted.find(key.job, each, pod) for each in pods if each.node == key.node
+            (key.job, booking, pod.start) in found
+            for booking in bookings
+            if booking.node == key.node
         )
 
-    def meet_all(self, scene: Scene) -> None:
-        """Take note whether all SideCars are met by now."""
+    def meets_all(self, scene: Scene) -> bool:
+        """Return True once every SideCar obeys this controller, or has had the time."""
         # It stays so: a SideCar that restarts later keeps no decision waiting.
-        self.has_met_all = self.has_met_all or self._meets_all(scene)
+        self.has_met_all = self.has_met_all or self._have_all_answered(scene)
+        return self.has_met_all
 
-    def _meets_all(self, scene: Scene) -> bool:
-        """Whether every SideCar obeys us, or has had the time; nothing is decided before."""
+    def _have_all_answered(self, scene: Scene) -> bool:
         return scene.now >= self._began_at + SILENT_S or all(
-            job_pod.has_ended
-            or job_pod.fresh
-            or job_pod.is_leaving
-            or job_pod.is_stamped(self._epoch)
-            or self._distrusted.is_met(job_pod)
-            for job_pods in scene.job_pods.values()
-            for job_pod in job_pods.values()
+            pod.has_ended
+            or pod.fresh
+            or pod.is_leaving
+            or pod.is_stamped(self._epoch)
+            or self._distrusted.is_met(pod)
+            for pods in scene.job_pods.values()
+            for pod in pods.values()
         )
 
-    def know_gpus(self, scene: Scene) -> tuple[Scene, tuple[GpuRef, ...]]:
-        """Show what GPUs are called and which are out; and which are known as broken only now."""
+    def mark_gpus(self, scene: Scene) -> tuple[Scene, tuple[GpuRef, ...]]:
+        """Add the UUIDs of GPUs and which are out; also return the GPUs that are newly known as broken."""
         self.gpu_uuids.update(scene)
         scene = self.gpu_uuids.mark(scene)
         broken = self.gpu_faults.update(scene)

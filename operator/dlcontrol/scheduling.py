@@ -1,8 +1,8 @@
 """
-When a decision is due, what it is made from, and what becomes of the policy's answer.
+Judges all jobs, finds when a decision is due, asks the policy, and checks the policy's answer.
 
-Called by :mod:`dlcontrol.loop` in each cycle. A plan that breaks a law costs the job that it is about its part in
-decisions, and a policy that fails leaves every job with what it has.
+Called by :mod:`dlcontrol.loop` in each cycle. A plan that breaks a law about a job sets that job aside, and a
+policy that fails leaves every job with its GPUs.
 """
 
 import logging
@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dlcontrol.deciding import snapshots
+from dlcontrol.judging import judging
 from dlcontrol.judging.checkpoints import counts
 from dlcontrol.judging.progress import is_changing
+from dlcontrol.judging.starting_pods import StartingPods
 from dlcontrol.pacing import BatchSize, Pace
 from dlcontrol.reporting import events
 from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.reporting.reports import Decision
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.rules import Rules
+from dlcontrol.situation.rules import Rules, Verdict
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import cycle
@@ -69,17 +71,17 @@ class _Decided:
 
     basis: object = None
     at: float = float("-inf")
-    wake_at: float | None = None
+    wake_at: float = float("inf")
     policy_state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
     is_first: bool = True
-    """Whether what the policy remembers is that of an earlier controller."""
+    """The policy's state is still to be taken over from an earlier controller."""
     is_unfinished: bool = False
-    """Whether there was more to be done than is done at a time."""
+    """The next cycle decides again, because this one carries out only a part of the plan."""
 
 
 class Scheduler:
-    """Decides, for as long as a controller leads."""
+    """Judges and decides; one for the life of a controller."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Scheduler:
         self._metrics = metrics
         self._quarantine = quarantine
         self._batch_size = batch_size
+        self._starting = StartingPods()
         self._last = _Decided()
 
     @property
@@ -103,35 +106,43 @@ class Scheduler:
         return self._last.worths
 
     @property
-    def wake_at(self) -> float | None:
-        """When the policy wants to be asked again, if it says so."""
+    def wake_at(self) -> float:
+        """The time at which the policy asks for the next decision."""
         return self._last.wake_at
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the next cycle decides again, because this one takes only a part of the plan."""
         return self._last.is_unfinished
 
+    def judge(self, scene: Scene) -> Mapping[JobId, Verdict]:
+        """Return the new status of every job for which something has changed."""
+        return judging.judge(
+            scene,
+            self._options.rules,
+            self._quarantine,
+            forecasts=self._learning.forecasts(),
+            resumptions=self._learning.resumptions(),
+            starting=self._starting,
+        )
+
     def note_decided(self, scene: Scene) -> None:
-        """Note how all is after a decision, so that only a change from that calls for another one."""
+        """Remember the scene after a decision; only a change from it calls for another decision."""
         # An unfinished plan is decided again, even if nothing else has changed.
         self._last.basis = None if self._last.is_unfinished else self._basis(scene)
 
-    def doubt(self) -> None:
+    def decide_again(self) -> None:
         """Decide again in the next cycle, because this decision could not be recorded for all jobs."""
         self._last.basis = None
 
     def is_due(self, scene: Scene) -> bool:
-        """Whether what decisions depend on has changed, or it is time for one."""
+        """Return True if the input of the last decision has changed, or its time is over."""
         last = self._last
-        if scene.now >= last.at + self._options.pace.period_seconds:
+        if scene.now >= min(last.at + self._options.pace.period_seconds, last.wake_at):
             return True
-        if last.is_unfinished or (last.wake_at is not None and scene.now >= last.wake_at):
-            return True
-        return self._basis(scene) != last.basis
+        return last.is_unfinished or self._basis(scene) != last.basis
 
     def _basis(self, scene: Scene) -> object:
-        """Everything that a decision depends on, but for progress, and for how exactly speeds are known."""
+        """Return the input of a decision, without progress and without the precision of speeds."""
         profiles = self._learning.profiles()
         jobs = tuple(
             (
@@ -171,28 +182,28 @@ class Scheduler:
                 log.exception("the policy %s failed", self._options.policy.name)
                 return self._fail_to_decide(snapshot, scene, error=error)
             else:
-                self._last.wake_at = plan.wake_at
+                self._last.wake_at = plan.wake_at if plan.wake_at is not None else float("inf")
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
                 self._learning.keep_policy_state(name, plan.policy_state)
-                plan = self._bite_off(plan)
+                plan = self._take_batch(plan)
                 statuses = snapshots.statuses_of(
                     plan, snapshot, scene=scene, policy=self._options.policy
                 )
                 return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
-    def _bite_off(self, plan: Plan) -> Plan:
-        """Take one batch of a plan; the rest is decided again right after it."""
+    def _take_batch(self, plan: Plan) -> Plan:
+        """Return one batch of a plan; the next cycle decides the rest again."""
         most = self._batch_size.most
-        bite = plan.first(most, urgent=events.HOPELESS_CODES) if most else plan
-        is_whole = bite is plan and not plan.is_partial
-        self._last.is_unfinished = not is_whole or any(map(_displaces, bite.steps))
-        return bite
+        batch = plan.first(most, urgent=events.HOPELESS_CODES) if most else plan
+        is_whole = batch is plan and not plan.is_partial
+        self._last.is_unfinished = not is_whole or any(map(_displaces, batch.steps))
+        return batch
 
     def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, *, error: Exception) -> Decision:
-        """Say to those that wait why they do; those that have GPUs go on with them."""
-        self._last.wake_at = None
+        """Give waiting jobs the failure as their reason; running jobs keep their GPUs."""
+        self._last.wake_at = float("inf")
         self._last.is_unfinished = False
         why = f"{type(error).__name__}: {error}"
         message = f"waits: the policy {self._options.policy.name} cannot decide ({why})"
@@ -230,5 +241,5 @@ _DISPLACED = {
 
 
 def _displaces(step: Step) -> bool:
-    """Whether a job loses everything that may be placed again, which only another decision can."""
+    """Return True if a job loses all its GPUs and only another decision can place it again."""
     return isinstance(step, Stop) and step.cause.code in _DISPLACED

@@ -151,7 +151,7 @@ class Leading:
         self._publisher = Publisher(
             self._cluster.figures,
             lambda: self._controller.scene,
-            snapshot=self._controller.snapshot,
+            snapshot=self._controller.scheduler.snapshot,
             settings=work.publishing,
         )
         self._expectations = Expectations(
@@ -235,7 +235,7 @@ class Leading:
         try:
             await self._cluster.stamp()
         except NotKeptAlone as error:
-            await self._controller.leave_alone(error)
+            await self._controller.effects.leave_alone(error)
         # together() ends all tasks when the first one ends.
         await asyncio.Event().wait()
 

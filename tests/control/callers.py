@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.sidecars.following import SideCars
 from dlcontrol.sidecars.surroundings import Surroundings
+from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.ports import Address, PodKey
-from dlcontrol.situation.scene import Contact
 from dlcore.model import JobId, NodeName
 from dlsidecar.agent import Agent
 from dlsidecar.behaviour.machine import Limits

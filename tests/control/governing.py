@@ -246,7 +246,7 @@ class Government:
         if self.impatience and self.world.chance.random() < self.impatience:
             # Once it has begun to look: then it leaves the rest of what it does for the next time, here even
             # where it has just done so.
-            reign.controller._effects._batch_size.is_long = True
+            reign.controller.effects._batch_size.is_long = True
             self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 
@@ -271,7 +271,7 @@ class Government:
             return
         if error is not None:
             raise error
-        wanted = max(self.world.now + 0.05, reign.controller._next_look)
+        wanted = max(self.world.now + 0.05, reign.controller._next_cycle)
         reign.next_at = wanted
         self.world.after(wanted - self.world.now, lambda: self._look_again(reign, wanted))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
+from dlcontrol.situation.dialer import NO_CONTACT, Contact
 from dlcontrol.situation.ports import Address, PodKey
-from dlcontrol.situation.scene import NO_CONTACT, Contact
 from dlwire.messages import Refusal, Refused, State, Target
 from tests.control.played import Leash, PlayedPod, World
 from tests.control.played_sidecars import Container

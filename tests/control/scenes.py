@@ -9,19 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlcontrol.situation.dialer import NO_CONTACT, Contact
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import (
     Entry,
     Pod,
     PodKey,
     PodPhase,
 )
-from dlcontrol.situation.scene import (
-    NO_CONTACT,
-    Begun,
-    Contact,
-    JobPod,
-    Scene,
-)
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.sent import Begun
 from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlsidecar.behaviour.events import (

@@ -146,7 +146,7 @@ class Story:
         before = (witness.commands, world.records)
         world.run(60.0)
         scene = self.government.scene
-        cluster = self.government.leader.controller.snapshot(scene).cluster
+        cluster = self.government.leader.controller.scheduler.snapshot(scene).cluster
         found = [f"pod {p.job} {p.booking} is left" for p in world.pods.values() if not p.is_ended]
         found += [f"{processes} are left" for processes in witness.living]
         found += [f"{ref} is held by {jobs}" for ref, jobs in scene.holders.items()]

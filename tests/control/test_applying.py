@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.applying import Actor
+from dlcontrol.acting.applying import Actor, booked_statuses
 from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
 from dlcontrol.acting.task_pool import Slots
+from dlcontrol.situation.dialer import NO_CONTACT, Contacts
 from dlcontrol.situation.ports import Address, Fenced, PodKey
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import NO_CONTACT
+from dlcontrol.situation.sent import Sent
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName, Training
 from dlcore.primitives.backoff import FIRST_WAIT_S
@@ -93,18 +94,26 @@ def place():
 
 @pytest.fixture
 def actor(place):
-    return Actor(place, place, epoch=EPOCH, clock=lambda: place.now)
+    return Actor(place, place, Sent(), epoch=EPOCH, clock=lambda: place.now)
 
 
 def slots():
     return Slots(8, lambda: False)
 
 
+def is_fresh(actor, booking):
+    return (A, booking) in actor._sent.fresh
+
+
+def has_asked(actor, booking):
+    return (A, booking) in actor._sent.asked
+
+
 def do(actor, place, scene, *commands):
     """Carry them out; returns what was said and asked for."""
     place.calls.clear()
     place.now = scene.now
-    scene = scene.with_statuses(actor.bookings(commands, scene))
+    scene = scene.with_statuses(booked_statuses(commands, scene))
     asyncio.run(actor.carry_out(commands, scene, quarantine=Quarantine(), slots=slots()))
     return place.calls
 
@@ -190,7 +199,7 @@ def test_gpus_are_named_as_the_job_wants(actor, place):
     scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
     [(_, said)] = do(actor, place, scene, Begin(A, (N0,)))
     assert said.gpus == ("GPU-1",)
-    actor.keep_up({}, {}, now=NOW)
+    actor._sent.keep({})
     unnamed = replace(scene, nodes={N0: node})
     [(_, said)] = do(actor, place, unnamed, Begin(A, (N0,)))
     assert said.gpus == ("1",)
@@ -214,19 +223,19 @@ def test_what_cannot_be_said_to_one_job_is_said_to_the_others(actor, place):
 def test_pods_are_booked_before_they_are_asked_for(actor, place):
     scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
     commands = [Book(A, (N0, N1))]
-    status = actor.bookings(commands, scene)[A]
+    status = booked_statuses(commands, scene)[A]
     assert status.pods == (Booking(N0, 1), Booking(N1, 2))
     calls = do(actor, place, scene, *commands)
     assert calls == [("launch", A, pod) for pod in status.pods]
-    assert all(actor.is_fresh(A, pod) and actor.has_asked(A, pod) for pod in status.pods)
+    assert all(is_fresh(actor, pod) and has_asked(actor, pod) for pod in status.pods)
 
 
 def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": Sat(asked=False)}))
     booking = scene.entries[A].status.pods[0]
     assert do(actor, place, scene, Launch(A0)) == [("launch", A, booking)]
-    assert actor.has_asked(A, booking)
-    assert not actor.is_fresh(A, booking)
+    assert has_asked(actor, booking)
+    assert not is_fresh(actor, booking)
 
 
 def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
@@ -235,7 +244,7 @@ def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
     booking = Booking(N0, 1)
     up = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
     do(actor, place, up, Begin(A, (N0,)))
-    assert not actor.is_fresh(A, booking)
+    assert not is_fresh(actor, booking)
 
 
 @pytest.mark.parametrize(
@@ -244,20 +253,20 @@ def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
 def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(actor, place, command):
     do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     do(actor, place, make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()})), command)
-    assert not actor.is_fresh(A, Booking(N0, 1))
+    assert not is_fresh(actor, Booking(N0, 1))
 
 
 def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(actor, place):
     place.refuses = OSError("the quota is used up")
     do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     booking = Booking(N0, 1)
-    assert not actor.has_asked(A, booking)
-    assert actor.refusal(A, booking) == "the quota is used up"
+    assert not has_asked(actor, booking)
+    assert actor._sent.refused.why((A, booking)) == "the quota is used up"
     place.refuses = None
     later = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
     assert do(actor, place, later, Launch(A0)) == []
     do(actor, place, replace(later, now=NOW + FIRST_WAIT_S), Launch(A0))
-    assert (actor.has_asked(A, booking), actor.refusal(A, booking)) == (True, "")
+    assert (has_asked(actor, booking), actor._sent.refused.why((A, booking))) == (True, "")
 
 
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
@@ -287,7 +296,7 @@ def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(actor, 
 async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     commands = [Book(A, (N0,))]
-    scene = scene.with_statuses(actor.bookings(commands, scene))
+    scene = scene.with_statuses(booked_statuses(commands, scene))
     place.refuses = Fenced("another one leads")
     actor.check()
     await actor.carry_out(commands, scene, quarantine=Quarantine(), slots=slots(), trailing=1)
@@ -300,12 +309,12 @@ async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorde
 def test_that_a_pod_is_told_to_run_is_recorded_before(actor):
     """Without this record, every later leader knows that nothing can have begun in the pod."""
     scene = both(ready(), ready())
-    assert actor.bookings([Halt(A0, checkpoint=True, leave=True)], scene) == {}
-    status = actor.bookings([Begin(A, (N1,))], scene)[A]
+    assert booked_statuses([Halt(A0, checkpoint=True, leave=True)], scene) == {}
+    status = booked_statuses([Begin(A, (N1,))], scene)[A]
     assert {pod.node for pod in status.pods if pod.serial in status.used} == {N0, N1}
     other = both(Sat(ready()), Sat(ready(), serial=2))
-    assert actor.bookings([Begin(A, (N1,))], other)[A].used == {2}
-    assert actor.bookings([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
+    assert booked_statuses([Begin(A, (N1,))], other)[A].used == {2}
+    assert booked_statuses([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
         both(ready(), ready(), used=frozenset({1})).entries[A].status
     )
 
@@ -347,11 +356,12 @@ def test_what_could_not_be_done_is_tried_ever_more_rarely(actor, place, command)
 # --- what is remembered ---------------------------------------------------------------------
 
 
-def test_those_are_spoken_to_who_are_there(actor, place):
+def test_those_are_spoken_to_who_are_there(place):
+    contacts = Contacts(place)
     here, there = Address(socket="/a"), Address(socket="/b")
-    actor.keep_up({}, {A0: here}, now=NOW)
-    actor.keep_up({}, {A0: here, A1: here}, now=NOW)
-    actor.keep_up({}, {A1: there}, now=NOW)
+    contacts.follow({}, {A0: here}, now=NOW)
+    contacts.follow({}, {A0: here, A1: here}, now=NOW)
+    contacts.follow({}, {A1: there}, now=NOW)
     assert place.calls == [
         ("follow", A0, here),
         ("follow", A1, here),
@@ -360,17 +370,18 @@ def test_those_are_spoken_to_who_are_there(actor, place):
     ]
 
 
-def test_since_when_a_pod_has_no_address_is_known(actor, place):
+def test_since_when_a_pod_has_no_address_is_known(place):
+    contacts = Contacts(place)
     entries = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING})).entries
-    actor.keep_up(entries, {}, now=NOW)
-    first = actor.contact(A0)
-    actor.keep_up(entries, {}, now=NOW + 5)
-    assert actor.contact(A0) is first
-    assert (actor.contact(A0).reachable, actor.contact(A0).since) == (False, NOW)
-    actor.keep_up(entries, {A0: Address(socket="/a")}, now=NOW + 6)
-    assert actor.contact(A0).since == 0.0
-    actor.keep_up(entries, {}, now=NOW + 7)
-    assert actor.contact(A0).since == NOW + 7
+    contacts.follow(entries, {}, now=NOW)
+    first = contacts.find(A0)
+    contacts.follow(entries, {}, now=NOW + 5)
+    assert contacts.find(A0) is first
+    assert (contacts.find(A0).reachable, contacts.find(A0).since) == (False, NOW)
+    contacts.follow(entries, {A0: Address(socket="/a")}, now=NOW + 6)
+    assert contacts.find(A0).since == 0.0
+    contacts.follow(entries, {}, now=NOW + 7)
+    assert contacts.find(A0).since == NOW + 7
 
 
 def test_nothing_is_remembered_of_what_is_gone(actor, place):
@@ -379,12 +390,8 @@ def test_nothing_is_remembered_of_what_is_gone(actor, place):
     place.refuses = None
     scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
     do(actor, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
-    actor.keep_up({}, {}, now=NOW)
-    memories = (
-        actor._requests._asked,
-        actor._commander.untold,
-        actor._requests._removed,
-        actor._commander.begun,
-        actor._requests._unlaunched,
-    )
-    assert not any(memories)
+    actor._sent.keep({})
+    actor._requests.keep({})
+    sent = actor._sent
+    remembered = (sent.asked, sent.fresh, sent.begun, sent.commanded, sent.refused)
+    assert not any((*remembered, actor._requests._removed))

@@ -8,7 +8,7 @@ import pytest
 from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
 from dlcontrol.acting.coordinating import next_commands
 from dlcontrol.situation.ports import PodKey, PodPhase
-from dlcontrol.situation.scene import Begun
+from dlcontrol.situation.sent import Begun
 from dlcore.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
 from dlsidecar.behaviour.events import CheckpointDone, RankEnded
 from dlwire.messages import State, Warmth

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.acting.applying import Actor
 from dlcontrol.acting.recording import Records
 from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.observing import Observer
 from dlcontrol.scheduling import Options
-from dlcontrol.situation.commanded import MOST_RESTARTS, Commanded
+from dlcontrol.situation.dialer import Contact, Contacts, ForeignEpoch
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Observation, Platform, PodKey
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import Contact, ForeignEpoch, JobPod, Scene
-from dlcontrol.situation.status import Booking
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.sent import MOST_RESTARTS, Commanded, Sent
 from dlcore import policies
 from dlcore.model import JobId, NodeName
 from dlsidecar.behaviour.events import Started
@@ -63,7 +63,7 @@ def examine(
     if told is not None:
         commanded = {(job_pod.key.job, job_pod.booking): told}
     asyncio.run(distrust.examine(scene, [job_pod], commanded))
-    lie = distrust.find(job_pod.key.job, job_pod.booking, job_pod.pod)
+    lie = distrust.found.get((job_pod.key.job, job_pod.booking, job_pod.pod.start))
     return distrust, lie.sentence if lie is not None else ""
 
 
@@ -176,7 +176,7 @@ def test_an_inherited_pod_that_holds_what_another_job_was_given_is_ended_and_kee
     distrust, why = examine(scene)
     assert "was decided for b" in why
     job_pod = pod_in(scene)
-    lie = distrust.find(job_pod.key.job, job_pod.booking, job_pod.pod)
+    lie = distrust.found.get((job_pod.key.job, job_pod.booking, job_pod.pod.start))
     assert lie is not None
     untrusted = replace(job_pod, untrusted=lie.sentence, claimed=lie.claimed)
     after_it = with_job_pod(scene, untrusted)
@@ -208,8 +208,8 @@ def test_another_start_by_the_platforms_word_is_another_witness():
     distrust, why = examine(scene, may_rise=False)
     assert why
     job_pod = pod_in(scene)
-    again = replace(job_pod.pod, start="17 4711")
-    assert distrust.find(job_pod.key.job, job_pod.booking, again) is None
+    again = (job_pod.key.job, job_pod.booking, "17 4711")
+    assert again not in distrust.found
 
 
 def test_one_that_was_started_again_has_its_time_anew():
@@ -252,10 +252,7 @@ class Cluster(Record):
 
 
 class Reports:
-    """What SideCars say now; they were commanded nothing."""
-
-    commanded: Mapping[Any, Commanded] = {}
-    begun: Mapping[Any, Any] = {}
+    """The contacts of a scene, as a dialer would know them."""
 
     def __init__(self, scene: Scene) -> None:
         self.contacts = {
@@ -264,20 +261,11 @@ class Reports:
             for job_pod in job_pods.values()
         }
 
-    def keep_up(self, entries: object, addresses: object, *, now: float) -> None:
+    def follow(self, entries: object, addresses: object, *, now: float) -> None:
         """There is nothing to dial."""
 
-    def contact(self, key: PodKey) -> Contact:
+    def find(self, key: PodKey) -> Contact:
         return self.contacts[key]
-
-    def refusal(self, job: JobId, booking: Booking) -> str:
-        return ""
-
-    def has_asked(self, job: JobId, booking: Booking) -> bool:
-        return True
-
-    def is_fresh(self, job: JobId, booking: Booking) -> bool:
-        return False
 
 
 def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
@@ -292,7 +280,8 @@ def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
     platform = cast(Platform, Cluster(scene, reports, (b, late)))
     observer = Observer(
         platform,
-        cast(Actor, reports),
+        cast(Contacts, reports),
+        sent=Sent(),
         records=Records(platform),
         quarantine=Quarantine(),
         options=Options(policy=policies.make("adaptive")),

@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from dlcontrol.acting.dialer import Dialer
 from dlcontrol.loop import Controller
 from dlcontrol.pacing import Pace
 from dlcontrol.scheduling import Options
+from dlcontrol.situation.dialer import Dialer
 from dlcontrol.situation.ports import Observation, Platform
 from dlcore import policies
 from dlcore.model import Node

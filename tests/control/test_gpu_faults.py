@@ -221,7 +221,7 @@ def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
         told = [each for each in government.leader.platform.told if each[1] == "GpuBroken"]
         assert told == [(first.id, "GpuBroken", message)]
         assert "GpuBroken" in [news.reason for _, news in government.memory.news]
-        assert government.leader.controller.reinstate(ref)
+        assert government.leader.controller.observer.reinstate(ref)
         government.wake()
         world.run(60.0)
         assert all(entry.status.placement for entry in world.entries.values())

@@ -8,7 +8,7 @@ import pytest
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.rules import Resumption, Rules
-from dlcontrol.situation.scene import Begun
+from dlcontrol.situation.sent import Begun
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.model import (
     Cause,

@@ -86,7 +86,7 @@ async def running(pace: Pace = PATIENT) -> AsyncIterator[tuple[Any, World, Count
 
 def hold_launches(controller: Any) -> tuple[list[JobId], asyncio.Event]:
     """Let no pod start before an event; returns the jobs whose pods were asked for, and that event."""
-    platform, asked, may_end = controller._observer._platform, [], asyncio.Event()
+    platform, asked, may_end = controller.observer._platform, [], asyncio.Event()
     launch = platform.launch
 
     async def launch_when_told(order):
@@ -146,7 +146,7 @@ async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_w
     bites = replace(PATIENT, most_steps=2, trailing_launches=2)
     async with running(bites) as (controller, world, metrics):
         asked, may_end = hold_launches(controller)
-        platform, looks = controller._observer._platform, [0]
+        platform, looks = controller.observer._platform, [0]
         observe = platform.observe
 
         async def count_looks():
@@ -200,7 +200,7 @@ async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
             finally:
                 ended.append(order.entry.job.id)
 
-        controller._observer._platform.launch = launch_for_ever
+        controller.observer._platform.launch = launch_for_ever
         jobs = submit_some(world, 1)
         controller.wake()
         await until(metrics.decided)
@@ -210,7 +210,7 @@ async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
 @living
 async def test_an_error_is_no_reason_to_end_and_another_leader_is():
     controller, world, metrics = controlled(Pace(look_seconds=0.01))
-    platform, failures = controller._observer._platform, list[int]()
+    platform, failures = controller.observer._platform, list[int]()
     observe = platform.observe
 
     async def fail_twice():
@@ -660,5 +660,5 @@ def test_a_policy_is_asked_again_when_it_wants_and_a_wish_in_the_past_stops_noth
         policy.seconds = -1.0
         before = government.metrics.cycles
         government.world.run(10.0)
-        assert government.leader.controller._next_look > government.scene.now
+        assert government.leader.controller._next_cycle > government.scene.now
         assert government.metrics.cycles - before < 600

@@ -8,13 +8,15 @@ import pytest
 from dlcontrol.deciding import snapshots
 from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.reporting.reasons import Outlook
+from dlcontrol.situation.dialer import Contact
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import (
     Entry,
     Pod,
     PodKey,
     PodPhase,
 )
-from dlcontrol.situation.scene import Contact, JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import (
     Booking,
     Condition,

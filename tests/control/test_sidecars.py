@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.sidecars import following
+from dlcontrol.situation.dialer import NO_CONTACT, ForeignEpoch
 from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.scene import NO_CONTACT, ForeignEpoch
 from dlcore.model import JobId, NodeName
 from dlcore.primitives.rate_limit import RateLimit
 from dlsidecar.settings import Serving

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from dlcontrol.situation.ports import NotKeptAlone
-from dlcontrol.situation.unwritable import FIRST_WAIT_S, LONGEST_WAIT_S, Unwritable
+from dlcontrol.situation.quarantine import FIRST_WAIT_S, LONGEST_WAIT_S, Unwritable
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import JobId, Mechanism, Phase
@@ -100,7 +100,9 @@ def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_don
         reign = government.begin()
         world.unkept[odd] = WHY
         records, commands = world.records, world.witness.commands
-        government._loop.run_until_complete(reign.controller.leave_alone(NotKeptAlone({odd: WHY})))
+        government._loop.run_until_complete(
+            reign.controller.effects.leave_alone(NotKeptAlone({odd: WHY}))
+        )
         world.run(60.0)
         assert world.records == records
         assert world.witness.commands == commands

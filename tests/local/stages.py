@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 from dlcontrol.deciding import snapshots
 from dlcontrol.recording.composing import Kept, compose
 from dlcontrol.settings import Settings, load_tree
+from dlcontrol.situation.dialer import Contact
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Contact, JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking, Status
 from dlcore import policies
 from dlcore.model import (

@@ -99,9 +99,8 @@ class Office:
         self.api = api
         self.gpu_faults, self.gpu_uuids = GpuFaults(), GpuUuids()
         scene = SimpleNamespace(nodes={})
-        controller: Any = SimpleNamespace(
-            gpu_faults=self.gpu_faults, gpu_uuids=self.gpu_uuids, scene=scene, faults={}
-        )
+        observer = SimpleNamespace(gpu_faults=self.gpu_faults, gpu_uuids=self.gpu_uuids, faults={})
+        controller: Any = SimpleNamespace(observer=observer, scene=scene)
         server: Any = api
         self.bulletin = GpuConfigMap(server, "home", controller=controller)
         election: Any = SimpleNamespace(is_leading=True)

@@ -9,14 +9,14 @@ from dlcore.model import JobId, NodeName
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Declare again what a SideCar does already, under our epoch, so that it obeys only us."""
+    """Repeat what a SideCar does already under the epoch of this controller, so that it obeys no former one."""
 
     key: PodKey
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Have pods on these nodes from now on."""
+    """Record that the job has pods on these nodes from now on."""
 
     job: JobId
     nodes: tuple[NodeName, ...]
@@ -48,7 +48,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Tell a SideCar to stop; with ``leave`` it ends then, and its pod with it."""
+    """Command a SideCar to stop; with ``leave`` the SideCar and its pod end after that."""
 
     key: PodKey
     checkpoint: bool
@@ -62,12 +62,12 @@ class Remove:
     key: PodKey
     because: str
     is_needed: bool = False
-    """Whether it should have been there, and another one has to take its place."""
+    """The job needs another pod in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Tell these SideCars of a job to run the generation that was decided."""
+    """Command these SideCars of a job to run the generation that was decided."""
 
     job: JobId
     nodes: tuple[NodeName, ...]
@@ -75,7 +75,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """Have a training save itself and go on, to see that its checkpoint works."""
+    """Have a training save itself and continue, to verify that its checkpoints work."""
 
     key: PodKey
     number: int
@@ -84,8 +84,12 @@ class Try:
 Command = Try | Stamp | Book | Launch | Unbook | Forget | Remove | Halt | Begin
 
 
+def job_of(command: Command) -> JobId:
+    return command.job if isinstance(command, Book | Unbook | Begin | Forget) else command.key.job
+
+
 def addressed(command: Command) -> set[NodeName]:
-    """Which SideCars of the job a command tells something."""
+    """Return the nodes of the SideCars that a command goes to."""
     match command:
         case Halt() | Remove():
             return {command.key.node}

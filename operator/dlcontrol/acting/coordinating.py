@@ -41,10 +41,11 @@ from dlcontrol.judging import trials
 from dlcontrol.judging.exits import add_ends
 from dlcontrol.judging.silence import must_end
 from dlcontrol.judging.starting_pods import is_coming_up
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import JobPod, Scene
-from dlcore.model import JobId, NodeName, Placement
+from dlcontrol.situation.scene import Scene
+from dlcore.model import NodeName, Placement
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, State, Stop
 
@@ -57,15 +58,17 @@ def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Co
     for job, entry in scene.entries.items():
         if job in quarantine.unwritable.jobs and not _may_just_go(entry):
             continue
-        commands += quarantine.attempt(job, _commands_for, jobs, job) or ()
+        try:
+            commands += _commands_for(jobs, entry)
+        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
+            quarantine.add(job, error)
     return commands
 
 
-def _commands_for(jobs: JobsInScene, job: JobId) -> list[Command]:
-    entry = jobs.scene.entries[job]
+def _commands_for(jobs: JobsInScene, entry: Entry) -> list[Command]:
     if _is_at_rest(entry) or is_coming_up(jobs.scene, entry):
         return []
-    return list(iter_commands(jobs.case(job)))
+    return list(iter_commands(jobs.case(entry.job.id)))
 
 
 def _may_just_go(entry: Entry) -> bool:

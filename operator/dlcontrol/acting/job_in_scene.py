@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from functools import cached_property
 
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, Mechanism, Placement
 from dlwire.messages import Run
 
@@ -33,7 +34,11 @@ class JobsInScene:
         return self._cases[job]
 
     def is_ready(self, job: JobId) -> bool:
-        return self._quarantine.attempt(job, lambda: self.case(job).is_ready) or False
+        try:
+            return self.case(job).is_ready
+        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
+            self._quarantine.add(job, error)
+            return False
 
 
 class JobInScene:

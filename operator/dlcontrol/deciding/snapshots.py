@@ -13,10 +13,11 @@ from math import inf
 from dlcontrol.gpus.marking import marked
 from dlcontrol.judging.checkpoints import keeps_first, risked_from, unsaved_from
 from dlcontrol.judging.progress import is_changing, total_iterations
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import UNSCHEDULABLE, Entry, PodPhase
 from dlcontrol.situation.process_sets import find_intact
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import SILENT_S, JobPod, Scene
+from dlcontrol.situation.scene import SILENT_S, Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore import lifecycle
 from dlcore.assuming import Assumptions
@@ -71,7 +72,10 @@ def take_snapshot(
             continue
         state = None
         if not entry.problem and job not in quarantine.jobs:
-            state = quarantine.attempt(job, _state_of, scene, entry, forecasts=forecasts or {})
+            try:
+                state = _state_of(scene, entry, forecasts=forecasts or {})
+            except Exception as error:  # noqa: BLE001 - one job's data never stops the others
+                quarantine.add(job, error)
         if state is not None:
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:

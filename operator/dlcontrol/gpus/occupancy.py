@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dlcontrol.gpus.marking import marked
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.job_pods import JobPod
+from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef
 from dlwire.messages import Gpu, Phase, Problem, Run
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from dlcontrol.gpus.corroborating import Suspicions
 from dlcontrol.gpus.faults import Reinstatements, ReturnedNodes
 from dlcontrol.gpus.marking import marked
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, Node
 from dlwire.messages import Run, State
 

@@ -11,7 +11,7 @@ SideCar asks, the iteration that the next start goes on at is the only evidence.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlcontrol.situation.scene import JobPod
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.status import (
     Condition,
     ConditionType,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from dlcontrol.gpus.occupancy import REFUSALS
 from dlcontrol.judging.exits import NOT_STARTED as CANNOT_START
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType, Status
 
 TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}

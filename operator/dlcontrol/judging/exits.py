@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlcontrol.situation.scene import JobPod
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.status import Ended, StartNumber, Status
 from dlcore.model import Job
 from dlwire.messages import Failure, Phase, Problem, Process, State

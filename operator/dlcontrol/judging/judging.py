@@ -49,6 +49,7 @@ from dlcontrol.judging.progress import (
 from dlcontrol.judging.starting_pods import (
     StartingPods,
 )
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.process_sets import find_intact, placement_of
 from dlcontrol.situation.quarantine import Quarantine
@@ -60,7 +61,7 @@ from dlcontrol.situation.rules import (
     Rules,
     Verdict,
 )
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
@@ -105,11 +106,13 @@ def judge(
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None
         learnt = Learnt(iterations, (resumptions or {}).get(job))
-        judged = quarantine.attempt(
-            job, _judge_one, scene, entry, rules=rules, learnt=learnt, starting=starting
-        )
-        if judged is not None:
-            verdicts[job] = judged
+        try:
+            verdict = _judge_one(scene, entry, rules=rules, learnt=learnt, starting=starting)
+        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
+            quarantine.add(job, error)
+            continue
+        if verdict is not None:
+            verdicts[job] = verdict
     return verdicts
 
 

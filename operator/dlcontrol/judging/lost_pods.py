@@ -6,7 +6,8 @@ of one has restarted, so that the processes in the others would wait for ever.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.job_pods import JobPod
+from dlcontrol.situation.scene import Scene
 from dlcore.model import Placement
 
 

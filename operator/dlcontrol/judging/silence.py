@@ -6,8 +6,8 @@ stay occupied otherwise. When the platform has lost the pod as well, :mod:`dlcon
 plans the job without it: a new start waits until it is proven that no process is left there.
 """
 
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.scene import JobPod
 
 RENEWAL_S = 300.0
 """The further time for a SideCar that only waits for its new certificate; a kubelet updates Secrets once a minute."""

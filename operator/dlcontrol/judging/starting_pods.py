@@ -11,6 +11,7 @@ from operator import is_
 from typing import Final, NamedTuple
 
 from dlcontrol.judging.progress import count_every
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import (
     NODE_NOT_READY,
     UNSCHEDULABLE,
@@ -18,7 +19,7 @@ from dlcontrol.situation.ports import (
     Pod,
 )
 from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcore.model import JobId, Mechanism
 
 LONGEST_S: Final = 10.0

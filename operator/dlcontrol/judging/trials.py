@@ -19,9 +19,10 @@ from dataclasses import replace
 
 from dlcontrol.judging.checkpoints import fail_saving, is_asked, is_tried
 from dlcontrol.judging.progress import is_changing
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status, Trust
 from dlcore.model import Job, Phase
 from dlcore.primitives.backoff import wait_after

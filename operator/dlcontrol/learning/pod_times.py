@@ -9,7 +9,8 @@ pods that this controller has seen from the beginning count.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.job_pods import JobPod
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlcore.profiles import CostSeen, CostTerm, JobType

@@ -9,8 +9,9 @@ release some and when, which SideCar has not answered yet. It decides nothing.
 from collections.abc import Iterator, Sequence
 
 from dlcontrol.acting.job_in_scene import is_ready
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.assuming import Assumptions
 from dlcore.contract import Policy

@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
-Told = Sequence[tuple[JobId, News]]
+Reports = Sequence[tuple[JobId, News]]
 
 
 class Decision(NamedTuple):
-    """The decision of a cycle; there is no plan where the policy failed."""
+    """The decision of a cycle; without a plan if the policy failed."""
 
     statuses: Mapping[JobId, Status]
     plan: Plan | None = None
@@ -44,7 +44,7 @@ class Pause(NamedTuple):
 
 
 def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tuple[JobId, Pause]]:
-    """Find the changes that are over now."""
+    """Find the changes of GPUs that ended in this cycle."""
     for job, verdict in verdicts.items():
         old = before.entries[job].status
         new = verdict.status
@@ -56,19 +56,24 @@ def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All of one look."""
+    """The findings and the decision of one cycle."""
 
     at: float
     entries: Mapping[JobId, Entry]
-    """All jobs as they are to be recorded."""
-    seen: Told = ()
+    """All jobs with the statuses to record."""
+    seen: Reports = ()
     """Facts that do not depend on the status, such as that a GPU is broken."""
-    happened: Told = ()
-    """News of what happened to jobs."""
-    decided: Told = ()
-    """Further news for people; the history has them from the decision."""
+    happened: Reports = ()
+    """News from judging the jobs."""
+    decided: Reports = ()
+    """Further news for Events; the history takes them from the decision."""
     decision: Decision | None = None
     pauses: Mapping[JobId, Pause] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        plan = self.decision.plan if self.decision is not None else None
+        return len(plan.steps) if plan is not None else 0
 
     def recorded_in(self, scene: Scene) -> "Outcome":
         """Drop the reports about jobs whose status was not recorded."""
@@ -94,7 +99,7 @@ def _part_of(decision: Decision | None, is_meant: Callable[[JobId], bool]) -> De
 
 
 class Outcomes:
-    """Tells each of them once; one for the life of a controller."""
+    """Reports each outcome once; one for the life of a controller."""
 
     def __init__(
         self,
@@ -108,23 +113,23 @@ class Outcomes:
         self._learning = learning
         self._metrics = metrics
         self._mechanism = mechanism
-        self._untold: Outcome | None = None
+        self._unreported: Outcome | None = None
 
     def note(self, outcome: Outcome) -> None:
-        """Have something to tell, as soon as it is recorded."""
-        # catch_up() has emptied this earlier in the same cycle, so that nothing untold is lost.
-        self._untold = outcome
+        """Keep an outcome until it is recorded."""
+        # report_late() has emptied this earlier in the same cycle, so that no report is lost.
+        self._unreported = outcome
 
-    async def catch_up(self, scene: Scene) -> None:
-        """Tell what a look left untold that came to no end, as far as it is recorded in this one."""
-        if self._untold is not None:
-            self._untold = self._untold.recorded_in(scene)
-            await self.tell()
+    async def report_late(self, scene: Scene) -> None:
+        """Report the outcome of a failed cycle, as far as the scene shows it as recorded."""
+        if self._unreported is not None:
+            self._unreported = self._unreported.recorded_in(scene)
+            await self.report()
 
-    async def tell(self) -> None:
-        """Tell what is recorded now."""
+    async def report(self) -> None:
+        """Report the outcome that is recorded now."""
         # Taken first: if the Events are cancelled half-way, no pause counts twice.
-        outcome, self._untold = self._untold, None
+        outcome, self._unreported = self._unreported, None
         if outcome is None:
             return
         for job, pause in outcome.pauses.items():
@@ -141,7 +146,7 @@ class Outcomes:
 
 
 def remember(keep: Callable[P, None], *args: P.args, **named: P.kwargs) -> None:
-    """Keep something for later, and only log a failure: scheduling goes on without the store (law 7)."""
+    """Write something to the store, and only log a failure: scheduling continues without the store (law 7)."""
     try:
         keep(*args, **named)
     except Exception:

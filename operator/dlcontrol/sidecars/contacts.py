@@ -20,7 +20,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NewType
 
-from dlcontrol.situation.scene import Contact, ForeignEpoch
+from dlcontrol.situation.dialer import Contact, ForeignEpoch
 from dlwire.messages import Refusal, Refused, Run, State, Stop, Target
 
 Ticket = NewType("Ticket", int)

@@ -38,8 +38,8 @@ from dlcontrol.sidecars.dialing import (
 )
 from dlcontrol.sidecars.plausible import plausible
 from dlcontrol.sidecars.surroundings import Surroundings
+from dlcontrol.situation.dialer import NO_CONTACT, Contact, ForeignEpoch
 from dlcontrol.situation.ports import Address, PodKey
-from dlcontrol.situation.scene import NO_CONTACT, Contact, ForeignEpoch
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Refusal, Refused, State, Target
 

@@ -9,8 +9,9 @@ ever. Nothing of a container says so: the missing containers show it.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import StartNumber, Status
 from dlcore.model import GpuRef, JobId, NodeName, Phase, Placement
 from dlwire.messages import Phase as SideCarPhase

@@ -1,81 +1,114 @@
 """
-Jobs that are set aside: something about them cannot be dealt with, and the others go on.
+Jobs that are set aside, because something about them fails; all other jobs continue.
 
-The loop asks :meth:`Quarantine.attempt` for each job by itself, so that what is wrong with one of them
-ends there. A job is set aside until it is scheduled again, or, where a sound plan could not
-be made for it, until its user has changed its spec. It keeps what it has, and its condition says why.
+Each phase of a cycle handles the jobs one by one, and reports the error of one job with :meth:`Quarantine.add`.
+A job is set aside until a decision succeeds with it again, or, if no sound plan could be made for it,
+until its user changes its spec. It keeps its GPUs, and its condition says why.
+
+The platform may also refuse to store the status of one job, while it stores the statuses of other jobs
+(:class:`Unwritable`). The controller acts only on what is recorded. So it judges and decides nothing about such a
+job and sends it no command: the recorded status still holds, no other job gets its GPUs, and its training
+continues. After a back-off the loop offers the newest status again. A cycle whose write is refused
+has no other effect, and the next cycle leaves the job out.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import Final
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
-from dlcontrol.situation.unwritable import Unwritable
 from dlcore.model import JobId
+from dlcore.primitives.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-P = ParamSpec("P")
+FIRST_WAIT_S: Final = 15.0
+LONGEST_WAIT_S: Final = 300.0
+
+
+class Unwritable:
+    """The jobs whose status cannot be written; one for the life of a controller."""
+
+    def __init__(self) -> None:
+        self._refused: Backoff[JobId] = Backoff(
+            first_seconds=FIRST_WAIT_S, longest_seconds=LONGEST_WAIT_S
+        )
+        self.jobs: frozenset[JobId] = frozenset()
+        """Jobs whose status must not be written in this cycle."""
+        self.offered: frozenset[JobId] = frozenset()
+        """Jobs whose status must be written in this cycle, to see whether it is accepted again."""
+
+    def update(self, present: Container[JobId], now: float) -> None:
+        """Forget jobs that are gone, and choose the jobs whose back-off is over."""
+        self._refused.keep(present)
+        self.offered = frozenset(job for job in self._refused if self._refused.may_try(job, now))
+        self.jobs = frozenset(self._refused) - self.offered
+
+    def refuse(self, refused: Mapping[JobId, str], now: float) -> dict[JobId, str]:
+        """Leave these jobs out from now on; return those whose reason is new."""
+        news: dict[JobId, str] = {}
+        for job, why in refused.items():
+            if self._refused.refuse(job, why, now):
+                log.error("the status of job %s cannot be written: %s", job, why)
+                news[job] = why
+        return news
+
+    def accept(self) -> frozenset[JobId]:
+        """Note that every status offered in this cycle was stored; return their jobs."""
+        for job in self.offered:
+            log.warning("the status of job %s can be written again", job)
+            self._refused.settle(job)
+        accepted, self.offered = self.offered, frozenset()
+        return accepted
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Why no plan is made for a job, until its spec is another one."""
+class _BrokenLaw:
+    """Why no plan is made for a job until its spec changes."""
 
     spec_generation: int
     message: str
 
 
 class Quarantine:
-    """One for the life of a controller."""
+    """The jobs that are set aside, with the reasons; one for the life of a controller."""
 
     def __init__(self) -> None:
         self._faults: dict[JobId, str] = {}
         """The faults since the last write."""
-        self._broken: dict[JobId, _Verdict] = {}
-        self._told: dict[JobId, str] | None = None
-        """The jobs with this condition; unknown before the first cycle, and after one that failed."""
+        self._broken: dict[JobId, _BrokenLaw] = {}
+        self._shown: dict[JobId, str] | None = None
+        """The jobs with this condition; unknown before the first cycle and after a failed write."""
         self.unwritable = Unwritable()
 
     @property
     def jobs(self) -> frozenset[JobId]:
-        """Those that nothing is decided about."""
+        """The jobs that no decision includes."""
         return frozenset(self._faults) | self._broken.keys() | self.unwritable.jobs
 
-    def attempt(
-        self, job: JobId, act: Callable[P, T], /, *args: P.args, **named: P.kwargs
-    ) -> T | None:
-        """Do something about one job; nothing comes of it if that goes wrong."""
-        try:
-            return act(*args, **named)
-        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
-            self._note(job, error)
-            return None
-
-    def _note(self, job: JobId, error: Exception) -> None:
+    def add(self, job: JobId, error: Exception) -> None:
+        """Set a job aside because of an error in code about this job alone."""
         message = f"its recorded state contradicts itself ({type(error).__name__}: {error})"
-        if (self._told or {}).get(job) != message and self._faults.get(job) != message:
+        if (self._shown or {}).get(job) != message and self._faults.get(job) != message:
             log.error("job %s is set aside", job, exc_info=error)
         self._faults[job] = message
 
     def break_law(self, entry: Entry, error: Exception) -> None:
-        """No sound plan can be made for the job, and none is until its spec is another one."""
+        """Set a job aside until its spec changes, because no sound plan can be made for it."""
         message = (
             f"no valid decision can be made about it ({error}); change its spec, or report this"
         )
-        self._broken[entry.job.id] = _Verdict(entry.spec_generation, message)
+        self._broken[entry.job.id] = _BrokenLaw(entry.spec_generation, message)
 
-    def doubt(self) -> None:
-        """The last write may have failed half-way, so the record is unknown."""
-        self._told = None
+    def forget_record(self) -> None:
+        """A write may have failed half-way, so read again which jobs are marked as set aside."""
+        self._shown = None
 
     def readmit(self, scene: Scene) -> None:
-        """Try those again whose spec has changed."""
+        """Readmit the jobs with a changed spec."""
         for job, verdict in list(self._broken.items()):
             entry = scene.entries.get(job)
             if entry is None or entry.spec_generation != verdict.spec_generation:
@@ -83,24 +116,24 @@ class Quarantine:
 
     def statuses(self, scene: Scene, *, was_decided: bool) -> dict[JobId, Status]:
         """
-        Say it in the conditions of those that are set aside, and of those that are no longer.
+        Return the statuses with a new condition: of jobs that are now set aside, and of readmitted ones.
 
-        Only a look in which a decision was made has tried everything.
+        Only a cycle with a decision has tried every job, so only such a cycle readmits a job.
         """
-        if self._told is None:
-            self._told = dict(_iter_told(scene))
+        if self._shown is None:
+            self._shown = dict(_iter_shown(scene))
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
         self._faults = {}
-        before = self._told
+        before = self._shown
         for job in self.unwritable.jobs:
-            # It says what it says.
+            # The condition in its recorded status cannot change.
             present.pop(job, None)
             present |= {job: before[job]} if job in before else {}
         if not was_decided:
             present = before | present
-        self._told = present
+        self._shown = present
         statuses: dict[JobId, Status] = {}
         for job in before.keys() | present.keys():
             entry = scene.entries.get(job)
@@ -109,7 +142,7 @@ class Quarantine:
         return statuses
 
 
-def _iter_told(scene: Scene) -> Iterator[tuple[JobId, str]]:
+def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
     for job, entry in scene.entries.items():
         condition = entry.status.condition(ConditionType.SET_ASIDE)
         if condition is not None and condition.status:

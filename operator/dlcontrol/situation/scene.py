@@ -11,214 +11,17 @@ obeys only this controller, so its last report is exact, even if it is silent no
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from dlcontrol.situation.gpu_names import GpuNames
-from dlcontrol.situation.ports import (
-    BootState,
-    Entry,
-    Pod,
-    PodKey,
-    PodPhase,
-)
-from dlcontrol.situation.status import Booking, StartNumber, Status
+from dlcontrol.situation.job_pods import JobPod, PodsByJob
+from dlcontrol.situation.ports import BootState, Entry, PodPhase
+from dlcontrol.situation.sent import Begun
+from dlcontrol.situation.status import Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlcore.placement.needs import Needs
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Run, State, Stop, Target
 
 SILENT_S = 10.0
 """The controller does not expect a SideCar that is silent for this long to release GPUs soon."""
-
-
-class ForeignEpoch(NamedTuple):
-    """A report of a SideCar that the controller does not accept, because only another controller could have caused it."""
-
-    epoch: int
-    installation: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """Say it, as the reason of what follows from it."""
-        whose = f" of another installation ({self.installation})" if self.installation else ""
-        return (
-            f"it says that it obeys another controller{whose} in epoch {self.epoch}, and none leads"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """The controller's knowledge of a SideCar from talking to it."""
-
-    state: State | None = None
-    """Its last answer."""
-    reachable: bool = False
-    since: float = 0.0
-    """The time since which it is reachable, or not."""
-    first_seen: float = 0.0
-    """When this incarnation was first spoken to."""
-    declared: Target | None = None
-    """The last command, of this controller and to this incarnation."""
-    overtaken: tuple[Run, ...] = ()
-    """The command before that, which may still be on its way: to say something newer does not call back
-    what was said."""
-    problem: str = ""
-    """Why it cannot be spoken to, or what it does not accept and why."""
-    outdated: bool = False
-    """It listens, and cannot be reached because its certificate is over."""
-    foreign: ForeignEpoch | None = None
-    """Why what it says now is not taken in; ``state`` is what it said before."""
-    last: State | None = None
-    """Its last answer before its pod lost its address; something newer may have happened in the pod since."""
-
-    @property
-    def unanswered(self) -> tuple[Run, ...]:
-        """The runs that it may accept yet, without our having heard of it."""
-        state = self.state
-        if state is None:
-            return ()
-        return tuple(
-            told
-            for told in (*self.overtaken, self.declared)
-            if isinstance(told, Run)
-            and told.incarnation == state.incarnation
-            and told.term > state.term
-        )
-
-    @property
-    def coming(self) -> tuple[Run, ...]:
-        """The runs that may begin in it without anything more being said."""
-        target = self.state.target if self.state is not None else None
-        if self.state is None or not isinstance(target, Run):
-            return self.unanswered
-        has_begun = target.generation == self.state.held_generation
-        return self.unanswered if has_begun else (target, *self.unanswered)
-
-
-NO_CONTACT = Contact()
-
-
-@dataclass(frozen=True)
-class JobPod:
-    """A pod of a job, as all three see it; the same object as long as all of that is the same."""
-
-    key: PodKey
-    booking: Booking
-    pod: Pod
-    contact: Contact = NO_CONTACT
-    asked: bool = False
-    """Whether this controller has asked for the pod; its predecessor may not have come so far."""
-    fresh: bool = False
-    """Whether this controller booked the pod and has sent it no command to run, as no other
-    controller can have."""
-    untrusted: str = ""
-    """Why nothing that its SideCar says counts any more; its pod is ended, and only that is a proof."""
-    claimed: frozenset[str] = frozenset()
-    """GPUs that an untrusted one may hold beyond the record, by its own names for them."""
-
-    @property
-    def state(self) -> State | None:
-        if self.untrusted:
-            return None
-        if self.contact.state is None and self.pod.phase is PodPhase.ENDED:
-            return self.contact.last
-        return self.contact.state
-
-    @cached_property
-    def is_coming_up(self) -> bool:
-        """Whether this controller has asked for it, and can tell it nothing yet."""
-        is_pending = self.pod.phase is PodPhase.PENDING and not self.contact.reachable
-        return (
-            not self.untrusted and is_pending and self.asked and self.fresh and self.state is None
-        )
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the SideCar has answered since its pod is up, or has got no command yet."""
-        return self.state is not None or self.fresh
-
-    def is_stamped(self, epoch: int) -> bool:
-        """Whether only this controller can command it any longer."""
-        return self.state is not None and self.state.epoch == epoch
-
-    @cached_property
-    def has_ended(self) -> bool:
-        """Whether it is proven that no process of it is left, and none will be started."""
-        if self.pod.phase is PodPhase.ENDED:
-            return True
-        state = self.state
-        return self.pod.vanished and state is not None and state.leaving and state.released
-
-    @cached_property
-    def is_living(self) -> bool:
-        """Whether processes of the job may live in it, as far as it is known exactly."""
-        if self.has_ended:
-            return False
-        if self.state is None:
-            return not self.fresh
-        return not self.state.released or bool(self.contact.coming)
-
-    @cached_property
-    def told(self) -> Target | None:
-        """The newest generation of its commands, whether it has got it or not."""
-        declared, state = self.contact.declared, self.state
-        if state is None:
-            return None
-        if declared is not None and declared.incarnation == state.incarnation:
-            return declared if declared.term > state.term else state.target
-        return state.target
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether its answer to the last command is still outstanding."""
-        return self.state is not None and self.told is not self.state.target
-
-    @cached_property
-    def is_leaving(self) -> bool:
-        """Whether its SideCar has to end, and takes no more commands."""
-        told = self.told
-        if self.has_ended or (isinstance(told, Stop) and told.leave):
-            return True
-        return self.state is not None and self.state.leaving
-
-    @property
-    def phase(self) -> SideCarPhase | None:
-        return self.state.phase if self.state is not None else None
-
-    @property
-    def start(self) -> StartNumber:
-        """The generation of the processes that were started last in it; 0: none ever were."""
-        return StartNumber(self.state.held_generation if self.state is not None else 0)
-
-    def has_begun(self, generation: int) -> bool:
-        """Whether it runs this generation or did so last, and has got no newer command."""
-        state = self.state
-        return (
-            state is not None and state.generation == generation and isinstance(state.target, Run)
-        )
-
-    def has_heard_of(self, generation: int) -> bool:
-        """Whether it has accepted this, or anything newer."""
-        return self.state is not None and self.state.generation >= generation
-
-    def is_warm(self, deadline_s: float, now: float) -> bool:
-        """Whether its spare interpreters are ready, or have had the time to be."""
-        if self.state is None:
-            return False
-        warmth = self.state.warmth
-        return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
-
-    def is_warming_up(self, deadline_s: float, now: float) -> bool:
-        """Whether a start in it waits for its spare interpreters."""
-        return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The commands to run that this controller has sent to the SideCars of a job, as parts of one whole."""
-
-    generation: int
-    runs: Mapping[NodeName, Run]
 
 
 @dataclass(frozen=True)
@@ -232,7 +35,7 @@ class Scene:
     now: float
     epoch: int
     entries: Mapping[JobId, Entry]
-    job_pods: Mapping[JobId, Mapping[NodeName, JobPod]]
+    job_pods: PodsByJob
     nodes: Mapping[NodeName, Node]
     mechanism: Mechanism = Mechanism.IN_PLACE
     warm_seconds: float = 30.0

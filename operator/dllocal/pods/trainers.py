@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlcontrol.acting.applying import gpu_names
+from dlcontrol.acting.commanding import gpu_names
 from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, has_own_folder
 from dlcore.documents.jobschema import WORKING_DIRECTORY
 from dlcore.documents.launchers import notice_of

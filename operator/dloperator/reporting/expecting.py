@@ -84,7 +84,7 @@ class Expectations:
 
     async def publish(self, scene: Scene) -> None:
         """Write the places that have changed, the head of the queue first."""
-        snapshot = self._controller.snapshot(scene)
+        snapshot = self._controller.scheduler.snapshot(scene)
         turns: Mapping[JobId, Turn] = {}
         self._played_s = 0.0
         if any(not state.job.suspend for state in snapshot.pending):

@@ -59,14 +59,14 @@ class GpuConfigMap:
             data = found.get("data") or {}
             text = data.get(names.FAULTS_KEY)
             if text:
-                self._controller.gpu_faults.restore(json.loads(text))
+                self._controller.observer.gpu_faults.restore(json.loads(text))
             numbers = read_numbers(data.get(names.GPUS_KEY) or "{}")
             for name in names.GPUS_PARTS[1 : int(data.get(names.GPUS_PARTS_KEY, "1"))]:
                 # The other parts count although one was deleted.
                 with contextlib.suppress(NotFound):
                     part = await self._api.get(CONFIGMAPS, name, self._namespace)
                     numbers |= read_numbers(part["data"][names.GPUS_KEY])
-            self._controller.gpu_uuids.restore(numbers)
+            self._controller.observer.gpu_uuids.restore(numbers)
         except NotFound:
             return
         except Unreachable:
@@ -94,8 +94,8 @@ class GpuConfigMap:
             scene = self._controller.scene
             if scene is not None and self._may_write:
                 # Nothing awaits before the first write, so all parts are of one cycle.
-                faults = json.dumps(self._controller.gpu_faults.write())
-                parts = split(self._table.write(scene, self._controller.faults))
+                faults = json.dumps(self._controller.observer.gpu_faults.write())
+                parts = split(self._table.write(scene, self._controller.observer.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
                 told = [{names.GPUS_KEY: text} for text in parts]
                 told[0] |= index

@@ -14,8 +14,8 @@ from dlcontrol.judging.exits import (
     has_done_all,
     has_reported_all,
 )
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.process_sets import ProcessSet
-from dlcontrol.situation.scene import JobPod
 from dlcore.lifecycle import Event
 
 

@@ -12,8 +12,8 @@ from dlcontrol.judging.exits import (
     find_missing_command,
 )
 from dlcontrol.judging.progress import idle_seconds
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType
 from dlwire.messages import Phase as SideCarPhase
 

@@ -6,9 +6,9 @@ from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.lost_pods import explain_loss
 from dlcontrol.judging.silence import is_lost
 from dlcontrol.judging.starting_pods import NODES_REFUSE, patience_with
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import JobPod
 from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber
 from dlcore import lifecycle
 from dlcore.lifecycle import Event

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from dlcontrol.gpus.visibility import NOT_RELEASED
-from dlcontrol.situation.commanded import Commanded
+from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import MOST_JUMP
-from dlcontrol.situation.scene import JobPod, Scene
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.sent import Commanded
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlwire.messages import Phase, Run, State, Stop, Term

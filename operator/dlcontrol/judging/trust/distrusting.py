@@ -16,40 +16,22 @@ this at its beginning goes on in a later epoch (:class:`Behind`).
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from dlcontrol.judging.trust.contradictions import (
     contradicts_itself,
     find_disobedience,
     iter_disobedient,
 )
-from dlcontrol.situation.commanded import Commanded
-from dlcontrol.situation.ports import (
-    MOST_JUMP,
-    Behind,
-    Fenced,
-    Platform,
-    Pod,
-)
-from dlcontrol.situation.scene import ForeignEpoch, JobPod, Scene
+from dlcontrol.situation.dialer import ForeignEpoch
+from dlcontrol.situation.job_pods import Contradiction, JobPod, PodStart
+from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Platform
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.sent import Commanded
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlwire.messages import State
 
 log = logging.getLogger(__name__)
-
-_PodStart = tuple[JobId, Booking, str]
-"""One start of a pod's container, as far as the platform can tell."""
-
-
-class Contradiction(NamedTuple):
-    """An impossible report of a SideCar."""
-
-    sentence: str
-    foreign: ForeignEpoch | None = None
-    """Set where another controller could have made it so."""
-    claimed: frozenset[str] = frozenset()
-    """GPUs that it may hold all the same, because an earlier controller could have given it these."""
 
 
 class DistrustedPods:
@@ -60,22 +42,14 @@ class DistrustedPods:
         self._platform = platform
         self._epoch = epoch
         self._may_rise = may_rise
-        self._judged: dict[_PodStart, Contradiction] = {}
-        self._later: dict[_PodStart, ForeignEpoch] = {}
+        self.found: dict[PodStart, Contradiction] = {}
+        """The pods that are set aside, and why."""
+        self._later: dict[PodStart, ForeignEpoch] = {}
         """SideCars that obey a later epoch than ours although no other controller leads."""
         self._inherited: dict[tuple[JobId, Booking], frozenset[str]] = {}
         """Which GPUs a pod of an earlier controller held when this one met it, by its names for them."""
         self._unheard: list[JobPod] = []
         """Those that are still to be heard, because what is recorded could not be read."""
-
-    @property
-    def is_any(self) -> bool:
-        """Whether any pod is set aside."""
-        return bool(self._judged)
-
-    def find(self, job: JobId, booking: Booking, pod: Pod) -> Contradiction | None:
-        """Return why a pod is set aside, if it is."""
-        return self._judged.get((job, booking, pod.start))
 
     def is_met(self, job_pod: JobPod) -> bool:
         """Whether nothing more has to be heard of it before anything is decided."""
@@ -83,11 +57,11 @@ class DistrustedPods:
 
     def keep(self, scene: Scene) -> None:
         """Remember nothing of pods that are gone."""
-        if not self._judged and not self._inherited:
+        if not self.found and not self._inherited:
             return
         booked = {(job, pod) for job, entry in scene.entries.items() for pod in entry.status.pods}
-        self._judged = {
-            at: contradiction for at, contradiction in self._judged.items() if at[:2] in booked
+        self.found = {
+            at: contradiction for at, contradiction in self.found.items() if at[:2] in booked
         }
         self._inherited = {at: had for at, had in self._inherited.items() if at in booked}
 
@@ -120,7 +94,7 @@ class DistrustedPods:
                 "the SideCar of %s is not trusted any more: %s", job_pod.key, contradiction.sentence
             )
             # Of this start of the container: the processes of the next one are other witnesses.
-            self._judged[at] = contradiction
+            self.found[at] = contradiction
             found = True
         self._unheard.clear()
         return found
@@ -206,5 +180,5 @@ def _is_there(scene: Scene, job_pod: JobPod) -> bool:
     return scene.pods_of(job_pod.key.job).get(job_pod.key.node) is job_pod
 
 
-def _start_of(job_pod: JobPod) -> _PodStart:
+def _start_of(job_pod: JobPod) -> PodStart:
     return job_pod.key.job, job_pod.booking, job_pod.pod.start

@@ -1,0 +1,218 @@
+"""
+The pods of jobs as the platform, their SideCars and this controller know them, put together in each cycle.
+
+A `JobPod` is the same object as long as all of it is the same. Most of thousands are unchanged, and what
+follows from them is cached.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from dlcontrol.situation.dialer import NO_CONTACT, Contact, Contacts, ForeignEpoch
+from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
+from dlcontrol.situation.sent import Sent
+from dlcontrol.situation.status import Booking, StartNumber
+from dlcore.model import JobId, NodeName
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Run, State, Stop, Target
+
+PodsByJob = Mapping[JobId, Mapping[NodeName, "JobPod"]]
+PodStart = tuple[JobId, Booking, str]
+"""One start of a pod's container, as far as the platform can tell."""
+
+
+class Contradiction(NamedTuple):
+    """An impossible report of a SideCar."""
+
+    sentence: str
+    foreign: ForeignEpoch | None = None
+    """Set where another controller could have caused the report."""
+    claimed: frozenset[str] = frozenset()
+    """GPUs that the pod may hold all the same, because an earlier controller could have assigned them."""
+
+
+@dataclass(frozen=True)
+class JobPod:
+    """A pod of a job as the platform, its SideCar and this controller see it."""
+
+    key: PodKey
+    booking: Booking
+    pod: Pod
+    contact: Contact = NO_CONTACT
+    asked: bool = False
+    """Whether this controller has asked for the pod; its predecessor may not have come so far."""
+    fresh: bool = False
+    """Whether this controller booked the pod and has sent it no command to run, as no other
+    controller can have."""
+    untrusted: str = ""
+    """Why nothing that its SideCar says counts any more; its pod is ended, and only that is a proof."""
+    claimed: frozenset[str] = frozenset()
+    """GPUs that an untrusted one may hold beyond the record, by its own names for them."""
+
+    @property
+    def state(self) -> State | None:
+        if self.untrusted:
+            return None
+        if self.contact.state is None and self.pod.phase is PodPhase.ENDED:
+            return self.contact.last
+        return self.contact.state
+
+    @cached_property
+    def is_coming_up(self) -> bool:
+        """Whether this controller has asked for it, and can tell it nothing yet."""
+        is_pending = self.pod.phase is PodPhase.PENDING and not self.contact.reachable
+        return (
+            not self.untrusted and is_pending and self.asked and self.fresh and self.state is None
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the SideCar has answered since its pod is up, or has got no command yet."""
+        return self.state is not None or self.fresh
+
+    def is_stamped(self, epoch: int) -> bool:
+        """Whether only this controller can command it any longer."""
+        return self.state is not None and self.state.epoch == epoch
+
+    @cached_property
+    def has_ended(self) -> bool:
+        """Whether it is proven that no process of it is left, and none will be started."""
+        if self.pod.phase is PodPhase.ENDED:
+            return True
+        state = self.state
+        return self.pod.vanished and state is not None and state.leaving and state.released
+
+    @cached_property
+    def is_living(self) -> bool:
+        """Whether processes of the job may live in it, as far as it is known exactly."""
+        if self.has_ended:
+            return False
+        if self.state is None:
+            return not self.fresh
+        return not self.state.released or bool(self.contact.coming)
+
+    @cached_property
+    def told(self) -> Target | None:
+        """The newest generation of its commands, whether it has got it or not."""
+        declared, state = self.contact.declared, self.state
+        if state is None:
+            return None
+        if declared is not None and declared.incarnation == state.incarnation:
+            return declared if declared.term > state.term else state.target
+        return state.target
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether its answer to the last command is still outstanding."""
+        return self.state is not None and self.told is not self.state.target
+
+    @cached_property
+    def is_leaving(self) -> bool:
+        """Whether its SideCar has to end, and takes no more commands."""
+        told = self.told
+        if self.has_ended or (isinstance(told, Stop) and told.leave):
+            return True
+        return self.state is not None and self.state.leaving
+
+    @property
+    def phase(self) -> SideCarPhase | None:
+        return self.state.phase if self.state is not None else None
+
+    @property
+    def start(self) -> StartNumber:
+        """The generation of the processes that were started last in it; 0: none ever were."""
+        return StartNumber(self.state.held_generation if self.state is not None else 0)
+
+    def has_begun(self, generation: int) -> bool:
+        """Whether it runs this generation or did so last, and has got no newer command."""
+        state = self.state
+        return (
+            state is not None and state.generation == generation and isinstance(state.target, Run)
+        )
+
+    def has_heard_of(self, generation: int) -> bool:
+        """Whether it has accepted this, or anything newer."""
+        return self.state is not None and self.state.generation >= generation
+
+    def is_warm(self, deadline_s: float, now: float) -> bool:
+        """Whether its spare interpreters are ready, or have had the time to be."""
+        if self.state is None:
+            return False
+        warmth = self.state.warmth
+        return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
+
+    def is_warming_up(self, deadline_s: float, now: float) -> bool:
+        """Whether a start in it waits for its spare interpreters."""
+        return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
+
+
+class JobPods:
+    """Builds the pods of each cycle and remembers them until the next; one for the life of a controller."""
+
+    def __init__(self, contacts: Contacts, sent: Sent) -> None:
+        self._contacts = contacts
+        self._sent = sent
+        self._pods: PodsByJob = {}
+        self.changed: list[JobPod] = []
+        """The pods that differ from the cycle before."""
+
+    def update(
+        self,
+        entries: Mapping[JobId, Entry],
+        pods: Mapping[PodKey, Pod],
+        *,
+        contradictions: Mapping[PodStart, Contradiction],
+    ) -> PodsByJob:
+        """Return what is known of each booked pod."""
+        self.changed = []
+        self._pods = {
+            job: {
+                booking.node: self._find(
+                    PodKey(job, booking.node), booking, pods=pods, contradictions=contradictions
+                )
+                for booking in entry.status.pods
+            }
+            for job, entry in entries.items()
+            if entry.status.pods
+        }
+        return self._pods
+
+    def _find(
+        self,
+        key: PodKey,
+        booking: Booking,
+        *,
+        pods: Mapping[PodKey, Pod],
+        contradictions: Mapping[PodStart, Contradiction],
+    ) -> JobPod:
+        pod = pods.get(key) or Pod(key, PodPhase.LOST, reason="NotObserved")
+        contact, booked = self._contacts.find(key), (key.job, booking)
+        refusal = self._sent.refused.why(booked)
+        if refusal and pod.phase is PodPhase.PENDING:
+            # A pod that a quota or an admission rule refuses waits until a person acts.
+            pod = replace(pod, reason="NotTaken", message=refusal, stuck=True)
+        found = contradictions.get((key.job, booking, pod.start))
+        untrusted = found.sentence if found is not None else ""
+        asked, fresh = booked in self._sent.asked, booked in self._sent.fresh
+        before = self._pods.get(key.job, {}).get(key.node)
+        if (
+            before is not None
+            and (before.pod is pod and before.contact is contact)
+            and (before.booking, before.asked, before.fresh) == (booking, asked, fresh)
+            and before.untrusted == untrusted
+        ):
+            return before
+        made = JobPod(
+            key,
+            booking,
+            pod,
+            contact,
+            asked=asked,
+            fresh=fresh,
+            untrusted=untrusted,
+            claimed=found.claimed if found is not None else frozenset(),
+        )
+        self.changed.append(made)
+        return made
