@@ -8,20 +8,78 @@ hold every GPU that a decision gave it there and that is not proven to be releas
 obeys only this controller, so its last report is exact, even if it is silent now.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dlcontrol.situation.gpu_names import GpuNames
 from dlcontrol.situation.job_pods import JobPod, PodsByJob
 from dlcontrol.situation.ports import BootState, Entry, PodPhase
 from dlcontrol.situation.sent import Begun
 from dlcontrol.situation.status import Status
 from dlcore.model import GpuRef, JobId, Mechanism, Node, NodeName
 from dlcore.placement.needs import Needs
+from dlwire.messages import Gpu, State
 
 SILENT_S = 10.0
 """The controller does not expect a SideCar that is silent for this long to release GPUs soon."""
+
+
+class GpuNames:
+    """The GPUs of nodes by the names that SideCars use: a UUID, or an index as their own NVML counts."""
+
+    def __init__(self, nodes: Mapping[NodeName, Node]) -> None:
+        self._nodes = nodes
+
+    def find_seen(self, node: NodeName, seen: Gpu) -> GpuRef | None:
+        """Return the GPU of the node that a SideCar there reports."""
+        for gpu in self._nodes[node].gpus if node in self._nodes else ():
+            # A container may number the GPUs differently, so a number counts only if the UUID is unknown.
+            if gpu.uuid == seen.uuid if gpu.uuid else gpu.index == seen.index:
+                return GpuRef(node, gpu.index)
+        return None
+
+    def find_named(self, node: NodeName, name: str, *, state: State) -> GpuRef | None:
+        """Return the GPU of the node that a SideCar there names; ``state`` is its last report."""
+        number = self._number(node, name, state)
+        return None if number is None else GpuRef(node, number)
+
+    def find_all(
+        self, node: NodeName, names: Iterable[str], *, state: State | None
+    ) -> frozenset[GpuRef]:
+        """Return the GPUs of the node with these names of a SideCar, without unknown names."""
+        if state is None:
+            return frozenset()
+        found = (self.find_named(node, name, state=state) for name in names)
+        return frozenset(ref for ref in found if ref is not None)
+
+    def _number(self, node: NodeName, name: str, state: State) -> int | None:
+        if not name.isdigit():
+            return self._numbers.get((node, name))
+        index = int(name)
+        uuid = next((gpu.uuid for gpu in state.gpus if gpu.index == index), "")
+        if not uuid or (node, index) in self._nameless:
+            return index
+        return self._numbers.get((node, uuid))
+
+    def unnamed(self, node: NodeName) -> frozenset[GpuRef]:
+        """Return the GPUs of a node with unknown UUIDs."""
+        gpus = self._nodes[node].gpus if node in self._nodes else ()
+        return frozenset(GpuRef(node, gpu.index) for gpu in gpus if not gpu.uuid)
+
+    @cached_property
+    def _nameless(self) -> frozenset[tuple[NodeName, int]]:
+        return frozenset(
+            (node.name, gpu.index)
+            for node in self._nodes.values()
+            for gpu in node.gpus
+            if not gpu.uuid
+        )
+
+    @cached_property
+    def _numbers(self) -> Mapping[tuple[NodeName, str], int]:
+        return {
+            (node.name, gpu.uuid): gpu.index for node in self._nodes.values() for gpu in node.gpus
+        }
 
 
 @dataclass(frozen=True)
