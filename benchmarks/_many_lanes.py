@@ -169,7 +169,7 @@ class StoreSource:
         with open_profiles(str(self._path), None) as store:
             kept = Kept.read(store)
         header = Header(source=Source.MACHINE, since=since, until=time.time(), title="a week")
-        return compose(kept, (), header, decode=self._decode)
+        return compose(kept, (), header=header, decode=self._decode)
 
     def list_jobs(self) -> list[Any]:
         return []

@@ -86,7 +86,7 @@ class Controller:
         )
         self.effects = Effects(
             platform,
-            Actor(platform, dialer, sent, epoch=epoch, clock=clock),
+            Actor(platform, dialer, sent=sent, epoch=epoch, clock=clock),
             records=records,
             outcomes=Outcomes(platform, learning, metrics=metrics, mechanism=options.mechanism),
             quarantine=self._quarantine,

@@ -74,7 +74,9 @@ class Observer:
         # A pod that is found to contradict itself changes the scene, so the same observation is read again. That
         # also shows the reports that came while the platform said who leads, and these are examined like the
         # first ones. The loop ends, because each turn finds at least one more pod.
-        while await self._distrusted.examine(scene, self._job_pods.changed, self._sent.commanded):
+        while await self._distrusted.examine(
+            scene, self._job_pods.changed, commanded=self._sent.commanded
+        ):
             scene = self._see(observation)
         self._distrusted.keep(scene)
         if not self.has_met_all and self._have_all_answered(scene):
@@ -89,7 +91,7 @@ class Observer:
         addresses = {
             key: pod.address
             for key, pod in observation.pods.items()
-            if pod.address is not None and not self._is_untrusted(key, pod, entries)
+            if pod.address is not None and not self._is_untrusted(key, pod, entries=entries)
         }
         # Before the pods are put together: a pod at another address must not show its former SideCar.
         self._contacts.follow(entries, addresses, now=now)
@@ -112,7 +114,7 @@ class Observer:
             machines=observation.machines,
         )
 
-    def _is_untrusted(self, key: PodKey, pod: Pod, entries: Mapping[JobId, Entry]) -> bool:
+    def _is_untrusted(self, key: PodKey, pod: Pod, *, entries: Mapping[JobId, Entry]) -> bool:
         found = self._distrusted.found
         if not found:
             return False

@@ -119,7 +119,7 @@ class Scheduler:
         return judging.judge(
             scene,
             self._options.rules,
-            self._quarantine,
+            quarantine=self._quarantine,
             forecasts=self._learning.forecasts(),
             resumptions=self._learning.resumptions(),
             starting=self._starting,
@@ -152,7 +152,7 @@ class Scheduler:
                 entry.status.generation,
                 is_changing(scene, entry),
                 snapshots.count_speeds(entry, profiles.get(entry.job.type)),
-                counts(entry.job, entry.status, scene.now),
+                counts(entry.job, entry.status, now=scene.now),
                 scene.needs.get(job),
             )
             for job, entry in scene.entries.items()

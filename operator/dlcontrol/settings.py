@@ -134,7 +134,9 @@ def load_tree(
     for path, value in (options or {}).items():
         given[path] = (value, f"--{_dashed(path)}")
     problems += [
-        _unknown(path, value, paths) for path, (value, _) in given.items() if path not in paths
+        _unknown(path, value, paths=paths)
+        for path, (value, _) in given.items()
+        if path not in paths
     ]
     settings = tree
     for path, (value, origin) in given.items():
@@ -158,7 +160,7 @@ def _dashed(path: str) -> str:
     return snake(path.rpartition(".")[2]).replace("_", "-")
 
 
-def _unknown(path: str, value: object, paths: Mapping[str, None]) -> Problem:
+def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:
     guess = nearest(path, paths)
     remedy = f"did you mean {guess}?" if guess else "dljob config show lists all settings"
     return Problem(path, value, "there is no such setting", remedy)

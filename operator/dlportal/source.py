@@ -141,7 +141,7 @@ class Whole:
         policy = str(self._ask(lambda backend: backend.about()).get("policy", ""))
         title = ", ".join(self._namespaces) or CLUSTER
         header = Header(source=Origin.CLUSTER, until=time.time(), policy=policy, title=title)
-        return compose(kept, read_entries(documents), header, decode=self._decode)
+        return compose(kept, read_entries(documents), header=header, decode=self._decode)
 
     def _ask(self, act: Callable[[ClusterBackend], T]) -> T:
         # A backend for each question, because it remembers how the operator is set.

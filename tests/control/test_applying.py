@@ -94,7 +94,7 @@ def place():
 
 @pytest.fixture
 def actor(place):
-    return Actor(place, place, Sent(), epoch=EPOCH, clock=lambda: place.now)
+    return Actor(place, place, sent=Sent(), epoch=EPOCH, clock=lambda: place.now)
 
 
 def slots():

@@ -62,7 +62,7 @@ def examine(
     commanded: Mapping[Any, Commanded] = {}
     if told is not None:
         commanded = {(job_pod.key.job, job_pod.booking): told}
-    asyncio.run(distrust.examine(scene, [job_pod], commanded))
+    asyncio.run(distrust.examine(scene, [job_pod], commanded=commanded))
     lie = distrust.found.get((job_pod.key.job, job_pod.booking, job_pod.pod.start))
     return distrust, lie.sentence if lie is not None else ""
 

@@ -65,14 +65,14 @@ class Actor:
         self,
         platform: Platform,
         dialer: Dialer,
-        sent: Sent,
         *,
+        sent: Sent,
         epoch: int,
         clock: Callable[[], float],
     ) -> None:
         self._sent = sent
-        self._requests = PodRequests(platform, sent, clock)
-        self._commander = Commander(platform, dialer, sent, epoch=epoch)
+        self._requests = PodRequests(platform, sent, clock=clock)
+        self._commander = Commander(platform, dialer, sent=sent, epoch=epoch)
 
     async def carry_out(
         self,
@@ -138,7 +138,7 @@ class Actor:
     async def _remove(self, scene: Scene, command: Remove) -> None:
         entry = scene.entries[command.key.job]
         booking = _booking(entry, command.key.node)
-        if await self._requests.remove(scene, command, booking) and not command.is_needed:
+        if await self._requests.remove(scene, command, booking=booking) and not command.is_needed:
             # The end of this pod no longer says whether the job can be started on its node.
             self._sent.fresh.discard((command.key.job, booking))
 

@@ -21,7 +21,7 @@ RESTARTS_S = 3600.0
 class Commander:
     """Sends SideCars their commands, and notes in `Sent` what was sent."""
 
-    def __init__(self, platform: Platform, dialer: Dialer, sent: Sent, *, epoch: int) -> None:
+    def __init__(self, platform: Platform, dialer: Dialer, *, sent: Sent, epoch: int) -> None:
         self._platform = platform
         self._dialer = dialer
         self._sent = sent

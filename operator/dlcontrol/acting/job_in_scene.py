@@ -147,7 +147,7 @@ class JobInScene:
         if job_pod.is_living:
             return True
         return job_pod.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
-            self.scene, self.entry, job_pod
+            self.scene, self.entry, job_pod=job_pod
         )
 
     @property
@@ -173,7 +173,7 @@ class JobInScene:
         return wanted and not (is_known and self._has_lost_peers(job_pod))
 
 
-def _names_are_awaited(scene: Scene, entry: Entry, job_pod: JobPod) -> bool:
+def _names_are_awaited(scene: Scene, entry: Entry, *, job_pod: JobPod) -> bool:
     """Whether its SideCar may be about to tell what the GPUs that it shall use are called."""
     if entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
         return False

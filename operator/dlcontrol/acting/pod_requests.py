@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class PodRequests:
     """Requests to create and to end pods, with the back-off after refusals."""
 
-    def __init__(self, platform: Platform, sent: Sent, clock: Callable[[], float]) -> None:
+    def __init__(self, platform: Platform, sent: Sent, *, clock: Callable[[], float]) -> None:
         self._platform = platform
         self._sent = sent
         self._clock = clock
@@ -88,7 +88,7 @@ class PodRequests:
         self._sent.refused.settle(pod)
         return True
 
-    async def remove(self, scene: Scene, command: Remove, booking: Booking) -> bool:
+    async def remove(self, scene: Scene, command: Remove, *, booking: Booking) -> bool:
         """End a pod; return False if the platform was not asked, or has refused."""
         pod = (command.key.job, booking)
         # The platform shows a pod until its deletion is over, and each cycle until then repeats the command.

@@ -68,7 +68,7 @@ def take_snapshot(
         if not is_schedulable(scene, entry) and job not in quarantine.unwritable.jobs:
             if entry.may_come_back:
                 # No other job can have them, so they count as used.
-                _count(beyond, job, len(entry.status.leftover))
+                _count(beyond, job, more=len(entry.status.leftover))
             continue
         state = None
         if not entry.problem and job not in quarantine.jobs:
@@ -80,7 +80,7 @@ def take_snapshot(
             (running if state.placement is not None else pending).append(state)
         elif entry.status.placement is not None:
             kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
-            _count(beyond, job, entry.status.placement.gpus)
+            _count(beyond, job, more=entry.status.placement.gpus)
     unavailable = kept | find_unproven(scene)
     return Snapshot(
         now=scene.now,
@@ -96,7 +96,7 @@ def take_snapshot(
     )
 
 
-def _count(gpus: dict[str, int], job: JobId, more: int) -> None:
+def _count(gpus: dict[str, int], job: JobId, *, more: int) -> None:
     namespace = namespace_of(job)
     gpus[namespace] = gpus.get(namespace, 0) + more
 
@@ -128,7 +128,9 @@ def count_speeds(entry: Entry, profile: Profile | None) -> int:
     return measured or int(entry.status.speed > 0.0)
 
 
-def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Forecast]) -> JobState:
+def _state_of(
+    scene: Scene, entry: Entry, *, forecasts: Mapping[JobId, fitting.Forecast]
+) -> JobState:
     status = entry.status
     trains = status.phase is Phase.RUNNING and status.speed > 0
     at = scene.now
@@ -157,9 +159,9 @@ def _state_of(scene: Scene, entry: Entry, forecasts: Mapping[JobId, fitting.Fore
         batch_size=status.batch_size,
         needs=needs,
         pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
-        unsaved_from=unsaved_from(entry.job, status, scene.now),
+        unsaved_from=unsaved_from(entry.job, status, now=scene.now),
         risked_from=risked_from(entry.job, status),
-        keeps_first=keeps_first(entry.job, status, scene.now),
+        keeps_first=keeps_first(entry.job, status, now=scene.now),
     )
 
 
@@ -244,9 +246,9 @@ def _after(step: Step, scene: Scene, *, sentence: str) -> Status:
         case Wait():
             status = _waiting(status, step)
         case Stop():
-            status = _stopped(status, step, scene)
+            status = _stopped(status, step, scene=scene)
         case Start() | Reshape() | Move():
-            status = _changed(status, step, scene)
+            status = _changed(status, step, scene=scene)
     status = replace(status, message=sentence)
     return status.with_condition(_scheduled(step, sentence), now)
 
@@ -256,7 +258,7 @@ def _waiting(status: Status, step: Wait) -> Status:
     return replace(status, phase=lifecycle.advance(status.phase, event), cause=step.cause)
 
 
-def _stopped(status: Status, step: Stop, scene: Scene) -> Status:
+def _stopped(status: Status, step: Stop, *, scene: Scene) -> Status:
     event = Event.SUSPENDED if step.cause.code is CauseCode.SUSPENDED else Event.DISPLACED
     status = status.decided(None, now=scene.now, cause=step.cause)
     started, broken = scene.latest_start(step.job), status.broken
@@ -267,7 +269,7 @@ def _stopped(status: Status, step: Stop, scene: Scene) -> Status:
     return replace(status, phase=phase, broken=broken, speed=0.0, paused_at=None)
 
 
-def _changed(status: Status, step: Start | Reshape | Move, scene: Scene) -> Status:
+def _changed(status: Status, step: Start | Reshape | Move, *, scene: Scene) -> Status:
     now, was_running = scene.now, status.phase is Phase.RUNNING
     placement = step.placement if isinstance(step, Start) else step.new
     event = Event.PLACED if isinstance(step, Start) else Event.CHANGED

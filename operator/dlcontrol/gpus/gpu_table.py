@@ -19,7 +19,7 @@ def gpu_rows(scene: Scene, cluster: Cluster) -> tuple[GpuRow, ...]:
 def _row(scene: Scene, node: Node, *, gpu: Gpu) -> GpuRow:
     ref = GpuRef(node.name, gpu.index)
     claimant = scene.claims.get(ref)
-    holder = _holder(scene, ref, claimant)
+    holder = _holder(scene, ref, claimant=claimant)
     job = holder or claimant
     because = gpu.unavailable_because or ("" if node.schedulable else "its node is cordoned")
     entry = scene.entries.get(job) if job is not None else None
@@ -36,7 +36,7 @@ def _row(scene: Scene, node: Node, *, gpu: Gpu) -> GpuRow:
     )
 
 
-def _holder(scene: Scene, ref: GpuRef, claimant: JobId | None) -> JobId | None:
+def _holder(scene: Scene, ref: GpuRef, *, claimant: JobId | None) -> JobId | None:
     """Return the job that may hold the GPU; of several, the one that must release it, not its next owner."""
     holders = scene.holders.get(ref, ())
     return next((job for job in holders if job != claimant), next(iter(holders), None))

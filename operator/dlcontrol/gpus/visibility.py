@@ -150,9 +150,9 @@ class MissingGpus:
             for name, job_pod in job_pods.items():
                 node = scene.nodes.get(name)
                 if node is not None and job_pod.state is not None and not job_pod.has_ended:
-                    yield self._view(scene, job_pod, job_pod.state, node)
+                    yield self._view(scene, job_pod, state=job_pod.state, node=node)
 
-    def _view(self, scene: Scene, job_pod: JobPod, state: State, node: Node) -> _View:
+    def _view(self, scene: Scene, job_pod: JobPod, *, state: State, node: Node) -> _View:
         name = _Name(job_pod.key, state.incarnation)
         known = self._views.get(name)
         if known is not None and known.state is state and known.node is node:

@@ -70,7 +70,7 @@ def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
     return is_asked(checkpoint) and not checkpoint.trusted and can_be
 
 
-def counts(job: Job, status: Status, now: float) -> bool:
+def counts(job: Job, status: Status, *, now: float) -> bool:
     """Whether a change of GPUs loses nothing, as far as DLJob knows, or may test whether it does."""
     checkpoint = job.checkpoint
     if not is_declared(checkpoint):
@@ -90,16 +90,16 @@ def _pause_after(status: Status) -> float:
     return wait_after(counted, first_seconds=_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
-def unsaved_from(job: Job, status: Status, now: float) -> float | None:
+def unsaved_from(job: Job, status: Status, *, now: float) -> float | None:
     """From which iteration on a change would lose its work; ``None`` if it would lose none."""
-    if _is_ending(job, status, now):
+    if _is_ending(job, status, now=now):
         return float(status.iteration)
-    if status.phase is not Phase.RUNNING or counts(job, status, now):
+    if status.phase is not Phase.RUNNING or counts(job, status, now=now):
         return None
     return float(min(status.saved, status.iteration))
 
 
-def _is_ending(job: Job, status: Status, now: float) -> bool:
+def _is_ending(job: Job, status: Status, *, now: float) -> bool:
     """
     Whether the training has taken its last step and evaluates, exports or uploads its result.
 
@@ -120,11 +120,11 @@ def risked_from(job: Job, status: Status) -> float | None:
     return float(min(status.saved, status.iteration))
 
 
-def keeps_first(job: Job, status: Status, now: float) -> bool:
+def keeps_first(job: Job, status: Status, *, now: float) -> bool:
     """Whether it keeps the GPUs it starts with: no checkpoint is declared, or it is known to fail."""
     if not is_declared(job.checkpoint):
         return True
-    return status.trust is Trust.FAILED and not counts(job, status, now)
+    return status.trust is Trust.FAILED and not counts(job, status, now=now)
 
 
 def notice_for(job: Job) -> str:
@@ -144,7 +144,7 @@ def follow_saving(status: Status, job_pods: Iterable[JobPod], *, now: float) -> 
         job_pod.state for job_pod in job_pods if job_pod.state is not None and job_pod.state.change
     ]
     for state in sorted(states, key=_generation_of_change):
-        status = _follow(status, state, now)
+        status = _follow(status, state, now=now)
     return status
 
 
@@ -157,7 +157,7 @@ def tell_of_saving(job: Job, status: Status, *, now: float) -> Status:
     return status.with_condition(_condition(job, status), now)
 
 
-def _follow(status: Status, state: State, now: float) -> Status:
+def _follow(status: Status, state: State, *, now: float) -> Status:
     """Take over how the checkpoint before the present start went."""
     change = state.change
     if change is None or change.generation <= status.judged or change.saving is Saving.NONE:
@@ -256,7 +256,7 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
             "Trusted",
             "its checkpoints are trusted without a trial, because its file says so",
         )
-    if is_tried(job.checkpoint, status) and not counts(job, status, 0.0):
+    if is_tried(job.checkpoint, status) and not counts(job, status, now=0.0):
         return _describe_trial(status)
     if status.trust is Trust.CONFIRMED:
         return True, "Confirmed", "its SideCar has confirmed a checkpoint"

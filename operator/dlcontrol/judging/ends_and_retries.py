@@ -96,7 +96,7 @@ class Case:
             longest_seconds=self.rules.longest_retry_seconds,
         )
 
-    def _try_again(self, reason: str, message: str, delay: float) -> None:
+    def _try_again(self, reason: str, message: str, *, delay: float) -> None:
         """Start it again after some time; until then it keeps its GPUs only if that is soon."""
         status, keeps = self.status, delay <= self.rules.keep_seconds
         status = replace(

@@ -89,8 +89,8 @@ HAPPENINGS: tuple[Callable[[Case], bool], ...] = (
 def judge(
     scene: Scene,
     rules: Rules = USUAL_RULES,
-    quarantine: Quarantine | None = None,
     *,
+    quarantine: Quarantine | None = None,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
     starting: StartingPods | None = None,
@@ -130,7 +130,7 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 
 
 def _judge_one(
-    scene: Scene, entry: Entry, rules: Rules, learnt: Learnt, starting: StartingPods
+    scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: StartingPods
 ) -> Verdict | None:
     """Return the verdict on one job; None if nothing has changed."""
     if _is_at_rest(entry, learnt.forecast):
@@ -140,7 +140,7 @@ def _judge_one(
     verdict = reach_verdict(Case(scene, entry, rules=rules), learnt)
     if verdict.status != entry.status or verdict.news:
         return verdict
-    starting.note(scene, entry, rules, learnt.forecast)
+    starting.note(scene, entry, rules=rules, forecast=learnt.forecast)
     return None
 
 

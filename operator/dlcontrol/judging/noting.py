@@ -81,7 +81,7 @@ def note_stall(case: Case) -> None:
     _tell_if_new(
         case,
         tell_of_stall(case.status, case.started, now=case.now),
-        ConditionType.PROGRESSING,
+        kind=ConditionType.PROGRESSING,
         well=True,
     )
 
@@ -90,12 +90,12 @@ def note_troubles(case: Case) -> None:
     _tell_if_new(
         case,
         tell_of_troubles(case.status, case.job_pods, now=case.now),
-        ConditionType.TROUBLED,
+        kind=ConditionType.TROUBLED,
         well=False,
     )
 
 
-def _tell_if_new(case: Case, status: Status, kind: ConditionType, *, well: bool) -> None:
+def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
     """Take this over; if that changes the condition, tell, and warn if it is not well."""
     before, case.status = case.status, status
     told = status.condition(kind)

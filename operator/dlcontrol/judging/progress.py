@@ -103,7 +103,7 @@ def count_change(
     return replace(status, reshape_seconds=seconds, paused_at=None)
 
 
-def idle_seconds(status: Status, job: Job, started: Sequence[JobPod], now: float) -> float:
+def idle_seconds(status: Status, job: Job, *, started: Sequence[JobPod], now: float) -> float:
     """
     For how long its iterations have stood still, if they are said to; 0 if they are not.
 

@@ -88,7 +88,7 @@ class StartingPods:
         del self._known[entry.job.id]
         return False
 
-    def note(self, scene: Scene, entry: Entry, rules: Rules, forecast: float | None) -> None:
+    def note(self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None) -> None:
         """Take in that there is nothing to be said of a job now."""
         if not is_coming_up(scene, entry):
             return

@@ -125,7 +125,7 @@ class LearnedState:
             elif entry.job.training.target is not None:
                 profile = self.profiles().get(entry.job.type)
                 points = self._lessons.points(job)
-                self._forecasts[job] = forecast(entry, profile, points)
+                self._forecasts[job] = forecast(entry, profile, points=points)
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
@@ -212,7 +212,7 @@ def _job_row(entry: Entry) -> JobRow:
 
 
 def forecast(
-    entry: Entry, profile: Profile | None, points: Iterable[AccuracyPoint]
+    entry: Entry, profile: Profile | None, *, points: Iterable[AccuracyPoint]
 ) -> fitting.Forecast:
     """Predict when a job that trains to a target will reach it."""
     target = entry.job.training.target

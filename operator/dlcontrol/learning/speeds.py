@@ -116,14 +116,14 @@ class SpeedSamples:
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Findings:
         """Learn from a state of one of the job's SideCars."""
         pupil = self._pupils.setdefault(key.job, _Pupil())
-        observations = [*_costs(pupil, entry, state)]
+        observations = [*_costs(pupil, entry, state=state)]
         resumed = None
         if _speaks_for_all(entry, key, state=state):
             observations += _accuracy(pupil, entry, state=state)
             stretch = _stretch_of(pupil, state, now=now)
             if state.phase is Phase.RUNNING:
                 is_news = stretch.first is None and not stretch.is_timed
-                observations += self._progress(stretch, entry, state, now)
+                observations += self._progress(stretch, entry, state=state, now=now)
                 if is_news and stretch.first is not None:
                     lost = stretch.first.at - stretch.ordered_at + _stopping_seconds(state)
                     resumed = Resumption(entry.status.generation, lost, stretch.first.at)
@@ -131,7 +131,7 @@ class SpeedSamples:
         return Findings(tuple(observations), resumed)
 
     def _progress(
-        self, stretch: _Stretch, entry: Entry, state: State, now: float
+        self, stretch: _Stretch, entry: Entry, *, state: State, now: float
     ) -> Iterator[Observation]:
         placement = entry.status.placement
         assert placement is not None
@@ -215,7 +215,7 @@ def _accuracy(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observat
     yield AccuracySeen(iteration, metric)
 
 
-def _costs(pupil: _Pupil, entry: Entry, state: State) -> Iterator[Observation]:
+def _costs(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observation]:
     change = state.change
     if change is None or (state.incarnation, change.generation) in pupil.changes_seen:
         return

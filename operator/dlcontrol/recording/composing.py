@@ -70,7 +70,7 @@ def make_memory() -> Decode:
 
 
 def compose(
-    kept: Kept, entries: Iterable[Entry], header: Header, *, decode: Decode = decode_line
+    kept: Kept, entries: Iterable[Entry], *, header: Header, decode: Decode = decode_line
 ) -> Record:
     """Compose a record; ``entries`` are the present jobs."""
     rows = {row.id: row for row in kept.timeline}

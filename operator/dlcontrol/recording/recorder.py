@@ -68,14 +68,14 @@ class Recorder:
             if known is None or not _is_same_job(known.entry, entry):
                 known = self._known[job] = _Known(entry)
                 rows.append(_submission(entry))
-            rows += self._follow(known, entry, every, scene.now)
+            rows += self._follow(known, entry, every=every, now=scene.now)
             known.entry = entry
         if len(self._known) > len(scene.entries):
             rows += self._forget(scene)
         return rows
 
     def _follow(
-        self, known: _Known, entry: Entry, every: float, now: float
+        self, known: _Known, entry: Entry, *, every: float, now: float
     ) -> Iterator[TimelineRow]:
         status = entry.status
         if known.generation != status.generation and status.generation:
@@ -85,7 +85,7 @@ class Recorder:
             # Once, although the entry may change again before it is removed.
             if known.progress_at != float("inf"):
                 known.progress_at = float("inf")
-                yield _end(entry, status.phase.value, status.finished_at or now)
+                yield _end(entry, status.phase.value, at=status.finished_at or now)
         elif (
             status.placement is not None
             and now >= known.progress_at + every
@@ -100,7 +100,7 @@ class Recorder:
             self._stages.forget(job)
             # The end of a finished job, which its time to live removes, is recorded before.
             if not entry.status.is_final:
-                yield _end(entry, REMOVED, scene.now)
+                yield _end(entry, REMOVED, at=scene.now)
 
     def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[TimelineRow]:
         """Record the GPUs that went into service or out of it."""
@@ -112,7 +112,7 @@ class Recorder:
         changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
         self._rows |= there
         self._reasons = reasons
-        return [_service(self._rows[ref], reasons[ref], now) for ref in changed]
+        return [_service(self._rows[ref], reasons[ref], now=now) for ref in changed]
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[TimelineRow]:
         """Record the phases of a change that a SideCar reports."""
@@ -138,7 +138,7 @@ def standing_rows(entries: Iterable[Entry]) -> Iterator[TimelineRow]:
         if entry.status.generation:
             yield from _allocation(entry)
         if entry.status.is_final and entry.status.finished_at is not None:
-            yield _end(entry, entry.status.phase.value, entry.status.finished_at)
+            yield _end(entry, entry.status.phase.value, at=entry.status.finished_at)
 
 
 def _is_same_job(one: Entry, other: Entry) -> bool:
@@ -211,7 +211,7 @@ def _progress(entry: Entry, now: float) -> TimelineRow:
     return _row(line, _name(entry), f"{now:.3f}")
 
 
-def _end(entry: Entry, outcome: str, at: float) -> TimelineRow:
+def _end(entry: Entry, outcome: str, *, at: float) -> TimelineRow:
     status = entry.status
     line = Ended(
         at=at,
@@ -224,7 +224,7 @@ def _end(entry: Entry, outcome: str, at: float) -> TimelineRow:
     return _row(line, _name(entry))
 
 
-def _service(row: GpuRow, reason: str, now: float) -> TimelineRow:
+def _service(row: GpuRow, reason: str, *, now: float) -> TimelineRow:
     line = Gpu(
         at=now,
         node=row.node,

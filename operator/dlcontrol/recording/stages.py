@@ -62,10 +62,10 @@ class Stages:
         # Its former start was given up before it ran.
         if is_new_start and begun == 4:
             begun = 3
-        yield from _passed(begun, step, state.change or _NOTHING, now)
+        yield from _passed(begun, step, change=state.change or _NOTHING, now=now)
 
 
-def _passed(begun: int, step: int, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
+def _passed(begun: int, step: int, *, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
     """Yield the phases after ``begun`` up to ``step``, which is reached now."""
     # Computed backwards from the present phase.
     started = now - (change.start_seconds if step == 5 else 0.0)

@@ -78,7 +78,7 @@ class ContactLog:
 
     def hear(self, state: State, *, asked: Ticket, now: float) -> Answer:
         """Take in a state, whenever it was said."""
-        heard = self._take(state, asked, now)
+        heard = self._take(state, asked, now=now)
         self._reach(now)
         return heard
 
@@ -107,7 +107,7 @@ class ContactLog:
             foreign=foreign,
         )
 
-    def _take(self, state: State, asked: Ticket, now: float) -> Answer:
+    def _take(self, state: State, asked: Ticket, *, now: float) -> Answer:
         known = self.contact.state
         if known is None or state.incarnation != known.incarnation:
             if asked < self._met_at:

@@ -284,19 +284,21 @@ class Line:
             )
         else:
             wait = 0.0
-        return await self._ask("GET", f"state{query}", wait + self._settings.silence_seconds)
+        return await self._ask(
+            "GET", f"state{query}", seconds=wait + self._settings.silence_seconds
+        )
 
     async def declare(self, target: Target) -> State:
         """Say what shall be."""
         body = codec.encode_target(target)
-        return await self._ask("PUT", "target", self._settings.silence_seconds, body)
+        return await self._ask("PUT", "target", seconds=self._settings.silence_seconds, body=body)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
 
     async def _ask(
-        self, method: str, path: str, seconds: float, body: bytes | None = None
+        self, method: str, path: str, *, seconds: float, body: bytes | None = None
     ) -> State:
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=self._settings.dial_seconds)
         try:

@@ -138,7 +138,9 @@ class Quarantine:
         for job in before.keys() | present.keys():
             entry = scene.entries.get(job)
             if entry is not None and before.get(job) != present.get(job):
-                statuses[job] = _say(entry.status, before.get(job), present.get(job), scene.now)
+                statuses[job] = _say(
+                    entry.status, before.get(job), message=present.get(job), now=scene.now
+                )
         return statuses
 
 
@@ -149,7 +151,7 @@ def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
             yield job, condition.message
 
 
-def _say(status: Status, before: str | None, message: str | None, now: float) -> Status:
+def _say(status: Status, before: str | None, *, message: str | None, now: float) -> Status:
     is_aside = message is not None
     message = message if message is not None else "it is scheduled again"
     condition = Condition(

@@ -40,7 +40,7 @@ class GpuNames:
 
     def find_named(self, node: NodeName, name: str, *, state: State) -> GpuRef | None:
         """Return the GPU of the node that a SideCar there names; ``state`` is its last report."""
-        number = self._number(node, name, state)
+        number = self._number(node, name, state=state)
         return None if number is None else GpuRef(node, number)
 
     def find_all(
@@ -52,7 +52,7 @@ class GpuNames:
         found = (self.find_named(node, name, state=state) for name in names)
         return frozenset(ref for ref in found if ref is not None)
 
-    def _number(self, node: NodeName, name: str, state: State) -> int | None:
+    def _number(self, node: NodeName, name: str, *, state: State) -> int | None:
         if not name.isdigit():
             return self._numbers.get((node, name))
         index = int(name)

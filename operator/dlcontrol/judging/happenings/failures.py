@@ -92,7 +92,7 @@ def judge_stall(case: Case) -> bool:
     limit = case.job.progress.restart_seconds
     if limit is None or case.latest.generation <= case.status.broken or not case.trains:
         return False
-    idle = idle_seconds(case.status, case.job, case.started, case.now)
+    idle = idle_seconds(case.status, case.job, started=case.started, now=case.now)
     if idle < limit:
         return False
     # A training that hangs cannot save itself.

@@ -69,6 +69,7 @@ class DistrustedPods:
         self,
         scene: Scene,
         changed: Iterable[JobPod],
+        *,
         commanded: Mapping[tuple[JobId, Booking], Commanded],
     ) -> bool:
         """

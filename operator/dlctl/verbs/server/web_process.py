@@ -57,7 +57,7 @@ class LiveSource:
             policy=about["policy"],
             title=platform.node(),
         )
-        return compose(kept, read_entries(documents), header, decode=self._decode)
+        return compose(kept, read_entries(documents), header=header, decode=self._decode)
 
     def list_jobs(self) -> list[Json]:
         with telling():
