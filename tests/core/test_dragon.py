@@ -8,7 +8,7 @@ import pytest
 from dlcore import cycle
 from dlcore.model import Cause, CauseCode, JobId, JobState, Snapshot
 from dlcore.planning import Change, Plan, Start, Step, Wait
-from dlcore.policies.papers.dragon.policy import Memory
+from dlcore.policies.papers.dragon.policy import DragonState
 from dlsim import policies
 from tests.builders import make_cluster, make_snapshot, make_state
 
@@ -159,7 +159,7 @@ def test_locality_never_makes_a_job_smaller_or_larger():
 def make_idle(now: float, **rest: Any) -> Snapshot:
     """A job with two of the four GPUs of its node; the other two are free from the beginning."""
     old = hold("old", {"n1": (0, 1)}, **{"options": (1, 2, 3, 4), **rest})
-    memory = Memory({old.placement.nodes[0]: (0.0, 0.0)}, {})  # type: ignore[union-attr]
+    memory = DragonState({old.placement.nodes[0]: (0.0, 0.0)}, {})  # type: ignore[union-attr]
     return make_snapshot(make_cluster(n1=4), old, now=now, policy_state=memory)
 
 
@@ -186,7 +186,7 @@ def test_since_when_gpus_idle_is_remembered_from_decision_to_decision():
 def test_idle_gpus_on_other_nodes_are_left_idle():
     old = hold("old", {"n1": range(2)}, options=(2, 4))
     snapshot = make_snapshot(make_cluster(n1=2, n2=4), old, now=LATE)
-    idle = Memory({node.name: (0.0,) * 4 for node in snapshot.cluster.nodes[1:]}, {})
+    idle = DragonState({node.name: (0.0,) * 4 for node in snapshot.cluster.nodes[1:]}, {})
     assert counts_of(replace(snapshot, policy_state=idle)) == {}
 
 
@@ -197,4 +197,4 @@ def test_the_least_fulfilled_job_grows_first():
     )
     snapshot = make_snapshot(make_cluster(n1=6), *states, now=LATE)
     (node,) = snapshot.cluster.by_name
-    assert counts_of(replace(snapshot, policy_state=Memory({node: (0.0,)}, {}))) == {"lean": 3}
+    assert counts_of(replace(snapshot, policy_state=DragonState({node: (0.0,)}, {}))) == {"lean": 3}

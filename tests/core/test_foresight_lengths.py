@@ -12,7 +12,7 @@ from dlcore.policies.foresight.lengths import (
     Experience,
     draw_shares,
 )
-from dlcore.policies.foresight.sightings import MOST_TYPES, SETTLING_S, Sightings, expect, look
+from dlcore.policies.foresight.sightings import MOST_TYPES, SETTLING_S, Sightings, expect, update
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 from tests.builders import (
@@ -86,7 +86,7 @@ def view_of(*states, now: float = 0.0) -> View:
 
 def watch(sightings: Sightings, *states) -> Sightings:
     """Look at jobs until their speeds are believed."""
-    return look(look(sightings, view_of(*states)), view_of(*states, now=SETTLING_S))
+    return update(update(sightings, view_of(*states)), view_of(*states, now=SETTLING_S))
 
 
 def see(speed: float, sightings: Sightings | None = None) -> Sightings:
@@ -104,7 +104,7 @@ def test_a_speed_below_expectation_is_kept_for_the_type():
 
 
 def test_what_was_seen_stays_when_the_job_is_gone():
-    seen = look(see(0.9), view_of())
+    seen = update(see(0.9), view_of())
     assert expect_in(TWO, seen) == 0.9
     assert seen.by_job == {}
 
@@ -143,11 +143,11 @@ def test_a_job_is_looked_at_once_in_a_shape_and_again_in_the_next_one():
 def test_a_speed_is_not_noted_before_it_has_settled():
     early = make_state("job", holds={"n1": range(2)}, speed=2.4)
     settled = make_state("job", holds={"n1": range(2)}, speed=1.8)
-    first = look(Sightings(), view_of(early))
-    almost = look(first, view_of(early, now=SETTLING_S - 1.0))
+    first = update(Sightings(), view_of(early))
+    almost = update(first, view_of(early, now=SETTLING_S - 1.0))
     assert almost.by_type == {}
     assert almost.slowness_of(early) == 1.0
-    assert look(almost, view_of(settled, now=SETTLING_S)).by_type == {}
+    assert update(almost, view_of(settled, now=SETTLING_S)).by_type == {}
 
 
 def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
@@ -155,7 +155,7 @@ def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
     cluster = make_cluster(n1=4)
     seen = Sightings()
     for now in (0.0, SETTLING_S):
-        seen = look(seen, make_view(make_snapshot(cluster, unknown, now=now, profiles=[])))
+        seen = update(seen, make_view(make_snapshot(cluster, unknown, now=now, profiles=[])))
     assert seen.by_type == {}
     assert seen.slowness_of(unknown) == 1.0
 

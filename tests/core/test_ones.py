@@ -16,11 +16,11 @@ from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 
-def make_board(options: tuple[int, ...]) -> genomes.Board:
+def make_space(options: tuple[int, ...]) -> genomes.GenomeSpace:
     """Three jobs that may have any of the options on four GPUs, and use each of them equally well."""
     width = max(options) + 1
     floor = [max((n for n in options if n <= gpus), default=0) for gpus in range(width)]
-    return genomes.Board(
+    return genomes.GenomeSpace(
         sizes=np.array([4]),
         floors=np.array([floor] * 3),
         rates=np.array([[float(gpus) for gpus in range(width)]] * 3),
@@ -33,12 +33,12 @@ def make_board(options: tuple[int, ...]) -> genomes.Board:
 
 
 def test_idle_gpus_go_to_the_jobs_whose_work_gains_least_from_them():
-    board = make_board(options=(1, 2))
+    space = make_space(options=(1, 2))
     left = np.array([[30.0, 10.0, 20.0]])
-    filled = genomes.fill(np.zeros((1, 3), dtype=np.int64), board, left=left)
+    filled = genomes.fill(np.zeros((1, 3), dtype=np.int64), space, left=left)
     assert filled.tolist() == [[0, 2, 2]]
     barred = np.array([[False, True, False]])
-    filled = genomes.fill(np.zeros((1, 3), dtype=np.int64), board, left=left, barred=barred)
+    filled = genomes.fill(np.zeros((1, 3), dtype=np.int64), space, left=left, barred=barred)
     assert filled.tolist() == [[2, 0, 2]]
 
 
@@ -47,10 +47,10 @@ def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
     profile = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
     view = make_view(make_snapshot(make_cluster(n1=8), job, profiles=[profile]))
     candidate = searching.Candidate(job, 4, 0.0, 100.0, 1.0, 30.0, is_new=True)
-    board, least = searching.make_board(
+    space, least = searching.make_space(
         view, [candidate], speeds=searching.Speeds(view), taken={"": 5}
     )
-    assert board.floors.tolist() == [[0, 1, 2, 2]]
+    assert space.floors.tolist() == [[0, 1, 2, 2]]
     assert least.tolist() == [1]
 
 

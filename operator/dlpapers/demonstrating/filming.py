@@ -30,7 +30,7 @@ class Film:
         )
         self._is_taken = False
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take it, if it is time; to be called now and then."""
         if not self._is_taken and self._picture.second >= self._moment:
             self._is_taken = True

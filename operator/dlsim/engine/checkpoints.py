@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dlsim.engine.books import Books
-from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.kernel import Kernel, Order
 from dlsim.engine.runs import Run
 from dlsim.engine.settings import Setting
@@ -24,12 +24,12 @@ class Checkpoints:
         books: Books,
         *,
         setting: Setting,
-        agenda: Agenda,
+        rounds: Rounds,
     ) -> None:
         self._kernel = kernel
         self._books = books
         self._setting = setting
-        self._agenda = agenda
+        self._rounds = rounds
 
     def is_kept(self, run: Run) -> bool:
         """Whether decisions know that a change would lose its work, or do not know that it would not."""
@@ -66,7 +66,7 @@ class Checkpoints:
         if run.traced.saves:
             run.safe_iterations = max(run.safe_iterations, holds)
             self._books.note(run, unsaved_from=None)
-            self._agenda.ask()
+            self._rounds.ask()
         else:
             self._books.note(run, keeps_first=self.keeps_first(run))
 

@@ -4,7 +4,7 @@ from dlcore.model import Cluster, NodeName
 from dlsim.engine.books import Books
 from dlsim.engine.checkpoints import Checkpoints
 from dlsim.engine.controlling.coordinator import Coordinator
-from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.controlling.steps import Steps
 from dlsim.engine.runs import Activity, Run
 from dlsim.engine.settings import Setting
@@ -20,7 +20,7 @@ class Nodes:
         setting: Setting,
         books: Books,
         *,
-        agenda: Agenda,
+        rounds: Rounds,
         checkpoints: Checkpoints,
         training: Training,
         coordinator: Coordinator,
@@ -33,7 +33,7 @@ class Nodes:
         self._all = {node.name: node for node in setting.nodes}
         self._alive = dict(self._all)
         self._books = books
-        self._agenda = agenda
+        self._rounds = rounds
         self._checkpoints = checkpoints
         self._training = training
         self._coordinator = coordinator
@@ -52,7 +52,7 @@ class Nodes:
         for run in broken:
             self._coordinator.kill(run)
         self._coordinator.settle()
-        self._agenda.ask()
+        self._rounds.ask()
 
     def _break_down(self, run: Run, node: NodeName) -> bool:
         """Take a dead node from the run; tell whether its process dies with it."""
@@ -72,4 +72,4 @@ class Nodes:
         self._alive[name] = self._all[name]
         self.cluster = Cluster(self._alive.values())
         self._books.journal.note_node(name)
-        self._agenda.ask()
+        self._rounds.ask()

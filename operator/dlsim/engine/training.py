@@ -11,7 +11,7 @@ from functools import partial
 
 from dlsim.engine.books import Books
 from dlsim.engine.checkpoints import Checkpoints
-from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.kernel import RESOLUTION, Kernel, Order
 from dlsim.engine.runs import Run
 from dlsim.engine.settings import Setting
@@ -33,7 +33,7 @@ class Training:
         forecasts: Forecasts,
         checkpoints: Checkpoints,
         complete: Callable[[Run, int], None],
-        agenda: Agenda,
+        rounds: Rounds,
     ) -> None:
         """``complete`` ends a job, unless its stamp is another one by then."""
         self._kernel = kernel
@@ -43,7 +43,7 @@ class Training:
         self._truth = truth
         self._forecasts = forecasts
         self._complete = complete
-        self._agenda = agenda
+        self._rounds = rounds
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
         """Do ``act`` after a while; changes that cost nothing happen at once, without an event."""
@@ -88,7 +88,7 @@ class Training:
         self._books.journal.record.efficiency.add(run.efficiency, now)
         self._books.journal.log(run, Happening.TRAINS, gpus=shape.gpus)
         self._books.journal.note_first_step(run)
-        self._agenda.ask()
+        self._rounds.ask()
         self._foresee(run)
 
     def _weigh(self, run: Run) -> None:

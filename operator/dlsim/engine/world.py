@@ -18,7 +18,7 @@ from dlsim.engine.arriving import make_run
 from dlsim.engine.books import Books, Journal
 from dlsim.engine.checkpoints import Checkpoints
 from dlsim.engine.controlling.coordinator import Coordinator
-from dlsim.engine.controlling.rounds import Agenda
+from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.controlling.steps import Steps
 from dlsim.engine.kernel import Kernel, Order
 from dlsim.engine.nodes import Nodes
@@ -55,7 +55,7 @@ class World:
         self._watch = watch  # Told (jobs done, jobs in all) for a progress bar.
         self._kernel: Kernel[Callable[[], None]] = Kernel()
         self._policy_state: object = None
-        self._agenda = Agenda(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
+        self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
         record = Record(
@@ -67,7 +67,7 @@ class World:
         )
         journal = Journal(record, self._kernel, recorder=recorder)
         self._books = Books(journal, self._kernel, truth=self._truth)
-        checkpoints = Checkpoints(self._kernel, self._books, setting=setting, agenda=self._agenda)
+        checkpoints = Checkpoints(self._kernel, self._books, setting=setting, rounds=self._rounds)
         training = Training(
             self._kernel,
             self._books,
@@ -76,14 +76,14 @@ class World:
             forecasts=self._forecasts,
             checkpoints=checkpoints,
             complete=self._complete,
-            agenda=self._agenda,
+            rounds=self._rounds,
         )
         self._coordinator = Coordinator(training, self._truth.costs_of, mechanism=setting.mechanism)
         self._steps = Steps(self._kernel, self._books, coordinator=self._coordinator)
         self._nodes = Nodes(
             setting,
             self._books,
-            agenda=self._agenda,
+            rounds=self._rounds,
             checkpoints=checkpoints,
             training=training,
             coordinator=self._coordinator,
@@ -105,7 +105,7 @@ class World:
                     outage.back_at, Order.FAILURE, event=partial(self._nodes.regain, outage.node)
                 )
         while self._kernel and self._books.done < len(self._workload.jobs):
-            if self._agenda.fruitless > PATIENCE:
+            if self._rounds.fruitless > PATIENCE:
                 break
             self._follow_instant()
         return self._books.close()
@@ -113,10 +113,10 @@ class World:
     def _follow_instant(self) -> None:
         """Handle all events of the next instant, and decide if one of them calls for it."""
         instant = self._kernel.next_time()
-        self._agenda.begin_instant()
+        self._rounds.begin_instant()
         while self._kernel and self._kernel.next_time() <= instant:
             self._kernel.pop()()
-        if self._agenda.is_now():
+        if self._rounds.is_now():
             self._decide()
         self._books.note_levels()
 
@@ -130,7 +130,7 @@ class World:
         self._books.journal.note_plan(snapshot, plan, seconds=time.perf_counter() - began)
         self._policy_state = plan.policy_state
         self._steps.apply(plan)
-        self._agenda.note_decision(plan.wake_at)
+        self._rounds.note_decision(plan.wake_at)
 
     def _take_snapshot(self) -> Snapshot:
         return Snapshot(
@@ -165,7 +165,7 @@ class World:
             self._books.drop(traced.job.id)
             return
         self._books.add(run)
-        self._agenda.ask()
+        self._rounds.ask()
         if standing is not None and standing.placement is not None:
             self._go_on(run, standing.placement)
         else:
@@ -187,7 +187,7 @@ class World:
         run.record.iterations = run.traced.iterations + run.record.redone
         if self._watch is not None:
             self._watch(self._books.done, len(self._workload.jobs))
-        self._agenda.ask()
+        self._rounds.ask()
 
 
 def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None:

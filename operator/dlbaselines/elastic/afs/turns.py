@@ -1,5 +1,5 @@
 """
-Taking turns where sizes are unknown and jobs outnumber GPUs: AFS's processor sharing.
+Turn turns where sizes are unknown and jobs outnumber GPUs: AFS's processor sharing.
 
 :class:`TurnTaking` is what ``afs-p`` and ``afs-s`` have in common. Each job has a counter of the whole units of time that it was scheduled
 for. "It allocates one GPU in the increasing order of the job counters in a non-preemptive manner
@@ -28,7 +28,7 @@ SHORTEST_S = 0.001
 """How soon a turn ends at the earliest, because of how times are rounded."""
 
 
-class Turns(NamedTuple):
+class TurnState(NamedTuple):
     """The policy's memory from one decision to the next."""
 
     at: float
@@ -36,13 +36,13 @@ class Turns(NamedTuple):
     """For how many seconds jobs had GPUs by then, by their place in the order of arrival."""
 
 
-class Taking:
+class Turn:
     """Finds the jobs whose turn it is at one decision."""
 
     def __init__(self, view: View, unit_s: float) -> None:
         self.view = view
         self.unit_s = unit_s
-        old = view.state if isinstance(view.state, Turns) else Turns(view.now, {})
+        old = view.state if isinstance(view.state, TurnState) else TurnState(view.now, {})
         passed = max(0.0, view.now - old.at)
         self.scheduled: dict[int, float] = {
             state.order: old.scheduled.get(state.order, 0.0) + passed for state in view.running
@@ -112,7 +112,7 @@ class Taking:
 
     def remember(self, decision: Decision) -> Decision:
         """The decision with what is to be remembered, and when the next turn ends."""
-        turns = Turns(self.view.now, self.scheduled)
+        turns = TurnState(self.view.now, self.scheduled)
         if not self.is_contended:
             return replace(decision, state=turns)
         given = decision.shares.keys()
@@ -149,7 +149,7 @@ class TurnTaking(ABC):
         """By what each further GPU goes."""
 
     def allocate(self, view: View) -> Decision:
-        taking = Taking(view, self.unit_s)
+        taking = Turn(view, self.unit_s)
         line = taking.rank()
         sharing = self.open_sharing(view)
         sharing.admit(line)

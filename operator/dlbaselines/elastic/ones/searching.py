@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlbaselines.elastic.ones import genomes
-from dlbaselines.elastic.ones.genomes import Board, Floats, Ints
+from dlbaselines.elastic.ones.genomes import Floats, GenomeSpace, Ints
 from dlbaselines.elastic.ones.memory import Gene
 from dlbaselines.elastic.ones.progress import draw_left
 from dlcore.contract import View
@@ -93,11 +93,11 @@ class Speeds:
         return known
 
 
-def make_board(
+def make_space(
     view: View, candidates: Sequence[Candidate], *, speeds: Speeds, taken: Mapping[str, int]
-) -> tuple[Board, Ints]:
+) -> tuple[GenomeSpace, Ints]:
     """
-    Set up the board, and tell by item the fewest GPUs of a job, 0 where it cannot be.
+    Set up the space, and tell by item the fewest GPUs of a job, 0 where it cannot be.
 
     ``taken`` are the GPUs by type that other jobs keep.
     """
@@ -120,14 +120,14 @@ def make_board(
                 floors[item, gpus:] = gpus
                 rates[item, gpus] = gpus / speed
                 least[item] = least[item] or gpus
-    board = Board(
+    space = GenomeSpace(
         sizes=sizes,
         floors=floors,
         rates=rates,
         ran_seconds=np.array([each.ran_seconds for each in candidates]),
         ranks=np.array([each.state.order for each in candidates], dtype=np.int64),
     )
-    return board, least
+    return space, least
 
 
 def _kinds_of(state: JobState, view: View) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class Search:
     ) -> None:
         self._candidates = candidates
         self._kinds = view.cluster.types
-        self._board, self._least = make_board(view, candidates, speeds=speeds, taken=taken)
+        self._board, self._least = make_space(view, candidates, speeds=speeds, taken=taken)
         self._budget = budget
         self._rng = rng
         self._alpha = np.array([each.alpha for each in candidates])
@@ -197,12 +197,12 @@ class Search:
 
     def run(self, old: Sequence[Sequence[Gene]]) -> tuple[Mapping[int, Gene], list[list[Gene]]]:
         """Return the best genome, by candidate, and the new population, the best first."""
-        board = self._board
-        if not board.jobs or not board.total:
+        space = self._board
+        if not space.jobs or not space.total:
             return {}, []
         counts = self._remember(old) if old else self._initialise()
-        counts = self._refresh(counts, board.total)
-        rows = genomes.pack(counts, board)
+        counts = self._refresh(counts, space.total)
+        rows = genomes.pack(counts, space)
         for _ in range(self._budget.generations):
             rows, counts = self._evolve(rows)
         best = dict(self._read(counts[0]))
@@ -210,11 +210,11 @@ class Search:
 
     def _initialise(self) -> Ints:
         """The first population: a random job on each GPU, as far as its limit allows."""
-        board, size = self._board, self._budget.population
-        drawn = self._rng.random((size, board.jobs))
-        empty = np.zeros((size, board.items), dtype=np.int64)
+        space, size = self._board, self._budget.population
+        drawn = self._rng.random((size, space.jobs))
+        empty = np.zeros((size, space.items), dtype=np.int64)
         # Filling in the order of random gains is giving GPUs to random jobs.
-        return genomes.fill(empty, board, left=drawn / np.maximum(self._mean_rate(), 1e-12))
+        return genomes.fill(empty, space, left=drawn / np.maximum(self._mean_rate(), 1e-12))
 
     def _mean_rate(self) -> Floats:
         """By job, what its utilisation gains by its first start; used to even gains out."""
@@ -224,14 +224,14 @@ class Search:
 
     def _remember(self, old: Sequence[Sequence[Gene]]) -> Ints:
         """*Refresh*, first part: genomes of old, without the jobs that have ended."""
-        board, size = self._board, self._budget.population
+        space, size = self._board, self._budget.population
         index = {each.state.id: place for place, each in enumerate(self._candidates)}
-        counts = np.zeros((size, board.items), dtype=np.int64)
+        counts = np.zeros((size, space.items), dtype=np.int64)
         for row in range(size):
             for job, kind, gpus in old[row % len(old)]:
                 if job in index and kind in self._kinds:
-                    counts[row, index[job] * board.kinds + self._kinds.index(kind)] = gpus
-        return self._squeeze(genomes.trim(counts, board))
+                    counts[row, index[job] * space.kinds + self._kinds.index(kind)] = gpus
+        return self._squeeze(genomes.trim(counts, space))
 
     def _squeeze(self, counts: Ints) -> Ints:
         """Where GPUs are gone from the cluster, take the last jobs from genomes with too many."""
@@ -241,34 +241,34 @@ class Search:
 
     def _refresh(self, counts: Ints, most: int) -> Ints:
         """*Refresh*, the rest: limits are heeded, new jobs come in, idle GPUs are filled."""
-        board = self._board
-        counts = genomes.trim(counts, board)
+        space = self._board
+        counts = genomes.trim(counts, space)
         new = [place for place, each in enumerate(self._candidates) if each.is_new][:most]
-        counts = genomes.admit(counts, board, newcomers=new, least=self._least)
-        counts = genomes.trim(counts, board)
-        return genomes.fill(counts, board, left=self._draw(len(counts)))
+        counts = genomes.admit(counts, space, newcomers=new, least=self._least)
+        counts = genomes.trim(counts, space)
+        return genomes.fill(counts, space, left=self._draw(len(counts)))
 
     def _evolve(self, rows: Ints) -> tuple[Ints, Ints]:
         """One generation: operate, evaluate, select."""
-        board, size = self._board, len(rows)
-        counts = genomes.count(rows, board)
+        space, size = self._board, len(rows)
+        counts = genomes.count(rows, space)
         crossed = genomes.cross(rows, self._rng)
-        children = genomes.trim(genomes.count(crossed, board), board)
-        children = genomes.fill(children, board, left=self._draw(len(children)))
+        children = genomes.trim(genomes.count(crossed, space), space)
+        children = genomes.fill(children, space, left=self._draw(len(children)))
         chosen = self._rng.integers(size, size=size)
         mutants = self._mutate(counts[chosen])
         everyone = np.concatenate([counts, children, mutants])
         former = np.concatenate([rows, crossed, rows[chosen]])
         best = self._select(everyone, size)
         # Workers of one job come to be side by side: the reorder operation.
-        return genomes.pack(everyone[best], board, former=former[best]), everyone[best]
+        return genomes.pack(everyone[best], space, former=former[best]), everyone[best]
 
     def _mutate(self, counts: Ints) -> Ints:
         """*Uniform mutation*: preempt each job with the mutation rate, and let others in."""
-        board = self._board
-        barred = self._rng.random((len(counts), board.jobs)) < self._budget.mutation
-        kept = np.where(np.repeat(barred, board.kinds, axis=1), 0, counts)
-        return genomes.fill(kept, board, left=self._draw(len(kept)), barred=barred)
+        space = self._board
+        barred = self._rng.random((len(counts), space.jobs)) < self._budget.mutation
+        kept = np.where(np.repeat(barred, space.kinds, axis=1), 0, counts)
+        return genomes.fill(kept, space, left=self._draw(len(kept)), barred=barred)
 
     def _draw(self, draws: int) -> Floats:
         left: Floats = draw_left(self._alpha, self._beta, rng=self._rng, draws=draws) * self._epochs

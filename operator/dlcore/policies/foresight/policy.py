@@ -18,7 +18,7 @@ from dlcore.policies.foresight.memory import Memory, Progress, State, recall
 from dlcore.policies.foresight.placing.arranging import Arranging, leave_only
 from dlcore.policies.foresight.placing.sites import KEEPS
 from dlcore.policies.foresight.pricing import find_prices, fix_sizes
-from dlcore.policies.foresight.sightings import look
+from dlcore.policies.foresight.sightings import update
 from dlcore.policies.foresight.switching import switch_types
 from dlcore.policies.foresight.worths import Worths
 from dlcore.predicting.conclusions import Kept
@@ -82,7 +82,7 @@ class Foresight:
         """Collect bids, price them, choose shares, find nodes."""
         memory = recall(view)
         lengths = _remember_ends(memory, view)
-        sightings = look(memory.sightings, view)
+        sightings = update(memory.sightings, view)
         experience = Experience(tuple(sorted(lengths.values())))
         bids = _find_bidders(view).collect(view, experience, sightings=sightings)
         spans = _remember_spans(memory, view.now, lengths=lengths)

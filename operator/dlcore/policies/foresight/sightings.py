@@ -77,7 +77,7 @@ def expect(view: View, job: Job, *, shape: Shape, seen: Speeds) -> float:
     return speed * math.exp(COMMON_PART * sum(logs) / len(logs)) if logs else speed
 
 
-def look(sightings: Sightings, view: View) -> Sightings:
+def update(sightings: Sightings, view: View) -> Sightings:
     """Add what is seen now. Of each shape in which a job trains its speed is noted once."""
     by_type = dict(sightings.by_type)
     by_job: dict[JobId, Sighting] = {}

@@ -201,7 +201,7 @@ async def _play(options: Options, hall: Hall) -> Outcome:
 
             def watch() -> None:
                 tell()
-                film.look()
+                film.update()
 
             await programme.play(stages, watch)
         results = performing.read_results(hall, stages)

@@ -1,7 +1,7 @@
 """
 A live system as a simulation: its jobs as far as they are, its GPUs, and what it knows of speeds.
 
-``dljob simulate --live`` calls :func:`look` with the place that ``dljob get`` would ask, and plays
+``dljob simulate --live`` calls :func:`read` with the place that ``dljob get`` would ask, and plays
 what comes back. Everything is read from the documents that ``-o json`` prints, so one machine and
 a cluster are looked at in the same way:
 
@@ -127,13 +127,13 @@ class _Found:
     status: Status
 
 
-def look(living: Living, known: Known, *, seed: int, now: float | None = None) -> Present:
+def read(living: Living, known: Known, *, seed: int, now: float | None = None) -> Present:
     """
     Look at a live system; raises :class:`~dlclient.backend.BackendError` if it does not answer.
 
     ``now`` is the time of what it answers, if that is not asked for at this moment.
     """
-    return _Look(living, known, seed=seed, now=time.time() if now is None else now).make()
+    return _Reader(living, known, seed=seed, now=time.time() if now is None else now).make()
 
 
 def read_known(living: Living, *, state: Path | None, profiles: Path | None) -> Known:
@@ -190,7 +190,7 @@ def mislead(workload: Workload, given: Mapping[str, Any]) -> Workload:
     return believe(workload, beliefs)
 
 
-class _Look:
+class _Reader:
     def __init__(self, living: Living, known: Known, *, seed: int, now: float) -> None:
         self._living, self._known = living, known
         self._seed = seed

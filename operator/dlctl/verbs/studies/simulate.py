@@ -237,7 +237,7 @@ def run_live(place: Place, given: dict[str, Any]) -> int:
     live.check_usage(typed)
     with opened(place) as backend:
         known = live.read_known(backend, state=place.state, profiles=given["profiles"])
-        present = live.look(backend, known, seed=given["seed"])
+        present = live.read(backend, known, seed=given["seed"])
     if not present.workload.jobs:
         say("There are no jobs that train or wait.")
         return 0

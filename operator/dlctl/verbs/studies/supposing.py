@@ -206,8 +206,8 @@ def suppose_here(told: Json) -> Json:
 
 def _compare(supposed: Supposed, known: live.Known, *, question: Question, at: float) -> Json:
     # The same seed and the same instant, so that the futures differ by the question alone.
-    now = live.look(supposed, known, seed=0, now=at)
-    then = live.look(supposed.change(question), known, seed=0, now=at)
+    now = live.read(supposed, known, seed=0, now=at)
+    then = live.read(supposed.change(question), known, seed=0, now=at)
     futures = [_play(now, now.policy), _play(then, question.policy or now.policy)]
     return {"notes": list(then.workload.notes), "futures": futures}
 

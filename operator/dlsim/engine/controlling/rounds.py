@@ -54,7 +54,7 @@ class Growth:
         )
 
 
-class Agenda:
+class Rounds:
     """When the next decision is made: after what has happened, in time, and at the beginning of a round."""
 
     def __init__(

@@ -23,7 +23,7 @@ from dlcore.policies.common import ordering
 from dlcore.policies.papers.dragon.surplus import Surplus, enlarge, note_idle
 
 
-class Memory(NamedTuple):
+class DragonState(NamedTuple):
     """The policy's memory from one decision to the next."""
 
     idle: Mapping[NodeName, tuple[float, ...]]
@@ -32,7 +32,7 @@ class Memory(NamedTuple):
     """Since when jobs wait that had GPUs before, by their place in the order of arrival."""
 
 
-_NOTHING = Memory({}, {})
+_NOTHING = DragonState({}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Dragon:
 
     def allocate(self, view: View) -> Decision:
         """Go through the five steps of Figure 5."""
-        memory = view.state if isinstance(view.state, Memory) else _NOTHING
+        memory = view.state if isinstance(view.state, DragonState) else _NOTHING
         waiting = _Waiting(view, memory.waiting)
         filling = ordering.Filling(view, view.running)
         _serve_urgent(filling, waiting.iter_urgent(self.urgent_seconds, view.now))
@@ -105,7 +105,7 @@ class Dragon:
             waits=filling.waits,
             wait=ordering.NO_ROOM,
             wake_at=min((alarm for alarm in alarms if alarm > view.now), default=None),
-            state=Memory(idle, waiting.since),
+            state=DragonState(idle, waiting.since),
         )
 
 
