@@ -47,12 +47,12 @@ class Beliefs:
     size_error: float = 0.0
     """The same of the number of iterations."""
     sizes_known: bool = True
-    """Whether policies are given a number of iterations at all."""
+    """True if policies are given a number of iterations at all."""
     seed: int = 0
 
     @property
     def are_true(self) -> bool:
-        """Whether policies know everything as it is."""
+        """Return whether policies know everything as it is."""
         return not self.speed_error and not self.size_error and self.sizes_known
 
 

@@ -38,7 +38,7 @@ def believe_marginal_utility(workload: Workload) -> Workload:
 def price_mini_epochs(
     workload: Workload, costs: Costs, *, mechanism: Mechanism
 ) -> Mapping[JobType, float]:
-    """How many seconds the mini-epochs of a job of each type take before it trains."""
+    """Return how many seconds the mini-epochs of a job of each type take before it trains."""
     prices = {}
     for kind, options in _options_by_type(workload).items():
         profile = workload.truths[kind]
@@ -54,7 +54,7 @@ def price_mini_epochs(
 
 
 def _options_by_type(workload: Workload) -> dict[JobType, tuple[int, ...]]:
-    """On how many GPUs the jobs of each type can run."""
+    """Map each type to the numbers of GPUs that its jobs can run on."""
     options: dict[JobType, set[int]] = {}
     for traced in workload.jobs:
         options.setdefault(traced.job.type, set()).update(traced.job.gpus.options)

@@ -219,7 +219,7 @@ def _takes_view(allocate: Any) -> bool:
 
 
 def files_of(path: Path) -> list[Path]:
-    """List a file that was loaded, and the modules beside it that it imported."""
+    """List a file that was loaded, and the modules next to it that it imported."""
     folder = path.resolve().parent
     loaded = {
         Path(file).resolve()

@@ -46,7 +46,7 @@ def _tell_curves(jobs: Sequence[TracedJob], seed: int, *, seeds: int) -> Iterato
 
 
 def _tell_counts(workload: Workload) -> Iterator[str]:
-    """Say which jobs are elastic, because policies for rigid jobs use their request alone."""
+    """List which jobs are elastic, because policies for rigid jobs use their request alone."""
     elastic = [traced for traced in workload.jobs if len(traced.job.gpus.options) > 1]
     if not elastic:
         yield "all jobs are rigid: each runs on exactly the GPUs that it requests"

@@ -39,7 +39,7 @@ class Scenario:
     world: str | None = None
     """By whose rules it is played (:mod:`dlsim.worlds`)."""
     counted: bool = False
-    """Whether GPUs are only counted, without nodes."""
+    """True if GPUs are only counted, without nodes."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     restart_cost_s: float | None = None
     """The cost of each start and change; ``None``: as its world says, else the default costs."""

@@ -1,5 +1,5 @@
 """
-The worlds of published evaluations, so that figures can be held beside others'.
+The worlds of published evaluations, so that figures can be held next to others'.
 
 ``dljob simulate --world NAME`` and the reproductions ask :data:`WORLDS` for the :class:`Rules` of
 one. A world is not a workload: it says on which cluster the jobs of any trace are played, how fast
@@ -70,13 +70,13 @@ class Rules:
     round_s: float = 0.0
     growth: Growth | None = None
     assigns_models: bool = False
-    """Whether a trace that knows no models is given Pollux's applications, by GPU time."""
+    """True if a trace that knows no models is given Pollux's applications, by GPU time."""
     one_gpu: frozenset[str] = frozenset()
     """Models that are not distributed."""
     only_powers: bool = False
-    """Whether a job on one node has a power of two of its GPUs."""
+    """True if a job on one node has a power of two of its GPUs."""
     shares_network: bool = True
-    """Whether two jobs that are each on several nodes may be on one of them together."""
+    """True if two jobs that are each on several nodes may be on one of them together."""
     batch_of: Callable[[Job], BatchRange] = keep_batch
     """How the batch size of a job may change."""
 
@@ -321,7 +321,7 @@ def demand_of(rules: Rules, job: Job, *, node_gpus: int) -> GpuDemand:
 
 def is_packed(gpus: int, node_gpus: int, *, only_powers: bool) -> bool:
     """
-    Whether ``gpus`` GPUs fill nodes, or fit into one.
+    Return whether ``gpus`` GPUs fill nodes, or fit into one.
 
     With only powers of two in a node this is AFS's network packing (4.4): 1, 2 or 4n GPUs on nodes
     of four. Then no two jobs that are each on several nodes need ever meet on one (appendix E).

@@ -124,7 +124,7 @@ class _Core:
                 options.append((gpus, gpus // self.unit, value))
 
     def count_cells(self, gpus: int) -> int:
-        """How many additions a search makes."""
+        """Return how many additions a search makes."""
         return (gpus // self.unit + 1) * sum(len(each) - 1 for each in self.choices.values())
 
     def search(self, gpus: int) -> tuple[list[int], float]:

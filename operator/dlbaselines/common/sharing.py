@@ -47,7 +47,7 @@ class Claim(NamedTuple):
 
     @property
     def held(self) -> int:
-        """How many GPUs it has."""
+        """Return how many GPUs it has."""
         return self.state.placement.shape.gpus if self.state.placement is not None else 0
 
     def remaining(self, gpus: int) -> float:
@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """How many seconds it would train yet on one GPU; of a wider job, as its hull begins."""
+        """Return how many seconds it would train yet on one GPU; of a wider job, as its hull begins."""
         return self.span / self.curve.steps[0].gain
 
 
@@ -76,7 +76,7 @@ class Claims:
     """The claims of pending jobs on the other types that they accept."""
 
     def replace(self, chosen: Iterable[Claim]) -> "Claims":
-        """The same with these claims in the stead of those of all jobs."""
+        """Return the same with these claims in the stead of those of all jobs."""
         by_type: dict[str, list[Claim]] = {kind: [] for kind in self.by_type}
         for claim in chosen:
             by_type[claim.gpu_type].append(claim)
@@ -122,7 +122,7 @@ class _Curves:
         self.limits: dict[tuple[str, int | None], int] = {}
 
     def suits(self, view: View) -> bool:
-        """Whether this is about the same things."""
+        """Return whether this is about the same things."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
 
@@ -184,7 +184,7 @@ class _Reading:
         return chosen
 
     def _limit(self, state: JobState, kind: str) -> int:
-        """How many GPUs of a type the job could have in an empty cluster."""
+        """Return how many GPUs of a type the job could have in an empty cluster."""
         if state.picky or state.needs is not None:
             return largest_possible(state, self.view.cluster, gpu_type=kind)
         key = (kind, state.job.gpus.max_nodes)
@@ -240,7 +240,7 @@ def settle(view: View, claims: Claims, *, wants: Mapping[JobId, int]) -> Decisio
     """
     Make shares of the numbers of GPUs that jobs should have; a job not named should have none.
 
-    Jobs that keep or lose GPUs stay where they are. The others are placed beside them, the widest
+    Jobs that keep or lose GPUs stay where they are. The others are placed next to them, the widest
     first, because narrow ones find room in what those leave. Where a number has no place, the next
     lower option is tried that is more than the job has. GPUs that were to be taken from a job and went
     to no other stay with it. GPUs that are left go to jobs that are odd, or that wait for another
@@ -262,7 +262,7 @@ def settle_at_prices(view: View, claims: Claims, *, priced: Mapping[JobId, Price
 
 
 class _Settling:
-    """Shares and the room beside them."""
+    """Shares and the room next to them."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -298,7 +298,7 @@ class _Settling:
         self.shares[claim.state.id] = Share(gpus, cause, claim.gpu_type, nodes)
 
     def _is_slower(self, claim: Claim, gpus: int) -> bool:
-        """Whether the job is known to be slower with what it has than with fewer GPUs."""
+        """Return whether the job is known to be slower with what it has than with fewer GPUs."""
         predictor, job = self.view.predictor, claim.state.job
         here = predictor.speed(job, predictor.shape(claim.held, claim.gpu_type))
         return here < predictor.speed(job, predictor.shape(gpus, claim.gpu_type))
@@ -378,7 +378,7 @@ class _Settling:
 
 
 def withdraw(placement: Placement, gpus: int) -> dict[NodeName, int]:
-    """Where a job stays with fewer GPUs: on as few of its nodes as possible."""
+    """Return where a job stays with fewer GPUs: on as few of its nodes as possible."""
     nodes: dict[NodeName, int] = {}
     for part in sorted(placement.slices, key=lambda part: (-len(part.gpus), part.node)):
         kept = min(gpus, len(part.gpus))
@@ -391,7 +391,7 @@ def withdraw(placement: Placement, gpus: int) -> dict[NodeName, int]:
 def _count_good(
     placement: Placement, nodes: Mapping[NodeName, int], *, good: Mapping[NodeName, int]
 ) -> dict[NodeName, int]:
-    """How many GPUs that others could have a job uses on these nodes; its bad ones are its own."""
+    """Return how many GPUs that others could have a job uses on these nodes; its bad ones are its own."""
     held = count_nodes(placement)
     return {
         node: count - min(count, held.get(node, 0)) + min(count, good.get(node, 0))

@@ -43,9 +43,9 @@ class Lyra:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     preempts: bool = True
-    """Whether a job that needs less time yet takes the place of a running one."""
+    """True if a job that needs less time yet takes the place of a running one."""
     requested: bool = False
-    """Whether a job comes in with what it requested, and not with the least that it can run on."""
+    """True if a job comes in with what it requested, and not with the least that it can run on."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -94,7 +94,7 @@ def _cut(curve: Curve, gpus: int) -> Curve:
 
 
 def find_more(claims: list[Claim], gpus: int) -> list[int]:
-    """How many GPUs beyond its least each job gets."""
+    """Return how many GPUs beyond its least each job gets."""
     savings: dict[int, Curve | None] = {}
     elastic: list[tuple[int, Curve, float]] = []
     for i, claim in enumerate(claims):

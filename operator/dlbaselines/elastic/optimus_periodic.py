@@ -148,7 +148,7 @@ def _best_step(counts: Counts, state: JobState, *, times: Times) -> _Step | None
 
 
 def _training_time(view: View, state: JobState, *, gpus: int, kind: str, times: Times) -> float:
-    """How long the job trains yet; found once a round, because each step asks for most of them again."""
+    """Return how long the job trains yet; found once a round, because each step asks for most of them again."""
     known = times.get((state.id, gpus))
     if known is None:
         shape = view.predictor.shape(gpus, kind)

@@ -202,7 +202,7 @@ def _choose_configurations(
 
 
 def _find_restart_factor(view: View, claim: Claim, *, old: Rounds) -> float:
-    """By what share a change is worth less to a job, because it may be changed as often again."""
+    """Return by what share a change is worth less to a job, because it may be changed as often again."""
     state = claim.state
     if state.placement is None:
         return 1.0
@@ -252,7 +252,7 @@ def solve(
 
 
 def _pack(choices: Sequence[Choice], gpus: int, *, penalty: float) -> list[Choice]:
-    """The same for one type: what is saved against the penalty is to add up to the most."""
+    """Return the same for one type: what is saved against the penalty is to add up to the most."""
     by_job: dict[int, list[Choice]] = {}
     for choice in choices:
         by_job.setdefault(choice.job, []).append(choice)
@@ -266,7 +266,7 @@ def _pack(choices: Sequence[Choice], gpus: int, *, penalty: float) -> list[Choic
 def _find_counts(
     programme: tuple[tuple[Point, ...], ...], gpus: int, *, penalty: float
 ) -> tuple[int, ...]:
-    """How many GPUs each job gets; costs are rounded, so that most rounds pose the programme of the one before."""
+    """Return how many GPUs each job gets; costs are rounded, so that most rounds pose the programme of the one before."""
     curves, prices = [], []
     for several in programme:
         savings = tuple([penalty - cost for _, cost in several])
@@ -284,7 +284,7 @@ def _make_curve(gpus: tuple[int, ...], savings: tuple[float, ...]) -> Curve:
 def _search(
     choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float, nodes: int, gap: float
 ) -> list[Choice]:
-    """The same for several types, by branch and bound."""
+    """Return the same for several types, by branch and bound."""
     jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
     kinds = {kind: len(jobs) + row for row, kind in enumerate(gpus)}
     columns = np.tile(np.arange(len(choices)), 2)

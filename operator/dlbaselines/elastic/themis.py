@@ -158,7 +158,7 @@ def _make_bid(claim: Claim, now: float) -> Bid:
 
 
 def find_winners(bidders: Sequence[Bid], gpus: int) -> list[int]:
-    """How many GPUs each gets, so that the product of 1 / rho is greatest: the sum of logarithms."""
+    """Return how many GPUs each gets, so that the product of 1 / rho is greatest: the sum of logarithms."""
     curves, prices = [], []
     for bid in bidders:
         gains = [math.log(UNSERVED / min(UNSERVED / 2.0, bid.rho(n))) for n in bid.options]
@@ -181,7 +181,7 @@ def _give_rest(bids: list[Bid], wants: dict[JobId, int], *, gpus: int) -> int:
 
 
 def _is_any_short(view: View, claims: Claims, *, shares: Mapping[JobId, Share]) -> bool:
-    """Whether some job has less than it requested, so that the end of a lease matters to it."""
+    """Return whether some job has less than it requested, so that the end of a lease matters to it."""
     if len(shares) < len(view.running) + len(view.pending):
         return True
     return any(shares[c.state.id].gpus < c.state.job.gpus.requested for c in claims)

@@ -46,9 +46,9 @@ class KubePods:
     breaks: ClassVar[frozenset[Law]] = frozenset({Law.WHOLE_GANG})
 
     drawn: bool = False
-    """Whether unbound pods come in an order that is drawn, and not in that of their jobs."""
+    """True if unbound pods come in an order that is drawn, and not in that of their jobs."""
     partial: bool = False
-    """Whether a job trains with some of its pods where one of its optional numbers allows that."""
+    """True if a job trains with some of its pods where one of its optional numbers allows that."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -86,7 +86,7 @@ def _lot(view: View, state: JobState, *, number: int) -> bytes:
 
 
 def is_incomplete(state: JobState) -> bool:
-    """Whether a job holds GPUs but fewer than it needs to train."""
+    """Return whether a job holds GPUs but fewer than it needs to train."""
     return state.placement is not None and state.gang > state.placement.gpus
 
 
@@ -103,18 +103,18 @@ class _Pods:
 
     @cached_property
     def _sites(self) -> list["_Site"]:
-        """Where the job could become whole; made when its first pod is bound."""
+        """Return where the job could become whole; made when its first pod is bound."""
         state, cluster = self.state, self._cluster
         choices = ordering.choices_of_types(state, cluster)
         return [_Site(state, kinds, cluster=cluster, gang=self.gang) for kinds in choices]
 
     @property
     def missing(self) -> int:
-        """How many of them are not bound."""
+        """Return how many of them are not bound."""
         return max(0, self.gang - self.bound)
 
     def bind_all(self, room: Room) -> bool:
-        """Bind as many of the missing pods as there is room for; tell whether there was any."""
+        """Bind as many of the missing pods as there is room for; return whether there was any."""
         before = self.bound
         while self.missing and self.bind(room):
             pass
@@ -173,7 +173,7 @@ class _Site:
                 yield node
 
     def _can_complete(self, nodes: set[NodeName]) -> bool:
-        """Whether a job on these nodes, and some more of those it may use, could ever be whole."""
+        """Return whether a job on these nodes, and some more of those it may use, could ever be whole."""
         if self.max_nodes is None:
             return self._total >= self.gang
         if len(nodes) > self.max_nodes:

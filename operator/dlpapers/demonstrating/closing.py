@@ -84,7 +84,7 @@ def read_result(lines: Sequence[Line], approach: Approach, *, script: Script) ->
 
 
 def is_in_papers_order(results: Sequence[Result]) -> dict[str, bool]:
-    """Whether the approaches follow each other as in the paper, by makespan and by completion."""
+    """Return whether the approaches follow each other as in the paper, by makespan and by completion."""
     orders = {}
     for quantity in Sums._fields:
         by_paper = sorted(
@@ -106,7 +106,7 @@ def tell_order(results: Sequence[Result]) -> str:
 
 
 def tell_gain(results: Sequence[Result]) -> str:
-    """Say in a sentence how DLJob came out beside the others, better or worse."""
+    """Say in a sentence how DLJob came out next to the others, better or worse."""
     ours = results[-1]
     told = []
     for other in results[:-1]:
@@ -117,7 +117,7 @@ def tell_gain(results: Sequence[Result]) -> str:
 
 
 def tell_next(*, real: bool) -> str:
-    """Say what to try after this."""
+    """Return what to try after this."""
     other = (
         "dljob demo                          the case study of the paper, in a twelfth of its time"
         if real
@@ -204,7 +204,7 @@ def show_jobs(script: Script, results: Sequence[Result]) -> Table:
 
 
 def show_times(results: Sequence[Result], *, compared: bool) -> Table:
-    """When things happened (the paper's Figure 3)."""
+    """Return when things happened (the paper's Figure 3)."""
     table = _table(
         "Figure 3: when what happened" + (", in the paper's seconds" if compared else "")
     )

@@ -24,7 +24,7 @@ def load_example(name: str) -> Example:
 
 
 def find_examples() -> Path:
-    """Where they are: inside the package when installed, else in the checkout."""
+    """Return where they are: inside the package when installed, else in the checkout."""
     here = Path(__file__).resolve()
     packaged = here.parents[1] / "_examples"
     return packaged if packaged.is_dir() else here.parents[3] / "examples"

@@ -162,13 +162,13 @@ async def profile_training(
 
 
 def gain_of(profile: Profile, gpus: int) -> float:
-    """How many times as fast the training is on all GPUs as on half of them."""
+    """Return how many times as fast the training is on all GPUs as on half of them."""
     speeds = _speeds(profile)
     return speeds[gpus] / speeds[gpus // 2]
 
 
 def choose_iterations(profile: Profile, gpus: int) -> dict[JobId, int]:
-    """How many iterations the real jobs have, so that all is done in a few minutes."""
+    """Return how many iterations the real jobs have, so that all is done in a few minutes."""
     speeds = _speeds(profile)
     return {
         JOB_1: max(1, round(LONG_S[JOB_1] * speeds[gpus])),

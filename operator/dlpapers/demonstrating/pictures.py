@@ -22,7 +22,7 @@ BARS: Mapping[str, Mapping[str, Any]] = {
     "paper": {**_EDGE, "color": "white", "hatch": "....."},
     "this run": {**_EDGE, "color": COLOURS[0]},
 }
-"""Told apart by hatches as well as by colours."""
+"""Distinguished by hatches as well as by colours."""
 
 
 class Panel(NamedTuple):
@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
 
 def draw(results: Sequence[Result], *, compared: bool) -> Mapping[str, Figure]:
-    """Draw them, the paper's own figures beside those of the run where they can be compared."""
+    """Draw them, the paper's own figures next to those of the run where they can be compared."""
     panels = [
         Panel(
             LABELS[result.approach],

@@ -121,12 +121,12 @@ class Clock(NamedTuple):
     """The factor by which the demonstration was faster than the shown times."""
 
     def shown(self, at: float) -> float:
-        """How many seconds after the first submission this was, in what is shown."""
+        """Return how many seconds after the first submission this was, in what is shown."""
         return (at - self.origin) * self.factor
 
 
 def read_clock(lines: Iterable[Line], approach: str, *, factor: float) -> Clock:
-    """When an approach began."""
+    """Return when an approach began."""
     submitted = (
         line["at"] for line in lines if (line["approach"], line["what"]) == (approach, "submitted")
     )
@@ -175,7 +175,7 @@ SHORTEST_S = 0.75
 
 
 def read_speeds(stints: Iterable[Stint], clock: Clock) -> tuple[list[float], list[float]]:
-    """How fast a job trained over time, as steps: in iterations a second of what is shown."""
+    """Return how fast a job trained over time, as steps: in iterations a second of what is shown."""
     times, speeds = [0.0], [0.0]
     for stint in stints:
         points = _space(stint)

@@ -125,7 +125,7 @@ def _wait_out(costs: Costs, factor: float) -> tuple[str, ...]:
 
 
 def tell_what_is_modelled() -> tuple[str, ...]:
-    """Tell what is waited out, and how long that takes in the paper's time."""
+    """Return what is waited out, and how long that takes in the paper's time."""
     costs = FROZEN.costs
     pod = _tell_start(costs.pod_initialization, costs.pod_initialization_per_gpu)
     framework = _tell_start(costs.process_initialization, costs.process_initialization_per_gpu)

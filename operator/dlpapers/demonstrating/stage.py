@@ -93,7 +93,7 @@ class Stage:
         return dict(scene.entries if scene is not None else self.running.registry.entries)
 
     def shown(self, at: float) -> float:
-        """How many seconds after the first submission this is, in what is shown."""
+        """Return how many seconds after the first submission this is, in what is shown."""
         return (at - self._began_at) * self.script.factor if self._began_at is not None else 0.0
 
     async def play(self, watch: Callable[[], None] = lambda: None) -> None:

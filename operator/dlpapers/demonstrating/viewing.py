@@ -22,7 +22,7 @@ COLOURS = ("blue", "dark_orange3", "green", "magenta")
 BAR_WIDTH = 26
 LEAST_BAR_WIDTH = 6
 BESIDE_BAR = 50
-"""The columns of the picture for its frame, and for the text beside the bar of a job."""
+"""The columns of the picture for its frame, and for the text next to the bar of a job."""
 REFRESH_PER_S = 4
 WIDTH = 100
 
@@ -35,12 +35,12 @@ class Picture:
 
     @property
     def second(self) -> float:
-        """How far it is, in what is shown."""
+        """Return how far it is, in what is shown."""
         return max(stage.shown(time.time()) for stage in self._stages)
 
     @property
     def height(self) -> int:
-        """How many lines it has: of each approach its frame, its GPUs and its jobs."""
+        """Return how many lines it has: of each approach its frame, its GPUs and its jobs."""
         return sum(3 + len(stage.script.jobs) for stage in self._stages)
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
@@ -51,7 +51,7 @@ class Picture:
 
 def is_worth_drawing(console: Console, height: int, *, environment: Mapping[str, str]) -> bool:
     """
-    Whether the output is a terminal that can show a moving picture of this height.
+    Return whether the output is a terminal that can show a moving picture of this height.
 
     A log of CI may claim to be a terminal, and is read afterwards.
     """

@@ -150,7 +150,7 @@ def _divide(times: Times, slower: str, *, faster: str) -> dict[str, float]:
 
 
 def iter_claims(times: Times) -> Iterator[Row]:
-    """The paper's figures, and ours beside them."""
+    """The paper's figures, and ours next to them."""
     for claim in CLAIMS:
         ratios = _divide(times, claim.slower, faster=claim.faster)
         if not ratios:

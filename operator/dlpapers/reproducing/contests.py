@@ -1,5 +1,5 @@
 """
-Policies of ours beside those of others, on the same jobs: what several reproductions share.
+Policies of ours next to those of others, on the same jobs: what several reproductions share.
 
 :mod:`dlpapers.reproducing.pollux`, :mod:`dlpapers.reproducing.shockwave` and
 :mod:`dlpapers.reproducing.rubick` name an :class:`Entry` for each comparison. An entry is played if
@@ -31,13 +31,13 @@ A reproduction leaves them out where it says so, unless all of it is asked for (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A policy of ours, and the policy of the authors beside which its figures are set."""
+    """A policy of ours, and the policy of the authors next to which its figures are set."""
 
     policy: str
     """As a user writes it, with options."""
     beside: str
     rigid: bool = False
-    """Whether each job runs on exactly the GPUs that it asks for."""
+    """True if each job runs on exactly the GPUs that it asks for."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it searches for minutes."""
+        """Return whether it searches for minutes."""
         return self.name in SEARCHING
 
 
@@ -62,7 +62,7 @@ class Arena:
     machines: Machines
     costs: Costs
     counted: bool = False
-    """Whether only the number of GPUs matters."""
+    """True if only the number of GPUs matters."""
     rules: Rules | None = None
     round_s: float = 0.0
 

@@ -129,12 +129,12 @@ def _average(runs: Sequence[Outcome]) -> Outcome:
 
 
 def reduce_elapsed(found: Outcomes, ours: str, *, baseline: str) -> float:
-    """By how many percent one scheduler's average elapsed time is below another's."""
+    """Return by how many percent one scheduler's average elapsed time is below another's."""
     return 100.0 * (1.0 - found[ours].elapsed_s / found[baseline].elapsed_s)
 
 
 def reproduce(watch: Watch | None) -> Reproduction:
-    """Play everything and set the paper's figures beside ours."""
+    """Play everything and set the paper's figures next to ours."""
     testbed = play_testbed()
     simulated = {}
     for done, intensity in enumerate(INTENSITIES, start=1):
@@ -168,7 +168,7 @@ SHORT = {"elapsed time below kubeflow": "time saved"}
 
 
 def compare_runs(found: Outcomes) -> list[float]:
-    """How much longer each job runs under Kubeflow than under DRAGON (Figure 6)."""
+    """Return how much longer each job runs under Kubeflow than under DRAGON (Figure 6)."""
     pairs = zip(found["kubeflow"].runs_s, found["dragon"].runs_s, strict=True)
     return [theirs / ours for theirs, ours in pairs]
 

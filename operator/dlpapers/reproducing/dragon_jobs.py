@@ -10,7 +10,7 @@ from the size of the models and the network of 1 Gb/s that the paper names:
   workers takes ``w * batch / images per second`` where its parameter server is on the same node.
 * A worker whose parameter server is elsewhere also moves the parameters over the network, and all such
   workers of the job share the link: ``r * bytes / bandwidth`` more for each step of r of them.
-* DRAGON and the locality-aware scheduler put the parameter server beside the most workers. The
+* DRAGON and the locality-aware scheduler put the parameter server next to the most workers. The
   default scheduler of Kubernetes puts each pod on the node with the fewest, so a job's parameter
   server goes to a node without a worker of the job if there is one.
 """
@@ -108,14 +108,14 @@ class Assumptions:
     crossings: int = 1
     """Parameters come while gradients go, on a link that carries both ways at once: counted once."""
     spreads_servers: bool = True
-    """Whether the default scheduler puts parameter servers on other nodes than the workers."""
+    """True if the default scheduler puts parameter servers on other nodes than the workers."""
 
 
 USUAL = Assumptions()
 
 
 def count_remote(workers: int, nodes: int, *, of_nodes: int, spread: bool) -> int:
-    """How many of a job's workers are on another node than its parameter server."""
+    """Return how many of a job's workers are on another node than its parameter server."""
     if not spread:
         return workers - -(-workers // nodes)
     return workers if nodes < of_nodes else workers - workers // nodes
@@ -124,7 +124,7 @@ def count_remote(workers: int, nodes: int, *, of_nodes: int, spread: bool) -> in
 def steps_per_s(
     model: Model, workers: int, *, remote: int, assumptions: Assumptions = USUAL
 ) -> float:
-    """How many steps a second all workers of a job make together."""
+    """Return how many steps a second all workers of a job make together."""
     local_s = workers * assumptions.batch / images_per_s(model, workers)
     moved = assumptions.crossings * remote * model.megabytes
     remote_s = local_s + moved / assumptions.megabytes_per_s

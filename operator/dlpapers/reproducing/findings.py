@@ -1,7 +1,7 @@
 """
 The results of a reproduction: rows of figures.
 
-The modules beside this one make them, ``dljob reproduce`` prints them.
+The modules next to this one make them, ``dljob reproduce`` prints them.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of theirs and ours beside it, in the words of ``dljob reproduce -o json``."""
+    """A figure of theirs and ours next to it, in the words of ``dljob reproduce -o json``."""
 
     item: str
     """Its subject, from the general to the particular: ``workload-1/kube-default``."""

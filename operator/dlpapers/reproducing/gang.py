@@ -89,11 +89,11 @@ class Outcome(NamedTuple):
     first_s: float
     mean_s: float
     deadlocks: bool
-    """Whether jobs hold pods and none of them will ever train."""
+    """True if jobs hold pods and none of them will ever train."""
 
 
 def alone_s(model: str, setup: str) -> float:
-    """How long a job takes that has the cluster to itself, where both schedulers do the same."""
+    """Return how long a job takes that has the cluster to itself, where both schedulers do the same."""
     test = next(t for t in TABLE_2 if (t.model, t.jobs, t.setup) == (model, 1, setup))
     return (test.default_s + test.gang_s) / 2
 
@@ -147,7 +147,7 @@ def _sum_up(record: Record) -> Outcome:
 
 
 def reproduce(watch: Watch | None) -> Reproduction:
-    """Play the tables and what explains them, and set the thesis's figures beside ours."""
+    """Play the tables and what explains them, and set the thesis's figures next to ours."""
     rows = (*_compare_table(), *_compare_deadlocks(), *_compare_first(watch))
     return Reproduction(rows, notes=NOTES)
 

@@ -2,7 +2,7 @@
 The evaluation of the ONES paper (SC '21, section 4): ``dljob reproduce ones``.
 
 Table 2's models on 16 nodes of four GPUs, and on fewer nodes for its figure 18. Where the paper is silent,
-:mod:`dlpapers.reproducing.ones_workload` makes assumptions; experiments beside the table change one
+:mod:`dlpapers.reproducing.ones_workload` makes assumptions; experiments next to the table change one
 assumption each and show its effect. ``docs/reproduction.md`` draws the conclusions.
 """
 
@@ -53,7 +53,7 @@ class Case:
     gpus: int = 64
     policy: str = "ones"
     free: bool = False
-    """Whether large batches cost nothing in convergence."""
+    """True if large batches cost nothing in convergence."""
     elastic: bool = True
     epoch_part: int = 1
     """An update may come after this part of an epoch."""
@@ -110,7 +110,7 @@ class _Playing:
         self._done = 0
 
     def compare(self, case: Case, *, absolute: bool) -> Iterator[Row]:
-        """Set the averages of ONES and the two baselines beside those of the paper."""
+        """Set the averages of ONES and the two baselines next to those of the paper."""
         ones = self._play(case, case.policy, costs=case.costs)
         for name, policy in (("tiresias", "tiresias"), ("optimus", self.periodic)):
             theirs = self._play(case, policy, costs=THEIR_COSTS)

@@ -136,7 +136,7 @@ class _Playing:
         self._done = 0
 
     def compare(self, published: Published, place: Place) -> Iterator[Row]:
-        """Play it, and set our figures beside those that were published."""
+        """Play it, and set our figures next to those that were published."""
         score = play(published, place)
         self._done += 1
         if self._watch is not None:

@@ -3,9 +3,9 @@ Pollux's and Sia's worlds on Pollux's workloads: ``dljob reproduce pollux`` and 
 
 Pollux's authors published the simulated results of three policies on five workloads of each of
 four loads (``profiles/peers/pollux_published.csv``): their own, and their versions of Optimus and
-of Tiresias. Beside each are the policies of ours that are like it, by the rules of that world
+of Tiresias. Next to each are the policies of ours that are like it, by the rules of that world
 (:mod:`dlsim.worlds`). Sia's rules are played on the same workloads; its authors published no
-figures for these, so the table shows Pollux's beside ours there too, which says how much harder its charges
+figures for these, so the table shows Pollux's next to ours there too, which says how much harder its charges
 and its slower jobs make the same workload.
 """
 
@@ -136,7 +136,7 @@ def _plan(published: Published, world: str, *, is_whole: bool) -> Iterator[tuple
 
 
 def plays(entry: Entry, place: Place, *, published: Published, world: str, is_whole: bool) -> bool:
-    """Whether the entry is played on this workload in that world."""
+    """Return whether the entry is played on this workload in that world."""
     if is_whole or (world != "sia" and not entry.is_slow):
         return True
     is_first = place == next(each for each in published if each.load == place.load)
@@ -144,7 +144,7 @@ def plays(entry: Entry, place: Place, *, published: Published, world: str, is_wh
 
 
 def compare(played: Sequence[Played], published: Published) -> Iterator[Row]:
-    """Set the means over the workloads of a load beside those of the same workloads."""
+    """Set the means over the workloads of a load next to those of the same workloads."""
     groups: dict[tuple[str, Entry], list[Played]] = {}
     for each in played:
         groups.setdefault((each.place.load, each.entry), []).append(each)

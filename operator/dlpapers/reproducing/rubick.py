@@ -3,7 +3,7 @@ Rubick's trace under our policies: ``dljob reproduce rubick``.
 
 The 406 jobs of its base workload on eight nodes of eight A800, with decisions every 60 s and 260 s
 for a start and for each change, as its simulator has it. Nothing is published of the trace that ours could be
-set beside job by job; what it does say is how long each job runs on the GPUs that it asks for, with
+set next to job by job; what it does say is how long each job runs on the GPUs that it asks for, with
 the execution plan that its user chose. The mean of that is the first column: what the average
 completion time would be if every job ran at once, as asked for, and started for nothing.
 """

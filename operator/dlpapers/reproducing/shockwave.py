@@ -1,5 +1,5 @@
 """
-Shockwave's table, with our policies beside it: ``dljob reproduce shockwave``.
+Shockwave's table, with our policies next to it: ``dljob reproduce shockwave``.
 
 Its authors' trace of 120 jobs on 32 GPUs, which are counted but not placed: decisions every 120 s,
 20 s for a start or a change, jobs that run on exactly the GPUs they ask for and adapt their batch
@@ -36,7 +36,7 @@ ENTRIES = (
     Entry("afs-l", "shockwave", rigid=True),
     Entry("foresight", "shockwave", rigid=True),
 )
-"""Each beside the one of theirs that wants the same most nearly; docs/reproduction.md says why."""
+"""Each next to the one of theirs that wants the same most nearly; docs/reproduction.md says why."""
 
 
 class Figures(NamedTuple):

@@ -73,7 +73,7 @@ class Times(NamedTuple):
     completed: Floats
 
     def active_at(self, times: Floats) -> Floats:
-        """How many jobs there were at each of these times."""
+        """Return how many jobs there were at each of these times."""
         came = np.searchsorted(self.submitted, times, side="right")
         went = np.searchsorted(self.completed, times, side="right")
         return (came - went).astype(float)

@@ -71,7 +71,7 @@ class Bound:
 
     def ratio(self, avg_jct_s: float, completed: int) -> float | None:
         """
-        How many times the bound a mean completion time is.
+        Return how many times the bound a mean completion time is.
 
         ``None`` where they cannot be compared, because some of the jobs never completed or because
         there is nothing to do.

@@ -130,7 +130,7 @@ class Choices(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether it is done after the last bin; where GPUs cost nothing, that is as good as in it."""
+        """Return whether it is done after the last bin; where GPUs cost nothing, that is as good as in it."""
         return self.late < float(self.costs.min()) * (1.0 - 1e-9)
 
 
@@ -160,7 +160,7 @@ class Dual:
         self.type_values = self._find_type_values()
 
     def _find_type_values(self) -> Floats:
-        """How fast the usual job is at best on GPUs of each type, as part of its highest speed."""
+        """Return how fast the usual job is at best on GPUs of each type, as part of its highest speed."""
         values = np.zeros(len(self.market.types))
         for curve in self._curves:
             for at in range(len(values)):

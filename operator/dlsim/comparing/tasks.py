@@ -50,7 +50,7 @@ class Task:
         return name_of(self.scenario.trace)
 
     def key(self) -> str:
-        """By what its result is known."""
+        """Return the key by which a result is found again."""
         content = {
             "policy": self.policy,
             "program": digest_program(),
@@ -66,7 +66,7 @@ class Task:
         return None if own is None else digest_own(own.path)
 
     def labels(self) -> Values:
-        """Tell in which scenario it was, as rows of results have it."""
+        """Describe the scenario as rows of results have it."""
         scenario = self.scenario
         return {
             "trace": self.trace,
@@ -172,7 +172,7 @@ def digest_program() -> str:
 
 
 def digest_own(path: Path) -> str:
-    """Digest the file of a user's own policy, with the modules beside it that it imports."""
+    """Digest the file of a user's own policy, with the modules next to it that it imports."""
     return _digest((file.name, file.read_bytes()) for file in policies.files_of(path))
 
 

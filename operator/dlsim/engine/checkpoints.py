@@ -1,5 +1,5 @@
 """
-Whether the checkpoints of a job in the world work, what decisions know of that, and what is lost without.
+True if the checkpoints of a job in the world work, what decisions know of that, and what is lost without.
 
 Called by :mod:`dlsim.engine.training` when a job starts and halts, and by :mod:`dlsim.engine.world` when a
 node fails. On a real cluster the same is judged by ``dlcontrol.judging.checkpoints`` and ``trials``.
@@ -32,7 +32,7 @@ class Checkpoints:
         self._rounds = rounds
 
     def is_kept(self, run: Run) -> bool:
-        """Whether decisions know that a change would lose its work, or do not know that it would not."""
+        """Return whether decisions know that a change would lose its work, or do not know that it would not."""
         setting = self._setting
         if not setting.keeps_work:
             return False
@@ -41,7 +41,7 @@ class Checkpoints:
         return setting.tries or not run.traced.declares or run.has_lost_work
 
     def keeps_first(self, run: Run) -> bool:
-        """Whether decisions know that nothing saves its work, so that it keeps the GPUs it starts with."""
+        """Return whether decisions know that nothing saves its work, so that it keeps the GPUs it starts with."""
         is_known = not run.traced.declares or run.is_tried or run.has_lost_work
         return self._setting.keeps_work and not run.traced.saves and is_known
 
@@ -78,7 +78,7 @@ class Checkpoints:
             self._lose_work(run)
 
     def _lose_work(self, run: Run) -> None:
-        """It was stopped, and nothing has saved what it did."""
+        """Undo the work of a job that was stopped before anything saved it."""
         lost = run.state.iterations_done - run.safe_iterations
         run.has_lost_work = True
         run.record.redone += lost

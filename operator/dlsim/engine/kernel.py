@@ -49,11 +49,11 @@ class Kernel(Generic[Event]):
 
     @property
     def only_wakes(self) -> bool:
-        """Whether no event is left except wake-ups that a policy asked for."""
+        """Return whether no event is left except wake-ups that a policy asked for."""
         return self._facts == 0
 
     def next_time(self) -> float:
-        """When the next event happens."""
+        """Return when the next event happens."""
         return self._heap[0][0]
 
     def pop(self) -> Event:

@@ -55,7 +55,7 @@ class Nodes:
         self._rounds.ask()
 
     def _break_down(self, run: Run, node: NodeName) -> bool:
-        """Take a dead node from the run; tell whether its process dies with it."""
+        """Take a dead node from the run; return whether its process dies with it."""
         dies = run.works and run.serving is not None and node in run.serving.nodes
         if dies and run.activity is Activity.TRAINING:
             self._checkpoints.fall_back(run)

@@ -61,9 +61,9 @@ class Run:
     safe_iterations: float = 0.0
     """The iterations in its last checkpoint."""
     is_tried: bool = False
-    """Whether its checkpoint was tried, and a good one so confirmed."""
+    """True if its checkpoint was tried, and a good one so confirmed."""
     has_lost_work: bool = False
-    """Whether a change has shown that its checkpoint does not work."""
+    """True if a change has shown that its checkpoint does not work."""
     pace: float = 0.0
     """How fast it trained when it was stopped last, in iterations a second."""
     training_since: float = 0.0
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def needed(self) -> float:
-        """How many iterations it needs in all, if those still to come have the batch that it has now."""
+        """Return how many iterations it needs in all, if those still to come have the batch that it has now."""
         total = self.traced.iterations
         if self.worth == 1.0:
             return total + self.wasted
@@ -105,17 +105,17 @@ class Run:
         return done + (total + self.wasted - done) / self.worth
 
     def serves(self, placement: Placement) -> bool:
-        """Whether it trains at that placement already."""
+        """Return whether it trains at that placement already."""
         return self.activity is Activity.TRAINING and self.serving == placement
 
     @property
     def works(self) -> bool:
-        """Whether its process exists and has no command to stop."""
+        """Return whether its process exists and has no command to stop."""
         return self.activity in (Activity.TRAINING, Activity.STARTING)
 
     @property
     def pods_ready(self) -> bool:
-        """Whether every node of its target has a pod that waits for the command to run."""
+        """Return whether every node of its target has a pod that waits for the command to run."""
         target = self.target
         return target is not None and all(
             node in self.pods and self.pods[node].ready for node in target.nodes
@@ -123,5 +123,5 @@ class Run:
 
     @property
     def gang_complete(self) -> bool:
-        """Whether its target is all it needs to make progress."""
+        """Return whether its target is all it needs to make progress."""
         return self.target is not None and self.state.gang in (0, self.target.gpus)

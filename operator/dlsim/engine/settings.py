@@ -42,8 +42,8 @@ class Setting:
     trials: Mapping[JobType, float] = field(default_factory=dict)
     """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
     tries: bool = True
-    """Whether a checkpoint that a job declares is tried before it is counted on, as controllers do it."""
+    """True if a checkpoint that a job declares is tried before it is counted on, as controllers do it."""
     trial_s: float = 0.0
     """How long that takes from the first step on; the job keeps its GPUs meanwhile."""
     keeps_work: bool = True
-    """Whether decisions know whose work nothing saves; without it one sees what the law is worth."""
+    """True if decisions know whose work nothing saves; without it one sees what the law is worth."""

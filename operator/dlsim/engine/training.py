@@ -92,7 +92,7 @@ class Training:
         self._foresee(run)
 
     def _weigh(self, run: Run) -> None:
-        """Say what its iterations are worth from now on, with the batch that it has."""
+        """Set how much its iterations are worth from now on, with its present batch."""
         noise, own = run.traced.noise, run.state.job.training.batch_size
         batch = run.state.batch_size or own
         if noise is None or not own or (batch == own and run.worth == 1.0):

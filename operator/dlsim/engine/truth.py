@@ -37,7 +37,7 @@ class Truth:
         )
 
     def speed(self, run: Run) -> float:
-        """How fast it trains where its process is; 0 if nothing is known."""
+        """Return how fast it trains where its process is; 0 if nothing is known."""
         assert run.serving is not None
         state = run.state
         return self._predictor.speed_with(state.job, run.serving.shape, batch_size=state.batch_size)
@@ -59,7 +59,7 @@ class Truth:
         return max(0.0, left) / speed if speed > 0 else math.inf
 
     def seconds_isolated(self, traced: TracedJob, *, done: float) -> float:
-        """How long what is left of a job trains on its requested GPUs if it is alone there."""
+        """Return how long what is left of a job trains on its requested GPUs if it is alone there."""
         job, gpus, predictor = traced.job, traced.job.gpus.requested, self._predictor
         speed = predictor.speed(job, predictor.shape(gpus, predictor.best_type(job, gpus)))
         return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
@@ -79,16 +79,16 @@ class Forecasts:
     def __init__(self, workload: Workload) -> None:
         self._known = workload.known
         self.are_wrong = any(traced.believed is not None for traced in workload.jobs)
-        """Whether policies are given a length that is not the true one."""
+        """True if policies are given a length that is not the true one."""
 
     def at_first(self, traced: TracedJob) -> float:
-        """How many iterations policies believe that a job needs which has not begun."""
+        """Return how many iterations policies believe that a job needs which has not begun."""
         if traced.believed is not None:
             return traced.believed
         return traced.iterations if traced.learning is None else self._forecast(traced, ())
 
     def with_batch(self, run: Run) -> float:
-        """How many iterations policies believe that it needs, if its batch stays as it is."""
+        """Return how many iterations policies believe that it needs, if its batch stays as it is."""
         believed = run.traced.believed
         if believed is None:
             return run.needed
@@ -97,7 +97,7 @@ class Forecasts:
         return beliefs.revise(total, run.state.iterations_done)
 
     def is_overdue(self, run: Run, now: float) -> bool:
-        """Whether policies believe that a job is done which trains on."""
+        """Return whether policies believe that a job is done which trains on."""
         state = run.state
         return run.traced.believed is not None and (
             state.iterations_at(now) >= state.iterations_total
@@ -117,7 +117,7 @@ class Forecasts:
         return self._forecast(run.traced, run.points)
 
     def _report(self, run: Run, learning: Learning, *, now: float) -> bool:
-        """Add the points of the evaluations since the last one; tell whether there were any."""
+        """Add the points of the evaluations since the last one; return whether there were any."""
         every = run.traced.iterations / EVALUATIONS
         wasted = run.wasted_at(now)
         due = int((run.state.iterations_at(now) - wasted) / every)
@@ -129,7 +129,7 @@ class Forecasts:
         return len(news) > 0
 
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
-        """How many iterations the job will need, by what it has shown so far."""
+        """Return how many iterations the job will need, by what it has shown so far."""
         job = traced.job
         assert job.training.target is not None
         profile = self._known.get(job.type)

@@ -52,7 +52,7 @@ class Document:
 
 
 def is_document(path: Path) -> bool:
-    """Whether this is a DLJob file, or a folder of them, rather than a trace."""
+    """Return whether this is a DLJob file, or a folder of them, rather than a trace."""
     return path.is_dir() or path.suffix in yamlfiles.SUFFIXES
 
 
@@ -152,7 +152,7 @@ def _read_terms(text: str) -> dict[str, Any] | None:
 
 
 def count_iterations(document: Document, learning: Learning | None) -> float:
-    """How many iterations the job really needs."""
+    """Return how many iterations the job really needs."""
     training = document.job.training
     most = math.inf if training.iterations is None else float(training.iterations)
     if learning is not None and training.target is not None:
@@ -216,7 +216,7 @@ class Described:
         return Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
 
     def curve_of(self, kind: JobType) -> tuple[str, bool]:
-        """Say whose speeds a type that was added follows, and whether that was drawn by lot."""
+        """Return whose speeds an added type follows, and whether these were drawn by lot."""
         return str(self._curves[kind].type), kind in self._unknown
 
     def profiles(self) -> Mapping[JobType, Profile]:

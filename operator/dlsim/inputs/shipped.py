@@ -40,7 +40,7 @@ SMALLEST_BATCH = {
 
 
 def find_folder() -> Path:
-    """Where the shipped profiles are: inside the package when installed, else in the checkout."""
+    """Return where the shipped profiles are: inside the package when installed, else in the checkout."""
     here = Path(__file__).resolve()
     packaged = here.parents[1] / "_profiles"
     return packaged if packaged.is_dir() else here.parents[3] / "profiles"

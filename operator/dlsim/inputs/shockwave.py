@@ -77,7 +77,7 @@ class Regime(NamedTuple):
     every: int | None
 
     def holds(self, batch: int, epoch: int) -> bool:
-        """Whether this epoch of a job with that first batch size is critical."""
+        """Return whether this epoch of a job with that first batch size is critical."""
         if self.batch not in (None, batch):
             return False
         return self.begin <= (epoch % self.every if self.every else epoch) < self.end
@@ -93,7 +93,7 @@ class Lengths:
         self._regimes = _load_regimes(home / "accordion.csv")
 
     def measure(self, request: Request) -> float:
-        """Say how many seconds the job runs on its GPUs, without interruption."""
+        """Return how many seconds the job runs on its GPUs without interruption."""
         setup = self._read_setup(request)
         model = setup.model
         if request.adaptation not in MODES:
@@ -123,7 +123,7 @@ class Lengths:
         return setup
 
     def _iter_batches(self, setup: Setup, mode: str, *, epochs: int) -> Iterator[int]:
-        """Say with which batch size each epoch runs."""
+        """Yield the batch size of each epoch."""
         if mode == "gns":
             return self._iter_gns(setup, epochs)
         if mode == "accordion" and setup.model in LARGEST_BATCH:

@@ -17,7 +17,7 @@ from typing import IO, Self
 from dlsim.errors import BadInput
 
 MOST_SECONDS = 4e9
-"""126 years, also for times since 1970. The world tells microseconds apart up to there."""
+"""126 years, also for times since 1970. The world distinguishes microseconds up to there."""
 
 MOST = 1e12
 LEAST_POSITIVE = 1e-9

@@ -46,7 +46,7 @@ class Request:
     checkpoint: Saves = Saves.GOOD
     """The kind of its checkpoint, if its file has that column."""
     guaranteed: bool = False
-    """Whether it must never be slower than on the GPUs that it asks for."""
+    """True if it must never be slower than on the GPUs that it asks for."""
     adaptation: str = ""
     """How it changes its batch size while it trains."""
 

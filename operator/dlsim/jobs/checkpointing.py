@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Whether its checkpoint works."""
+    """True if its checkpoint works."""
 
     GOOD = "good"
     NONE = "none"

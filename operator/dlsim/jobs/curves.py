@@ -97,11 +97,11 @@ class Curve:
         return counts[-1]
 
     def speed(self, gpus: int, gpu_type: str) -> float:
-        """How fast it is on a measured type when it is packed."""
+        """Return how fast it is on a measured type when it is packed."""
         return self._atlas.estimate(self.type, Shape(gpus, 1, gpu_type)).value
 
     def speed_on(self, gpus: int, gpu_type: str, *, ground: Ground) -> float:
-        """How fast it is on any type of the cluster when it is packed."""
+        """Return how fast it is on any type of the cluster when it is packed."""
         if gpu_type in self.types:
             return self.speed(gpus, gpu_type)
         standard = self.standard_type(ground)
@@ -120,7 +120,7 @@ class Curve:
 
 
 def type_ratio(measured: str, other: str, *, ground: Ground) -> float:
-    """How much faster the other type is; of two of which nothing is known, neither is."""
+    """Return how much faster the other type is; of two of which nothing is known, neither is."""
     # A measured type of which nothing is known is put in the place of the cluster's first.
     known = measured if measured in TYPE_SPEED else ground.reference
     if known in TYPE_SPEED and other in TYPE_SPEED:

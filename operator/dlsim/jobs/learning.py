@@ -42,7 +42,7 @@ class Learning:
         return self.truth_at(iteration) + noise
 
     def iterations_to(self, value: float) -> float:
-        """When the truth reaches ``value``; infinite when it never does."""
+        """Return when the truth reaches ``value``; infinite when it never does."""
         gap = value - self.c if self.falls else self.c - value
         if gap <= 0.0:
             return math.inf

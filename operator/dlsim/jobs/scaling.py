@@ -50,7 +50,7 @@ class Scaling(NamedTuple):
     curve: str = ""
     """The name of the curve whose measured speeds it follows, if any."""
     is_drawn: bool = False
-    """Whether that was drawn by lot."""
+    """True if that was drawn by lot."""
 
 
 class Scaler(Protocol):
@@ -60,7 +60,7 @@ class Scaler(Protocol):
     """On which numbers of GPUs its elastic jobs may run, for people."""
 
     def scale(self, request: Request) -> Scaling:
-        """Say how this job scales."""
+        """Return how this job scales."""
         ...
 
     def profiles(self) -> Profiles:

@@ -76,13 +76,13 @@ class TracedJob:
     noise: Noise | None = None
     """The cost of larger batches in convergence; without one, there is none."""
     saves: bool = True
-    """Whether it saves itself when it is stopped; so does a job of which nothing else is said."""
+    """True if it saves itself when it is stopped; so does a job of which nothing else is said."""
     declares: bool = True
-    """Whether it says that it saves itself. One that does not, all the same, has a broken checkpoint."""
+    """True if it says that it saves itself. One that does not, all the same, has a broken checkpoint."""
     curve: str = ""
     """The type of job whose measured speeds it follows, where that is one."""
     is_drawn: bool = False
-    """Whether that type was drawn by lot."""
+    """True if that type was drawn by lot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def distribute(times: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def is_skewed(times: Numbers) -> bool:
-    """Whether most would be squeezed into a corner on an axis that is not logarithmic."""
+    """Return whether most would be squeezed into a corner on an axis that is not logarithmic."""
     return bool(times[-1] > 50.0 * max(1.0, float(np.median(times))))
 
 

@@ -22,11 +22,11 @@ class Look:
     width: float
     """Inches."""
     note_size: float
-    """Points, of the text beside a title."""
+    """Points, of the text next to a title."""
     style: Mapping[Any, Any] = field(default_factory=dict, hash=False)
     """The differences from the style of all pictures."""
     is_narrow: bool = False
-    """Whether panels are below each other that are beside each other elsewhere."""
+    """True if panels are below each other that are next to each other elsewhere."""
 
 
 LOOKS: Mapping[str, Look] = {

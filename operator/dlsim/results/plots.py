@@ -194,7 +194,7 @@ def draw_jct(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
 
 @styled
 def draw_jobs(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
-    """How many jobs wait and how many run, over time (SideCar, Figure 7)."""
+    """Draw how many jobs wait and how many run, over time (SideCar, Figure 7)."""
     figure, panels = make_panels(look, rows=2, height=3.4 if look.is_narrow else 4.4)
     clock = _Clock(runs)
     for axes, name in zip(panels, ("pending", "running"), strict=True):
@@ -215,7 +215,7 @@ REMOVES = frozenset({Happening.REMOVING, Happening.STOPPED})
 
 @styled
 def draw_changes(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
-    """How often GPUs were added to running jobs and taken from them (SideCar, Figure 11)."""
+    """Draw how often GPUs were added to running jobs and taken from them (SideCar, Figure 11)."""
     figure, panels = make_panels(look, columns=2, height=2.9)
     clock = _Clock(runs)
     for axes, kinds, name in zip(

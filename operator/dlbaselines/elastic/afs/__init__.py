@@ -1,1 +1,1 @@
-"""The variants of AFS beside :mod:`dlcore.policies.papers.afs`, whose sharing they use."""
+"""The variants of AFS next to :mod:`dlcore.policies.papers.afs`, whose sharing they use."""

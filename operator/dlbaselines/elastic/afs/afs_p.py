@@ -40,7 +40,7 @@ class AfsP(TurnTaking):
     needs: ClassVar[str] = "nothing; it learns speeds, the longest first supposed to be linear"
 
     overestimate: bool = True
-    """Whether speeds beyond the measured ones are supposed to be linear; else they are predicted."""
+    """True if speeds beyond the measured ones are supposed to be linear; else they are predicted."""
 
     @property
     def assumes(self) -> Assumes:

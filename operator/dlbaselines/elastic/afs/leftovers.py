@@ -38,10 +38,10 @@ class Altruistic:
     assumes: ClassVar[Assumes] = BY_CURVES
     breaks: ClassVar[frozenset[Law]] = frozenset()
     by_service: ClassVar[bool]
-    """Whether the order is that of GPU-seconds left; else of seconds."""
+    """True if the order is that of GPU-seconds left; else of seconds."""
 
     packing: bool = True
-    """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
+    """True if shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -57,7 +57,7 @@ class Altruistic:
 
 
 def _price(contender: Contender) -> float:
-    """How many more GPUs would bring as much as the job's first one."""
+    """Return how many more GPUs would bring as much as the job's first one."""
     curve = contender.curve
     return curve.speeds[0] / curve.options[0] / curve.gain(contender.count)
 

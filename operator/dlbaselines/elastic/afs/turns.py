@@ -64,7 +64,7 @@ class Turn:
 
     @property
     def is_contended(self) -> bool:
-        """Whether not all jobs can have their least at once; only then counters matter."""
+        """Return whether not all jobs can have their least at once; only then counters matter."""
         needed = _add_leasts(self.view.running)
         needed += sum(block.ask(_add_leasts) for block in self.view.pending.blocks)
         return needed > self.view.cluster.total
@@ -135,7 +135,7 @@ class TurnTaking(ABC):
     unit_s: float = declare(7200.0, at_least=1.0)
     """How long a turn is while jobs outnumber GPUs; the paper's 2 h."""
     packing: bool = True
-    """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
+    """True if shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -146,7 +146,7 @@ class TurnTaking(ABC):
 
     @abstractmethod
     def make_terms(self, view: View) -> Terms:
-        """By what each further GPU goes."""
+        """Return by what each further GPU goes."""
 
     def allocate(self, view: View) -> Decision:
         taking = Turn(view, self.unit_s)

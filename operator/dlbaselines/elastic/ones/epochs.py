@@ -56,7 +56,7 @@ class Epochs:
         return done / self.measure(state) + SLACK
 
     def look_at(self, state: JobState) -> Course:
-        """How far the job is now."""
+        """Return how far the job is now."""
         epoch = self.measure(state)
         processed = state.iterations_at(self._view.now) / epoch
         left = float(self._per_job)

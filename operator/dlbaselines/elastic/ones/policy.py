@@ -93,7 +93,7 @@ class Ones:
     epochs: int = declare(30, at_least=1, at_most=1_000_000)
     """Into how many epochs a job is cut that declares none."""
     declared: bool = True
-    """Whether the iterations that a job declares are a feature of the regression."""
+    """True if the iterations that a job declares are a feature of the regression."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -136,7 +136,7 @@ class _Round:
     # --- when
 
     def is_due(self) -> bool:
-        """Whether every job of the present schedule has finished an epoch; so it is where none runs."""
+        """Return whether every job of the present schedule has finished an epoch; so it is where none runs."""
         trainees = self._trainees
         return all(
             trainees.has_finished(state)
@@ -145,7 +145,7 @@ class _Round:
         )
 
     def find_wake(self) -> float | None:
-        """When the last job of the schedule will have finished its epoch."""
+        """Return when the last job of the schedule will have finished its epoch."""
         times = []
         for state in self._view.running:
             if not self._updated and not self._trainees.has_run_since_update(state):

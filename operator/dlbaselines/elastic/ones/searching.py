@@ -58,7 +58,7 @@ def batch_of(state: JobState, gpus: int) -> int | None:
 
 
 def most_gpus(state: JobState, view: View, *, kind: str) -> int:
-    """How many GPUs of a type the job can ever use; 0 if it cannot run there at all."""
+    """Return how many GPUs of a type the job can ever use; 0 if it cannot run there at all."""
     most = largest_possible(state, view.cluster, gpu_type=kind)
     return max((gpus for gpus in state.job.gpus.options if gpus <= most), default=0)
 
@@ -71,7 +71,7 @@ class Speeds:
         self._known: dict[tuple[object, ...], float] = {}
 
     def find(self, state: JobState, gpus: int, *, kind: str) -> float:
-        """How fast the job would be, packed, with the batch that it would have there."""
+        """Return how fast the job would be, packed, with the batch that it would have there."""
         shape = self._view.predictor.shape(gpus, kind)
         speed = self._speed(state, shape)
         placement = state.placement
@@ -234,7 +234,7 @@ class Search:
         return self._squeeze(genomes.trim(counts, space))
 
     def _squeeze(self, counts: Ints) -> Ints:
-        """Where GPUs are gone from the cluster, take the last jobs from genomes with too many."""
+        """Return where GPUs are gone from the cluster, take the last jobs from genomes with too many."""
         by_job = counts.reshape(len(counts), self._board.jobs, self._board.kinds)
         fits = by_job.cumsum(axis=1) <= self._board.sizes
         return np.where(fits, by_job, 0).reshape(counts.shape)

@@ -60,11 +60,11 @@ class Trainees:
         return self._epochs.count_since(state, self._known[state.id].mark)
 
     def has_finished(self, state: JobState) -> bool:
-        """Whether it has finished an epoch, so that it may be changed."""
+        """Return whether it has finished an epoch, so that it may be changed."""
         return not state.adjusting and self.count_epochs(state) >= 1.0
 
     def has_run_since_update(self, state: JobState) -> bool:
-        """Whether it ran at the last update: an update does not wait for jobs started later."""
+        """Return whether it ran at the last update: an update does not wait for jobs started later."""
         since = self._known[state.id].since
         return since is not None and since <= self._updated_at
 
@@ -76,7 +76,7 @@ class Trainees:
     # --- limits
 
     def limit_waiting(self, state: JobState) -> int:
-        """How many GPUs a job without any may get."""
+        """Return how many GPUs a job without any may get."""
         trainee = self._known.get(state.id)
         return trainee.limit if trainee is not None else start_limit(state)
 

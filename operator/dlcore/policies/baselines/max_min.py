@@ -76,7 +76,7 @@ class _Filling:
                     heapq.heappush(heap, (gpus, -state.job.priority, state.order, higher, state))
 
     def _is_past_peak(self, state: JobState, lower: int, *, higher: int) -> bool:
-        """Whether the job is known to be slower with the higher number of GPUs."""
+        """Return whether the job is known to be slower with the higher number of GPUs."""
         key = (state.job.type, "+".join(self.counts.kinds[state.id]), lower, higher)
         known = self._past_peak.get(key)
         if known is None:

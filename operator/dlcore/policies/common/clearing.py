@@ -30,7 +30,7 @@ class Patience:
         self._vain: Counter[tuple[str, int]] = Counter()
 
     def is_over(self, kind: str, gpus: int) -> bool:
-        """Whether a further search would be in vain, too."""
+        """Return whether a further search would be in vain, too."""
         return self._vain[kind, gpus] >= PATIENCE
 
     def note_vain(self, kind: str, gpus: int) -> None:
@@ -60,7 +60,7 @@ class Clearing:
         """Jobs that moved, whose former GPUs count as free."""
 
     def find(self, state: JobState, gpus: int, *, have: Nodes) -> dict[NodeName, int] | None:
-        """Nodes on which the job could have ``gpus`` after the moves; beside it keeps ``have``."""
+        """Nodes on which the job could have ``gpus`` after the moves, in addition to the ``have`` that it keeps."""
         size = self.room.cluster.largest_node[self.kind]
         nodes = {node: count for node, count in have.items() if gpus > size and count == size}
         taken: dict[NodeName, int] = {}
@@ -132,7 +132,7 @@ class Clearing:
             yield node, victims
 
     def _count_own(self, have: Nodes, avoid: frozenset[NodeName]) -> dict[NodeName, int]:
-        """How many GPUs the job would have free on each node that it is on."""
+        """Return how many GPUs the job would have free on each node that it is on."""
         free, by_name = self.room.nodes, self.room.cluster.by_name
         return {
             node: free[node] + count

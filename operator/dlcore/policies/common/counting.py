@@ -37,11 +37,11 @@ class Counts:
         return True
 
     def left_of(self, kinds: tuple[str, ...]) -> int:
-        """How many GPUs of these types are left."""
+        """Return how many GPUs of these types are left."""
         return sum(self.free.get(kind, 0) for kind in kinds)
 
     def _may_have(self, state: JobState, gpus: int, *, kinds: tuple[str, ...]) -> bool:
-        """Whether this number could be placed at all; the job would wait in vain for any other."""
+        """Return whether this number could be placed at all; the job would wait in vain for any other."""
         cluster = self.view.cluster
         if gpus <= cluster.largest_node.get(kinds[0], 0) and may_be_anywhere(state, cluster):
             return True

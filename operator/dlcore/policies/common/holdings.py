@@ -54,7 +54,7 @@ class Holding:
 
     @property
     def remaining(self) -> float:
-        """When it will be done and gone, in seconds from now, if left as it is on the ledger."""
+        """Return when it will be done and gone, in seconds from now, if left as it is on the ledger."""
         if self._left is None:
             self._left = self.remaining_on(self.nodes, self.gpu_type)
         return self._left
@@ -65,13 +65,13 @@ class Holding:
         self._left = None
 
     def remaining_on(self, nodes: Mapping[NodeName, int], gpu_type: str) -> float:
-        """The same with these GPUs on these nodes, the cost of the change included."""
+        """Return the same with these GPUs on these nodes, the cost of the change included."""
         placement = self.state.placement
         moves = placement is not None and not nodes.keys() <= set(placement.nodes)
         return self.remaining_with(Shape(sum(nodes.values()), len(nodes), gpu_type), moves=moves)
 
     def remaining_with(self, shape: Shape, *, moves: bool = False) -> float:
-        """The same in another shape, on nodes that it has or, if it ``moves``, on others."""
+        """Return the same in another shape, on nodes that it has or, if it ``moves``, on others."""
         known = self._times.get((shape, moves))
         if known is None:
             known = self._times[shape, moves] = self._predict(shape, moves=moves)
@@ -108,7 +108,7 @@ class Offer(NamedTuple):
 
     @property
     def left(self) -> dict[NodeName, int]:
-        """Where the job would be afterwards."""
+        """Return where the job would be afterwards."""
         gives = self.holding.gpus - self.keeps
         if gives > self.holding.nodes[self.node]:
             home = find_home(self.holding.nodes, self.keeps, leaves=self.node)
@@ -197,7 +197,7 @@ class Ledger:
     @property
     def spare_gpus(self) -> int:
         """
-        How many GPUs there would be at most if every job gave up what it can.
+        Return how many GPUs there would be at most if every job gave up what it can.
 
         More than there is room for in :attr:`spare`, because on which of its nodes a job on several
         would give GPUs up is open.
@@ -224,7 +224,7 @@ class Ledger:
 
     def count_good(self, holding: Holding, nodes: Mapping[NodeName, int]) -> dict[NodeName, int]:
         """
-        How many of these GPUs of the job other jobs could get if they were free.
+        Return how many of these GPUs of the job other jobs could get if they were free.
 
         A job may continue with GPUs that no other job could get; it gives those up first.
         """
@@ -287,7 +287,7 @@ class Offers:
         return offer
 
     def best_on(self, state: JobState, gpu_type: str, *, gap: int, by: float) -> Offer | None:
-        """The same among a few nodes only, for a job whose checkpoint binds it to them."""
+        """Return the same among a few nodes only, for a job whose checkpoint binds it to them."""
         known, takes_pod = self._ledger.cluster.by_name, self._ledger.room.takes_pod
         there = [
             node
@@ -321,7 +321,7 @@ class Offers:
         return self._ledger.room.nodes[offer.node] + self._frees(offer)
 
     def _frees(self, offer: Offer) -> int:
-        """How many of the GPUs that are given up another job could have."""
+        """Return how many of the GPUs that are given up another job could have."""
         holding, node = offer.holding, offer.node
         here, count = holding.nodes[node], self._ledger.count_good
         gives = min(holding.gpus - offer.keeps, here)

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 
 def count_gpus(options: Iterable[Option]) -> int:
-    """How many GPUs these shares take from others."""
+    """Return how many GPUs these shares take from others."""
     return sum(weight for _, weight, _ in options)
 
 
@@ -102,7 +102,7 @@ def _find_open(
     worths: Floats, weights: Floats, *, prices: tuple[float, float], margin: float
 ) -> tuple[NDArray[np.bool_], float]:
     """
-    Tell which jobs may choose differently between two prices, and what the others take together.
+    Return which jobs may choose differently between two prices, and what the others take together.
 
     By how much one option leads another is linear in the price. So an option that leads by the margin at both
     prices leads between them.
@@ -120,7 +120,7 @@ def _find_open(
 
 def _sum_chosen(paid: Floats, weights: Floats) -> float:
     """
-    How many GPUs the jobs take that choose what is worth most to each after paying, of equals the first.
+    Return how many GPUs the jobs take that choose what is worth most to each after paying, of equals the first.
 
     Column by column, because that is several times as fast as ``argmax`` over short rows.
     """

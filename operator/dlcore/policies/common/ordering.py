@@ -224,7 +224,7 @@ def fewest_needed(states: Iterable[JobState]) -> int:
 
 
 def _admit_block(filling: "Filling", block: Iterable[JobState], *, passing: bool) -> bool:
-    """Start whom there is room for; tell whether those behind may try too."""
+    """Start whom there is room for; return whether those behind may try too."""
     for state in block:
         # The comparison is start()'s own; here it spares thousands of calls.
         if (state.least > filling.most or not filling.start(state)) and not passing:
@@ -237,7 +237,7 @@ class Left(Protocol):
 
     @property
     def most(self) -> int:
-        """How many are left."""
+        """Return how many are left."""
 
 
 Line = Callable[[Left], Iterator[JobState]]
@@ -252,7 +252,7 @@ def preempt(view: View, line: Line) -> Decision:
     Give GPUs to running and pending jobs in order, skipping who does not fit; others lose theirs.
 
     It is decided by counts first, as if all GPUs of a type were alike. Then those that run and are
-    taken again keep their GPUs untouched, and the newcomers look for a place beside them. When one
+    taken again keep their GPUs untouched, and the newcomers look for a place next to them. When one
     finds none, because the free GPUs are scattered or out of its reach, all others are asked again
     in order, those that were to be stopped for it among them: so no job is stopped in vain, and a
     job that is hard to place waits for a better moment.
@@ -295,7 +295,7 @@ class _Counting:
         """The numbers by type for jobs that have nothing yet."""
 
     def choose(self, line: Line) -> list[JobState]:
-        """Those that GPUs suffice for, in order."""
+        """List the jobs for which GPUs suffice, in order."""
         chosen: list[JobState] = []
         for state in line(self):
             if (state.placement is None and state.least > self.most) or not self._take(state):
@@ -338,7 +338,7 @@ class _Counting:
         return held.items()
 
     def _needed(self, state: JobState) -> Iterable[tuple[str, int]]:
-        """How many of which type, counted as it will be placed; too many if there is no way."""
+        """Return how many GPUs of which type the job needs, counted as it will be placed; too many if there is no way."""
         gpus = count_requested(state, self.view)
         kinds = rank_types(state, gpus, view=self.view)
         for kind in kinds:

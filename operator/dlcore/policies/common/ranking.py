@@ -95,7 +95,7 @@ class _Paces:
         """Waiting jobs by what they need yet; it stays true for as long as they wait."""
 
     def suits(self, view: View, rule: _Rule) -> bool:
-        """Whether this is about the same things."""
+        """Return whether this is about the same things."""
         return (
             self.profiles is view.predictor.profiles
             and self.cluster is view.cluster

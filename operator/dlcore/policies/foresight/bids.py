@@ -70,7 +70,7 @@ class Bid:
         self.lefts: Sequence[float] = ()
         """Where it is not known, several that are equally likely."""
         self.weight = 1.0
-        """How much an hour of this job counts beside an hour of others."""
+        """How much an hour of this job counts compared with an hour of other jobs."""
         self.price = 0.0
         """The worth of one of its iterations, in hours of others."""
         self.cheapest = 0.0
@@ -101,7 +101,7 @@ class Bid:
 
     @property
     def switches(self) -> bool:
-        """Whether the job runs, and shall be on another type than it is."""
+        """Return whether the job runs, and shall be on another type than it is."""
         held = self.state.placement
         return held is not None and held.gpu_type != self.curve.gpu_type
 
@@ -113,7 +113,7 @@ class Bid:
         return curve.hull[min(self.held, len(curve.hull) - 1)] if curve is not None else 0.0
 
     def curve_on(self, gpu_type: str) -> Curve | None:
-        """How the job scales on a type; ``None`` where it cannot be given that."""
+        """Return how the job scales on a type; ``None`` where it cannot be given that."""
         for curve in self.curves:
             if curve.gpu_type == gpu_type:
                 return curve
@@ -175,7 +175,7 @@ class Bidders:
         self._waiting: dict[JobState, tuple[Key, float]] = {}
 
     def suits(self, view: View) -> bool:
-        """Whether this is about the same profiles and the same cluster."""
+        """Return whether this is about the same profiles and the same cluster."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
     def collect(self, view: View, experience: Experience, *, sightings: Sightings) -> list[Bid]:
@@ -232,7 +232,7 @@ class _Terms:
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
 
     def settle_left(self, bid: Bid, left: float) -> None:
-        """Say how much work is left: what is known, or else what experience says of such a job."""
+        """Return how much work is left: what is known, or else what experience suggests for such a job."""
         state, pace = bid.state, bid.alone
         done = state.iterations_at(self.view.now)
         if left == math.inf:

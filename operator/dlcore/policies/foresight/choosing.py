@@ -167,7 +167,7 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
 
 def weigh(bid: Bid, gpus: int) -> int:
     """
-    How many GPUs that others could have the job takes of its type.
+    Return how many GPUs that others could have the job takes of its type.
 
     It goes on with broken ones, which no other job would get, and gives those up first.
     """

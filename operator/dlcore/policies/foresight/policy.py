@@ -154,7 +154,7 @@ def _find_outsiders(view: View, bids: Iterable[Bid]) -> list[JobState]:
 
 
 def _find_capacities(view: View, outsiders: Iterable[JobState]) -> dict[str, int]:
-    """How many GPUs of each type are divided."""
+    """Return how many GPUs of each type are divided."""
     left = dict(view.cluster.totals)
     for state in outsiders:
         if state.placement is not None:
@@ -197,7 +197,7 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
 def _remember_spans(
     memory: Memory, now: float, *, lengths: Iterable[JobId]
 ) -> Mapping[JobId, float]:
-    """How many seconds passed from the submission to the end of each job of these lengths."""
+    """Return how many seconds passed from the submission to the end of each job of these lengths."""
     spans: dict[JobId, float] = {}
     for job in lengths:
         known = memory.spans.get(job)

@@ -56,7 +56,7 @@ class Sightings(NamedTuple):
         return self.by_type.get(kind, _NONE)
 
     def slowness_of(self, state: JobState) -> float:
-        """How many times slower than its type the job trains, also while it is being changed."""
+        """Return how many times slower than its type the job trains, also while it is being changed."""
         seen = self.by_job.get(state.id)
         return seen.slowness if seen is not None else 1.0
 

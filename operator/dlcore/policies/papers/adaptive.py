@@ -100,7 +100,7 @@ class Adaptive:
 
 
 def _serve_incoming(ledger: Ledger, pending: Queue[JobState]) -> bool:
-    """Give newcomers what they get; tell whether all were looked at."""
+    """Give newcomers what they get; return whether all were looked at."""
     if ledger.spare_gpus == 0:
         return True  # Usual where thousands wait: no job has more than its least number of GPUs.
     offers, served, enough = Offers(ledger), 0, ledger.view.enough
@@ -244,7 +244,7 @@ def _improve(ledger: Ledger, holding: Holding) -> bool:
 
 
 def _is_changed(holding: Holding) -> bool:
-    """Whether a running job is to be changed already: a victim, or one that gained."""
+    """Return whether a running job is to be changed already: a victim, or one that gained."""
     return holding.cause is not None and holding.state.placement is not None
 
 

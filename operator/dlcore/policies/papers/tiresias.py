@@ -66,7 +66,7 @@ class Tiresias:
     thresholds: tuple[float, ...] = declare((3250.0, 7200.0), above=0.0)
     """Where one queue ends and the next begins, in GPU-seconds attained."""
     exact: bool = False
-    """Whether to look when a job really crosses a threshold, and not when published figures do."""
+    """True if to look when a job really crosses a threshold, and not when published figures do."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -192,7 +192,7 @@ class _Line:
     def iter_attained(
         self, entries: Iterable[Entry], shares: Mapping[JobId, Share]
     ) -> Iterator[tuple[float, int]]:
-        """How many GPU-seconds these jobs have had, and how many GPUs they have from now on."""
+        """Return how many GPU-seconds these jobs have had, and how many GPUs they have from now on."""
         for entry in entries:
             state = self.find(entry)
             yield state.service_at(self.view.now), shares[state.id].gpus

@@ -161,7 +161,7 @@ def _logging(path: Path) -> Iterator[None]:
 
 
 def _tell(line: str) -> None:
-    """Say something in lines that a terminal does not have to break within words."""
+    """Print a line, broken between words where a terminal is narrow."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for part in textwrap.wrap(line, width, subsequent_indent="  ") if width else [line]:
         say(part)
@@ -238,7 +238,7 @@ async def _plan(options: Options, hall: Hall) -> Programme:
 
 
 def _tell_gain(gain: float, gpus: int) -> None:
-    """Say whether there is anything to gain here, before it takes minutes to see it."""
+    """Report whether there is anything to gain here, before it takes minutes to see it."""
     told = f"{gpus} GPUs train {gain:.2f} times as fast as {gpus // 2}"
     if gain >= performing.LEAST_GAIN:
         _tell(f"{told}, so giving them to the right job at the right time is worth something")

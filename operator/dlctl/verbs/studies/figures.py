@@ -160,7 +160,7 @@ def _write_mean(values: Sequence[float], figure: Figure) -> str:
 
 
 def title_of(score: Score) -> str:
-    """Say what was played with one seed."""
+    """Name the trace, the mechanism and the seed of a result."""
     dropped = f", {score.dropped} dropped" if score.dropped else ""
     jobs = f"{score.trace}: {score.jobs:,} job{'s' if score.jobs != 1 else ''}{dropped}"
     return f"{jobs}; {score.mechanism}, seed {score.seed}"

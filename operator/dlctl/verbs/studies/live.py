@@ -299,7 +299,7 @@ class _Reader:
         )
 
     def _count_done(self, status: Status) -> float:
-        """How far it is by now, if it has gone on since it was last heard of."""
+        """Return how many iterations a job has done by now, if it went on since its last report."""
         if status.phase is not Phase.RUNNING or not status.iterated_at:
             return float(status.iteration)
         silent = min(max(0.0, self._now - status.iterated_at), LONGEST_SILENCE_S)
@@ -344,7 +344,7 @@ def _profile_now(found: _Found) -> Profile:
 
 
 def _find_placement(status: Status, refs: AbstractSet[GpuRef]) -> Placement | None:
-    """Where a job trains; nowhere if it still gathers its gang, or its GPUs are not to be seen."""
+    """Return where a job trains; nowhere while it gathers its gang, or if its GPUs are not visible."""
     placement = status.placement
     if placement is None or status.gang not in (0, placement.gpus):
         return None

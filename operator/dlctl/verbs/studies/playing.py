@@ -48,7 +48,7 @@ class Played:
 
     outcomes: list[Outcome]
     is_cut: bool = False
-    """Whether Ctrl-C ended it before all policies were played."""
+    """True if Ctrl-C ended it before all policies were played."""
 
 
 def conclude(options: Options, workload: Workload, *, setting: Setting) -> Played:

@@ -52,7 +52,7 @@ def command(output: str) -> None:
 
 
 def describe(name: str) -> Entry:
-    """Tell of a policy what its file says of it."""
+    """Describe a policy in the words of its file."""
     policy = policies.make(name)
     summary = (inspect.getdoc(type(policy)) or "").partition("\n\n")[0]
     return Entry(

@@ -1,4 +1,4 @@
-"""``dljob reproduce``: the evaluation of a paper, its own figures beside ours."""
+"""``dljob reproduce``: the evaluation of a paper, its own figures next to ours."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -66,7 +66,7 @@ def command(
 
 
 def show_rows(rows: Sequence[Row], form: str) -> str:
-    """Show figures beside each other in one of the formats of :mod:`dlctl.output.printing`."""
+    """Show figures next to each other in one of the formats of :mod:`dlctl.output.printing`."""
     if form == "json":
         return to_json([asdict(row) for row in rows])
     if form == "csv":

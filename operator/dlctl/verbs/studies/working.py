@@ -33,7 +33,7 @@ class Work:
         return {task: self._found[task] for task in self.tasks if task in self._found}
 
     def run(self, processes: int) -> bool:
-        """Perform what is missing; tell whether all of it was done before an interruption."""
+        """Perform what is missing; return whether all of it was done before an interruption."""
         missing = [(i, task) for i, task in enumerate(self.tasks) if task not in self._found]
         if self._found:
             say(f"{len(self._found):,} of {len(self.tasks):,} results exist already")

@@ -1,1 +1,1 @@
-"""The SideCar paper played again: its case study, its runs over traces, and its figures beside ours."""
+"""The SideCar paper played again: its case study, its runs over traces, and its figures next to ours."""

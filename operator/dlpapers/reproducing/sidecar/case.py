@@ -185,7 +185,7 @@ def _first(
 
 
 def compare(played: Iterable[Played]) -> Iterator[tuple[str, float, float]]:
-    """Every time of the paper with ours beside it, as ``APPROACH/EVENT``, paper, ours."""
+    """Every time of the paper with ours next to it, as ``APPROACH/EVENT``, paper, ours."""
     for each in played:
         for event, paper in PAPER[each.approach].items():
             yield f"{each.approach}/{event}", paper, each.times[event]

@@ -38,7 +38,7 @@ Runs = Mapping[str, Sequence[Outcomes]]
 
 
 def reproduce(watch: Watch | None) -> Reproduction:
-    """Play everything and set the paper's figures beside ours."""
+    """Play everything and set the paper's figures next to ours."""
     case = play_case(FROZEN)
     runs = play_seeds(PLANS, watch=watch)
     rows = (*_compare_case(case), *_compare_workloads(runs))
@@ -116,7 +116,7 @@ FIFTHS = ("first", "second", "third", "fourth", "last")
 
 
 def _tell_errors(seeds: Sequence[Outcomes]) -> str:
-    """By how much the number of iterations was mispredicted, the further a job was the less."""
+    """Return by how much the number of iterations was mispredicted, the further a job was the less."""
     pairs = [pair for run in seeds for pair in run[OURS].predictions]
     told = []
     for index, fifth in enumerate(FIFTHS):

@@ -132,7 +132,7 @@ def _lower(slopes: Floats, base: Floats, *, worst: float | None) -> Floats:
 
 
 def _gain_of_reshaping(slopes: Floats, base: Floats) -> tuple[Floats, float]:
-    """How many seconds reshaping up saves job 1, as a row and a constant like those of errors."""
+    """Return how many seconds reshaping up saves job 1, as a row and a constant like those of errors."""
 
     def time_of(event: str) -> tuple[Floats, float]:
         index = TIMES.index(f"sidecar/{event}")

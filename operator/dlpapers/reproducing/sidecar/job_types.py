@@ -77,7 +77,7 @@ class Kind(NamedTuple):
 
     @property
     def iterations(self) -> int:
-        """How many iterations a job of it trains."""
+        """Return how many iterations a job of it trains."""
         return math.ceil(self.dataset.images / self.batch_size) * self.dataset.epochs
 
 

@@ -189,14 +189,14 @@ class Spread(NamedTuple):
         return cls(fmean(sample), stdev(sample) if len(sample) > 1 else 0.0)
 
     def times(self, factor: float) -> "Spread":
-        """The same in another unit."""
+        """Return the same in another unit."""
         return Spread(self.mean * factor, self.deviation * factor)
 
 
 def reduce_by(
     runs: Sequence[Outcomes], baseline: str, *, quantity: str, approach: str = OURS
 ) -> Spread:
-    """By how many percent an approach takes less than a baseline, seed by seed."""
+    """Return by how many percent an approach takes less than a baseline, seed by seed."""
     return Spread.of(
         100.0 * (1.0 - getattr(run[approach], quantity) / getattr(run[baseline], quantity))
         for run in runs

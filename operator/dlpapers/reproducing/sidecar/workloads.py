@@ -40,7 +40,7 @@ class Plan:
     kinds: tuple[Kind, ...]
     gpu_types: tuple[str, str]
     to_accuracy: bool = False
-    """Whether jobs end at an accuracy instead of after some epochs."""
+    """True if jobs end at an accuracy instead of after some epochs."""
 
     @property
     def name(self) -> str:

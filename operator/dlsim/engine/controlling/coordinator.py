@@ -131,7 +131,7 @@ class Coordinator:
     # Stopping.
 
     def _may_stop(self, run: Run) -> bool:
-        """Whether the moment has come to interrupt a training process for a change."""
+        """Return whether the moment has come to interrupt a training process for a change."""
         if not self._in_place:
             return True  # Pods are deleted at once; the new ones wait for their GPUs.
         target = set(run.target.refs()) if run.target is not None else set()
@@ -251,7 +251,7 @@ class Coordinator:
         run.granted = None
 
     def _has_wrong_pods(self, run: Run) -> bool:
-        """Whether pods were created with GPUs that are not those they shall have by now."""
+        """Return whether pods were created with GPUs that are not those they shall have by now."""
         if self._in_place or not run.pods or run.granted == run.target:
             return False
         if run.granted is None or run.target is None or run.state.gang == 0:

@@ -16,7 +16,7 @@ from dlsim.engine.kernel import RESOLUTION, Kernel, Order
 
 
 def next_round(now: float, round_s: float) -> float:
-    """When the present round begins, if this is its beginning, else when the next one does."""
+    """Return when the present round begins, if this is its beginning, else when the next one does."""
     if round_s <= 0.0:
         return now
     # The clock counts in microseconds, and a division must not make a round of one of them.
@@ -80,7 +80,7 @@ class Rounds:
         self._is_due = False
 
     def is_now(self) -> bool:
-        """Whether a decision is due and may be made now; one that may not is made in the next round."""
+        """Return whether a decision is due and may be made now; one that may not is made in the next round."""
         if not self._is_due:
             return False
         begins = next_round(self._kernel.now, self._round_s)

@@ -37,7 +37,7 @@ class Appraiser:
         return known if known > 0.0 else curve.speeds.get(shape.gpus, 0.0)
 
     def worth_now(self, bid: Bid) -> float:
-        """The same on the nodes that were decided for it so far."""
+        """Return the same on the nodes that were decided for it so far."""
         holding = self._sites.holdings.get(bid.state.id)
         return self.worth(bid, holding.nodes) if holding is not None else 0.0
 

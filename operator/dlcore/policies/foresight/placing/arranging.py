@@ -52,7 +52,7 @@ class Arranging:
                 worths[bid.state.id] = bid.price * bid.curve.speeds.get(bid.held, 0.0) / bid.held
         for job, holding in self._sites.holdings.items():
             other = self._sites.bids.get(job)
-            # On another type a GPU is another thing, and its worth says nothing beside others.
+            # On another type a GPU is another thing, and its worth cannot be compared with others.
             if other is not None and not other.switches and holding.gpus != other.held:
                 speeds = other.curve.speeds
                 gain = speeds.get(holding.gpus, 0.0) - speeds.get(other.held, 0.0)
@@ -60,7 +60,7 @@ class Arranging:
         return worths
 
     def _rank_takers(self) -> list[Bid]:
-        """Those that change their type first, because others are to have what they leave."""
+        """List the jobs that change their type first, because others are to have what they leave."""
         takers = [
             bid
             for bid, gpus in self._sites.chosen.items()
@@ -77,7 +77,7 @@ class Arranging:
         )
 
     def _is_spread(self, bid: Bid) -> bool:
-        """Whether a job that keeps its number is on more nodes than necessary, and may leave them."""
+        """Return whether a job that keeps its number is on more nodes than necessary, and may leave them."""
         if bid.state.bound_to or not self._sites.stays_as_wide(bid):
             return False
         holding = self._sites.holdings[bid.state.id]
@@ -90,7 +90,7 @@ class Arranging:
                 self._sites.change(bid, withdraw(holding.nodes, gpus), cause=find_cause(bid, gpus))
 
     def _place(self, bid: Bid, gpus: int) -> bool:
-        """Give a job ``gpus`` GPUs, or the share that is worth most instead; tell whether it got all."""
+        """Give a job ``gpus`` GPUs, or the share that is worth most instead; return whether it got all."""
         nodes = self._seeker.find(bid, gpus)
         if nodes is not None and len(nodes) <= self._sites.count_fewest(bid, gpus):
             self._sites.carry_out(bid, Proposal(0.0, nodes))

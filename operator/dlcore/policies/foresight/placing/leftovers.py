@@ -92,7 +92,7 @@ class Leftovers:
 
 def _withdrew(bid: Bid, holding: Holding) -> bool:
     """
-    Whether the job left a node to make room.
+    Return whether the job left a node to make room.
 
     Had it other GPUs instead, and that room were of use to no job, it would have left in vain.
     """

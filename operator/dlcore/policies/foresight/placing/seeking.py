@@ -1,5 +1,5 @@
 """
-Places for a job: beside the others, where others make room, and with fewer GPUs than were chosen.
+Places for a job: next to the others, where others make room, and with fewer GPUs than were chosen.
 
 :mod:`.arranging` compares the proposals and takes the best one.
 """
@@ -41,7 +41,7 @@ class Seeker:
                     yield Proposal(worth(bid, nodes), nodes)
 
     def find(self, bid: Bid, gpus: int) -> Nodes | None:
-        """Where the job could have these GPUs without a move of another job."""
+        """Return where the job could have these GPUs without a move of another job."""
         state, kind, room = bid.state, bid.curve.gpu_type, self._sites.room
         holding = self._sites.holdings.get(state.id)
         if holding is not None and holding.gpu_type == kind:

@@ -62,7 +62,7 @@ class Sites:
         return {job: holding.share(KEEPS) for job, holding in self.holdings.items()}
 
     def stays_as_wide(self, bid: Bid) -> bool:
-        """Whether a job keeps its number of GPUs, and their type."""
+        """Return whether a job keeps its number of GPUs, and their type."""
         return self.chosen[bid] == bid.held and not bid.switches
 
     def count_fewest(self, bid: Bid, gpus: int) -> int:

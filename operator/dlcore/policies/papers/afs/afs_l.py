@@ -52,11 +52,11 @@ class AfsL:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     packing: bool = True
-    """Whether shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
+    """True if shares are factors or multiples of a machine's GPUs; it means nothing on one machine."""
     by_length: bool = True
-    """Whether the shorter job comes first; else chance says, by the seed."""
+    """True if the shorter job comes first; else chance says, by the seed."""
     by_efficiency: bool = True
-    """Whether efficiency counts; else the shortest job takes all that makes it faster."""
+    """True if efficiency counts; else the shortest job takes all that makes it faster."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -53,7 +53,7 @@ class Curve:
         return self._gains[bisect_right(self.options, gpus) - 1]
 
     def saturation(self, gpus: int) -> float:
-        """How many times the present speed is what one more GPU adds."""
+        """Return how many times the present speed is what one more GPU adds."""
         return self.speed(gpus) / self.gain(gpus)
 
     def round_down(self, gpus: int) -> int:

@@ -54,7 +54,7 @@ class _Placing:
         self.seeker = Seeker(sites, packing=packing)
 
     def place(self, targets: Iterable[Target]) -> bool:
-        """Give each target a place; tell whether some were given less than their target."""
+        """Give each target a place; return whether some were given less than their target."""
         heap: list[tuple[int, bool, int, Target]] = []
         for target in targets:
             held = target.state.placement
@@ -140,7 +140,7 @@ class _Placing:
 
 
 def _lower(target: Target) -> Target | None:
-    """The same for the next smaller number that is more than the job has, if there is one."""
+    """Return the same for the next smaller number that is more than the job has, if there is one."""
     held = target.state.placement
     has = held.gpus if held is not None else 0
     smaller = [n for n in target.curve.options if has < n < target.gpus]

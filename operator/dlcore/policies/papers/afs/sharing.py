@@ -44,7 +44,7 @@ class Contender:
         self.work = 0.0
         """Its remaining training, in units of its curve; 0 until it is asked for."""
         self.is_unmeasured = False
-        """Whether its speeds are supposed, because none was ever measured."""
+        """True if its speeds are supposed, because none was ever measured."""
 
 
 Measure = Callable[[Contender], float]
@@ -52,12 +52,12 @@ Measure = Callable[[Contender], float]
 
 
 def measure_saturation(each: Contender) -> float:
-    """How many times its present speed is what one more GPU adds."""
+    """Return how many times its present speed is what one more GPU adds."""
     return each.curve.saturation(each.count)
 
 
 def measure_length(each: Contender) -> float:
-    """How long it trains yet with what it has: ``len(cnt)`` of Algorithm 1."""
+    """Return how long it trains yet with what it has: ``len(cnt)`` of Algorithm 1."""
     return each.work / each.curve.speed(each.count)
 
 
@@ -325,7 +325,7 @@ class _Curves:
         self._known: dict[tuple[JobType, tuple[int, ...], str, int], tuple[Curve, bool]] = {}
 
     def suits(self, view: View, *, packing: bool, overestimates: bool) -> bool:
-        """Whether this is about the same things."""
+        """Return whether this is about the same things."""
         same = self.profiles is view.predictor.profiles and self.cluster is view.cluster
         return same and (self.packing, self.overestimates) == (packing, overestimates)
 

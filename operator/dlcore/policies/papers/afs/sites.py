@@ -37,7 +37,7 @@ class Sites:
 
     @property
     def most(self) -> int:
-        """How many GPUs are left."""
+        """Return how many GPUs are left."""
         return self.room.total
 
     def shares(self) -> dict[JobId, Share]:
@@ -45,7 +45,7 @@ class Sites:
         return {**self._staying, **self._placed}
 
     def nodes_of(self, job: JobId) -> Nodes | None:
-        """Where a job has GPUs; ``None`` if that was not decided."""
+        """Return where a job has GPUs; ``None`` if that was not decided."""
         return self._at.get(job)
 
     def hold(self, target: Target) -> None:
@@ -91,7 +91,7 @@ class Sites:
         self._placed[job] = Share(move.gpus, _MOVES, kind, nodes)
 
     def count_good(self, state: JobState, nodes: Nodes) -> dict[NodeName, int]:
-        """How many of these GPUs others could be given; a job gives up its bad ones first."""
+        """Return how many of these GPUs others could be given; a job gives up its bad ones first."""
         if self.view.cluster.flawless or state.placement is None:
             return dict(nodes)
         good = count_usable(state.placement, self.view.cluster)
@@ -101,7 +101,7 @@ class Sites:
         }
 
     def _is_slower(self, target: Target) -> bool:
-        """Whether the job is known to be slower with all that it has than with its target."""
+        """Return whether the job is known to be slower with all that it has than with its target."""
         held, predictor = target.state.placement, self.view.predictor
         assert held is not None
         job, kind = target.state.job, target.gpu_type

@@ -162,7 +162,7 @@ def _sort_by_size(states: tuple[JobState, ...]) -> tuple[JobState, ...]:
 
 
 def _size(state: JobState) -> tuple[int, int, int]:
-    """How much a job needs at least: GPUs, then auxiliary pods; ties by arrival."""
+    """Return how much a job needs at least: GPUs, then auxiliary pods; ties by arrival."""
     return state.least, sum(role.replicas for role in state.job.roles), state.order
 
 

@@ -92,7 +92,7 @@ class Surplus:
         )
 
     def _freed(self, victim: JobState, keeps: int) -> dict[NodeName, int]:
-        """How many GPUs other jobs could have on each node if this one kept only that number."""
+        """Return how many GPUs other jobs could have on each node if this one kept only that number."""
         assert victim.placement is not None
         now = self.nodes[victim.id]
         before = count_good(victim.placement, now, self.cluster)
@@ -116,7 +116,7 @@ class Surplus:
         return sum(self.nodes[state.id].values()) - state.least
 
     def _choose(self, victim: JobState, node: NodeName, *, missing: int) -> int | None:
-        """How many GPUs the job keeps: the most with which it gives enough, or else its minimum."""
+        """Return how many GPUs the job keeps: the most with which it gives enough, or else its minimum."""
         has = sum(self.nodes[victim.id].values())
         keeps = None
         for option in reversed([each for each in victim.job.gpus.options if each < has]):
@@ -150,7 +150,7 @@ def _keep(nodes: Mapping[NodeName, int], gpus: int) -> dict[NodeName, int]:
 def note_idle(
     room: Room, known: Mapping[NodeName, tuple[float, ...]], *, now: float
 ) -> dict[NodeName, tuple[float, ...]]:
-    """Since when at least one GPU of each node has been free, at least two, and so on."""
+    """Return since when at least one GPU of each node has been free, at least two, and so on."""
     idle: dict[NodeName, tuple[float, ...]] = {}
     for node, free in room.nodes.items():
         if free > 0:
@@ -193,7 +193,7 @@ def enlarge(
 
 
 def _may_grow(filling: ordering.Filling, state: JobState, *, ready: Mapping[NodeName, int]) -> bool:
-    """Whether a running job could use idle GPUs; not one that is being changed, or is now."""
+    """Return whether a running job could use idle GPUs; not one that is being changed, or is now."""
     placement = state.placement
     return (
         placement is not None
@@ -206,7 +206,7 @@ def _may_grow(filling: ordering.Filling, state: JobState, *, ready: Mapping[Node
 
 
 def _fulfilment(state: JobState, gpus: int) -> float:
-    """How much of what it may have beyond its minimum a job has."""
+    """Return how much of what it may have beyond its minimum a job has."""
     return (gpus - state.least) / (state.job.gpus.options[-1] - state.least)
 
 
