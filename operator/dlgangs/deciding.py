@@ -18,12 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from dlcore.placement.amounts import (
-    Amounts,
-    fits,
-    less,
-    total,
-)
+from dlcore.placement.amounts import Amounts, fits, less, total
 from dlcore.primitives.backoff import wait_after
 from dlgangs import placing, wording
 from dlgangs.members import (

@@ -14,13 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from dlgangs.members import Held
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.names import Name
 from dlkube.resources import PODS
 

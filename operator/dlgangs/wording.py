@@ -2,13 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from dlcore.placement.amounts import (
-    PODS,
-    Amounts,
-    fits,
-    lacking,
-    show,
-)
+from dlcore.placement.amounts import PODS, Amounts, fits, lacking, show
 from dlgangs.members import GangName, Held, Member
 from dlkube.constraints.matching import at_best, may_run
 from dlkube.constraints.requirements import NodeTraits

@@ -29,12 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from dlcontrol.sidecars.dialing import AUTHORITY, CERTIFICATE, KEY
 from dlcore.model import JobId
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected
 from dlkube.documents import JsonObject
 from dlkube.resources import SECRETS
 

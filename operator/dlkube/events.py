@@ -12,12 +12,7 @@ from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.documents import Json
 from dlkube.resources import EVENTS
 

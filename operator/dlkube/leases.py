@@ -25,13 +25,7 @@ from typing import Final, NamedTuple
 
 from dlcontrol.situation.ports import MOST_JUMP, Fenced
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.documents import JsonObject
 from dlkube.programs.own_thread import OwnThread
 from dlkube.resources import LEASES

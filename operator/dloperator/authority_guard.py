@@ -14,19 +14,8 @@ from typing import Final
 
 from dlcontrol.situation.ports import Fenced
 from dlcore.primitives.once_per_change import OncePerChange
-from dlkube.certificates import (
-    CA_SECRET,
-    Authority,
-    WrongAuthority,
-    authority_document,
-)
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.certificates import CA_SECRET, Authority, WrongAuthority, authority_document
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.resources import SECRETS
 
 log = logging.getLogger(__name__)

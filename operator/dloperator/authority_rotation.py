@@ -17,20 +17,8 @@ import click
 
 from dlcontrol.sidecars.dialing import CERTIFICATE, KEY
 from dlkube import access
-from dlkube.certificates import (
-    CA_SECRET,
-    FORMER,
-    NEXT,
-    NEXT_KEY,
-    Authority,
-    WrongAuthority,
-)
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.certificates import CA_SECRET, FORMER, NEXT, NEXT_KEY, Authority, WrongAuthority
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.resources import SECRETS
 from dloperator.__main__ import own_namespace
 

@@ -13,13 +13,7 @@ import time
 import click
 
 from dlkube import access
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.programs.program import log_to_stderr
 from dlkube.resources import DLJOBS
 

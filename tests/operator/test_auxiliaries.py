@@ -9,11 +9,7 @@ import pytest
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlkube import access, names
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-)
+from dlkube.client import ApiServer, NotFound, Rejected
 from dlkube.documents import JsonObject as Json
 from dlkube.names import Name
 from dlkube.resources import DLJOBS, PODS

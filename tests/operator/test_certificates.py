@@ -14,12 +14,7 @@ import pytest
 from dlcontrol.sidecars.dialing import CERTIFICATE
 from dlcore.model import JobId
 from dlkube import health_server
-from dlkube.certificates import (
-    Authority,
-    Certificates,
-    renew_own,
-    write_own,
-)
+from dlkube.certificates import Authority, Certificates, renew_own, write_own
 from dlkube.client import NotFound, Rejected, Unreachable
 from dlkube.resources import Resource
 from tests.loops import on_loop

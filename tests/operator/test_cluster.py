@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.situation.ports import (
-    Fenced,
-    PodKey,
-    PodOrder,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Fenced, PodKey, PodOrder, PodPhase
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlkube import access, names
 from dlkube.certificates import Authority, Certificates

@@ -4,13 +4,7 @@ import pytest
 
 from dlcontrol.situation.status_documents import write_time
 from dlcore.model import JobId
-from dloperator.reporting.expecting import (
-    FIRST_AT_ONCE,
-    MOVED_AT_ONCE,
-    Due,
-    is_news,
-    pick_writes,
-)
+from dloperator.reporting.expecting import FIRST_AT_ONCE, MOVED_AT_ONCE, Due, is_news, pick_writes
 
 NOW = 1e9
 

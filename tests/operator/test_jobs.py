@@ -6,13 +6,7 @@ import pytest
 
 from dlcontrol.situation.status import Status
 from dlcore.model import NodeName, Placement
-from dloperator.jobs.entries import (
-    Circumstances,
-    Jobs,
-    Specs,
-    status_document,
-    template_condition,
-)
+from dloperator.jobs.entries import Circumstances, Jobs, Specs, status_document, template_condition
 from tests.operator.manifests import make_manifest
 
 

@@ -9,11 +9,7 @@ import pytest
 from dlkube import names
 from dlkube.client import ApiServer, Listing
 from dlkube.names import Name
-from dlkube.watches.mirror import (
-    Mirror,
-    Mirrors,
-    version_of,
-)
+from dlkube.watches.mirror import Mirror, Mirrors, version_of
 from dloperator.nodes.other_pods import OtherPods
 from tests.loops import on_loop
 from tests.operator.leaders import Calls

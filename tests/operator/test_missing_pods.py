@@ -4,12 +4,7 @@ A pod whose object was removed by force: the facts that prove its end then, and 
 
 import pytest
 
-from dlcontrol.situation.ports import (
-    Address,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Address, Pod, PodKey, PodPhase
 from dlcore.model import JobId, NodeName
 from dloperator.pods.missing_pods import REASON, MissingPods
 from dloperator.proofs import OUT_OF_SERVICE

@@ -4,11 +4,7 @@ import pytest
 
 from dlcontrol.situation.ports import PodKey, PodPhase
 from dlcore.model import JobId, NodeName
-from dloperator.nodes.nodes import (
-    CORDONS,
-    Pool,
-    read_node,
-)
+from dloperator.nodes.nodes import CORDONS, Pool, read_node
 from dloperator.pods.pod_states import read_pod
 from dloperator.proofs import OUT_OF_SERVICE, seeing_containers
 

@@ -14,13 +14,7 @@ import pytest
 from dlcontrol.sidecars.dialing import Credentials
 from dlcontrol.situation.ports import Fenced
 from dlkube import access, certificates
-from dlkube.certificates import (
-    CA_SECRET,
-    FORMER,
-    NEXT,
-    Authority,
-    WrongAuthority,
-)
+from dlkube.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAuthority
 from dlkube.client import ApiServer
 from dlkube.resources import SECRETS
 from dloperator import authority_rotation

@@ -7,14 +7,7 @@ Pure.
 from typing import Any, Final
 
 from dlcore.placement.amounts import read_amounts, requests_of
-from dlkube.constraints.requirements import (
-    NodeTraits,
-    Requirement,
-    Taint,
-    Term,
-    Toleration,
-    Wants,
-)
+from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration, Wants
 from dlkube.documents import Json, NodeDocument, NodeSelectorTerm, PodSpec
 
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")

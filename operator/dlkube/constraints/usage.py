@@ -9,12 +9,7 @@ from collections.abc import Collection, Iterable
 from sys import intern
 from typing import NamedTuple
 
-from dlcore.placement.amounts import (
-    Amounts,
-    less,
-    requests_of,
-    total,
-)
+from dlcore.placement.amounts import Amounts, less, requests_of, total
 from dlkube.documents import PodDocument, PodSpec
 
 Name = tuple[str, str]

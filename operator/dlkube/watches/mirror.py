@@ -12,12 +12,7 @@ from dlkube import names
 from dlkube.constraints.other_pods import OtherObjects
 from dlkube.documents import Json, NodeDocument, PodDocument
 from dlkube.names import Name
-from dlkube.watches.trimming import (
-    is_more_than_a_heartbeat,
-    trim,
-    trim_node,
-    trim_pod,
-)
+from dlkube.watches.trimming import is_more_than_a_heartbeat, trim, trim_node, trim_pod
 
 D = TypeVar("D", bound=Json)
 """The type of a kind's documents."""

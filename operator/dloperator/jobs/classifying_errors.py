@@ -5,13 +5,7 @@ from typing import Final
 
 from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
 from dlcore.model import JobId
-from dlkube.client import (
-    FIRST_OWN_ERROR,
-    TOO_MANY,
-    UNAUTHORIZED,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import FIRST_OWN_ERROR, TOO_MANY, UNAUTHORIZED, Rejected, Unreachable
 
 OF_ONE: Final = ("request is too large", "failed calling webhook")
 """Words of server errors that one object alone causes."""

@@ -14,81 +14,36 @@ from dlcore.model import Phase
 from dlkube.documents import JsonObject
 from dloperator.jobs.truncating import bounded
 
-
-def _column(
-    name: str, path: str, *, description: str, kind: str = "string", wide: bool
-) -> JsonObject:
-    column = {"name": name, "type": kind, "jsonPath": path, "description": description}
-    # Only -o wide shows columns of priority 1.
-    return {**column, "priority": 1} if wide else column
-
-
-COLUMNS: Final[tuple[JsonObject, ...]] = (
-    _column("Phase", ".status.phase", description="The phase of the job.", wide=False),
-    _column(
-        "GPUs",
-        ".status.allocation.gpus",
-        description="How many GPUs it has.",
-        kind="integer",
-        wide=False,
-    ),
-    _column(
-        "Progress",
-        ".status.shown.progress",
-        description="Which part of the training is done.",
-        wide=False,
-    ),
-    _column("Speed", ".status.shown.speed", description="How fast it trains.", wide=False),
-    _column(
-        "ETA", ".status.shown.eta", description="The expected time until it is done.", wide=False
-    ),
-    _column(
-        "Reshapes",
-        ".status.reshapes",
-        description="How often its GPUs were changed.",
-        kind="integer",
-        wide=False,
-    ),
-    _column(
-        "Age",
-        ".metadata.creationTimestamp",
-        description="When it was created.",
-        kind="date",
-        wide=False,
-    ),
-    _column(
-        "Priority",
-        ".spec.priority",
-        description="Higher ones come first.",
-        kind="integer",
-        wide=True,
-    ),
-    _column("Options", ".spec.gpus.options", description="On how many GPUs it can run.", wide=True),
-    _column("Max", ".spec.gpus.max", description="Or up to how many.", kind="integer", wide=True),
-    _column(
+_USUAL: Final = (
+    ("Phase", "string", ".status.phase", "The phase of the job."),
+    ("GPUs", "integer", ".status.allocation.gpus", "How many GPUs it has."),
+    ("Progress", "string", ".status.shown.progress", "Which part of the training is done."),
+    ("Speed", "string", ".status.shown.speed", "How fast it trains."),
+    ("ETA", "string", ".status.shown.eta", "The expected time until it is done."),
+    ("Reshapes", "integer", ".status.reshapes", "How often its GPUs were changed."),
+    ("Age", "date", ".metadata.creationTimestamp", "When it was created."),
+)
+_WIDE: Final = (
+    ("Priority", "integer", ".spec.priority", "Higher ones come first."),
+    ("Options", "string", ".spec.gpus.options", "On how many GPUs it can run."),
+    ("Max", "integer", ".spec.gpus.max", "Or up to how many."),
+    (
         "Ahead",
+        "integer",
         ".status.queue.ahead",
-        description="How many jobs in the queue start before this one.",
-        kind="integer",
-        wide=True,
+        "How many jobs in the queue start before this one.",
     ),
-    _column(
-        "Starts",
-        ".status.queue.expectedStart",
-        description="When it is expected to start.",
-        wide=True,
-    ),
-    _column(
-        "Failures",
-        ".status.failures",
-        description="How often it has failed.",
-        kind="integer",
-        wide=True,
-    ),
-    _column("Allocation", ".status.shown.allocation", description="Which GPUs it has.", wide=True),
-    _column(
-        "Reason", ".status.message", description="Its present activity and the reason.", wide=True
-    ),
+    ("Starts", "string", ".status.queue.expectedStart", "When it is expected to start."),
+    ("Failures", "integer", ".status.failures", "How often it has failed."),
+    ("Allocation", "string", ".status.shown.allocation", "Which GPUs it has."),
+    ("Reason", "string", ".status.message", "Its present activity and the reason."),
+)
+"""Only ``-o wide`` shows columns of priority 1."""
+
+_KEYS: Final = ("name", "type", "jsonPath", "description")
+COLUMNS: Final[tuple[JsonObject, ...]] = (
+    *(dict(zip(_KEYS, column, strict=True)) for column in _USUAL),
+    *(dict(zip(_KEYS, column, strict=True)) | {"priority": 1} for column in _WIDE),
 )
 
 

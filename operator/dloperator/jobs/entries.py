@@ -16,12 +16,7 @@ from typing import Any
 from dlcontrol.situation.clocks import LEAST_STEP_S, latest_of, moved
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import ConditionType, Status
-from dlcontrol.situation.status_documents import (
-    read_status,
-    read_time,
-    write_status,
-    write_time,
-)
+from dlcontrol.situation.status_documents import read_status, read_time, write_status, write_time
 from dlcore.documents import jobfile
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting.predictor import Span

@@ -11,12 +11,7 @@ from typing import Final
 from dlcontrol.situation.ports import BootState
 from dlcore.model import Gpu, Node, NodeName
 from dlkube.documents import Json, parse
-from dloperator.nodes.placeholders import (
-    RESOURCE,
-    PlaceholderSettings,
-    PoolMode,
-    Supply,
-)
+from dloperator.nodes.placeholders import RESOURCE, PlaceholderSettings, PoolMode, Supply
 from dloperator.proofs import is_gone
 
 COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")

@@ -16,14 +16,7 @@ from dlkube import names
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.documents import Json, PodDocument
 from dlkube.names import Name
-from dlkube.resources import (
-    CLAIMS,
-    DEVICE_CLAIMS,
-    PODS,
-    SLICES,
-    VOLUMES,
-    Resource,
-)
+from dlkube.resources import CLAIMS, DEVICE_CLAIMS, PODS, SLICES, VOLUMES, Resource
 from dlkube.unread import Unread
 from dlkube.watches.mirror import Mirrors, version_of
 

@@ -12,23 +12,14 @@ from typing import Final
 
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.primitives.once_per_change import OncePerChange
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, Rejected, Unreachable
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS
 from dlkube.watches.mirror import Mirrors
 from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes import ownership, placeholders
-from dloperator.nodes.nodes import (
-    Pool,
-    is_in_pool,
-    read_supply,
-)
+from dloperator.nodes.nodes import Pool, is_in_pool, read_supply
 from dloperator.nodes.ownership import OwnershipRules
 from dloperator.nodes.placeholders import (
     AT_ONCE_S,

@@ -15,12 +15,7 @@ from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Role
 from dlcore.primitives.backoff import Backoff
 from dlcore.primitives.once_per_change import OncePerChange
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, Rejected, Unreachable
 from dlkube.constraints.foreign import CDI_MARKS
 from dlkube.documents import Json
 from dlkube.names import Name

@@ -3,12 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dlcontrol.situation.ports import (
-    Address,
-    Entry,
-    Pod,
-    PodKey,
-)
+from dlcontrol.situation.ports import Address, Entry, Pod, PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dlkube.documents import Json

@@ -17,13 +17,7 @@ from dlcore.model import Phase
 from dlcore.primitives.backoff import Backoff
 from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS

@@ -23,12 +23,7 @@ from dlcore.documents import jobfile
 from dlcore.model import Job, NodeName
 from dlcore.placement.amounts import NoAmount
 from dlcore.problems import WrongDocument
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, Conflict, Rejected, Unreachable
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS

@@ -7,12 +7,7 @@ from typing import Final
 from dlcontrol.situation.ports import Entry, PodKey, PodOrder
 from dlcontrol.situation.status import Booking
 from dlkube.certificates import Certificates
-from dlkube.client import (
-    ApiServer,
-    Conflict,
-    NotFound,
-    Rejected,
-)
+from dlkube.client import ApiServer, Conflict, NotFound, Rejected
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.resources import PODS

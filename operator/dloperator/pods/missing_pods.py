@@ -16,12 +16,7 @@ nothing. If a late request of the former leader still creates the pod, it is not
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dlcontrol.situation.ports import (
-    Address,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Address, Pod, PodKey, PodPhase
 from dlkube.documents import Json
 from dloperator.proofs import is_gone
 

@@ -18,12 +18,7 @@ from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, Node, NodeName
 from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.resources import CONFIGMAPS
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.events import EventWriter
 from dlkube.resources import PODS
 from dlstore.notebook.notebook import NotebookState

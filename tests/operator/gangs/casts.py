@@ -3,12 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dlcore.placement.amounts import (
-    PODS,
-    WHOLE,
-    less,
-    total,
-)
+from dlcore.placement.amounts import PODS, WHOLE, less, total
 from dlgangs.members import GangName, Member, Stage, World, tenant_of
 from dlkube.constraints.requirements import NodeTraits, Wants
 from dlkube.names import Name

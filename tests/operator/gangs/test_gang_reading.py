@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlcore.placement.amounts import (
-    read_amount,
-    requests_of,
-)
+from dlcore.placement.amounts import read_amount, requests_of
 from dlgangs.book import Book
 from dlgangs.members import Member, Stage, Wrong, tenant_of
 from dlgangs.reading import read_member

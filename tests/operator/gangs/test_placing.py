@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from dlcore.placement.amounts import fits, total
 from dlgangs.members import Member, tenant_of
-from dlgangs.placing import (
-    HIGHEST,
-    Ground,
-    place,
-    score,
-)
+from dlgangs.placing import HIGHEST, Ground, place, score
 from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
