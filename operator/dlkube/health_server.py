@@ -41,7 +41,7 @@ class MetricsSettings:
     """True: the operator serves metrics over TLS only, to accounts that may get /metrics; else to every client that
     reaches the port of health."""
     address: str = ":8443"
-    """Where the operator serves protected metrics, as [ADDRESS]:PORT."""
+    """The address of protected metrics, as [ADDRESS]:PORT."""
 
     def __post_init__(self) -> None:
         read_endpoint(self.address)

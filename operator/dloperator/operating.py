@@ -49,7 +49,7 @@ class Place:
     watched: tuple[str, ...] = ()
     """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
-    """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    """The address of /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = MetricsSettings()
     """The access to metrics."""
 

@@ -23,11 +23,11 @@ class OperatorSettings(Settings):
     """All settings of an operator."""
 
     namespace: str = ""
-    """Where the operator's Lease and its authority are kept; empty: the namespace of its pod."""
+    """The namespace of the operator's Lease and CA; empty: that of its pod."""
     watched: tuple[str, ...] = ()
     """The namespaces whose jobs it runs; empty: all."""
     health: str = ":8080"
-    """Where it answers /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
+    """The address of /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     """The access to metrics."""
     pace: Pace = field(default_factory=lambda: Pace(most_steps=256, trailing_launches=32))
@@ -43,11 +43,6 @@ class OperatorSettings(Settings):
 
     def __post_init__(self) -> None:
         read_endpoint(self.health)
-
-
-def read_settings(file: Path | None, options: Iterable[str]) -> OperatorSettings:
-    """Read all settings; see :func:`load_settings`."""
-    return load_settings(file, options).settings
 
 
 def load_settings(file: Path | None, options: Iterable[str]) -> Loaded[OperatorSettings]:

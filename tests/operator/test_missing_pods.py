@@ -23,13 +23,13 @@ def node(boot="first", taints=()):
 
 def absent(before):
     known = MissingPods()
-    known.note(KEY, "job-1", WAS, before)
+    known.note(KEY, "job-1", last=WAS, node=before)
     return known
 
 
 def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet():
     for now in (node(), node(boot="")):
-        pod = absent(node()).read(KEY, "job-1", now)
+        pod = absent(node()).read(KEY, "job-1", node=now)
         assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, REASON, WAS.address)
         assert "reboot the machine" in pod.message
 
@@ -43,13 +43,13 @@ def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet
     ],
 )
 def test_that_the_machine_is_gone_or_another_start_of_it_does(now, reason):
-    pod = absent(node()).read(KEY, "job-1", now)
+    pod = absent(node()).read(KEY, "job-1", node=now)
     assert (pod.phase, pod.reason) == (PodPhase.ENDED, reason)
 
 
 def test_a_start_of_a_machine_that_was_not_known_before_is_no_proof():
-    assert absent(None).read(KEY, "job-1", node()).phase is PodPhase.LOST
-    assert absent(node(boot="")).read(KEY, "job-1", node()).phase is PodPhase.LOST
+    assert absent(None).read(KEY, "job-1", node=node()).phase is PodPhase.LOST
+    assert absent(node(boot="")).read(KEY, "job-1", node=node()).phase is PodPhase.LOST
 
 
 def missing(*, was_used, at=None):
@@ -59,24 +59,24 @@ def missing(*, was_used, at=None):
 
 
 def test_one_that_nothing_ever_ran_in_need_not_be_there_to_have_ended():
-    pod = missing(was_used=False).read(KEY, "job-1", node())
+    pod = missing(was_used=False).read(KEY, "job-1", node=node())
     assert (pod.phase, pod.reason) == (PodPhase.ENDED, "NeverUsed")
 
 
 def test_one_that_was_used_and_is_not_there_is_as_lost_as_one_that_was_seen_to_go():
     known = missing(was_used=True)
-    assert known.read(KEY, "job-1", node()).phase is PodPhase.LOST
-    assert known.read(KEY, "job-1", node(boot="second")).phase is PodPhase.ENDED
-    assert known.read(KEY, "job-1", None).phase is PodPhase.ENDED
+    assert known.read(KEY, "job-1", node=node()).phase is PodPhase.LOST
+    assert known.read(KEY, "job-1", node=node(boot="second")).phase is PodPhase.ENDED
+    assert known.read(KEY, "job-1", node=None).phase is PodPhase.ENDED
     known = absent(node())
     known.note_missing(KEY, "job-1", node=node(), was_used=False)
-    assert known.read(KEY, "job-1", node()).phase is PodPhase.LOST, "it was seen"
+    assert known.read(KEY, "job-1", node=node()).phase is PodPhase.LOST, "it was seen"
 
 
 def test_what_nobody_has_booked_any_more_is_forgotten():
     known = absent(node())
     known.keep([])
-    assert known.read(KEY, "job-1", node()) is None
+    assert known.read(KEY, "job-1", node=node()) is None
 
 
 LEAVES = stop(8, leave=True)

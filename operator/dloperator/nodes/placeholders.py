@@ -55,9 +55,9 @@ class PlaceholderSettings:
     """The pods that reserve GPUs for DLJob in the mode ``reserve``."""
 
     image: str = PAUSE
-    """An image whose program waits until it is ended, and that can run as any user."""
+    """An image whose program waits for a signal, and that can run as any user."""
     pull_policy: str = ""
-    """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
+    """Always, IfNotPresent or Never; empty leaves it to Kubernetes."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets in the operator's namespace for pulling that image."""
     priority_class: str = ""

@@ -70,8 +70,8 @@ class BookedPods:
             # It belongs to a former job of this name.
             document = None
         if document is None and known is not None and known.document is not None:
-            self._missing.note(key, name.name, known.pod, node)
-        absent = self._missing.read(key, name.name, node) if document is None else None
+            self._missing.note(key, name.name, last=known.pod, node=node)
+        absent = self._missing.read(key, name.name, node=node) if document is None else None
         pod = absent or read_pod(key, document, node=node, uid=uid)
         self._known[key] = _Read(document, node, booking.serial, uid, name, pod)
         return pod

@@ -39,7 +39,7 @@ class MissingPods:
     def __init__(self) -> None:
         self._known: dict[tuple[PodKey, str], _Missing] = {}
 
-    def note(self, key: PodKey, name: str, last: Pod, node: Json | None) -> None:
+    def note(self, key: PodKey, name: str, *, last: Pod, node: Json | None) -> None:
         """Remember that the object of a pod is missing, which was last read as ``last``."""
         self._known.setdefault((key, name), _Missing(last.address, _boot_of(node)))
 
@@ -47,7 +47,7 @@ class MissingPods:
         """Remember that a pod has no object, which may never have existed, and is to end."""
         self._known.setdefault((key, name), _Missing(None, _boot_of(node), was_used))
 
-    def read(self, key: PodKey, name: str, node: Json | None) -> Pod | None:
+    def read(self, key: PodKey, name: str, *, node: Json | None) -> Pod | None:
         """Read a pod without an object; None if it never was noted."""
         missing = self._known.get((key, name))
         if missing is None:

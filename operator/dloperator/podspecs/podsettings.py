@@ -45,22 +45,20 @@ class PodSettings:
     """The parts that the operator adds to the pods of jobs."""
 
     image: str = "dljob-sidecar:latest"
-    """Which image brings the SideCar."""
+    """The image with the SideCar."""
     pull_policy: str = ""
-    """As Kubernetes has it: Always, IfNotPresent, Never; empty leaves it to Kubernetes."""
+    """Always, IfNotPresent or Never; empty leaves it to Kubernetes."""
     pull_secrets: tuple[str, ...] = ()
-    """Secrets in the namespaces of jobs with which that image is pulled."""
+    """Secrets in the namespaces of jobs for pulling that image."""
     sidecar: Bringing = Bringing.AUTO
     """How the SideCar comes into a pod: auto, image (an image volume) or init (an init
     container)."""
     init_cpu: str = "100m"
-    """The CPU of that init container, as request and limit, so that the pod can still have the QoS
-    class Guaranteed."""
+    """The CPU of that init container, as request and limit, so that the pod can still be Guaranteed."""
     init_memory: str = "32Mi"
     """The memory of that init container, as request and limit; a LimitRange may require more."""
     python: str = ""
-    """The Python interpreter of the trainer's image that runs the SideCar; empty: the first that is
-    recent enough."""
+    """The Python interpreter of the trainer's image that runs the SideCar; empty: the first recent one."""
     gpu_access: GpuAccess = GpuAccess.RUNTIME_CLASS
     """How containers see GPUs: by a runtimeClass, by cdi (an annotation) or by dra-admin (a claim
     with adminAccess)."""
@@ -78,7 +76,7 @@ class PodSettings:
     virtual_gpus: bool = False
     """True: the GPUs are virtual, so a SideCar without a GPU reports no problem."""
     poll_seconds: float = 5.0
-    """How often a SideCar reads what sends it no events, such as the GPUs."""
+    """How often a SideCar reads states that send no events, such as those of GPUs."""
     release_seconds: float = 0.0
     """How long memory of unknown origin keeps a GPU from being released once no process of the job
     is left; 0: without a limit."""

@@ -41,9 +41,9 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     access to GPUs; everything else stays as you wrote it.
     """
     from dlcore.problems import WrongDocument  # noqa: PLC0415 - not for --help
-    from dloperator.settings import read_settings  # noqa: PLC0415 - likewise
+    from dloperator.settings import load_settings  # noqa: PLC0415 - likewise
 
-    settings = read_settings(None, options)
+    settings = load_settings(None, options).settings
     try:
         found = [source for name in files for source in iter_sources(name)]
         # A file may also hold other objects, such as a volume.
