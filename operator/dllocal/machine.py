@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dlcontrol.situation.ports import (
-    NotKept,
-    Observation,
-    PodKey,
-    PodOrder,
-)
+from dlcontrol.situation.ports import NotKept, Observation, PodKey, PodOrder
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Node
 from dllocal.events import Events

@@ -56,11 +56,7 @@ class Bench:
         self._news = asyncio.Event()
         self._listener = setup.listener
         self.running = Running(
-            replace(
-                setup,
-                options=replace(setup.options, policy=self._given),
-                listener=self._hear,
-            )
+            replace(setup, options=replace(setup.options, policy=self._given), listener=self._hear)
         )
         self._control: asyncio.Task[None] | None = None
 

@@ -19,13 +19,7 @@ EVALUATOR = Path(__file__).with_name("evaluator.py")
 
 
 def evaluating(
-    name: str,
-    root: Path,
-    *,
-    iterations: int,
-    manner: str = "evaluates",
-    each: int = 1,
-    **spec: Any,
+    name: str, root: Path, *, iterations: int, manner: str = "evaluates", each: int = 1, **spec: Any
 ) -> dict[str, Any]:
     folder = root / name / "checkpoints"
     folder.mkdir(parents=True)

@@ -18,13 +18,7 @@ from dlcore.model import JobId, NodeName
 from dllocal.folders import Folders, older_parts
 from dllocal.pods import rotating
 from dllocal.pods.logtimes import Begin, LogTimes
-from dllocal.pods.rotating import (
-    JobLogs,
-    LogLimits,
-    LogRotator,
-    begin,
-    rotate,
-)
+from dllocal.pods.rotating import JobLogs, LogLimits, LogRotator, begin, rotate
 from tests.local.ups import going, replay
 
 SMALL = LogLimits(largest_bytes=4096, kept_parts=2)

@@ -36,10 +36,7 @@ class Up:
         self.log = root.with_name(f"{root.name}.log")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", script, "up", "--state", str(root)),
-                    *map(str, options),
-                ],
+                [*(sys.executable, "-c", script, "up", "--state", str(root)), *map(str, options)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

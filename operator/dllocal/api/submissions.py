@@ -49,12 +49,7 @@ class Read:
 
 
 async def read(
-    documents: Sequence[Json],
-    origin: Origin,
-    trials: Trials,
-    *,
-    looks: bool,
-    threads: FileThreads,
+    documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool, threads: FileThreads
 ) -> Read:
     """
     Read and check documents; with ``looks`` also the files that they name.

@@ -14,13 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlcontrol.situation.clocks import (
-    Reading,
-    describe_step_between,
-    find_step,
-    latest_of,
-    moved,
-)
+from dlcontrol.situation.clocks import Reading, describe_step_between, find_step, latest_of, moved
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
@@ -30,13 +24,7 @@ from dllocal.folders import StateError
 from dllocal.jobs.cells import Content, Key, Value, cordon, job_cells
 from dllocal.jobs.jobs_file import JobsFile
 from dllocal.jobs.listed_jobs import CANCELLED, CANCELLED_KEEPING, ListedJobs
-from dllocal.jobs.rows import (
-    lost_entry,
-    read_rows,
-    remove_row,
-    write_row,
-    write_status_text,
-)
+from dllocal.jobs.rows import lost_entry, read_rows, remove_row, write_row, write_status_text
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +83,7 @@ class Registry:
         return self.submit_all([document], now, origin=origin)[0]
 
     def submit_all(
-        self,
-        documents: Sequence[Mapping[str, Any]],
-        now: float,
-        *,
-        origin: Origin | None = None,
+        self, documents: Sequence[Mapping[str, Any]], now: float, *, origin: Origin | None = None
     ) -> tuple[Entry, ...]:
         """Add several jobs, all or none. Without an origin this process is their submitter."""
         kept = origin or Origin.here()

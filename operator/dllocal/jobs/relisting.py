@@ -10,12 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 
-from dlcontrol.sidecars.dialing import (
-    DialSettings,
-    Line,
-    NotAccepted,
-    Unreachable,
-)
+from dlcontrol.sidecars.dialing import DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.situation.ports import MOST_JUMP
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import JobId, Node, NodeName

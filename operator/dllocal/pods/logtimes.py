@@ -33,10 +33,7 @@ class _Mark(NamedTuple):
 
 class LogTimes:
     def __init__(
-        self,
-        clock: Callable[[], float] = time.time,
-        *,
-        wall: Callable[[], float] = time.time,
+        self, clock: Callable[[], float] = time.time, *, wall: Callable[[], float] = time.time
     ) -> None:
         """``clock`` is the server's, and ``wall`` the machine's, which stamps files."""
         self.clock = clock

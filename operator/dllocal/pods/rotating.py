@@ -189,11 +189,7 @@ class JobLogs:
     """The logs that may be too long: those of living pods, and those that were too long at the end of a job."""
 
     def __init__(
-        self,
-        folders: Folders,
-        entries: Callable[[], Mapping[JobId, Entry]],
-        *,
-        limits: LogLimits,
+        self, folders: Folders, entries: Callable[[], Mapping[JobId, Entry]], *, limits: LogLimits
     ) -> None:
         self._folders = folders
         self._entries = entries

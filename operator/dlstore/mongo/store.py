@@ -15,10 +15,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from pymongo.errors import (
-    BulkWriteError,
-    DuplicateKeyError,
-)
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from dlcore.documents import profilefile
 from dlcore.model import JobId
@@ -38,14 +35,7 @@ from dlstore.mongo.documents import (
     timeline_documents,
 )
 from dlstore.mongo.server import NEWEST_FIRST, MongoServer
-from dlstore.store import (
-    USUAL_BOUNDS,
-    Bounds,
-    Change,
-    ProfileDocuments,
-    StoredProfile,
-    Ticket,
-)
+from dlstore.store import USUAL_BOUNDS, Bounds, Change, ProfileDocuments, StoredProfile, Ticket
 from dlstore.tables import GpuRow, JobRow, Key, R, TimelineRow, differences, prune_every, read_rows
 
 TRUST_SECONDS = 60.0

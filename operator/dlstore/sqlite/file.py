@@ -13,13 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
-from dlstore.sqlite.database import (
-    Steps,
-    connect,
-    enter_write_ahead_mode,
-    transaction,
-    upgrade,
-)
+from dlstore.sqlite.database import Steps, connect, enter_write_ahead_mode, transaction, upgrade
 from dlstore.sqlite.errors import SqliteErrors
 from dlstore.store import StoreUnusableError
 

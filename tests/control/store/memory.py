@@ -6,14 +6,7 @@ from threading import RLock
 from dlcore.model import JobId
 from dlcore.profiles import JobType
 from dlstore.history import HistoryEntry
-from dlstore.store import (
-    USUAL_BOUNDS,
-    Bounds,
-    Change,
-    StoredProfile,
-    StoreError,
-    Ticket,
-)
+from dlstore.store import USUAL_BOUNDS, Bounds, Change, StoredProfile, StoreError, Ticket
 from dlstore.tables import SAMPLE, GpuRow, JobRow, TimelineRow, from_record, to_record
 
 

@@ -7,22 +7,10 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from dlcore.model import JobId, NodeName, Placement
-from dlcore.profiles import (
-    AccuracySeen,
-    CostSeen,
-    CostTerm,
-    JobType,
-    Observation,
-    SpeedSeen,
-)
+from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation, SpeedSeen
 from dlstore.history import HistoryEntry
 from dlstore.opening import open_store
-from dlstore.store import (
-    USUAL_BOUNDS,
-    Bounds,
-    Store,
-    StoreUnavailableError,
-)
+from dlstore.store import USUAL_BOUNDS, Bounds, Store, StoreUnavailableError
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
 
@@ -108,12 +96,7 @@ gpu_types = st.sampled_from(["", "V100", "NVIDIA H200", "P100+V100"])
 shapes = st.builds(Shape, st.integers(1, 64), st.integers(1, 8), gpu_types)
 observations: st.SearchStrategy[Observation] = st.one_of(
     st.builds(
-        SpeedSeen,
-        shapes,
-        st.floats(1e-6, 1e6),
-        st.just(1e9),
-        st.floats(0.0, 2e9),
-        st.booleans(),
+        SpeedSeen, shapes, st.floats(1e-6, 1e6), st.just(1e9), st.floats(0.0, 2e9), st.booleans()
     ),
     st.builds(AccuracySeen, st.floats(0.0, 1e9), st.floats(-1e6, 1e6)),
     st.builds(CostSeen, st.sampled_from(CostTerm), st.floats(0.0, 1e4), st.integers(0, 64)),

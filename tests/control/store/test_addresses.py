@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlstore.addresses import (
-    PASSWORD,
-    USERNAME,
-    Credentials,
-    MongoAddress,
-    read_address,
-    redact,
-)
+from dlstore.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address, redact
 from dlstore.store import StoreUnusableError
 
 NOBODY = Credentials()

@@ -23,14 +23,7 @@ from dlstore.notebook.pending import Dropped
 from dlstore.notebook.store_thread import NotebookSettings
 from dlstore.opening import open_store
 from dlstore.sqlite.store import SqliteStore
-from dlstore.store import (
-    MOST_TICKETS,
-    Store,
-    StoreError,
-    StoreUnusableError,
-    Ticket,
-    fold_into,
-)
+from dlstore.store import MOST_TICKETS, Store, StoreError, StoreUnusableError, Ticket, fold_into
 from dlstore.tables import GpuRow, JobRow
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import (

@@ -13,13 +13,7 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
 from dlcore.recording.record import Expected
 from dlstore.history import HistoryEntry
-from dlstore.store import (
-    MOST_TICKETS,
-    Bounds,
-    StoredProfile,
-    Ticket,
-    fold_into,
-)
+from dlstore.store import MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
 from dlstore.tables import LONGEST_TEXT, SAMPLE, GpuRow, GpuState, JobRow, TimelineRow, prune_every
 from tests.control.store.places import (
     KIND,

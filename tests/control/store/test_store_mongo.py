@@ -16,23 +16,11 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from dlcore.model import NodeName
 from dlcore.profiles import Profile
-from dlstore.addresses import (
-    PASSWORD,
-    USERNAME,
-    Credentials,
-    MongoAddress,
-    read_address,
-)
+from dlstore.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address
 from dlstore.mongo.server import SCHEMA
 from dlstore.mongo.store import TRUST_SECONDS, MongoStore
 from dlstore.opening import open_store
-from dlstore.store import (
-    Bounds,
-    StoreError,
-    StoreUnavailableError,
-    StoreUnusableError,
-    fold_into,
-)
+from dlstore.store import Bounds, StoreError, StoreUnavailableError, StoreUnusableError, fold_into
 from dlstore.tables import GpuRow
 from tests.control.store import test_exchanging, test_store
 from tests.control.store.places import (

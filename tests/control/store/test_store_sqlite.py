@@ -16,12 +16,7 @@ from dlcore.profiles import AccuracyPoint, JobType
 from dlstore.sqlite import file as sqlite_file
 from dlstore.sqlite.file import APPLICATION_ID, STEPS
 from dlstore.sqlite.store import SqliteStore
-from dlstore.store import (
-    StoreError,
-    StoreUnavailableError,
-    StoreUnusableError,
-    fold_into,
-)
+from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError, fold_into
 from dlstore.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, SHAPE, make_entry, speed_seen
 from tests.control.store.writers import ROOT

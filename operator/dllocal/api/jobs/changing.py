@@ -23,12 +23,7 @@ from dllocal.api.jobs.intake import Intake
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.queries import is_asked, wait_for_scene
 from dllocal.api.refusals import Complaint, RefusedError
-from dllocal.api.submissions import (
-    as_written,
-    parse,
-    read_body,
-    read_environment,
-)
+from dllocal.api.submissions import as_written, parse, read_body, read_environment
 from dllocal.environments import Origin
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
@@ -38,12 +33,7 @@ from dllocal.server_parts import LatestScene, ServerParts
 
 class JobsChanging:
     def __init__(
-        self,
-        parts: ServerParts,
-        latest: LatestScene,
-        access: Access,
-        *,
-        documents: JobDocuments,
+        self, parts: ServerParts, latest: LatestScene, access: Access, *, documents: JobDocuments
     ) -> None:
         self._parts = parts
         self._registry = parts.registry

@@ -41,11 +41,7 @@ class Intake:
         recorded = await read_environment(request)
         origin = Origin.of(self._access.caller(request), recorded)
         read = await submissions.read(
-            documents,
-            origin,
-            self._trials,
-            looks=not self._parts.shared,
-            threads=self._threads,
+            documents, origin, self._trials, looks=not self._parts.shared, threads=self._threads
         )
         # Not in the thread, because the list of jobs belongs to the event loop.
         names: set[JobId] = set()

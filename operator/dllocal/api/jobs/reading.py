@@ -9,10 +9,7 @@ from aiohttp import web
 from dlcontrol.deciding import futures
 from dlcontrol.situation.status_documents import Json
 from dlcore.model import JobId
-from dllocal.api import (
-    labels,
-    showing,
-)
+from dllocal.api import labels, showing
 from dllocal.api.access import Access
 from dllocal.api.jobs.expected_turns import ExpectedTurns
 from dllocal.api.jobs.job_documents import JobDocuments, find_entry
