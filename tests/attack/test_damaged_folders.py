@@ -125,7 +125,7 @@ def place() -> Iterator[Place]:
         made.close()
 
 
-def test_no_damage_ends_what_trains_or_gives_its_gpus_away(place: Place):
+def test_no_damage_ends_a_training_or_gives_its_gpus_away(place: Place):
     assert place.begin()
     for name, gpus in zip(LONG, (1, 2, 2), strict=True):
         place.submit(name, iterations=10_000_000, options=[gpus])

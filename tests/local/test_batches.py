@@ -25,7 +25,7 @@ def batches_told(root: Path) -> set[tuple[str, ...]]:
     return found
 
 
-def test_a_job_that_grows_is_told_its_larger_batch(root):
+def test_a_job_that_grows_gets_its_larger_batch(root):
     spec = {
         "gpus": {"options": [1, 2], "requested": 1},
         "training": {"iterationsPerEpoch": 50, "epochs": 20_000, "batchSize": 256},

@@ -36,7 +36,7 @@ def test_a_watcher_that_asks_now_and_then_always_knows_what_there_is(story):
     assert seen == there
 
 
-def test_who_was_away_while_too_much_was_removed_is_told_so(monkeypatch):
+def test_a_watcher_that_missed_too_many_removals_gets_all_jobs(monkeypatch):
     monkeypatch.setattr(changes, "MOST_REMOVED", 2)
     kept = Changes(JOBS)
     version = kept.version

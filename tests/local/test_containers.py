@@ -181,9 +181,7 @@ def test_an_interpreter_of_the_machine_and_a_container_exclude_each_other():
 
 @pytest.mark.processes
 @pytest.mark.xdist_group("containers")
-def test_what_keeps_a_job_from_running_in_its_container_is_said_when_it_is_submitted(
-    engine, tmp_path
-):
+def test_problems_of_a_container_are_reported_at_the_submission(engine, tmp_path):
     assert problems_of(boxed(engine=engine.engine), tmp_path) == []
     [said] = problems_of(boxed(engine=engine.engine, image="localhost/none:1"), tmp_path)
     assert f"image: {engine.engine} has no image localhost/none:1 on this machine" in said
@@ -330,7 +328,7 @@ def until(true, log):
 
 @pytest.mark.processes
 @pytest.mark.xdist_group("containers")
-def test_after_the_death_of_its_keeper_no_second_container_runs_beside_the_first(engine, root):
+def test_after_the_death_of_its_keeper_no_second_container_runs(engine, root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as up:
         assert up.submit(saving("long", root, engine, gpus={"options": [1]})).status == 0

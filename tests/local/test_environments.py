@@ -24,7 +24,7 @@ ME = Submitter.of_this_process()
 SECRET = "hf_do_not_tell"  # noqa: S105 - it is none
 
 
-def test_what_belongs_to_a_session_a_service_or_another_job_is_not_recorded():
+def test_variables_of_a_session_a_service_or_another_job_are_not_recorded():
     kept = {"PATH": "/bin", "VIRTUAL_ENV": "/v", "HF_TOKEN": SECRET, "RANKING": "1"}
     others = (
         *(
@@ -59,7 +59,7 @@ def job_with(**environment):
     return jobfile.parse(job_document(environment=environment), require_template=True)
 
 
-def test_the_variables_that_a_job_names_are_all_it_gets_besides_the_necessary():
+def test_a_job_gets_the_variables_that_it_names_and_the_necessary_ones():
     origin = Origin(ME, {"PATH": "/bin", "HOME": "/h", "HF_TOKEN": SECRET, "A": "1", "B": "2"})
     assert environments.of_job(job_with(variables=["A"]), origin).keys() == {"PATH", "HOME", "A"}
     assert environments.of_job(job_with(variables=[]), origin).keys() == {"PATH", "HOME"}
@@ -80,7 +80,7 @@ def test_the_environment_of_a_named_interpreter_is_active(tmp_path, mark, name):
     assert made == {"PATH": path, name: str(tmp_path), "A": "1"}
 
 
-def test_a_job_whose_submission_tells_no_environment_gets_that_of_a_login(monkeypatch):
+def test_a_job_submitted_without_an_environment_gets_that_of_a_login(monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", "/ours")
     monkeypatch.setenv("PATH", "/ours/bin")
     variables = Origin.of(ME, None).variables

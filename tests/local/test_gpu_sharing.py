@@ -57,7 +57,7 @@ def place_of(up, name: str) -> list[int]:
     return list(node["gpuIds"])
 
 
-def test_gpus_that_are_counted_anew_after_one_has_died_have_no_two_masters(root, box):
+def test_gpus_that_are_renumbered_after_one_has_died_have_one_master(root, box):
     """With indices in commands, the newcomer got what the former start had called GPU 2."""
     with going(root / "state") as up, Witness(box) as witness:
         for name, words in {"a": (), "b": (), "c": ("stubborn",)}.items():

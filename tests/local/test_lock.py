@@ -63,7 +63,7 @@ def test_a_start_waits_for_what_a_killed_controller_was_starting(controller, roo
 
 
 @pytest.mark.processes
-def test_a_start_beside_a_living_controller_is_refused_at_once(controller, root, monkeypatch):
+def test_a_start_is_refused_at_once_while_a_controller_lives(controller, root, monkeypatch):
     # If it waited, the test would not end.
     monkeypatch.setattr(state_folder, "LEAVING_S", 1e6)
     process = controller(0.0)

@@ -171,7 +171,7 @@ def test_a_pod_takes_no_less_time_than_it_shall(tmp_path):
 
 @pytest.mark.story
 @pytest.mark.processes
-def test_a_pod_is_known_to_whoever_comes_next_before_it_has_said_a_word(tmp_path, gate):
+def test_the_next_controller_knows_a_pod_before_its_first_answer(tmp_path, gate):
     async def story() -> None:
         with place(tmp_path, PodTimes()) as killed, place(tmp_path, PodTimes()) as successor:
             killed.pods.launch(killed.entry, BOOKING)
@@ -266,7 +266,7 @@ def test_a_pod_that_was_booked_and_never_launched_ends_when_it_is_removed(tmp_pa
     live_through(story)
 
 
-def test_checkpoints_that_cannot_be_removed_are_told_of(tmp_path):
+def test_checkpoints_that_cannot_be_removed_are_reported(tmp_path):
     """Their job is forgotten all the same, and a namesake would go on from them."""
     told: list[tuple[str, str]] = []
 

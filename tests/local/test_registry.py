@@ -66,7 +66,7 @@ def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path):
         assert list(registry.entries) == [FINE]
 
 
-def test_where_it_cannot_be_read_what_a_job_may_hold_nobody_decides_anything(path):
+def test_an_unreadable_status_ends_the_start(path):
     write(path, "status", '{"phase": "Dreaming"}', FINE)
     with pytest.raises(StateError, match="the recorded status of job team/fine cannot be read"):
         Registry.open(path)
@@ -82,7 +82,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def test_what_cannot_be_written_now_is_said_so_and_not_waited_for(path):
+def test_a_locked_list_is_reported_without_waiting(path):
     nodes = (Node.of(NodeName("n0"), 2),)
     pods: Any = None
     told = f"{path}: cannot be written (database is locked); end the other process that uses it"

@@ -177,7 +177,7 @@ def test_what_cannot_be_removed_keeps_nothing_else_from_it(tmp_path, monkeypatch
     assert [path.name for path in folder.iterdir()] == ["stays"]
 
 
-def test_an_error_of_any_kind_is_told_and_does_not_end_the_thread(tmp_path, monkeypatch):
+def test_any_error_is_reported_and_does_not_end_the_thread(tmp_path, monkeypatch):
     heard = Heard()
     heard.may_go_on.set()
     odd, folder, calls = make(tmp_path / f"{PREFIX}odd"), make(tmp_path / "job"), []

@@ -34,7 +34,7 @@ def names(path: Path) -> list[str]:
     return sorted(each.name for each in path.parent.iterdir())
 
 
-def test_a_log_is_left_alone_as_long_as_it_is_not_too_long_and_while_somebody_reads_on(path):
+def test_a_log_is_not_rotated_while_it_is_short_or_a_reader_has_it(path):
     path.write_bytes(b"x" * 4096)
     assert not rotate(path, SMALL)
     path.write_bytes(b"x" * 5000)
@@ -45,7 +45,7 @@ def test_a_log_is_left_alone_as_long_as_it_is_not_too_long_and_while_somebody_re
     assert rotate(path, SMALL)
 
 
-def test_who_writes_goes_on_at_the_new_beginning(path):
+def test_a_writer_continues_at_the_new_beginning(path):
     with path.open("ab", buffering=0) as writer:
         writer.write(b"a" * 5000 + b"\n")
         assert rotate(path, SMALL)
@@ -125,7 +125,7 @@ def rotate_again(logs, is_enough):
     asyncio.run(story())
 
 
-def test_what_cannot_be_turned_over_or_listed_is_told_once_and_tried_again(
+def test_a_log_that_cannot_be_rotated_or_listed_is_reported_once_and_tried_again(
     path, caplog, monkeypatch
 ):
     path.write_bytes(b"x" * 5000)

@@ -38,9 +38,7 @@ def names(answer):
 # --- a list that another process has locked -----------------------------------------------
 
 
-def test_who_submits_waits_for_whoever_has_locked_the_list_and_nobody_else_does(
-    up, ask, monkeypatch
-):
+def test_a_submission_waits_for_a_locked_list_and_other_requests_do_not(up, ask, monkeypatch):
     monkeypatch.setattr(refusals, "PATIENCE_S", 240.0)
     path = up.stage.folders.registry
     answers: list[Answer] = []
@@ -59,7 +57,7 @@ def test_who_submits_waits_for_whoever_has_locked_the_list_and_nobody_else_does(
     assert names(ask.get("/v1/jobs")) == ["a"]
 
 
-def test_who_has_waited_long_enough_is_told_so(up, ask, monkeypatch):
+def test_a_request_that_waited_too_long_for_the_lock_is_refused(up, ask, monkeypatch):
     monkeypatch.setattr(refusals, "PATIENCE_S", 0.0)
     with contextlib.closing(sqlite3.connect(up.stage.folders.registry)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -73,7 +71,7 @@ def test_who_has_waited_long_enough_is_told_so(up, ask, monkeypatch):
 # --- the door -----------------------------------------------------------------------------
 
 
-def test_only_its_owner_may_open_the_door_and_one_that_a_crash_has_left_is_no_hindrance(root):
+def test_only_its_owner_may_open_the_socket_and_a_stale_one_is_replaced(root):
     with staged(root) as first:
         path = first.stage.folders.socket
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -90,7 +88,7 @@ def endless(monkeypatch):
     monkeypatch.setattr(queries, "LONGEST_WAIT_S", 1e6)
 
 
-def test_who_waits_for_news_does_not_keep_it_from_ending(root, endless):
+def test_a_waiting_request_does_not_delay_the_end_of_the_server(root, endless):
     with staged(root) as up, socket.socket(socket.AF_UNIX) as client:
         wait_at(up, client, "/v1/events")
 
@@ -175,7 +173,7 @@ def test_jobs_are_listed_in_their_order_and_by_their_labels(ask):
     assert "not a part of a selector; write such as" in wrong.json["error"]
 
 
-def test_of_several_jobs_all_are_taken_in_or_none(ask, up):
+def test_several_jobs_are_accepted_all_or_none(ask, up):
     ask.submit(job_document("there"))
     wrong = job_document("wrong", gpus={"options": [0]})
     items = [job_document("right"), wrong, job_document("there"), job_document("right")]
@@ -192,7 +190,7 @@ def test_of_several_jobs_all_are_taken_in_or_none(ask, up):
     assert up.do(lambda stage: stage.wakes) == 1
 
 
-def test_what_needs_a_cluster_is_refused_by_name_and_what_has_no_effect_is_told(ask):
+def test_fields_that_need_a_cluster_are_refused_and_fields_without_effect_noted(ask):
     document = job_document("a")
     pod = document["spec"]["template"]["spec"]
     pod["volumes"] = [{"name": "data"}]
@@ -210,7 +208,7 @@ def test_what_needs_a_cluster_is_refused_by_name_and_what_has_no_effect_is_told(
     assert notices == ["spec.template.spec.containers[0].image has no effect on one machine"]
 
 
-def test_who_shares_a_checkpoint_folder_is_told_so_unless_the_other_job_is_over(ask, up):
+def test_a_shared_checkpoint_folder_is_a_notice_unless_the_other_job_has_ended(ask, up):
     first, second, third, fourth = (
         job_document(name, checkpoint={"signal": "SIGTERM", "path": path})
         for name, path in (
@@ -261,7 +259,7 @@ def test_the_gpu_time_of_a_job_is_counted_up_to_now(ask, up):
     assert 20.0 <= ask.get("/v1/jobs/a")["status"]["progress"]["gpuSeconds"] < 100.0
 
 
-def test_a_dry_run_says_the_same_and_does_nothing(ask, up):
+def test_a_dry_run_gives_the_same_answer_and_does_nothing(ask, up):
     wrong = job_document("a", gpus={"options": [0]})
     refused = ask("POST", "/v1/jobs", wrong).json
     for target in ("/v1/jobs?dryRun=true", "/v1/plan"):
@@ -275,7 +273,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(ask, up):
 # --- changing -----------------------------------------------------------------------------
 
 
-def test_what_may_change_while_a_job_runs_is_changed(ask, up):
+def test_a_running_job_takes_a_possible_change(ask, up):
     ask.submit(job_document("a"))
     document = ask.get("/v1/jobs/a")
     document["spec"] |= {"suspend": True, "priority": 5, "activeDeadlineSeconds": 60}
@@ -289,7 +287,7 @@ def test_what_may_change_while_a_job_runs_is_changed(ask, up):
     assert up.do(lambda stage: stage.wakes) == 2
 
 
-def test_what_may_not_change_is_refused_with_the_reason(ask):
+def test_an_impossible_change_is_refused_with_the_reason(ask):
     ask.submit(job_document("a"))
     document = ask.get("/v1/jobs/a")
     document["spec"]["training"] = {"iterations": 5}
@@ -301,7 +299,7 @@ def test_what_may_not_change_is_refused_with_the_reason(ask):
     assert ask("PUT", "/v1/jobs/a", document).json["problems"][0]["path"] == "metadata.name"
 
 
-def test_of_two_who_change_a_job_at_once_the_second_is_told(ask):
+def test_of_two_concurrent_changes_of_a_job_the_second_is_refused(ask):
     ask.submit(job_document("a"))
     first, second = ask.get("/v1/jobs/a"), ask.get("/v1/jobs/a")
     first["spec"]["priority"] = 1
@@ -329,7 +327,7 @@ def test_a_change_whose_body_comes_slowly_takes_nothing_back(ask, up):
     assert (entry.job.priority, entry.spec_generation) == (2, 3)
 
 
-def test_a_path_that_no_file_can_have_is_refused_and_harms_nobody(ask, up):
+def test_a_path_that_no_file_can_have_is_refused(ask, up):
     long = "/" + "a" * 300 + "/bin/python"
     document = job_document("a", environment={"python": long})
     answer = ask("POST", "/v1/jobs", document)
@@ -370,7 +368,7 @@ def save_something(up):
     (folder / "weights").touch()
 
 
-def test_a_second_request_can_keep_the_checkpoints_and_none_gives_them_up_again(ask, up):
+def test_a_second_request_can_keep_the_checkpoints_and_none_gives_them_up(ask, up):
     save_something(up)
     ask.submit(job_document("a"))
     requests = (
@@ -388,7 +386,7 @@ def test_a_second_request_can_keep_the_checkpoints_and_none_gives_them_up_again(
         (Phase.FAILED, "", False),
     ],
 )
-def test_what_a_completed_job_has_trained_is_only_removed_on_request(ask, up, phase, query, kept):
+def test_the_result_of_a_completed_job_is_removed_only_on_request(ask, up, phase, query, kept):
     save_something(up)
     ask.submit(job_document("a"))
     up.do(lambda stage: stage.record("a", phase=phase))
@@ -396,9 +394,7 @@ def test_what_a_completed_job_has_trained_is_only_removed_on_request(ask, up, ph
 
 
 @pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.QUEUED])
-def test_of_a_job_that_has_saved_nothing_no_checkpoints_are_kept_or_said_to_be_removed(
-    ask, up, phase
-):
+def test_an_answer_names_no_checkpoints_of_a_job_that_saved_nothing(ask, up, phase):
     up.stage.folders.checkpoints("a").mkdir(parents=True)
     ask.submit(job_document("a"))
     up.do(lambda stage: stage.record("a", phase=phase))
@@ -420,7 +416,7 @@ def watch(ask, version, seconds=60):
     return answer, answer["metadata"]["resourceVersion"]
 
 
-def test_who_watches_hears_of_every_change_and_of_nothing_else(ask, up):
+def test_a_watch_returns_every_change_and_nothing_else(ask, up):
     ask.submit(job_document("a"), job_document("b"))
     version = ask.get("/v1/jobs")["metadata"]["resourceVersion"]
     later = when_waiting(up, lambda stage: stage.record("b", phase=Phase.QUEUED, message="waits"))
@@ -435,7 +431,7 @@ def test_who_watches_hears_of_every_change_and_of_nothing_else(ask, up):
     assert (names(news), news["removed"]) == ([], [])
 
 
-def test_how_far_a_job_is_is_told_before_it_is_written(ask, up):
+def test_progress_is_shown_before_it_is_written(ask, up):
     ask.submit(job_document("a"), job_document("b"))
     up.do(lambda stage: stage.give("a", {"n1": (0,)}, iterations_total=1000.0))
     version = ask.get("/v1/jobs")["metadata"]["resourceVersion"]
@@ -453,7 +449,7 @@ def test_how_far_a_job_is_is_told_before_it_is_written(ask, up):
     assert names(news) == ["a"]
 
 
-def test_who_watches_hears_how_far_jobs_are_although_nobody_writes_it(ask, up):
+def test_a_watch_returns_progress_that_is_not_written(ask, up):
     ask.submit(job_document("a"), job_document("b"))
     up.do(lambda stage: stage.give("a", {"n1": (0,)}))
     _, version = watch(ask, ask.get("/v1/jobs")["metadata"]["resourceVersion"], seconds=0.1)
@@ -466,7 +462,7 @@ def test_who_watches_hears_how_far_jobs_are_although_nobody_writes_it(ask, up):
     assert names(news) == []
 
 
-def test_who_watched_another_controller_is_sent_everything_anew(root):
+def test_a_watcher_of_another_controller_gets_all_jobs(root):
     with staged(root) as up:
         asker = Asker(up.stage.folders.socket)
         asker.submit(job_document("a"))
@@ -476,7 +472,7 @@ def test_who_watched_another_controller_is_sent_everything_anew(root):
         assert (names(news), news["complete"]) == (["a"], True)
 
 
-def test_a_version_that_nobody_gave_out_counts_for_nothing(ask):
+def test_an_unknown_version_returns_all_jobs(ask):
     ask.submit(job_document("a"))
     for version in ("", "x", "1.-1", "1.%C2%B2", "1.99999999999999999999", "9.0"):
         news, _ = watch(ask, version)
@@ -486,7 +482,7 @@ def test_a_version_that_nobody_gave_out_counts_for_nothing(ask):
 # --- why, and what if ---------------------------------------------------------------------
 
 
-def test_why_tells_the_numbers_of_now(ask, up):
+def test_why_uses_the_present_numbers(ask, up):
     ask.submit(job_document("runs"), job_document("waits", gpus={"options": [4]}))
     up.do(lambda stage: stage.give("runs", {"n1": (0, 1)}, speed=2.0, iteration=500))
     up.do(lambda stage: stage.take("waits", CauseCode.NO_ROOM, message="as it was decided"))
@@ -501,7 +497,7 @@ def test_why_tells_the_numbers_of_now(ask, up):
     )
 
 
-def test_a_plan_says_what_would_become_of_a_newcomer_and_at_whose_expense(ask, up):
+def test_a_plan_shows_the_effects_on_a_new_job_and_on_others(ask, up):
     ask.submit(job_document("a", gpus={"options": [2, 4]}))
     up.do(lambda stage: stage.give("a", {"n1": (0, 1, 2, 3)}, speed=3.0, iteration=10))
     answer = ask("POST", "/v1/plan", job_document("b", gpus={"options": [2]}))
@@ -517,7 +513,7 @@ def test_a_plan_says_what_would_become_of_a_newcomer_and_at_whose_expense(ask, u
     assert ask.get("/v1/jobs/a")["status"]["allocation"]["gpus"] == 4
 
 
-def test_of_the_job_of_another_a_plan_shows_its_gpus_alone():
+def test_a_plan_shows_only_the_gpus_of_another_users_job():
     step = Reshape(JobId("a"), Placement.of({NODE: (0, 1)}), Placement.of({NODE: (0,)}), CAUSE)
     waits = Wait(JobId("a"), CAUSE)
     turn = Turn(ahead=3, starts_in=60.0)
@@ -542,7 +538,7 @@ def gpus(ask):
     return {gpu["index"]: gpu for gpu in node["gpus"]}
 
 
-def test_every_gpu_is_shown_with_who_has_it_and_why_nobody_may(ask, up):
+def test_every_gpu_is_shown_with_its_job_or_the_reason_why_it_is_unavailable(ask, up):
     ask.submit(job_document("a", framework="pytorch", processes="perGpu"), job_document("b"))
     up.do(lambda stage: stage.give("a", {"n1": (1, 2)}))
     assert ask("PUT", "/v1/nodes/n1/gpus/0/cordon", {"reason": "too hot"}).status == 200
@@ -568,7 +564,7 @@ def test_a_cordon_is_kept_and_taken_back(ask, up):
     assert up.do(lambda stage: stage.wakes) == 3
 
 
-def test_a_gpu_that_broke_is_given_back_as_such_also_while_the_list_is_locked(ask, up, monkeypatch):
+def test_a_broken_gpu_is_put_back_into_service_also_while_the_list_is_locked(ask, up, monkeypatch):
     up.do(lambda stage: stage.broken.add(GpuRef(NodeName("n1"), 2)))
     registry, tries = up.stage.registry, []
     write = registry.cordon
@@ -587,7 +583,7 @@ def test_a_gpu_that_broke_is_given_back_as_such_also_while_the_list_is_locked(as
     assert up.do(lambda stage: stage.broken) == set()
 
 
-def test_a_gpu_that_there_is_not_cannot_be_cordoned(ask):
+def test_a_gpu_that_does_not_exist_cannot_be_cordoned(ask):
     for target, error in {
         "n2/gpus/0": "n2: there is no such node; there are n1",
         "n1/gpus/4": "n1/4: there is no such GPU; n1 has 0, 1, 2, 3",
@@ -600,7 +596,7 @@ def test_a_gpu_that_there_is_not_cannot_be_cordoned(ask):
 # --- what happened ------------------------------------------------------------------------
 
 
-def test_events_are_told_from_where_one_was_and_waited_for(ask, up):
+def test_events_are_listed_after_a_number_and_awaited(ask, up):
     def add(job, reason, **more):
         up.do(lambda stage: stage.events.add(JobId(job), reason, "so it was", **more))
 
@@ -616,7 +612,7 @@ def test_events_are_told_from_where_one_was_and_waited_for(ask, up):
     assert news["reason"] == "Finished"
 
 
-def test_who_waits_for_events_is_not_woken_by_those_of_another(ask, up, monkeypatch):
+def test_events_of_other_users_do_not_end_a_wait(ask, up, monkeypatch):
     monkeypatch.setattr(Access, "may_see", lambda *_: lambda job: job == JobId("mine"))
     up.do(lambda stage: stage.events.add(JobId("theirs"), "Running", "so it is"))
     later = when_waiting(up, lambda stage: stage.events.add(JobId("mine"), "Finished", "so it is"))
@@ -625,7 +621,7 @@ def test_who_waits_for_events_is_not_woken_by_those_of_another(ask, up, monkeypa
     assert news["job"] == "mine"
 
 
-def test_what_happened_to_a_job_before_this_controller_began_is_told_from_the_history(ask, up):
+def test_events_of_earlier_controllers_come_from_the_history(ask, up):
     epoch, began = up.stage.registry.epoch, 1.7e9
 
     def happened(at, kind, **rest):
@@ -668,7 +664,7 @@ def test_the_history_is_read_from_the_store_oldest_first(ask, up):
     assert ask("GET", "/v1/jobs/unheard-of/history").status == 404
 
 
-def test_a_store_that_is_away_is_told_and_nothing_else_suffers(ask, up):
+def test_an_unavailable_store_fails_only_the_history(ask, up):
     ask.submit(job_document("a"))
     up.do(lambda stage: setattr(stage, "store_is_away", True))
     answer = ask("GET", "/v1/jobs/a/history")
@@ -707,7 +703,7 @@ def test_the_surroundings_of_a_job_are_those_of_its_processes(ask, up):
     assert place["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_settings_are_told_with_their_origin_and_metrics_are_text(ask):
+def test_settings_have_their_origin_and_metrics_are_text(ask):
     settings = {each["name"]: each for each in ask.get("/v1/config")["items"]}
     assert (settings["seed"]["value"], settings["seed"]["origin"]) == (3, "settings.yaml")
     assert settings["policy"]["origin"] == "default"
@@ -735,7 +731,7 @@ WRONG = (
 )
 
 
-def test_whatever_is_wrong_is_told_in_one_form(ask):
+def test_every_refusal_has_the_same_form(ask):
     ask.submit(job_document("a"))
     for request_, status, error in WRONG:
         answer = ask(*request_)
@@ -746,7 +742,7 @@ def test_whatever_is_wrong_is_told_in_one_form(ask):
         assert "\n" not in told["error"], request_
 
 
-def test_a_request_before_the_first_look_is_answered_after_it(ask, up, monkeypatch):
+def test_a_request_before_the_first_cycle_is_answered_after_it(ask, up, monkeypatch):
     monkeypatch.setattr(queries, "PATIENCE_S", 240.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     answers: list[Answer] = []
@@ -761,7 +757,7 @@ def test_a_request_before_the_first_look_is_answered_after_it(ask, up, monkeypat
     assert answers[0].json["items"]
 
 
-def test_where_the_first_look_takes_too_long_it_says_so(ask, up, monkeypatch):
+def test_a_request_is_refused_if_the_first_cycle_takes_too_long(ask, up, monkeypatch):
     monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     for request_ in (("GET", "/v1/nodes"), ("POST", "/v1/plan", job_document("a"))):
@@ -769,7 +765,7 @@ def test_where_the_first_look_takes_too_long_it_says_so(ask, up, monkeypatch):
         assert (answer.status, "try again in a moment" in answer.json["error"]) == (503, True)
 
 
-def test_who_does_not_lead_any_longer_takes_nothing_in(ask, up):
+def test_a_deposed_controller_accepts_no_jobs(ask, up):
     other = Registry.open(up.stage.folders.registry)
     other.close()
     answer = ask("POST", "/v1/jobs", job_document("a"))
@@ -778,7 +774,7 @@ def test_who_does_not_lead_any_longer_takes_nothing_in(ask, up):
     assert ask.get("/v1/jobs")["items"] == []
 
 
-def test_a_list_of_jobs_that_cannot_be_written_is_told_and_nothing_is_lost(ask, up):
+def test_an_unwritable_list_of_jobs_is_reported_and_nothing_is_lost(ask, up):
     ask.submit(job_document("a"))
     up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 1"))
     answer = ask("POST", "/v1/jobs", job_document("b"))
@@ -789,7 +785,7 @@ def test_a_list_of_jobs_that_cannot_be_written_is_told_and_nothing_is_lost(ask, 
     ask.submit(job_document("b"))
 
 
-def test_a_mistake_of_ours_is_told_and_the_server_goes_on(ask, up, caplog):
+def test_an_internal_error_is_answered_and_the_server_goes_on(ask, up, caplog):
     def break_it(stage):
         stage.registry._jobs.entries = None
 
@@ -803,7 +799,7 @@ def test_a_mistake_of_ours_is_told_and_the_server_goes_on(ask, up, caplog):
     assert names(ask.get("/v1/jobs")) == ["a"]
 
 
-def test_a_door_that_cannot_be_made_is_told(root):
+def test_a_socket_that_cannot_be_created_is_reported(root):
     door = root / "run" / "dljob.sock"
     door.mkdir(parents=True)
     (root / "run").chmod(0o700)
@@ -812,7 +808,7 @@ def test_a_door_that_cannot_be_made_is_told(root):
         pass
 
 
-def test_an_address_for_metrics_that_is_none_is_told(root):
+def test_a_wrong_address_for_metrics_is_refused(root):
     remedy = r"is not an address with a port; write \[ADDRESS\]:PORT"
     for address in ("9400x", "localhost", "localhost:0", ":99999", "localhost:"):
         with pytest.raises(StateError, match=remedy), staged(root, metrics=address):

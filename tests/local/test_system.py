@@ -354,7 +354,7 @@ def test_root_may_all(place):
 
 
 @real
-def test_a_server_that_ends_is_followed_by_one_that_knows_whose_jobs_they_are(place):
+def test_the_next_server_knows_the_owners_of_jobs(place):
     assert place.ada("resume", "mine").status == 0
     _until(place, lambda: bool(_sidecars(place.ada)))
     place.server.send_signal(signal.SIGTERM)
@@ -374,7 +374,7 @@ def test_a_server_that_ends_is_followed_by_one_that_knows_whose_jobs_they_are(pl
 # --- what needs no server
 
 
-def test_the_unit_that_is_shipped_is_the_one_that_is_printed():
+def test_the_shipped_unit_is_the_printed_one():
     shipped = ROOT / "manifests" / "systemd" / "dljob.service"
     made = units.unit(["up", "--system"], program="/opt/dljob/bin/dljob")
     assert shipped.read_text() == made
@@ -430,7 +430,7 @@ def test_users_get_through_to_the_sockets_whatever_the_umask_is():
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root would run it as root")
-def test_root_runs_no_command_beside_a_job_whose_user_is_not_told(monkeypatch, tmp_path):
+def test_root_runs_no_command_for_a_job_of_an_unknown_user(monkeypatch, tmp_path):
     there = {"node": "n", "folder": "/", "environment": {}}
     backend = LocalBackend(tmp_path / "s")
     monkeypatch.setattr(LocalBackend, "home", "")
@@ -454,7 +454,7 @@ def _open_to_group(place):
         (lambda place: place.chmod(0o775), None),
     ],
 )
-def test_who_may_change_an_installation_besides_root_is_found(change, writer):
+def test_users_who_may_change_an_installation_are_found(change, writer):
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place) / "lib"
         folder.mkdir()
@@ -491,7 +491,7 @@ def test_an_installation_that_a_user_can_change_serves_no_other_user():
 
 
 @real
-def test_a_user_has_so_many_jobs():
+def test_a_user_has_a_limited_number_of_jobs():
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place)
         folder.chmod(0o755)

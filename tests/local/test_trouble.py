@@ -34,7 +34,7 @@ def gpus_of(up):
     return up("gpu", "list", "-o", "json").data[0]["gpus"]
 
 
-def test_a_training_that_hangs_is_started_anew_from_its_checkpoint(root):
+def test_a_training_that_hangs_is_started_again_from_its_checkpoint(root):
     saved = root / "saved"
     hangs_once = (
         f"if test -e {saved}; then echo step 2; exit 0; fi; echo step 1; touch {saved}; sleep 1000"

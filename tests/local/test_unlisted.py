@@ -44,7 +44,7 @@ def used(up):
 
 
 @real
-def test_what_trains_keeps_its_gpus_though_the_list_of_jobs_is_lost(root):
+def test_trainings_keep_their_gpus_though_the_list_of_jobs_is_lost(root):
     state, one = root / "state", {"gpus": {"options": [1]}}
     with going(state, "--virtual-gpus", 3) as first:
         for name in ("a", "b"):
@@ -200,7 +200,7 @@ def test_a_start_after_one_with_a_full_disk_asks_lost_jobs_for_their_gpus_again(
 
 
 @real
-def test_a_lock_that_tells_of_an_epoch_that_cannot_be_is_not_believed(root):
+def test_an_impossible_epoch_in_the_lock_is_ignored(root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as first:
         assert first.end() == 0

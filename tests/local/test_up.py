@@ -60,7 +60,7 @@ def test_a_job_from_its_submission_to_its_end(root):
     "mechanism", [pytest.param("in-place", marks=pytest.mark.story), "recreate"]
 )
 @real
-def test_a_job_makes_room_for_another_and_the_cost_is_told_alike_everywhere(root, mechanism):
+def test_a_job_makes_room_for_another_and_every_view_shows_the_same_cost(root, mechanism):
     options = ("--virtual-gpus", 2, "--mechanism", mechanism, "--policy", "max-min")
     with going(root / "state", *options) as up:
         spec = {"gpus": {"options": [1, 2]}}
@@ -130,7 +130,7 @@ def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
 
 
 @real
-def test_who_begins_with_other_nodes_beside_jobs_that_train_is_refused(root):
+def test_a_start_without_the_nodes_of_training_jobs_is_refused(root):
     state = root / "state"
     with going(state, "--cluster", "2x1") as first:
         first.submit(replay("long", root, iterations=100_000, faster=20.0))
@@ -181,7 +181,7 @@ def test_a_job_whose_command_fails_is_failed_with_the_end_of_its_log(root):
         assert up.end() == 0
 
 
-def test_wrong_options_are_told_before_anything_runs(root, capsys, monkeypatch):
+def test_wrong_options_are_refused_before_anything_runs(root, capsys, monkeypatch):
     monkeypatch.chdir(root)
     (root / "settings.yaml").write_text("pace: {perod: 5}\n", encoding="utf-8")
     one = ("--virtual-gpus", 1)

@@ -38,7 +38,7 @@ def live_through(story) -> None:
     asyncio.run(told())
 
 
-def test_a_socket_that_appears_or_vanishes_is_told_and_no_other_file(tmp_path):
+def test_sockets_that_appear_or_vanish_notify_and_other_files_do_not(tmp_path):
     async def story(watch: PodWatch, ear: Ear) -> None:
         watch.sockets(tmp_path)
         (tmp_path / "scratch").touch()
@@ -59,7 +59,7 @@ def test_a_socket_that_appears_or_vanishes_is_told_and_no_other_file(tmp_path):
 
 @pytest.mark.story
 @pytest.mark.processes
-def test_the_end_of_a_process_is_told_and_of_those_only_that_are_watched():
+def test_the_end_of_watched_processes_alone_notifies():
     async def story(watch: PodWatch, ear: Ear) -> None:
         with (
             subprocess.Popen(["cat"], stdin=subprocess.PIPE) as watched,
@@ -79,7 +79,7 @@ def test_the_end_of_a_process_is_told_and_of_those_only_that_are_watched():
     live_through(story)
 
 
-def test_only_the_last_time_that_was_asked_for_is_told():
+def test_only_the_last_timer_notifies():
     async def story(watch: PodWatch, ear: Ear) -> None:
         watch.after(0.0)
         watch.after(None)
@@ -90,7 +90,7 @@ def test_only_the_last_time_that_was_asked_for_is_told():
     live_through(story)
 
 
-def test_a_folder_that_cannot_be_watched_is_told_once_and_does_no_harm(tmp_path, caplog):
+def test_a_folder_that_cannot_be_watched_is_logged_once(tmp_path, caplog):
     async def story(watch: PodWatch, ear: Ear) -> None:
         watch.sockets(tmp_path / "missing")
         assert "seen a little later: No such file or directory" in caplog.text
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_watched_is_told_once_and_does_no_harm(tmp_path,
     live_through(story)
 
 
-def test_a_closed_watch_tells_nothing_more(tmp_path):
+def test_a_closed_watch_does_not_notify(tmp_path):
     async def story() -> None:
         ear = Ear()
         watch = PodWatch(ear.notify)

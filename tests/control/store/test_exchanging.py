@@ -96,7 +96,7 @@ def test_the_shipped_profiles_can_be_taken_in(make_place: Callable[[str], Place]
         assert stored.profile.says_the_same_as(shipped[job_type])
 
 
-def test_forgetting_tells_whether_there_was_something(place: Place):
+def test_forgetting_returns_whether_there_was_a_profile(place: Place):
     store = place.open()
     fold_into(store, KIND, observations=[speed_seen()])
     assert forget_profile(store, KIND)

@@ -173,7 +173,7 @@ def test_jobs_without_a_model_share_nothing(desks):
 # --- while it is away
 
 
-def test_nobody_waits_for_a_store_that_is_away(desks):
+def test_no_caller_waits_for_an_unavailable_store(desks):
     """The store hangs until the end; everything else is done meanwhile."""
     store = MemoryStore()
     hanging, end = threading.Event(), threading.Event()
@@ -203,7 +203,7 @@ def test_nobody_waits_for_a_store_that_is_away(desks):
 
 
 @pytest.mark.parametrize("error", [AWAY, UNUSABLE])
-def test_it_is_told_once_that_it_went_and_once_that_it_is_back(desks, error: StoreError):
+def test_an_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
     store = MemoryStore()
     desk = desks(store)
     store.failing = lambda _: error
@@ -226,7 +226,7 @@ def test_it_is_told_once_that_it_went_and_once_that_it_is_back(desks, error: Sto
     assert len(store.history()) == 10
 
 
-def test_a_hiccup_is_not_told(desks, monkeypatch):
+def test_a_hiccup_is_not_reported(desks, monkeypatch):
     # However long this process stands still in a try.
     monkeypatch.setattr(availability, "LONG_SECONDS", LIMIT_SECONDS)
     store = MemoryStore()
@@ -309,7 +309,7 @@ def test_a_listener_that_fails_stops_nothing(caplog):
 # --- the history
 
 
-def test_the_history_is_told_from_both(desks):
+def test_the_history_comes_from_store_and_memory(desks):
     store = MemoryStore()
     store.record([make_entry("a", 1.0, id="old"), make_entry("b", 1.5)])
     desk = desks(store)

@@ -223,7 +223,7 @@ def test_the_history_is_read_as_it_was_recorded(place: Place):
     assert store.history(JobId("team/resnet")) == (entry,)
 
 
-def test_one_job_is_told_from_another_and_no_more_than_asked(place: Place):
+def test_the_history_of_one_job_is_limited(place: Place):
     store = place.open()
     store.record([make_entry(job, float(at)) for at in (3, 0, 4, 2, 1) for job in ("a", "b")])
     assert [entry.at for entry in store.history(JobId("a"), limit=2)] == [4.0, 3.0]
@@ -368,7 +368,7 @@ def test_the_latest_state_of_each_policy_is_kept(place: Place):
     assert place.open().policy_states() == {"ones": "[3]", "other": "[2]"}
 
 
-def test_a_table_that_somebody_else_has_written_is_replaced_too(place: Place):
+def test_a_table_that_another_program_has_written_is_replaced(place: Place):
     """And what is not in it any more is gone."""
     place.open().replace_gpus(gpu_rows(4, uuid="GPU-2"))
     place.open().replace_gpus(gpu_rows(2))

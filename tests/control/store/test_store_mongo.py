@@ -117,7 +117,7 @@ def test_others_find_one_document_a_type_and_rows_with_indexes(mongo: Place):
 
 
 @with_server
-def test_whoever_comes_too_late_for_a_place_that_is_free_again_reads_anew(mongo: Place):
+def test_a_writer_that_is_too_late_for_a_removed_revision_reads_again(mongo: Place):
     one, other = mongo.open(), mongo.open()
     fold_into(one, KIND, observations=[speed_seen(1.0)])
     calls = 0
@@ -258,7 +258,7 @@ QUOTED = "s3cr3t-%C3%A4-of-ours"
 
 
 @with_server
-def test_who_is_refused_is_told_without_the_password(shared_server: MongoServer, caplog):
+def test_a_refusal_does_not_contain_the_password(shared_server: MongoServer, caplog):
     caplog.set_level(0)
     plain = "s3cr3t-ä-of-ours"
     for user, environment in (

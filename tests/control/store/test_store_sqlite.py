@@ -303,7 +303,7 @@ def told_another_user(*paths: Path) -> list[str]:
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_who_may_not_write_is_told_so(passable: Path):
+def test_a_user_who_may_not_write_gets_the_reason(passable: Path):
     paths = []
     for file, folder in ((0o444, 0o777), (0o666, 0o555), (0o000, 0o777)):
         paths.append(passable / f"{file:o} in {folder:o}" / "store.db")
@@ -321,7 +321,7 @@ def test_who_may_not_write_is_told_so(passable: Path):
 # --- a full disk
 
 
-def test_a_full_disk_is_told_and_gets_over_with(path: Path):
+def test_a_full_disk_is_reported_and_survived(path: Path):
     with opened(path) as store:
         store.record([make_entry("job", 0.0)])
         with store._writer.transaction(writes=False) as db:
