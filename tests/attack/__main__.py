@@ -1,8 +1,4 @@
-"""
-The suite of attacks at full length, as ``make attack``: the tests of this folder with far more attempts.
-
-``make deep`` has the short form of them. The exit status is that of pytest.
-"""
+"""The attacks at full length (``make attack``); ``make deep`` runs their short form. The exit status is that of pytest."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """
-Clocks that are set while trainings go on: by hours and years, forward and back, under a real ``dljob up``.
+A clock that tests set by hours and years, for a real ``dljob up``.
 
-A small library before the C library says what the time is, and reads from a file how far the clock was set. The
-kernel's own clocks go on evenly, as they do when an administrator or NTP sets the clock of a machine.
+A preloaded library shifts the time by the offset in a file. The kernel's monotonic clocks go on, as they do when NTP sets
+the clock of a machine.
 """
 
 import struct

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 
 HOUR, YEAR = 3600, 365 * 86400
 LIVES: tuple[tuple[int, ...], ...] = ((-HOUR, HOUR),)
-"""By how many seconds the clock is set, one after the other, under each controller."""
+"""The steps of the clock under each controller, in seconds."""
 if os.environ.get("DLJOB_ATTACK"):
     LIVES = ((-HOUR, HOUR, HOUR), (-10, 60, -86400), (YEAR, -10 * YEAR, 5 * HOUR))
 SAID = "the clock of this machine was set"
@@ -45,7 +45,6 @@ def test_trainings_go_on_and_new_jobs_complete_whatever_the_clock_says(root, clo
 
 
 def live(root, clock: Clock, jumps: tuple[int, ...], number: int) -> None:
-    """Have a controller while the clock is set several times."""
     up = Up(root / "state", "--virtual-gpus", 2)
     try:
         up.ready()
@@ -58,7 +57,7 @@ def live(root, clock: Clock, jumps: tuple[int, ...], number: int) -> None:
 
 
 def set_clock(up: Up, root, clock: Clock, jump: int, name: str) -> None:
-    """Set the clock, wait until all has gone on for some time, and look."""
+    """Set the clock, and check that everything goes on."""
     at, said = iteration(up), up.log.read_text(encoding="utf-8").count(SAID)
     clock.set(jump)
     up.until(lambda: iteration(up) > at + 5)

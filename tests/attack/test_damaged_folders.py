@@ -1,10 +1,9 @@
 """
-Damaged state folders, and controllers that begin on them beside trainings that go on.
+Controllers that begin on damaged state folders while trainings go on.
 
-Each time the controller is killed or ended, one file of the list of jobs or of a pod is deleted, shortened,
-emptied, or gets a flipped bit, and the next controller begins. It knows all jobs, or refuses to begin. A job that
-is submitted then gets only GPUs that no training has: each training holds a lock for each of its GPUs, and
-says so in a log of its own.
+After each end of the controller one file of the list of jobs or of a pod is deleted, shortened, emptied, or gets a flipped
+bit. The next controller knows all jobs, or refuses to begin. A new job gets only free GPUs, and no training that was done
+begins again: each training logs its GPUs, for which it holds locks.
 """
 
 import os
@@ -37,7 +36,7 @@ LIST = ("jobs.db", "jobs.db-wal", "jobs.db.journal")
 
 
 class Place:
-    """A state folder with three trainings that never end, and controllers that do."""
+    """A state folder with three endless trainings and many controllers."""
 
     def __init__(self, seed: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="dljob-attack-"))
@@ -50,7 +49,7 @@ class Place:
         self.probes: dict[str, int] = {}
 
     def begin(self) -> bool:
-        """Have a controller; tells whether it begins."""
+        """Start a controller; returns whether it begins."""
         self._nursery.bear(
             state=str(self.state),
             deaths=str(self.root / "death"),
@@ -65,7 +64,6 @@ class Place:
         raise TimeoutError(f"no controller answers; all is in {self.root}")
 
     def end(self) -> None:
-        """End the controller, in order or not."""
         self._nursery.end(self.chance.choice((signal.SIGKILL, signal.SIGTERM)))
         assert self._nursery.wait(LONGEST_S) is not None
 
@@ -82,7 +80,7 @@ class Place:
         assert answer.status == 201, answer
 
     def probe(self) -> None:
-        """Let a job train for a moment on GPUs that are free."""
+        """Let a short job train on free GPUs."""
         self._count += 1
         name = f"probe-{self._count}"
         self.probes[name] = 3
@@ -91,14 +89,13 @@ class Place:
         self.ask("DELETE", f"/v1/jobs/{name}")
 
     def until(self, true: Callable[[dict[str, str]], bool], what: str) -> None:
-        """Wait until the jobs are so; a controller that has just begun may not know them well yet."""
+        """Wait for phases of jobs, which a new controller may not know yet."""
         end = time.monotonic() + LONGEST_S
         while not ((phases := self.ask.phases()) is not None and true(phases)):
             assert time.monotonic() < end, f"{what}: the jobs are {phases}; all is in {self.root}"
             time.sleep(0.02)
 
     def files(self) -> list[Path]:
-        """Everything that may be damaged."""
         pods = [
             path
             for path in (self.state / "jobs").glob("*/*-*/*")
@@ -140,7 +137,7 @@ def test_no_damage_ends_a_training_or_gives_its_gpus_away(place: Place):
 
 
 def _damage(place: Place) -> str:
-    """Damage a file and begin; where that is refused, the file is put back. Tells what was done."""
+    """Damage a file and begin; if that is refused, put the file back. Returns the damage."""
     path = place.chance.choice(place.files())
     kept = path.read_bytes()
     how = place.chance.choice(("deleted", "emptied", "halved", "shortened", "flipped", "garbled"))

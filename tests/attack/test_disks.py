@@ -1,8 +1,8 @@
 """
-Disks that are full or read-only, in a mount namespace of their own that ends with the attack.
+Full and read-only disks, in a mount namespace of their own.
 
-On a full disk a controller begins and jobs can be cancelled; on a read-only one it refuses in one
-line. A refused request succeeds as soon as the disk works again, and a training goes on meanwhile.
+On a full disk a controller begins and jobs can be cancelled; on a read-only disk a controller refuses in one line. Refused
+requests succeed as soon as the disk works again, and a training goes on meanwhile.
 """
 
 import os
@@ -49,7 +49,7 @@ class Disk:
         return f" {self.folder} tmpfs " in mounts
 
     def begin(self) -> bool:
-        """Start a controller; tells whether it begins."""
+        """Start a controller; returns whether it begins."""
         words = ["up", "--virtual-gpus", "2", "--state", str(self.folder / "state")]
         with self._log.open("wb") as log:
             self._up = subprocess.Popen(

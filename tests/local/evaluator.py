@@ -19,7 +19,7 @@ import time
 
 MANNER, CHECKPOINT, JOURNAL = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 ITERATIONS, EACH = int(sys.argv[4]), int(sys.argv[5])
-"""EACH: a line of the log tells of this number of steps."""
+"""EACH: a line of the log is about this number of steps."""
 STEP_S, TICK_S = 0.01, 0.05
 MOST_S = 4.0
 """An evaluation of which nothing is asked ends after this."""

@@ -1,4 +1,4 @@
-"""GPUs that are no GPUs: a driver that says what a test tells it, and a machine with stand-ins."""
+"""Fake GPUs: a driver that a test controls, and a machine with a fake NVML."""
 
 import uuid
 from collections.abc import Mapping

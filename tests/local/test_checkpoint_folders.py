@@ -20,7 +20,7 @@ OWN = "$(DLJOB_CHECKPOINT_DIR)"
 
 
 def small(name, root):
-    """A job that saves itself where DLJob tells it to."""
+    """A job that saves into the folder from DLJob."""
     job = replay(name, root, iterations=10**6, faster=20.0)
     job["spec"]["checkpoint"]["path"] = OWN
     trainer = job["spec"]["template"]["spec"]["containers"][0]
@@ -44,7 +44,6 @@ def steps_in(folder):
 
 
 def is_under_way(up):
-    """Whether the training takes steps, and so can be asked to save itself."""
     return up.backend.get_job("long")["status"].get("progress", {}).get("iteration", 0) > 0
 
 
@@ -71,7 +70,7 @@ def test_checkpoints_in_memory_come_to_the_disk_and_the_memory_goes_with_the_pod
     with going(state, "--gpus", 1) as up:
         assert up.submit(in_memory("long", root)).status == 0
         up.until(lambda: is_under_way(up))
-        # By its name, because other servers of this machine have their folders beside it.
+        # By name, because other servers have folders there.
         key = PodKey(JobId("long"), NodeName(folders.machine_name()))
         (own,) = [each for each in (folders.memory(key, n) for n in range(9)) if each.exists()]
         up("suspend", "long")

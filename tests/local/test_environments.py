@@ -172,7 +172,6 @@ def seen_by(up, name):
 def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the_server(
     root, tmp_path, monkeypatch
 ):
-    """What its file names instead is tried without processes above."""
     plain = {"PATH": os.environ["PATH"]}
     # The server is started in a virtual environment, with a password of its store.
     monkeypatch.setenv("VIRTUAL_ENV", "/of/the/server")
@@ -191,7 +190,7 @@ def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the
         monkeypatch.setenv("VIRTUAL_ENV", str(bin_.parent))
         monkeypatch.setenv("PATH", f"{bin_}:{plain['PATH']}")
         monkeypatch.setenv("HF_TOKEN", SECRET)
-        # A file beside the training that hides one of the standard library.
+        # A file next to the training that hides a module of the standard library.
         (tmp_path / "uuid.py").write_text("raise SystemExit('loaded by the SideCar')")
         document = prints(root, "own")
         document["metadata"]["annotations"] = {"dljob.io/working-directory": str(tmp_path)}
@@ -208,7 +207,7 @@ def test_a_job_runs_in_the_environment_of_its_submitter_and_never_in_that_of_the
         assert f"HF_TOKEN: {REDACTED}" in shown.replace("'", "")
         assert f"VIRTUAL_ENV={bin_.parent};" in described
         assert SECRET not in up.log.read_text() + (root / "state" / "dljob.log").read_text()
-        # And a command beside it runs where it runs.
+        # `dljob exec` runs in the same environment.
         told = up("exec", "own", "--", "sh", "-c", "echo $VIRTUAL_ENV $HF_TOKEN").stdout
         assert told == f"{bin_.parent} {SECRET}\n"
         assert up("cancel", "--wait", "own").status == 0

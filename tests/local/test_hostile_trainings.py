@@ -1,4 +1,4 @@
-"""Trainings that do harm on one machine, all beside an honest one: their own job bears it, and no other does."""
+"""Hostile trainings and an honest one on a machine: each harms only its own job."""
 
 import os
 import re
@@ -72,7 +72,7 @@ def is_unharmed(up: Up, name: str) -> None:
 
 
 def is_bounded(state: Path, kind: str) -> bool:
-    """Whether its logs are no longer than what is kept; each has one, or this would see nothing."""
+    """Check that the logs of a job are no longer than the limits."""
     return 0 < log_bytes(state, kind) <= MOST_LOG_BYTES
 
 

@@ -33,7 +33,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "removed": lambda _: None,
 }
-"""What stands where a file of a pod was."""
+"""What a user puts in the place of a pod's file."""
 
 
 @pytest.mark.processes

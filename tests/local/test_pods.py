@@ -67,7 +67,7 @@ class Place:
         return self.pods.read([self.entry])[KEY]
 
     async def until(self, phase: PodPhase) -> float:
-        """Look only when told to, until it is so; returns when."""
+        """Read the pod at each notification until it is in a phase; returns the time."""
         while self.look().phase is not phase:
             await self.news()
         return time.monotonic()

@@ -64,7 +64,7 @@ def ends(record: Record):
 
 
 def hold_of_changes(record: Record):
-    """A job that made room did so for a job, told what it expected, and went through all phases in order."""
+    """A job that makes room names the other job and its expectation, and goes through all phases in order."""
     made_room = next(
         line
         for line in record.lines

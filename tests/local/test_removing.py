@@ -1,4 +1,4 @@
-"""Folders of jobs that are over: gone at once, removed apart, and told of where that fails."""
+"""Folders of forgotten jobs: renamed at once, removed in a thread, and reported if that fails."""
 
 import asyncio
 import os
@@ -148,7 +148,7 @@ def test_no_depth_of_a_folder_stops_its_removal_or_that_of_the_next(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = open_files()
     remover = Remover(heard, mark=MARK)
-    # The thread, the test and its descriptors of folders need some beside those of the removal.
+    # The thread and the test need some descriptors as well.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before) + MOST_LEVELS + 20, hard))
     try:
         remover.remove("job", folder)

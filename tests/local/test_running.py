@@ -1,4 +1,4 @@
-"""How the parts of a dljob up end, in one process and with a driver that answers as it is told."""
+"""How the parts of a dljob up end, in one process and with a driver that the test controls."""
 
 import asyncio
 from contextlib import asynccontextmanager

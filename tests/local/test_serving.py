@@ -84,7 +84,7 @@ def test_only_its_owner_may_open_the_socket_and_a_stale_one_is_replaced(root):
 
 @pytest.fixture
 def endless(monkeypatch):
-    """Who asks for news may wait for longer than any test does."""
+    """Let requests wait longer than any test."""
     monkeypatch.setattr(queries, "LONGEST_WAIT_S", 1e6)
 
 

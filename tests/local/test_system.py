@@ -286,7 +286,7 @@ def test_a_link_in_the_place_of_a_log_is_not_cut_by_root(place, tmp_path):
     with pytest.raises(OSError, match="is not a log of its job"):
         rotate(log, limits)
     log.unlink()
-    # The parts that are made beside it overwrite nothing either, and are the user's.
+    # Rotated parts overwrite nothing either, and belong to the user.
     log.write_text("y" * 10_000)
     os.chown(log, place.bob.uid, place.bob.gid)
     (folder / "node.log.unfinished").symlink_to(precious)
@@ -343,7 +343,7 @@ def test_root_may_all(place):
     state = ("--state", place.state)
     assert "Phase:" in run_apart("describe", job, *state).stdout
     assert "step 1\n" in run_apart("logs", job, *state).stdout
-    # Also a command beside the job is its user's, since the PATH is.
+    # `dljob exec` also runs as the user, whose PATH it uses.
     assert run_apart("exec", job, *state, "--", "id", "-u").stdout == f"{place.ada.uid}\n"
     assert run_apart("suspend", job, *state).status == 0
     place.backend.delete_job(f"{place.bob.name}/mine")
@@ -535,7 +535,7 @@ def test_a_user_holds_few_connections_open_by_those_that_are_refused(monkeypatch
         more = Caller(limits, 1000)
         assert (more.written, more.is_open) == (b"", False)
         assert (let_in.written, let_in.is_open) == (b"", True)
-        # Those of another user, and this user's own once some are closed, have their answer.
+        # Another user gets answers, and this user as well after closing some connections.
         assert Caller(limits, 1001).is_open
         assert b"429" in Caller(limits, 1001).written
         refused[0].close()

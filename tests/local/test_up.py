@@ -20,7 +20,7 @@ def test_a_job_from_its_submission_to_its_end(root):
     with going(state, "--virtual-gpus", 4) as up:
         assert up.submit(replay("long", root, iterations=10**6, faster=20.0)).status == 0
 
-        # It gets GPUs and trains, and every verb tells the same of it.
+        # It gets GPUs and trains, and every verb shows the same.
         job = up.until_phase("long", "Running")
         gpus = job["status"]["allocation"]["nodes"][0]["gpuIds"]
         # It may get more GPUs at any time, and then does something else for a moment.
@@ -78,7 +78,7 @@ def test_a_job_makes_room_for_another_and_every_view_shows_the_same_cost(root, m
         assert up.submit(replay("other", root, iterations=60, faster=20.0, **spec)).status == 0
         up.until_phase("other", "Completed")
         up.until(lambda: known(2))
-        # Nothing decides any more, so that what is told is of one moment.
+        # No decision from here on, so that all answers are of one moment.
         assert up("suspend", "long").status == 0
         up.until_phase("long", "Suspended")
         assert min(costs()) > 0.0

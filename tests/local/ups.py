@@ -1,4 +1,4 @@
-"""A real ``dljob up`` in a process of its own, and the real command beside it."""
+"""A real ``dljob up`` in a process of its own, and the real command."""
 
 import contextlib
 import os

@@ -46,7 +46,7 @@ UNUSABLE = StoreUnusableError("memory", "is damaged", "mend it")
 
 
 class Desk:
-    """A notebook, and everything that it has told."""
+    """A notebook with its notifications."""
 
     def __init__(self, store: Store, settings: NotebookSettings = QUICK, **rest) -> None:
         self.notices: list[AvailabilityChange] = []

@@ -45,7 +45,7 @@ def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[st
         stdout=subprocess.PIPE,
         text=True,
     )
-    # Who reads what it says waits no longer than this.
+    # How long a reader waits for its output.
     end = Timer(240.0, process.kill)
     end.start()
     try:
