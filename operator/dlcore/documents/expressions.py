@@ -1,11 +1,10 @@
 """
-The user's regular expressions, looked into and never compiled.
+Parsing of users' regular expressions, without compiling them.
 
-Compiling one can take seconds: a set such as ``[!-\\U0010ffff]`` costs time for each character in
-it, and an expression of 1,000 characters can hold a hundred of them. Parsing one takes less than a
-hundredth of a second. So this module parses expressions for the controller and bounds the cost of
-compiling them; the helper of the SideCar compiles them, in a process of its own whose processor
-time is limited.
+Compiling an expression can take seconds: a set such as ``[!-\\U0010ffff]`` costs time for each character in
+it, and an expression of 1,000 characters can hold a hundred such sets. Parsing takes less than a hundredth of a
+second. So the controller parses expressions here and bounds the cost of compiling them. The SideCar's helper
+compiles them, in a process of its own whose processor time is limited.
 """
 
 import re
@@ -24,7 +23,7 @@ _LOOKS: Final = frozenset({opcodes.ASSERT, opcodes.ASSERT_NOT})
 
 
 class WrongExpression(ValueError):
-    """This cannot be compiled, or takes too long; the message says why, and begins with the verb."""
+    """An expression cannot be compiled in a bounded time; the message says why, and begins with the verb."""
 
 
 @lru_cache(maxsize=1024)
@@ -41,7 +40,7 @@ def find_groups(text: str) -> frozenset[str]:
 
 
 def _bound(parsed: Any) -> None:
-    """Refuse what would take long to compile, and what Python refuses only when it compiles."""
+    """Refuse an expression that takes long to compile, or that Python refuses only when it compiles."""
     stack, characters = [(parsed, 0)], 0
     while stack:
         pattern, depth = stack.pop()
@@ -72,7 +71,7 @@ def _insist_on_width(direction: int, pattern: Any) -> None:
 
 
 def _iter_patterns(argument: Any) -> Iterator[Any]:
-    """Yield the patterns inside what belongs to a code, which is a tuple or a list of any kind."""
+    """Yield the patterns inside the argument of a code, which may be a tuple or a list."""
     parts = [argument]
     while parts:
         part = parts.pop()

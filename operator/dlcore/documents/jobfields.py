@@ -1,14 +1,12 @@
 """
-Every field of a DLJob's spec but its pods: the one schema, as data.
+The schema of a DLJob's spec without its pods.
 
-Read from top to bottom it is the reference of the job file. :mod:`dlcore.documents.jobfile` checks documents
-by it on all platforms, and the custom resource of Kubernetes is generated from it, descriptions
-included, so that ``kubectl explain`` says what stands here. The pods are in
-:mod:`dlcore.documents.podfields`, the document around the spec in :mod:`dlcore.documents.jobschema`, and conditions
-over several fields in :mod:`dlcore.documents.rules.jobrules`.
+This module is the reference of the job file. All platforms check, read and write documents by it, and the custom
+resource has its descriptions, which ``kubectl explain`` prints. The pods are in :mod:`dlcore.documents.podfields`,
+the document around the spec in :mod:`dlcore.documents.jobschema`, and conditions over several fields in
+:mod:`dlcore.documents.rules.jobrules`.
 
-To add a field: one entry here and one field in :mod:`dlcore.model.jobs`, named alike. A user learns the fields
-from their descriptions.
+To add a field: one entry here and one field in :mod:`dlcore.model.jobs`, named alike.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,9 @@
 """
 A DLJob document to a :class:`~dlcore.model.Job`, and back.
 
-Every platform comes through here: the operator with what Kubernetes sent, the one-machine platform
-and the simulator with what they read from YAML. The one schema, :mod:`dlcore.documents.jobschema`, says what a
-document may contain; this module only walks between it and the model. A wrong document is
-refused with everything that is wrong with it, not with the first thing.
+The operator reads documents from Kubernetes with this module, the one-machine platform and the simulator read
+YAML files. The schema in :mod:`dlcore.documents.jobschema` checks a document, and reads and writes most of its
+fields. A wrong document is refused with all its problems at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +49,7 @@ _AUXILIARIES: Final = podfields.auxiliaries(runs=False)
 
 
 class Difference(NamedTuple):
-    """A field that has another value; ``None``: it is not there."""
+    """A field whose value differs between two documents; ``None``: it is absent."""
 
     path: str
     old: Any
@@ -58,23 +57,23 @@ class Difference(NamedTuple):
 
 
 class JobFileError(WrongDocument):
-    """A document is not a DLJob that can be run, for all the reasons it holds."""
+    """A document is not a DLJob that can be run, for all of ``problems``."""
 
 
 def parse(document: object, *, source: str = "", require_template: bool = False) -> Job:
     """
     Turn a document into a job, with all defaults filled in.
 
-    ``source`` names the file in the lines of a :class:`JobFileError`. With ``require_template``
-    the job must bring its pods, as it must wherever it is run for real; there it is of a type of
-    its own if it does not say which, for what it does there can be observed.
+    ``source`` names the file in the lines of a :class:`JobFileError`. With ``require_template`` the job
+    must have a pod template, as it must wherever it runs for real. A job without a profile then gets a
+    type of its own, because its speed can be observed there.
     """
     # Refuse a document that is too large or contains itself before reading it.
     problem = too_large(document) or _not_a_document(document)
     if problem is not None:
         raise JobFileError((problem,), source)
     schema = RUNNABLE if require_template else SIMULATED
-    # DLJob writes the status, so its content is no mistake of the user.
+    # DLJob writes the status, so a mistake in it is not the user's.
     given = {key: value for key, value in plain(document).items() if key != "status"}
     completed = schema.completed(given)
     problems = tuple(islice(schema.problems(completed, ""), MAX_PROBLEMS))
@@ -109,9 +108,9 @@ def render(job: Job) -> dict[str, Any]:
 
 def change_problems(old: Job, new: Job) -> list[Problem]:
     """
-    Say what of the change from ``old`` to ``new`` is not possible while the job runs, and why.
+    List the changes from ``old`` to ``new`` that are not possible while the job runs, and why.
 
-    The numbers of GPUs, the priority, being suspended and the limits may change at any time.
+    The numbers of GPUs, ``priority``, ``suspend`` and the limits may change at any time.
     """
     if old.id != new.id:
         renamed = f"{shown(old.id)} cannot become {shown(new.id)}, which is another job"
@@ -130,7 +129,7 @@ def change_problems(old: Job, new: Job) -> list[Problem]:
 
 
 def spec_differences(old: Job, new: Job) -> list[Difference]:
-    """Say in which fields of the spec two jobs differ, whether their defaults are written or not."""
+    """List the fields of the spec that differ between two jobs, with defaults filled in."""
     return list(_differences(_rendered_spec(old), _rendered_spec(new), "spec"))
 
 
@@ -190,7 +189,7 @@ def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
 
 
 def _default_max_nodes(framework: Framework) -> int | None:
-    # Nothing would tell the processes on one node of those on another.
+    # Without a framework, the processes on one node do not know those on another.
     return 1 if framework is Framework.NONE else None
 
 
@@ -234,7 +233,7 @@ def _rendered_environment(job: Job) -> Fields:
     given = without_none(python=job.python)
     if job.container is not None:
         given["container"] = CONTAINER.write(job.container)
-    # An empty list says something: none but the necessary.
+    # An empty list means no variables but the necessary ones.
     return given if job.variables is None else {**given, "variables": list(job.variables)}
 
 
@@ -245,7 +244,7 @@ def _rendered_type(kind: JobType) -> Fields:
 def _rendered_gpus(job: Job) -> Fields:
     gpus = job.gpus
     options = list(gpus.options)
-    # Three or more in a row are more readable as a range, and there may be too many for a list.
+    # A range is easier to read than three or more numbers in a row, which may also be too many for a list.
     is_range = len(options) > 2 and options == list(range(options[0], options[-1] + 1))
     counts = {"min": options[0], "max": options[-1]} if is_range else {"options": options}
     return counts | without_none(

@@ -1,8 +1,8 @@
 """
 The forms of the strings of a DLJob: names of Kubernetes, paths, signals, regular expressions.
 
-The fields of :mod:`dlcore.documents.jobfields` use them. A rule that a pattern can express is a :class:`Form`, which
-Kubernetes checks too; any other is a function that complains.
+A rule that a pattern can express is a :class:`Form`, which Kubernetes checks too; any other rule is a function that
+returns a complaint.
 """
 
 import re
@@ -125,9 +125,9 @@ SECONDS: Final = Form(
 
 
 def cannot_compile(text: str) -> Complaint | None:
-    """Complain about a regular expression that Python cannot compile, or not in a bounded time."""
+    """Complain about a regular expression that Python cannot compile in a bounded time."""
     if len(text) > expressions.LONGEST:
-        return None  # The complaint about the length of a text says more.
+        return None  # The complaint about the length is more helpful.
     try:
         expressions.find_groups(text)
     except expressions.WrongExpression as error:
@@ -138,7 +138,7 @@ def cannot_compile(text: str) -> Complaint | None:
 
 
 def not_a_variable(text: str) -> Complaint | None:
-    """Complain about a name that no program can be given, as Kubernetes does when it makes the pod."""
+    """Complain about a name that Kubernetes refuses when it creates the pod."""
     if text and (not text.isascii() or not text.isprintable() or "=" in text):
         wrong = f"{shown(text)} is no name of a variable"
         return Complaint(wrong, "give letters, digits and '_', without '='")
@@ -164,9 +164,5 @@ def not_a_signal(text: str) -> Complaint | None:
 
 
 DAY: Final = 86_400
-
-
 YEAR: Final = 366 * DAY
-
-
 PATH_LENGTH: Final = 1024

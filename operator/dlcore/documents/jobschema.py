@@ -1,10 +1,9 @@
 """
 A DLJob as a document: metadata, spec and status put together to one schema.
 
-:data:`RUNNABLE` is what can be run for real and what the custom resource is made from.
-:data:`SIMULATED` is the same without the duty to bring a pod template, for which a simulation has
-no use. The fields themselves are in :mod:`dlcore.documents.jobfields` and :mod:`dlcore.documents.podfields`;
-:mod:`dlcore.documents.jobfile` is who asks.
+:data:`RUNNABLE` is the schema of jobs that run for real, and the source of the custom resource.
+:data:`SIMULATED` does not require a pod template, which a simulation does not use. The fields are in
+:mod:`dlcore.documents.jobfields` and :mod:`dlcore.documents.podfields`. :mod:`dlcore.documents.jobfile` uses both.
 """
 
 import json
@@ -154,7 +153,7 @@ def openapi() -> Json:
     """
     Describe a DLJob as ``openAPIV3Schema`` of its custom resource.
 
-    Of metadata Kubernetes lets a custom resource see the name only, and in a rule of the root.
+    Of the metadata, a custom resource may only check the name, in a rule of the root.
     """
     schema = RUNNABLE.openapi()
     schema["properties"]["metadata"] = {"type": "object"}
@@ -167,11 +166,11 @@ def openapi() -> Json:
 
 def _validation_of_changes() -> Json:
     """
-    Refuse a change of the spec while the job runs. Only the root sees spec and status alike.
+    Refuse a change of the spec while the job runs. Only a rule of the root sees both spec and status.
 
-    It is one rule, and says at first where there is nothing to compare, because the API server asks it
-    at every write: with a rule for each field, that was a third of what it costs to write a status.
-    A write of the status, which has a counter of its own, cannot change the spec.
+    The API server evaluates the rule at every write. It is one rule, whose first part is true for a write of the
+    status, which has a counter of its own and cannot change the spec. With a rule for each field, the rules were
+    a third of the cost of a write.
     """
     active = [phase.value for phase in (Phase.INITIALIZED, Phase.RUNNING, Phase.ADJUSTING)]
     is_written = (
@@ -198,7 +197,7 @@ def _is_same(field: str) -> str:
 
 
 def _why_fixed(field: str) -> str:
-    """Write the sentence as a string of the Common Expression Language, which are those of JSON."""
+    """Write the sentence as a string of the Common Expression Language, which has the strings of JSON."""
     return json.dumps(
         f"{field} cannot change while the job runs, because {FIXED_FIELDS[field]};"
         " change it back, or cancel the job and submit it again"

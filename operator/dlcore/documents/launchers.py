@@ -1,11 +1,10 @@
 """
-How many processes a job starts on each node, where its file does not say it.
+The default of ``spec.processes``, which follows from the command of the trainer.
 
-:mod:`dlcore.documents.jobfile` asks when it reads a job, the rules of :mod:`dlcore.documents.rules.jobrules` when they check
-one, and the command when it shows the specification of one that it has not read itself.
+A launcher, such as torchrun, starts the processes of a node by itself. If DLJob started one for each GPU, each
+launcher would start processes for all GPUs, and all of them would listen at the same port.
 
-A launcher, such as torchrun, starts the processes of a node by itself. Started once for each GPU, each
-of them would start processes for all GPUs, and all of them would listen at the same port.
+:mod:`dlcore.documents.jobfile` calls this module when it reads a job, and the command when it shows a specification.
 """
 
 import re
@@ -20,7 +19,7 @@ PER_GPU: Final = "perGpu"
 PER_NODE: Final = "perNode"
 
 LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
-"""Commands that start several processes of what follows them."""
+"""Commands that start several processes of the command that follows them."""
 OTHER_NAMES: Final[Mapping[str, str]] = {"accelerate-launch": "accelerate"}
 MODULES: Final[Mapping[str, str]] = {
     "torch.distributed.run": "torchrun",
@@ -28,56 +27,25 @@ MODULES: Final[Mapping[str, str]] = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""The same, as Python runs them by ``-m``."""
+"""The modules of these commands, for ``python -m``."""
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PREFIXES: Final = frozenset(
     {
-        *(
-            "exec",
-            "command",
-            "env",
-            "nice",
-            "ionice",
-            "chrt",
-            "time",
-            "nohup",
-            "setsid",
-            "numactl",
-            "taskset",
-        ),
-        *(
-            "timeout",
-            "stdbuf",
-            "unbuffer",
-            "sudo",
-            "gosu",
-            "su-exec",
-            "setpriv",
-            "tini",
-            "dumb-init",
-        ),
-        *("nsys", "xvfb-run"),
+        *("exec", "command", "env", "nice", "ionice", "chrt", "time", "nohup", "setsid", "numactl"),
+        *("taskset", "timeout", "stdbuf", "unbuffer", "sudo", "gosu", "su-exec", "setpriv", "tini"),
+        *("dumb-init", "nsys", "xvfb-run"),
     }
 )
 """Commands that become, or only surround, the command that follows them."""
 RUNNERS: Final = tuple(
     [name, "run"]
     for name in (
-        "uv",
-        "poetry",
-        "pipenv",
-        "pdm",
-        "hatch",
-        "rye",
-        "pixi",
-        "conda",
-        "mamba",
-        "micromamba",
+        *("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda", "mamba", "micromamba"),
     )
 )
-"""The same, of two words: they run a command in an environment."""
+"""Pairs of words that run the command that follows in an environment."""
 STARTING: Final = frozenset({*LAUNCHERS, *OTHER_NAMES, *SHELLS, *PREFIXES})
-"""The commands other than Python that may follow those."""
+"""The commands other than Python that may follow a prefix or a runner."""
 PYTHON_TAKES_A_VALUE: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 SHELL_WORDS: Final = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 """Words of a shell that a command may follow."""
@@ -85,19 +53,19 @@ ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\+?=")
 
 
 def processes_of(spec: Mapping[str, Any]) -> str:
-    """Return ``perGpu`` or ``perNode``: what a specification says, or what follows from it."""
+    """Return ``perGpu`` or ``perNode``, as the specification says or by its default."""
     return str(spec.get("processes") or default_processes(spec))
 
 
 def default_processes(spec: Mapping[str, Any]) -> str:
-    """Return how many processes are started where the specification does not say it."""
+    """Return the default of ``processes``."""
     # Several processes without ranks would each take themselves for the only one.
     is_alone = spec.get("framework", "none") == "none"
     return PER_NODE if is_alone or launcher_of(spec.get("template")) else PER_GPU
 
 
 def problem_of(spec: Mapping[str, Any], most: int) -> Problem | None:
-    """Return why a launcher cannot be started once for each GPU of a job that may have ``most``."""
+    """Refuse a launcher that would start once for each GPU of a job with up to ``most`` GPUs."""
     launcher = launcher_of(spec.get("template"))
     if spec.get("processes") != PER_GPU or not launcher or most == 1:
         return None
@@ -110,7 +78,7 @@ def problem_of(spec: Mapping[str, Any], most: int) -> Problem | None:
 
 
 def notice_of(spec: Mapping[str, Any]) -> str:
-    """Return what the user should know of the default; empty where nothing is unusual."""
+    """Explain an unusual default to the user; empty for the usual one."""
     launcher = launcher_of(spec.get("template"))
     if not launcher or spec.get("processes") or spec.get("framework", "none") == "none":
         return ""
@@ -121,12 +89,12 @@ def notice_of(spec: Mapping[str, Any]) -> str:
 
 
 def launcher_of(template: object) -> str:
-    """Name the launcher that the trainer of a template starts; empty where none is seen."""
+    """Name the launcher that the trainer of a template starts; empty if it starts none."""
     return _launcher_in(_command(template))
 
 
 def _command(template: object) -> list[str]:
-    """Return the words that the trainer's container is started with; a wrong template has none."""
+    """Return the command and arguments of the trainer's container; a wrong template has none."""
     spec = template.get("spec") if isinstance(template, Mapping) else None
     containers = spec.get("containers") if isinstance(spec, Mapping) else None
     for container in containers if isinstance(containers, list) else ():
@@ -174,10 +142,10 @@ def _launcher_of_python(words: list[str]) -> str:
 
 def _after_prefix(words: list[str]) -> list[str]:
     """
-    Return the command that follows the options and other arguments of one that surrounds it.
+    Return the command that follows a prefix with its options and arguments.
 
-    Which options take a value differs from command to command, so that it begins at the first word that can
-    start processes. Behind a script, such a word would be for the script.
+    Each prefix has its own options that take a value, so the command begins at the first word that can start
+    processes. A word after a script is an argument of the script.
     """
     for index, word in enumerate(words):
         name = _name(word)
@@ -189,13 +157,13 @@ def _after_prefix(words: list[str]) -> list[str]:
 
 
 def _launcher_in_script(words: list[str]) -> str:
-    """Look into what a shell is given by ``-c``; a script in a file is not read."""
+    """Look into the script that a shell gets by ``-c``; a script in a file is not read."""
     script = _script(words)
     return next((found for each in _commands(script) if (found := _launcher_in(each))), "")
 
 
 def _script(words: list[str]) -> str:
-    """Return the first word that is no option, where any option before it is a ``c``."""
+    """Return the first word that is no option, if ``c`` is among the options before it."""
     left, has_script = iter(words), False
     for word in left:
         if word[:1] not in ("-", "+") or word in ("-", "--"):
@@ -204,7 +172,7 @@ def _script(words: list[str]) -> str:
         if word.startswith("--"):
             continue
         has_script = has_script or (word.startswith("-") and "c" in word)
-        # Such as -eo pipefail: the name of what is switched on.
+        # As in -eo pipefail: the word after o is the name of an option.
         if word.endswith(("o", "O")):
             next(left, "")
     return ""
@@ -222,13 +190,13 @@ def _commands(script: str) -> Iterable[list[str]]:
                 yield _simple(command)
                 command = []
     except ValueError:
-        # A quotation that does not end: the shell will say so.
+        # A quotation does not end, which the shell reports.
         pass
     yield _simple(command)
 
 
 def _simple(command: list[str]) -> list[str]:
-    """Return a command without the words of the shell and the assignments that it begins with."""
+    """Return a command without the shell's words and the assignments at its beginning."""
     for index, word in enumerate(command):
         if word not in SHELL_WORDS and not ASSIGNMENT.match(word):
             return command[index:]

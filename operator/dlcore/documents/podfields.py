@@ -32,7 +32,7 @@ _ARGS = Many(
     max_items=4096,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
-# Open records and no maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
+# Open records rather than maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
 _RESOURCES = Record(
     description="The needs of the container in addition to GPUs, as in any pod.",
     open=True,
@@ -169,7 +169,7 @@ def labels(description: str) -> Words:
 def annotations(
     description: str, *, own: str = "", known: Mapping[str, Text] = MappingProxyType({})
 ) -> Words:
-    """Build the schema of annotations; those that begin with ``own`` are ours, and are known."""
+    """Build the schema of annotations. Of names that begin with ``own``, only those in ``known`` may be given."""
     return Words(
         description=description,
         keys=jobforms.LABEL_KEY,
@@ -180,8 +180,7 @@ def annotations(
     )
 
 
-# DLJob adds labels here itself, so it has to be a map; no dry run checks the pods beside the
-# training beforehand.
+# DLJob adds labels here itself, so the field must be a map; no dry run checks the pods of auxiliaries.
 _METADATA = Record(
     description="Labels and annotations of the pods.",
     open=True,
@@ -205,7 +204,7 @@ def _containers(item: Record, description: str, *, required: bool) -> Many:
 
 
 def template(description: str, *, trains: bool, required: bool) -> Record:
-    """Build the schema of a PodTemplateSpec, of which only what rules need is looked into."""
+    """Build the schema of a PodTemplateSpec, with only the fields that rules need."""
     spec = Record(
         description="The pod, as in any other workload of Kubernetes.",
         required=True,

@@ -1,8 +1,7 @@
 """
 The nodes of a schema that have parts: lists, records, and the rules between the fields of a record.
 
-The other half of the language of :mod:`dlcore.documents.language.schemas`, which says what a node is. A condition on
-several fields is a :class:`Rule` of the record that has them.
+:mod:`dlcore.documents.language.schemas` has the other nodes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,15 +34,15 @@ class Rule:
 
     name: str
     reads: tuple[str, ...]
-    """The fields that it looks at. It says nothing while one of them is wrong in itself."""
+    """The fields that the rule reads. It is not evaluated while one of them is wrong."""
     at: str = ""
     """The field to blame; empty for the record as a whole."""
     message: str
-    """A sentence without its subject, which is the value of the field to blame, or its name."""
+    """A sentence without its subject, which is the value or the name of the field to blame."""
     remedy: str
     holds: Callable[[Mapping[str, Any]], bool]
     cel: str = ""
-    """The same in the Common Expression Language, where that can say it."""
+    """The same condition in the Common Expression Language, if it can express it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class Many(Node):
     max_items: int
     min_items: int = 0
     unique: bool = False
-    """Whether no item may occur twice."""
+    """True if no item may occur twice."""
     key: str = ""
     """The field that identifies each item."""
 
@@ -125,13 +124,13 @@ class Many(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words(Node):
-    """A mapping from names of the user's choosing to strings: labels and annotations."""
+    """A mapping from names of the user's choice to strings, such as labels and annotations."""
 
     keys: Form
     values: Text
     max_items: int
     own: str = ""
-    """Names that begin with this are ours, and only the known ones of them may be given."""
+    """Of names that begin with this, only those in ``known`` may be given."""
     known: Mapping[str, Text] = field(default_factory=dict)
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
@@ -174,9 +173,9 @@ class Record(Node):
     fields: Mapping[str, Node] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     open: bool = False
-    """Whether there may be other fields, which are kept and not looked into."""
+    """True if there may be other fields, which are kept and not checked."""
     noun: str = ""
-    """Its name as the subject of a sentence, where it is an item of a list."""
+    """The subject of sentences about an item of a list."""
     into: Callable[..., Any] | None = None
     """Makes the program's value of the given attributes; ``None``: the document itself is the value."""
 
@@ -191,7 +190,7 @@ class Record(Node):
         for key, inner in value.items():
             found = list(islice(self._field_problems(key, inner, path), MAX_PROBLEMS))
             if found:
-                # A misspelt field is not missing, too: one mistake, one line.
+                # A misspelt field is not reported as missing, too.
                 broken |= {key, nearest(str(key), self.fields)}
             yield from found
         for name, node in self.fields.items():

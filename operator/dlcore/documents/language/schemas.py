@@ -1,13 +1,12 @@
 """
 The language that the schema of a document is written in.
 
-A schema is data: a tree of nodes, each with a type, bounds, a default and a sentence that teaches.
-:mod:`dlcore.documents.jobfields` writes the schema of a DLJob in it. From the one tree a document is checked
-(:meth:`Node.problems`), completed with its defaults (:meth:`Node.completed`), stripped of them
-again (:meth:`Node.without_defaults`) and described to Kubernetes (:meth:`Node.openapi`), so that
-the four can never disagree.
+A schema is a tree of nodes, each with a type, bounds, a default and a description for users. With the one tree a
+document is checked (:meth:`Node.problems`), completed with its defaults (:meth:`Node.completed`), stripped of them
+(:meth:`Node.without_defaults`), read and written (:meth:`Node.read`, :meth:`Node.write`), and described to
+Kubernetes (:meth:`Node.openapi`). :mod:`dlcore.documents.jobfields` has the schema of a DLJob.
 
-Here are the nodes without parts; lists and records are in :mod:`dlcore.documents.language.records`.
+This module has the nodes without parts; lists and records are in :mod:`dlcore.documents.language.records`.
 """
 
 import math
@@ -23,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Complaint(NamedTuple):
-    """The complaint of a check of a value alone: a problem without its place in the document."""
+    """A problem of a value without its place in the document."""
 
     message: str
     remedy: str
@@ -36,18 +35,18 @@ class Form:
     pattern: str
     """For the whole string; anchors are added where they are needed."""
     complaint: str
-    """The fault of a string that does not match: the end of a sentence."""
+    """The end of a sentence about a string that does not match."""
     remedy: Callable[[str], str]
 
     def matches(self, text: str) -> bool:
-        """Tell whether the whole of ``text`` is in this form."""
+        """Return true if the whole of ``text`` has this form."""
         return re.fullmatch(self.pattern, text) is not None
 
     def validation(self, field: str = "") -> Json:
         """
-        Say it as a rule of Kubernetes for a string, or for a field of what it is attached to.
+        Write the form as a rule of Kubernetes for a string, or for a field of an object.
 
-        A rule has words of ours, where a plain ``pattern`` would show nothing but itself.
+        A rule has a message of ours, where a plain ``pattern`` would show only itself.
         """
         return {
             "rule": f"self{field}.matches(r'^(?:{self.pattern})$')",
@@ -57,14 +56,14 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node(ABC):
-    """The common part of all kinds of values. Describes a field, an item of a list, or a document."""
+    """The schema of a field, an item of a list, or a document."""
 
     description: str
     required: bool = False
     default: Any = None
-    """Filled in where the field is left out; ``None``: nothing is."""
+    """The value of a field that is left out; ``None``: the field stays absent."""
     remedy: str = ""
-    """The remedy for a missing or impossible value, where the bounds do not say it well."""
+    """The remedy for a missing or wrong value, where the bounds make no good one."""
     fixed_because: str = ""
     """Why it may not change while a job runs; empty: it may."""
     attribute: str = ""
@@ -76,18 +75,18 @@ class Node(ABC):
 
     @abstractmethod
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        """Yield everything that is wrong with ``value``, in the order of the document."""
+        """Yield all problems of ``value``, in the order of the document."""
 
     @abstractmethod
     def keywords(self) -> Json:
-        """Give type and bounds as OpenAPI keywords."""
+        """Return type and bounds as OpenAPI keywords."""
 
     def completed(self, value: Any) -> Any:
-        """Add what was left out and has a default. Values of the wrong type pass unchanged."""
+        """Fill in the defaults. Values of the wrong type pass unchanged."""
         return value
 
     def without_defaults(self, value: Any) -> Any:
-        """Leave out again what has its default: the inverse of :meth:`completed`."""
+        """Leave out the fields that have their default: the inverse of :meth:`completed`."""
         return value
 
     def read(self, value: Any) -> Any:
@@ -99,14 +98,14 @@ class Node(ABC):
         return value if self.writes is None else self.writes(value)
 
     def openapi(self) -> Json:
-        """Describe it as a structural schema of Kubernetes does."""
+        """Describe the node as a structural schema of Kubernetes."""
         default = {} if self.default is None else {"default": plain(self.default)}
         fixed = f" It cannot change while the job runs, because {self.fixed_because}."
         description = f"{self.description}{fixed if self.fixed_because else ''}"
         return {"description": description, **self.keywords(), **default}
 
     def wrong_type(self, value: object, path: str, *, wanted: str, remedy: str) -> Problem:
-        """Build the problem of a value that is not what it should be at all."""
+        """Build the problem of a value of another type than ``wanted``."""
         return Problem(path, value, f"{shown(value)} is {kind_of(value)}, not {wanted}", remedy)
 
 
@@ -119,10 +118,10 @@ class Text(Node):
     form: Form | None = None
     choices: tuple[str, ...] = ()
     is_for_programs: bool = False
-    """Whether people never write it. Then the message about a wrong form may be the bare pattern, which costs
-    an API server less than a rule with a sentence."""
+    """True if no person writes it. The CRD then has the bare pattern, which costs the API server less than a rule
+    with a message."""
     check: Callable[[str], Complaint | None] | None = None
-    """A check that no pattern can express. It runs first, because its message is best."""
+    """A check that no pattern can express. It runs first, because its message is more helpful."""
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         if not isinstance(value, str):
@@ -131,7 +130,7 @@ class Text(Node):
             yield Problem(path, value, *complaint)
 
     def _instead_of(self, value: object) -> str:
-        """Tell what to write instead of something that is no string."""
+        """Return the remedy for a value that is no string."""
         if isinstance(value, int | float):
             complaint = self._complaint(shown(value))
             return complaint.remedy if complaint else "write it in quotes"
@@ -196,7 +195,7 @@ class Number(Node):
         return f"give {self._wanted} from {self.minimum:,} to {self.maximum:,}"
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        # A boolean is an int to Python, but "gpus: yes" is a mistake and not one GPU.
+        # A boolean is an int in Python, but "gpus: yes" is a mistake and not one GPU.
         if isinstance(value, bool) or not isinstance(value, int | float):
             remedy = self._unquoted(value) or self.remedy or self._in_bounds
             yield self.wrong_type(value, path, wanted=self._wanted, remedy=remedy)
@@ -204,7 +203,7 @@ class Number(Node):
             yield Problem(path, value, *complaint)
 
     def _unquoted(self, value: object) -> str:
-        """Tell what to write instead of a string that reads like a fitting number."""
+        """Return the remedy for a string that reads like a fitting number; else empty."""
         if not isinstance(value, str):
             return ""
         try:
@@ -216,7 +215,7 @@ class Number(Node):
         return "" if self._complaint(number) else f"write {number} without quotes"
 
     def _complaint(self, value: float) -> Complaint | None:
-        # Compared rather than asked math.isfinite, which a really long int breaks.
+        # math.isfinite would fail for a very long int.
         if not -math.inf < value < math.inf:
             return Complaint(
                 f"{shown(value)} is not a finite number", self.remedy or self._in_bounds
@@ -246,7 +245,7 @@ class Number(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal(Number):
-    """A number that is a float to the program, and that is written as people do: 60 rather than 60.0."""
+    """A number that need not be whole: a float in the program, and written as 60 rather than 60.0."""
 
     whole: bool = False
 
@@ -277,7 +276,7 @@ class Flag(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity(Node):
-    """An amount as Kubernetes writes it: a number, or a string with a unit. Not looked into."""
+    """An amount as Kubernetes writes it: a number, or a string with a unit, which is not checked."""
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -291,7 +290,7 @@ class Quantity(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign(Node):
-    """A value that another program has written: any JSON."""
+    """Any JSON, which another program writes."""
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         yield from foreign_values(value, path)

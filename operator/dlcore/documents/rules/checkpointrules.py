@@ -1,7 +1,7 @@
 """
 The rules between the fields of ``spec.checkpoint``.
 
-They are rules as :mod:`dlcore.documents.rules.jobrules` describes them, attached to the record in :mod:`dlcore.documents.jobfields`.
+:mod:`dlcore.documents.rules.jobrules` describes how rules are written.
 """
 
 from typing import Final

@@ -1,10 +1,9 @@
 """
 The rules between the fields of a DLJob.
 
-Each is data: a name, a sentence with its remedy, a predicate for Python and the same condition in
-the Common Expression Language, which Kubernetes asks in our stead. They are attached to the records
-of :mod:`dlcore.documents.jobfields`. Where CEL cannot see what Python sees (the inside of a regular
-expression), it says less, and the operator finds the rest when it reads the job.
+Each rule has a message with its remedy, a predicate in Python and the same condition in the Common Expression
+Language (CEL), which the API server evaluates. :mod:`dlcore.documents.jobfields` attaches the rules to records. CEL
+cannot look into a regular expression, so the operator checks these again when it reads the job.
 
 A predicate may rely on the types of the fields that its rule reads, not on their presence.
 """
@@ -20,16 +19,16 @@ from dlcore.problems import listed
 Fields = Mapping[str, Any]
 
 MAX_RANGE: Final = 1024
-"""How many numbers of GPUs min and max may span; policies look at each of them."""
+"""The most numbers of GPUs from min to max; policies consider each of them."""
 
 PROGRESS_SOURCES: Final = ("log", "file", "http")
 
 
-# --- reading a record, as far as it is filled in ------------------------------------------
+# --- reading an incomplete record ---------------------------------------------------------
 
 
 def options_of(gpus: Fields) -> tuple[int, ...]:
-    """Say which numbers of GPUs are allowed, rising; empty where the record does not say."""
+    """Return the allowed numbers of GPUs, rising; empty if the record does not say."""
     if "options" in gpus:
         return tuple(sorted(gpus["options"]))
     if "max" in gpus:
@@ -125,13 +124,12 @@ GPU_RULES: Final = (
     ),
 )
 
-# --- how long, and how one sees it --------------------------------------------------------
+# --- length and progress ------------------------------------------------------------------
 
 _LIMITED: Final = "has(self.iterations) || has(self.epochs) || has(self.target)"
 
 
 def _is_limited(training: Fields) -> bool:
-    """Whether anything ends the training before its program does."""
     return bool(_count_given(training, ("iterations", "epochs", "target")))
 
 
@@ -174,7 +172,7 @@ TRAINING_RULES: Final = (
 )
 
 AMOUNTS: Final = frozenset({"sample", "token"})
-"""Named groups that tell how much of the data was seen, however large the batch is."""
+"""Named groups that count the data that was seen, however large the batch is."""
 
 PROGRESS_RULES: Final = (
     Rule(

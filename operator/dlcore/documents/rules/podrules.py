@@ -1,7 +1,7 @@
 """
 Rules against pods of a DLJob in which the SideCar could not do its work.
 
-They are attached to the records of :mod:`dlcore.documents.podfields`; as in :mod:`dlcore.documents.rules.jobrules`, each is data.
+:mod:`dlcore.documents.rules.jobrules` describes how rules are written.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ GPU_RESOURCES: Final = "nvidia.com/"
 NETWORK_RESOURCES: Final = ("hostdev", "rdma", "roce", "sriov", "mlnx", "ib")
 """The first letters of the names of NVIDIA's network devices, which share a domain with the GPUs."""
 GPU_VARIABLES: Final = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-"""The variables that DLJob itself sets each time it gives a process its GPUs."""
+"""The variables that DLJob sets at each start of a process."""
 
 
 def is_gpu_resource(name: str) -> bool:
-    """Whether Kubernetes counts GPUs under this name; a name that is unknown here counts as one."""
+    """Return true for a resource that counts GPUs. An unknown NVIDIA resource is taken for one."""
     domain, slash, kind = name.partition("/")
     return domain + slash == GPU_RESOURCES and not kind.startswith(NETWORK_RESOURCES)
 
