@@ -1,10 +1,9 @@
 """
-Everything that can be set about a controller: one frozen tree, and where each value came from.
+The settings of a controller: one frozen tree, and the origin of each value.
 
-A value is looked for in the options of the command, then in the environment
-(``DLJOB_PACE_PERIOD_SECONDS``), then in the settings file (``pace: {periodSeconds: 15}``), and else
-is the default. A file with an unknown setting, or a value of the wrong type, is refused by name. The
-strings under the fields are their documentation, here and in ``dljob config show``.
+The options of the command come first, then the environment (``DLJOB_PACE_PERIOD_SECONDS``), then the settings
+file (``pace: {periodSeconds: 15}``), and then the default. A file with an unknown setting or a value of the wrong
+type is refused. The strings under the fields are their documentation, here and in ``dljob config show``.
 """
 
 import ast
@@ -81,7 +80,7 @@ class Setting(NamedTuple):
     path: str
     value: Any
     origin: str
-    """``default``, the file, the variable or the option that it came from."""
+    """``default``, or the file, the variable or the option that has the value."""
     documentation: str
 
 

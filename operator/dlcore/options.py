@@ -1,13 +1,12 @@
 """
-The options of a policy: what each may be, how it is read, and how a wrong one is refused.
+The options of a policy.
 
-A policy declares every option where it is defined, with the range that it may have::
+A policy declares each option as a field of its class, with the range of its values::
 
     ageing: float = declare(0.3, at_least=0.0, at_most=2.0)
 
 and calls :func:`check` when it is made. Numbers are always finite. Options that are true or false
-need no declaration. The refusals, the list of ``dljob policies`` and the tests follow from the declarations,
-so that nothing else has to be written for a new option.
+need no declaration. The refusals, ``dljob policies`` and the tests follow from the declarations.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ _KEY = "dljob.rule"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Between which numbers a value must be; ``above`` and ``below`` are out of range themselves."""
+    """The range of a number; ``above`` and ``below`` themselves are out of range."""
 
     at_least: float | None = None
     above: float | None = None
@@ -61,7 +60,7 @@ def _write(number: float) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule for the values of one option, which are of the kind of its default."""
+    """The rule for the values of an option, which have the type of its default."""
 
     default: Any
     bounds: Bounds = Bounds()
@@ -117,7 +116,7 @@ class Rule:
                 return value in self.words
 
     def _is_number(self, value: object) -> bool:
-        # Of booleans, which are integers, none is meant as a number.
+        # A boolean is an int in Python, and a mistake here.
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.bounds.hold(value)
@@ -132,7 +131,7 @@ def declare(
     below: float | None = None,
     words: tuple[str, ...] = (),
 ) -> Any:
-    """Declare an option with its default and its range: a field of the dataclass of a policy."""
+    """Declare an option with its default and its range."""
     bounds = Bounds(at_least=at_least, above=above, at_most=at_most, below=below)
     rule = Rule(default, bounds, words)
     if not rule.accepts(default):
@@ -155,7 +154,7 @@ def _rule_of(policy: Any, declared: "dataclasses.Field[Any]") -> Rule:
 
 
 def read(name: str, key: str, rule: Rule, text: str) -> Any:
-    """Read an option of the policy of that name. Raises :class:`ValueError` with what is allowed."""
+    """Read an option of the policy ``name``. A :class:`ValueError` says which values are allowed."""
     try:
         value = rule.parse(text)
     except ValueError:
@@ -166,7 +165,7 @@ def read(name: str, key: str, rule: Rule, text: str) -> Any:
 
 
 def check(policy: Any) -> None:
-    """Refuse a policy that was made with an option out of range, also from code."""
+    """Refuse a policy whose options are out of range, however it was made."""
     for key, rule in rules_of(policy).items():
         value = getattr(policy, key)
         if not rule.accepts(value):

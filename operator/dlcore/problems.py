@@ -1,9 +1,8 @@
 """
-The problems of a document, one line each, and the words for them.
+The problems of a document, one line each, whatever the document contains.
 
-:mod:`dlcore.documents.language.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises them,
-all of them at once; the platforms print their lines or put them into a condition. Every line stays
-one line for any content of a document.
+:mod:`dlcore.documents.language.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises all of them at
+once. The platforms print the lines or put them into a condition.
 """
 
 import difflib
@@ -15,16 +14,16 @@ from typing import Any
 MAX_DEPTH = 64
 MAX_VALUES = 20_000
 """
-A hundred times as many as a job needs, and as many as are read in a tenth of a second.
+A hundred times as many as a job needs; reading them takes a tenth of a second.
 
-A few YAML anchors can make millions of values out of nothing.
+A few YAML anchors can make millions of values.
 """
 
 MAX_PROBLEMS = 100
-"""The most problems that are looked for in one document: a user fixes some, and then sees the next."""
+"""The most problems that are reported of a document. The user sees the others after fixing these."""
 
 _LONGEST_NAME = 100
-"""In characters. To compare words takes time that grows with the square of their length."""
+"""In characters. The time to compare words grows with the square of their length."""
 
 _SHOWN_CHARACTERS = 60
 
@@ -48,7 +47,7 @@ class Problem:
 
 
 class WrongDocument(Exception):
-    """A document cannot be used, for all the reasons it holds."""
+    """A document cannot be used, for all of ``problems``."""
 
     def __init__(self, problems: tuple[Problem, ...], source: str = "") -> None:
         self.problems = problems
@@ -62,7 +61,7 @@ class WrongDocument(Exception):
 
 
 def shown(value: object) -> str:
-    """Show a value as the subject of a sentence: short, on one line, and as a file would have it."""
+    """Show a value as the subject of a sentence: short, on one line, and as in a file."""
     if value is None or isinstance(value, Mapping | list | tuple):
         return "it"
     if isinstance(value, bool):
@@ -70,13 +69,13 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, int) and value.bit_length() > 64:
-        # Python refuses to print a really long one.
+        # Python refuses to print a very long number.
         return f"a number of {value.bit_length()} bits"
     return printable(str(value))
 
 
 def kind_of(value: object) -> str:
-    """Name the type of a value as people do who write YAML."""
+    """Name the type of a value in the words of YAML."""
     if value is None:
         return "empty"
     for types, name in _KINDS:
@@ -112,10 +111,10 @@ def listed(words: Iterable[object], conjunction: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Guess which of the known words was meant; the empty string if none is near."""
+    """Guess the known word that was meant; empty if none is near."""
     if len(word) > _LONGEST_NAME:
         return ""
-    # Written in another style (max_nodes, MAXNODES) a word has no letter in common with itself.
+    # The words are compared without their style (max_nodes, MAXNODES).
     plain = {name.replace("-", "").lower(): name for name in known}
     flat = word.replace("_", "").replace("-", "").lower()
     found = difflib.get_close_matches(flat, plain, n=1, cutoff=0.6)
@@ -143,14 +142,14 @@ def foreign_values(value: Any, path: str) -> Iterator[Problem]:
 
 
 _LEAVES = (str, int, float, type(None))
-"""The types of most values, for which the slower test for a mapping is not needed."""
+"""The types of most values, which need no slower test for a mapping."""
 
 
 def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
     """
-    Refuse a document that contains itself or is huge, before any code walks through it.
+    Refuse a document that contains itself or is huge.
 
-    It is asked before anything else, with a stack of its own, because all that follows recurses.
+    All other functions recurse, so this one is called first and has a stack of its own.
     """
     stack = [(document, 0)]
     seen = 0
@@ -189,7 +188,7 @@ def _quoted(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Write what no reader sees, such as control characters and changes of direction, as escapes."""
+    """Write invisible characters, such as control characters and changes of direction, as escapes."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,12 +1,11 @@
 """
-The kinds of fields a message may have: each reads a JSON value, writes one, and can describe itself.
+The kinds of fields a message may have: each reads a JSON value, writes one, and describes itself as a schema.
 
-A message declares its fields with :func:`wire`, and everything else is made from that: the codec,
-the limits, and the schemas in the OpenAPI file. A wrong value is refused with its path,
-the value, and the remedy, because a person will read the refusal in a log.
+A message declares its fields with :func:`wire`. The codec, the limits and the schemas in the OpenAPI file follow
+from the declarations. A wrong value is refused with its path, the value and the remedy, because people read the
+refusal in a log.
 
-The kinds are given explicitly and not derived from the annotations: those cannot be evaluated on Python
-3.9, and say nothing about limits.
+The kinds are not derived from the annotations, which cannot be evaluated on Python 3.9 and state no limits.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ METADATA_KEY = "wire"
 
 
 class Wrong(ValueError):
-    """A value cannot be what it should be: where it stands, what it is, why, and what to do."""
+    """A wrong value, with its path, the problem and the remedy."""
 
     def __init__(self, path: str, value: object, problem: str, remedy: str) -> None:
         self.path = path
@@ -42,7 +41,7 @@ class Wrong(ValueError):
         super().__init__(f"{where}: {problem} (it is {shown(value)}); {remedy}")
 
     def below(self, prefix: str) -> Wrong:
-        """Tell the same problem as seen from further out."""
+        """Return the same problem with a longer path."""
         return Wrong(joined(prefix, self.path), self.value, self.problem, self.remedy)
 
 
@@ -91,7 +90,7 @@ def required_of(message: type) -> tuple[str, ...]:
 
 
 def camel(name: str) -> str:
-    """Turn ``world_size`` into ``worldSize``: on the wire names look as in Kubernetes."""
+    """Turn ``world_size`` into ``worldSize``, because names on the wire look as in Kubernetes."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -108,8 +107,8 @@ def joined(prefix: str, path: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Write a value so that it fits on a line, however large it is."""
-    # Cut first, because the representation of a huge value costs time and memory itself.
+    """Write a value in one line, however large it is."""
+    # Cut the value first, because the representation of a huge value costs time and memory.
     part = value[: SHOWN_CHARACTERS + 1] if isinstance(value, (str, bytes, list)) else value
     if isinstance(value, Mapping):
         return f"an object with {len(value)} fields"
@@ -118,7 +117,7 @@ def shown(value: object) -> str:
     try:
         text = repr(part)
     except RecursionError:
-        # A value that could just be read may be nested too deep to be written.
+        # A value that could be read may be nested too deep to be written.
         return "a value that is nested too deep"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
@@ -131,7 +130,7 @@ class Whole(Kind):
     maximum: int = LARGEST_WHOLE
 
     def read(self, value: Any, path: str) -> int:
-        # A boolean is an int to Python, and a mistake here.
+        # A boolean is an int in Python, and a mistake here.
         if isinstance(value, bool) or not isinstance(value, int):
             raise Wrong(path, value, "must be a whole number", f"write {self.minimum} or more")
         if not self.minimum <= value <= self.maximum:
@@ -155,7 +154,7 @@ class Number(Kind):
     def read(self, value: Any, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise Wrong(path, value, "must be a number", "write a number")
-        # In this order, because a huge whole number cannot even be made a float.
+        # In this order, because isfinite fails for a huge whole number.
         fits = self.minimum <= value <= self.maximum and math.isfinite(value)
         if not fits or (self.above and value <= self.minimum):
             than = "above" if self.above else "from"
@@ -297,7 +296,7 @@ class Named(Kind):
         }
 
     def read_good(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Read those that are right, as many as there may be, and leave out the others."""
+        """Read the right values, up to ``most``, and leave out the others."""
         good: dict[str, Any] = {}
         for name, item in value.items():
             if len(good) < self.most:
@@ -327,7 +326,7 @@ class Nested(Kind):
                 given[attribute] = kind.read(value[name], joined(path, name))
             elif name in required_of(self.message):
                 raise Wrong(joined(path, name), None, "is missing", f"write {name}")
-        # Fields that are not known are from a newer version of us, and are left alone.
+        # Unknown fields come from a newer version of DLJob, and are ignored.
         try:
             return self.message(**given)
         except Wrong as wrong:
@@ -343,7 +342,7 @@ class Nested(Kind):
         return {"$ref": f"#/components/schemas/{self.message.__name__}"}
 
     def described(self) -> dict[str, Any]:
-        """Describe the message itself, where :meth:`schema` only refers to it."""
+        """Describe the message itself, to which :meth:`schema` only refers."""
         fields = {name: kind.schema() for name, (_, kind) in kinds_of(self.message).items()}
         described: dict[str, Any] = {"type": "object", "properties": fields}
         required = list(required_of(self.message))
@@ -352,7 +351,7 @@ class Nested(Kind):
 
 @dataclass(frozen=True)
 class Either(Kind):
-    """One of several messages; the field ``kind`` says which."""
+    """One of several messages, named by the field ``kind``."""
 
     messages: tuple[type, ...]
 

@@ -1,10 +1,9 @@
 """
 A profile document to a :class:`~dlcore.profiles.Profile`, and back.
 
-The profile stores keep profiles in this form, and ``dljob profiles export`` writes it for people,
-one alone or several in a ``ProfileList``. This module states the schema of a document once, as data; a
-wrong document is refused with everything that is wrong with it. Reading a written profile gives the same
-knowledge, to the last bit of every number.
+The profile stores keep profiles in this form, and ``dljob profiles export`` writes it for people: one profile, or
+several in a ``ProfileList``. A wrong document is refused with all its problems. Reading a written profile gives the
+same profile, to the last bit of every number.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +44,7 @@ Document = dict[str, Any]
 
 
 class ProfileFileError(WrongDocument):
-    """A document is no profile, for all the reasons it holds."""
+    """A document is no profile, for all of ``problems``."""
 
 
 # --- what a document may hold -------------------------------------------------------------
@@ -229,7 +228,7 @@ def _not_a_document(document: object) -> Problem | None:
 
 
 def _repetitions(document: Document, path: str) -> Iterator[Problem]:
-    """Yield entries that a document has twice, where the second would undo the first."""
+    """Yield entries that a document has twice, because the second would replace the first."""
     for index, item in enumerate(document.get("items", ())):
         yield from _repetitions(item, f"{path}items[{index}].")
     shapes = [_shape(each) for each in document.get("speeds", ())]
@@ -288,8 +287,7 @@ def render(profile: Profile) -> Document:
     """
     Write a profile as the document that :func:`parse` turns into it again.
 
-    A :class:`ProfileFileError` says which part no document can hold, so that every written profile
-    can be read again.
+    A profile that could not be read again raises a :class:`ProfileFileError`.
     """
     document = _without_empty(
         {

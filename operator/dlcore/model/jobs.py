@@ -1,7 +1,8 @@
 """
 A job as its user wrote it, checked and with its defaults filled in.
 
-:mod:`dlcore.documents.jobfields` fills these from a job file.
+:mod:`dlcore.documents.jobfile` fills these classes from a job file. :mod:`dlcore.documents.jobfields` describes the
+fields; a docstring here says what the description does not.
 """
 
 from collections.abc import Mapping
@@ -46,22 +47,19 @@ class GpuDemand:
     requested: int
     """The number that a rigid scheduler would give; one of the options."""
     types: tuple[str, ...] = ()
-    """Acceptable types in order of the user's liking; empty means any."""
+    """In order of preference; empty: any."""
     mixed: bool = False
-    """Whether GPUs of different types may work in this job at once."""
     max_nodes: int | None = None
-    """Over how many nodes the job may spread; ``None`` sets no limit."""
     whole_nodes: bool = False
     """
-    Whether the job shares none of its nodes when it is on several, so that no two jobs compete for
-    a network. No job file says so: simulated worlds do (:mod:`dlsim.worlds`).
+    If true, the job shares none of its nodes when it is on several, so that no two jobs compete for
+    a network. Only simulated worlds set it (:mod:`dlsim.worlds`).
     """
     ids: str = "index"
-    """The form of the names in ``CUDA_VISIBLE_DEVICES``: ``index`` or ``uuid``."""
 
 
 class Direction(Enum):
-    """Whether a metric is better when it rises (an accuracy) or when it falls (a loss)."""
+    """The direction in which a metric becomes better."""
 
     RISES = "rises"
     FALLS = "falls"
@@ -74,7 +72,6 @@ class Target:
     metric: str
     value: float
     patience: int = 1
-    """So often in a row it must be reached."""
     direction: Direction = Direction.RISES
 
 
@@ -83,16 +80,14 @@ class Training:
     """How long a job trains: a number of iterations, or a target that is predicted by fitting."""
 
     iterations: int | None = None
-    """``None`` when only the target says, or the length is not known."""
+    """``None``: only the target ends the training, or the length is not known."""
     epochs: int | None = None
     iterations_per_epoch: int | None = None
     batch_size: int = 0
-    """Global, and the same over reshapes unless :class:`BatchRange` allows otherwise; 0: not said."""
+    """0: unknown."""
     target: Target | None = None
     until_exit: bool = False
-    """Whether its length is not known, and it is done when its program ends well."""
     may_end_early: bool = True
-    """Whether an end with exit status 0 before the last iteration is no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +98,6 @@ class Progress:
     file: str = ""
     http: bool = False
     samples_per_iteration: int | None = None
-    """How many samples or tokens count as one iteration, where the training reports those."""
     stall_seconds: float = 600.0
     restart_seconds: float | None = None
 
@@ -117,30 +111,24 @@ class Checkpoint:
     http: str = ""
     to: str = "leader"
     confirm: str = "exit"
-    """``file``, ``exit`` or ``log``."""
     confirm_log: str = ""
     path: str = ""
     files: str = ""
-    """Which files or folders below ``path`` are one checkpoint each, as a pattern."""
     complete: str = "auto"
-    """How a checkpoint of files is seen to be complete; the SideCar knows what each word means."""
     marker: str = ""
     settle_seconds: float | None = None
     memory_mebibytes: int = 0
-    """How much memory may hold checkpoints that are being written out to ``path``."""
+    """0: the training writes to ``path`` itself."""
     shared: bool = False
-    """Whether the other nodes can read it. If not, the job never moves to another node."""
     trusted: bool = False
-    """Whether it is counted on although no SideCar has confirmed one."""
     vet: bool = False
-    """Whether torn checkpoints are moved out of the way before each start."""
     timeout_seconds: float = 60.0
     grace_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """Leave to change the global batch size (ONES); the learning rate follows."""
+    """The permission to change the global batch size (ONES)."""
 
     elastic: bool = False
     maximum: int = 0
@@ -148,7 +136,7 @@ class BatchRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """An auxiliary of a job (parameter server and the like). It belongs to the gang."""
+    """An auxiliary of a job, such as a parameter server. It belongs to the gang."""
 
     name: str
     replicas: int
@@ -157,7 +145,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits that end a job from outside, and its treatment afterwards."""
+    """Limits on a job's time and failures."""
 
     ttl_seconds_after_finished: int | None = None
     active_deadline_seconds: int | None = None
@@ -166,14 +154,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """In which container a job runs on one machine."""
+    """The container of a job on one machine."""
 
     image: str = ""
     """Empty: the image of the template's trainer."""
     engine: str = ""
-    """Podman or docker; empty: the first installed one."""
+    """Empty: the first installed one."""
     folders: tuple[str, ...] = ()
-    """Folders of the machine that it sees in addition to the job's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +182,12 @@ class Job:
     batch: BatchRange = BatchRange()
     limits: Limits = Limits()
     python: str = ""
-    """On one machine: the interpreter in whose environment it runs; empty: its submitter's."""
+    """Empty: the interpreter of the submitter."""
     variables: tuple[str, ...] | None = None
-    """On one machine: the variables of its submitter that it gets beyond the necessary ones; ``None``: all."""
+    """``None``: all variables of the submitter."""
     container: Container | None = None
-    """On one machine: the container that it runs in."""
     preload: tuple[str, ...] = ()
-    """The modules that a warm spare interpreter imports ahead of its start; empty: no warm start."""
+    """Empty: no warm start."""
     roles: tuple[Role, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
