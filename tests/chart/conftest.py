@@ -7,5 +7,4 @@ from tests.chart.helms import Helm
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Helm without a cluster."""
     return Helm(tmp_path_factory.mktemp("helm"))

@@ -35,11 +35,9 @@ class Helm:
         return self._typed(*words, *_values(values), stdin=_values_file(values))
 
     def try_to(self, *words: str | Path, values: Mapping[str, Any] | None = None) -> Said:
-        """Run a command, perhaps with a file of values."""
         return self._typed.try_to(*words, *_values(values), stdin=_values_file(values))
 
     def render(self, values: Mapping[str, Any] | None = None, *words: str) -> "Rendered":
-        """Return what would be installed."""
         text = self(
             "template", "dljob", CHART, f"--namespace={HOME}", *words, values=dict(values or {})
         )
@@ -68,7 +66,6 @@ class Rendered:
         return {each["metadata"]["name"] for each in self if each["kind"] == kind}
 
     def find(self, kind: str, name: str = "dljob-operator", namespace: str = "") -> Json:
-        """Return the only one of this kind and name."""
         [found] = [
             each
             for each in self
@@ -78,12 +75,10 @@ class Rendered:
         return found
 
     def pod(self, name: str = "dljob-operator", kind: str = "Deployment") -> Json:
-        """Return the template's spec."""
         spec: Json = self.find(kind, name)["spec"]["template"]["spec"]
         return spec
 
     def settings(self) -> Json:
-        """Return what the operator will be set to."""
         text = self.find("ConfigMap", "dljob-settings")["data"]["settings.yaml"]
         settings: Json = yaml.safe_load(text)
         return settings

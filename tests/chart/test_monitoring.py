@@ -91,7 +91,6 @@ def run_promql(*words, stdin=""):
 
 
 def ask(load: str, *questions: tuple[str, float]) -> list[list[dict[str, Any]]]:
-    """Ask expressions at these seconds, of these series."""
     asked = {"load": load, "questions": [{"expr": each, "at": at} for each, at in questions]}
     ran = run_promql("ask", stdin=json.dumps(asked))
     assert ran.returncode == 0, ran.stderr

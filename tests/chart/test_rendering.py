@@ -168,7 +168,6 @@ def test_claims_of_others_are_kept_off_the_pool_where_a_driver_is_on_its_nodes(h
 
 
 def store_of(rendered):
-    """Tell where the operator would keep what it learns."""
     [container] = rendered.pod()["containers"]
     variables = {each["name"]: each for each in container.get("env", ())}
     return variables.get("DLJOB_STORE", {})

@@ -135,12 +135,10 @@ class Trouble:
         return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in items}
 
     def operators(self) -> list[Json]:
-        """Their pods."""
         selected = "app.kubernetes.io/component=operator"
         return self.view.find("pods", namespace=HOME, labelSelector=selected)
 
     def saved(self) -> int:
-        """How many iterations all jobs together have saved."""
         files = self.folder.glob("jobs/*/checkpoint/iteration")
         return sum(int(file.read_text()) for file in files)
 
@@ -171,7 +169,6 @@ class Trouble:
             self.happened[f"{name} comes back"] += 1
 
     def _leader(self) -> Json | None:
-        """The pod of the operator that leads."""
         selected = "metadata.name=dljob-operator"
         [lease] = self.view.find("leases", namespace=HOME, fieldSelector=selected)
         holder = lease["spec"].get("holderIdentity", "")
@@ -253,7 +250,6 @@ class Trouble:
         self.disturbances.append(Disturbance(job, time.monotonic()))
 
     def _training_pods(self) -> list[Json]:
-        """The pods in which something trains."""
         jobs = {job for _, job in self._trainings()}
         pods = self.view.find("pods", labelSelector="dljob.io/role=trainer")
         return [
@@ -265,7 +261,6 @@ class Trouble:
         ]
 
     def _trainings(self) -> list[tuple[int, str]]:
-        """The processes that train, with their jobs."""
         script = str(self.place / SCRIPT.name)
         found = []
         for pid in find_processes(script):
@@ -323,7 +318,6 @@ class Trouble:
         return len(phases) == self.jobs and set(phases.values()) == {"Completed"}
 
     def lives(self) -> list[Life]:
-        """Return the trainings' own logs."""
         return read_all(self.folder / "witness")
 
     def verify(self) -> None:

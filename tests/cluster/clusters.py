@@ -42,7 +42,6 @@ class Cluster:
 
     @property
     def kubectl(self) -> Kubectl:
-        """The administrator's."""
         return self.plane.kubectl
 
     def give_gpus(self, **gpus: int) -> None:
@@ -58,14 +57,12 @@ class Cluster:
                 self.kubectl.try_to("taint", "node", node.name, f"{POOL_LABEL}-")
 
     def helm(self, *words: str | Path) -> str:
-        """Helm as a user types it."""
         helm = Kubectl(self.helm_program, self.plane.admin, seconds=HELM_SECONDS)
         said = helm.try_to(*words)
         assert said.code == 0, f"helm {words}: {said.err.strip()}\n{self.describe_home()}"
         return said.out
 
     def ask(self, *words: str) -> Json:
-        """Read what kubectl shows of something, as a document."""
         found: Json = json.loads(self.kubectl("get", *words, "-o", "json"))
         return found
 

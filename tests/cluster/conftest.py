@@ -20,7 +20,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="package")
 def cluster(nodes: Cluster) -> Cluster:
-    """The cluster with the operator in it."""
     install(nodes)
     return nodes
 

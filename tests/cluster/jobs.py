@@ -71,11 +71,9 @@ def replay(
 
 
 def trainer_of(manifest: Json) -> Json:
-    """The container that trains, to be changed."""
     container: Json = manifest["spec"]["template"]["spec"]["containers"][0]
     return container
 
 
 def as_text(*manifests: Json) -> str:
-    """As a user has them in a file."""
     return yaml.safe_dump_all(manifests)

@@ -88,7 +88,6 @@ class View:
         return self.api.get(f"{API['dljobs']}/namespaces/{self.namespace}/dljobs/{name}")
 
     def columns(self, name: str) -> dict[str, str]:
-        """One row of ``kubectl get dljobs``, by its titles."""
         header, *rows = self.kubectl("get", "dljobs").splitlines()
         titles = header.split()
         starts = [header.index(title) for title in titles]
@@ -110,7 +109,6 @@ class View:
     # --- pods and what runs in them
 
     def pods(self, name: str) -> list[Pod]:
-        """The pods of a job that train."""
         selected = f"dljob.io/job={name},dljob.io/role=trainer"
         found = self.find("pods", labelSelector=selected)
         nodes = {node.address: node.name for node in self.cluster.nodes.nodes}
@@ -160,7 +158,6 @@ class View:
     # --- waiting
 
     def wait(self, ask: Callable[[], T | None], *, what: str, seconds: float = LIMIT_SECONDS) -> T:
-        """Ask until the answer is true."""
         end = time.monotonic() + seconds
         while True:
             answer = ask()
@@ -241,7 +238,6 @@ def _read_pod(document: Json, nodes: Mapping[str, str]) -> Pod:
 
 
 def _pairs(environ: bytes) -> dict[str, str]:
-    """An environment as /proc has it."""
     return dict(pair.partition("=")[::2] for pair in environ.decode().split("\0"))
 
 

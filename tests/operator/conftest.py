@@ -36,7 +36,6 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def kubectl(cluster: ControlPlane, namespace: str) -> Kubectl:
-    """A user's kubectl, in the namespace of this test."""
     return cluster.kubectl.in_namespace(namespace)
 
 

@@ -145,7 +145,6 @@ class Kubelets:
         return self.folder / pod / "gpus"
 
     def log(self, pod: str) -> str:
-        """Return the output of a pod's container."""
         file = self.folder / pod / "log"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -304,7 +303,6 @@ class Kubelets:
         return {"STANDIN_NVML": str(folder), "LD_LIBRARY_PATH": paths}
 
     def _write_secret(self, api: Api, container: _Container) -> bool:
-        """Mount the Secrets; return whether all of them exist."""
         namespace = container.pod["metadata"]["namespace"]
         folder = container.folder / "tls"
         folder.mkdir(exist_ok=True)

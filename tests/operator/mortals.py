@@ -43,7 +43,6 @@ def guard_writes(fuse: Fuse) -> None:
 
 
 def _what(url: str) -> str:
-    """Name what is written to, such as ``dljobs/status``."""
     parts = url.partition("?")[0].partition("/namespaces/")[2].split("/")[1:]
     return "/".join(part for number, part in enumerate(parts) if number != 1)
 

@@ -43,7 +43,6 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 def wait_until(
     what: Callable[[], object], told: Callable[[], str] = str, patience: float = PATIENCE_S
 ) -> Any:
-    """Wait until this returns something true, and return that."""
     end = time.monotonic() + patience
     while not (result := what()):
         assert time.monotonic() < end, f"waited in vain; {told()}"
@@ -149,12 +148,10 @@ class Stage:
         self.api.merge(self.lease(), {"spec": {"leaseDurationSeconds": 1}})
 
     def lease(self) -> str:
-        """The path of the Lease."""
         base = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
         return f"{base}/dljob-operator"
 
     def submit(self, name: str, *, iterations: int = 400, **spec: Any) -> Json:
-        """Submit a job that replays."""
         document = self.make_job(name, iterations=iterations)
         document["spec"] |= spec
         return self.api.post(self.path(), document)
@@ -210,7 +207,6 @@ class Stage:
         return items
 
     def pods_of(self, name: str) -> list[Json]:
-        """Those of one job."""
         return [
             pod for pod in self.pods() if pod["metadata"]["labels"].get(names.JOB_LABEL) == name
         ]

@@ -43,7 +43,6 @@ def stage(control_plane, namespace, tmp_path) -> Iterator[Stage]:
 
 
 def make_template(stage: Stage, name: str, exactly: Json) -> None:
-    """Make a template of claims, as docs/gpu-operator.md has it."""
     request = {"name": "gpus", "exactly": exactly}
     spec = {"spec": {"devices": {"requests": [request]}}}
     path = f"{DEVICES}/namespaces/{stage.namespace}/resourceclaimtemplates"
@@ -51,7 +50,6 @@ def make_template(stage: Stage, name: str, exactly: Json) -> None:
 
 
 def allocations(stage: Stage) -> list[list[Json]]:
-    """Return what the claims of the namespace were given."""
     claims = stage.api.get(f"{DEVICES}/namespaces/{stage.namespace}/resourceclaims")["items"]
     found = [(each.get("status") or {}).get("allocation") for each in claims]
     return [each["devices"]["results"] for each in found if each]

@@ -77,7 +77,6 @@ class Side:
         self.job = JobId(f"{stage.namespace}/job")
 
     async def is_over(self):
-        """Whether another one leads, as the Lease would say."""
         return self.is_replaced
 
     async def see(self):

@@ -58,7 +58,6 @@ def test_every_part_of_the_status_is_typed_bounded_and_described():
 
 
 def names_in(node: Node, path: str = "") -> set[str]:
-    """Name every field that a schema knows."""
     if isinstance(node, Many):
         return names_in(node.items, path)
     if not isinstance(node, Record):
@@ -69,7 +68,6 @@ def names_in(node: Node, path: str = "") -> set[str]:
 
 
 def names_of(document: Any, path: str = "") -> set[str]:
-    """Name every field that a document has."""
     if isinstance(document, list):
         return {name for item in document for name in names_of(item, path)}
     if not isinstance(document, dict):
@@ -134,7 +132,6 @@ def api(cluster: ControlPlane):
 
 @pytest.fixture
 def job(api: Api, namespace: str) -> str:
-    """The path of a job without a status."""
     api.post(path_of(namespace), make_manifest("job"))
     return path_of(namespace, "job")
 

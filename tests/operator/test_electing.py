@@ -3,9 +3,10 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -52,13 +53,9 @@ def candidate(control_plane, namespace):
     return make
 
 
-def in_thread(story: Callable[[], Awaitable[None]]) -> threading.Thread:
-    """Play another process: an event loop that the first one does not hold up."""
-
-    async def run() -> None:
-        await story()
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+def in_thread(story: Callable[[], Coroutine[Any, Any, None]]) -> threading.Thread:
+    """Play another process, on an event loop of its own."""
+    thread = threading.Thread(target=lambda: asyncio.run(story()), daemon=True)
     thread.start()
     return thread
 

@@ -30,7 +30,6 @@ def trainer_of(job: Json) -> Json:
 
 
 def program_of(job: Json) -> str:
-    """The source that ``python -c`` is given."""
     *words, program = trainer_of(job)["command"]
     assert words == ["python", "-c"]
     return str(program)

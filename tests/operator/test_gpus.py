@@ -40,7 +40,6 @@ def place_of(stage: Stage, job: str) -> dict[str, list[int]]:
 
 
 def pod_of(stage: Stage, job: str) -> str:
-    """The pod in which it trains."""
     (booking,) = stage.status(job)["pods"]
     return f"{job}-{booking['serial']}"
 

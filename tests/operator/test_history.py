@@ -11,7 +11,6 @@ from tests.builders import make_placement
 
 
 def written(status, before=None):
-    """The status as it is written over another one."""
     return status_document(status, Circumstances(epoch=1, generation=1, before=before or {}))
 
 

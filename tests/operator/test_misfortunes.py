@@ -64,7 +64,6 @@ def tidy(stage: Stage) -> Iterator[None]:
 
 
 def submit(stage: Stage, name: str, *, iterations: int = BRIEF, image: str = "", **spec: Any):
-    """Submit a job of one GPU."""
     document = stage.make_job(name, iterations=iterations)
     document["spec"] |= {"gpus": {"options": [1]}} | spec
     if image:
@@ -98,7 +97,6 @@ def node_of(stage: Stage, name: str) -> str:
 
 
 def runs(stage: Stage, name: str, pod: str) -> bool:
-    """Whether a job trains in this pod."""
     return pod in stage.kubelets.pids() and stage.phase(name) == "Running"
 
 
@@ -180,8 +178,6 @@ def test_a_pod_that_waits_says_so_and_starts_when_what_it_waits_for_is_there(sta
 
 
 def pod_of(stage: Stage, name: str) -> str:
-    """Wait until a job trains, and name its pod."""
-
     def trains() -> str:
         found = [pod for pod in stage.kubelets.pids() if pod.startswith(f"{name}-")]
         return found[0] if found and stage.phase(name) == "Running" else ""

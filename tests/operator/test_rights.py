@@ -44,7 +44,6 @@ class Right(NamedTuple):
 
 
 def granted() -> set[Right]:
-    """Read what the install grants."""
     rights: set[Right] = set()
     for document in yaml.safe_load_all((INSTALL / "rights.yaml").read_text()):
         if (

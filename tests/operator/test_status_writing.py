@@ -142,7 +142,6 @@ class Office:
 
     @property
     def shown(self):
-        """The job as the mirror has it."""
         document = self.mirror.get(NAME)
         assert document is not None
         return document

@@ -169,7 +169,7 @@ ENFORCED = {"pod-security.kubernetes.io/enforce": "baseline"}
             ("limitranges", RANGE),
             SMALL,
             "maximum cpu usage",
-            "what the LimitRange of the namespace",
+            "amounts that the LimitRange of the namespace allows",
         ),
         (("label", ENFORCED), PRIVILEGED, "PodSecurity", "labelled baseline:latest"),
         (("", {}), {"serviceAccountName": "absent"}, "absent", "create the service account"),

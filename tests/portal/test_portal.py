@@ -128,7 +128,6 @@ POLICY = {
 
 
 def granted() -> set[tuple[str, str]]:
-    """Read what manifests/web grants."""
     text = Path(ROOT / "manifests" / "web" / "rights.yaml").read_text(encoding="utf-8")
     return {
         (verb, resource)

@@ -28,7 +28,6 @@ SCRIPT = "</script><script>alert(1)</script>\x1b[31m"
 
 
 def games_of(house):
-    """List the processes that play for the page's server."""
     return find_children(house.server.pid)
 
 

@@ -52,7 +52,6 @@ def make_gang(gang: str, count: int, *, least: int | None = None, **options: Any
 
 
 def make_world(machines: list[NodeTraits], members: list[Member]) -> World:
-    """Say how it all stands, as the book does."""
     gangs: dict[GangName, list[Member]] = {}
     tenants: dict[str, set[str]] = {}
     used: dict[str, dict[str, int]] = {}

@@ -52,7 +52,6 @@ def without_the_rest(plane: ControlPlane) -> Iterator[None]:
 
 
 def granted(plane: ControlPlane) -> set[tuple[str, str]]:
-    """Read what the extender's own role grants."""
     with plane.api() as api:
         role = api.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/dljob-gangs")
     return {

@@ -43,7 +43,6 @@ class Plugin:
     guard: Guard
 
     def metric(self, name: str) -> float:
-        """Read one figure of the extender."""
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.health}/metrics", timeout=240.0
         ) as answer:
@@ -56,7 +55,6 @@ class Plugin:
 
 @contextmanager
 def plugged(plane: ControlPlane, folder: Path, kubeconfig: Path | None = None) -> Iterator[Plugin]:
-    """Start the extender and the scheduler that asks it."""
     port, health = choose_ports(2)
     folder.mkdir(parents=True, exist_ok=True)
     with Guard() as guard:
@@ -178,7 +176,6 @@ class Troupe:
         }
 
     def wait_bound(self, names: list[str]) -> dict[str, str]:
-        """Wait until just these pods have nodes."""
         self.wait(lambda: set(names) <= set(self.bound()))
         found = self.bound()
         assert set(found) == set(names)
@@ -204,8 +201,6 @@ class Troupe:
         return [each for each in items if each["reason"] == reason]
 
     def wait_told(self, reason: str, words: str, pod: str = "") -> Json:
-        """Wait for an Event with these words."""
-
         def told() -> Json | None:
             found = (
                 each
