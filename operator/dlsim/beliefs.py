@@ -101,7 +101,7 @@ def _mislead(traced: TracedJob, beliefs: Beliefs) -> TracedJob:
     believed = _believe_length(traced, beliefs)
     if believed is None:
         return traced
-    # The job that policies see must not tell them what the world keeps from them.
+    # Policies must not see in the job what the world hides from them.
     iterations = None if math.isinf(believed) else math.ceil(believed)
     training = replace(traced.job.training, iterations=iterations)
     return replace(traced, job=replace(traced.job, training=training), believed=believed)

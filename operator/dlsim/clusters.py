@@ -1,5 +1,5 @@
 """
-The cluster of a simulation, from what its user wrote on the command line.
+The cluster of a simulation, from the command line.
 
 :mod:`dlctl` calls it, before anything else is read. Two ways to place jobs are two ways to build
 nodes: where GPUs are only counted, one node holds all of a type, and everything fits beside

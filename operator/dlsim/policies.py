@@ -78,7 +78,7 @@ def read(text: str) -> Policy:
         raise
     except Exception as error:
         raise _blame(
-            named.path, error, message=f"{kind.__name__} raises {_tell(error)} when it is made"
+            named.path, error, message=f"{kind.__name__} raises {_describe(error)} when it is made"
         ) from error
     return guard(policy, named.path)
 
@@ -117,8 +117,8 @@ class _Reader(importlib.machinery.SourceFileLoader):
     """
     Reads a file without Python's cache of compiled files.
 
-    The cache tells two versions apart by size and second alone, so that a file that was changed twice
-    in a second would be played as it was before.
+    The cache compares versions by size and second alone, so that of a file that changed twice in a second
+    the older version would be played.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002 - as it is called
@@ -155,7 +155,7 @@ def _find_class(named: Named) -> type:
         message = f"is not Python ({error.msg})"
         raise BadInput(path, message, line=error.lineno, remedy="mend that line") from error
     except Exception as error:
-        raise _blame(path, error, message=f"raises {_tell(error)} when it is loaded") from error
+        raise _blame(path, error, message=f"raises {_describe(error)} when it is loaded") from error
     own = {
         name: value
         for name, value in vars(module).items()
@@ -256,7 +256,7 @@ class Guarded:
         try:
             decision = self._policy.allocate(view)
         except Exception as error:
-            message = f"policy {self.name!r} raises {_tell(error)} {when}"
+            message = f"policy {self.name!r} raises {_describe(error)} {when}"
             raise _blame(self._path, error, message=message) from error
         if not isinstance(decision, Decision):
             raise self._refuse(f"returns {_kind(decision)} {when}", "return Decision(shares)")
@@ -290,7 +290,7 @@ def _blame(path: Path, error: BaseException, *, message: str) -> BadInput:
     return BadInput(path, message, line=own[-1] if own else None, remedy="mend the policy")
 
 
-def _tell(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -22,15 +22,15 @@ def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tu
     """List the assumptions about these jobs and this cluster, which are played with ``seeds`` seeds."""
     jobs = workload.jobs
     return (
-        *_tell_curves(jobs, setting.seed, seeds=seeds),
-        *_tell_counts(workload),
-        _tell_changes(workload, setting),
-        *_tell_failures(setting),
-        _tell_knowledge(workload),
+        *_describe_curves(jobs, setting.seed, seeds=seeds),
+        *_describe_counts(workload),
+        _describe_changes(workload, setting),
+        *_describe_failures(setting),
+        _describe_knowledge(workload),
     )
 
 
-def _tell_curves(jobs: Sequence[TracedJob], seed: int, *, seeds: int) -> Iterator[str]:
+def _describe_curves(jobs: Sequence[TracedJob], seed: int, *, seeds: int) -> Iterator[str]:
     drawn = [traced for traced in jobs if traced.is_drawn]
     if drawn and seeds > 1:
         yield (
@@ -45,7 +45,7 @@ def _tell_curves(jobs: Sequence[TracedJob], seed: int, *, seeds: int) -> Iterato
         )
 
 
-def _tell_counts(workload: Workload) -> Iterator[str]:
+def _describe_counts(workload: Workload) -> Iterator[str]:
     """List which jobs are elastic, because policies for rigid jobs use their request alone."""
     elastic = [traced for traced in workload.jobs if len(traced.job.gpus.options) > 1]
     if not elastic:
@@ -63,7 +63,7 @@ def _tell_counts(workload: Workload) -> Iterator[str]:
     )
 
 
-def _tell_changes(workload: Workload, setting: Setting) -> str:
+def _describe_changes(workload: Workload, setting: Setting) -> str:
     costs, gpus = setting.costs, 1
     in_place = setting.mechanism is Mechanism.IN_PLACE
     change_s = costs.process_restart(gpus) if in_place else costs.pod_restart(gpus)
@@ -84,7 +84,7 @@ def _tell_changes(workload: Workload, setting: Setting) -> str:
     return f"{saves}; a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
 
 
-def _tell_failures(setting: Setting) -> Iterator[str]:
+def _describe_failures(setting: Setting) -> Iterator[str]:
     if setting.outages:
         yield (
             "when a node fails, its jobs fall back to their last checkpoint, which is at most "
@@ -92,7 +92,7 @@ def _tell_failures(setting: Setting) -> Iterator[str]:
         )
 
 
-def _tell_knowledge(workload: Workload) -> str:
+def _describe_knowledge(workload: Workload) -> str:
     believed = [traced.believed for traced in workload.jobs]
     if all(each is None for each in believed):
         lengths = "the true length of each job"

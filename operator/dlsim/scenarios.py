@@ -144,7 +144,7 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
 
 
 def charge_trials(scenario: Scenario, setting: Setting, *, workload: Workload) -> Setting:
-    """Charge every job for what is measured of it before it trains."""
+    """Charge every job for the mini-epochs that it trains first."""
     if scenario.known != MINI_EPOCHS:
         return setting
     trials = knowing.price_mini_epochs(workload, setting.costs, mechanism=setting.mechanism)

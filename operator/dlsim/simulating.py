@@ -23,7 +23,7 @@ from dlsim.results.records import Record
 from dlsim.results.scoring import Score, score
 
 Watch = Callable[[str, int, int], None]
-"""Told (policy, jobs done, jobs in all) while a replay goes on, for a progress bar."""
+"""Called with (policy, jobs done, jobs in all) during a replay, for a progress bar."""
 
 
 class Contestant(NamedTuple):
@@ -61,7 +61,7 @@ def simulate(
         began = time.perf_counter()
         recorder = Recorder(setting.nodes) if records else None
         world = World(
-            workload, setting, policy=policy, watch=_tell(watch, label), recorder=recorder
+            workload, setting, policy=policy, watch=_bind(watch, label), recorder=recorder
         )
         record = world.play()
         happenings = None
@@ -76,7 +76,7 @@ def simulate(
         yield Outcome(figures, record, happenings)
 
 
-def _tell(watch: Watch | None, label: str) -> Callable[[int, int], None] | None:
+def _bind(watch: Watch | None, label: str) -> Callable[[int, int], None] | None:
     if watch is None:
         return None
     return lambda done, total: watch(label, done, total)

@@ -220,7 +220,7 @@ def test_an_approach_that_cannot_be_ended_leaves_none_of_the_others(tmp_path, mo
     ended: list[str] = []
 
     class Ending:
-        def __init__(self, approach, *_):
+        def __init__(self, approach, *_, **__):
             self.name = approach.name
 
         async def end(self):
@@ -269,7 +269,7 @@ def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsy
         (18.0, "2 GPUs train 1.80 times as fast as 1, so giving them to the right job"),
         (10.5, "this machine cannot show an advantage now: 2 GPUs train 1.05 times as fast as 1"),
     ):
-        demo._tell_gain(gain_of(measured(10.0, two), 2), 2)
+        demo._report_gain(gain_of(measured(10.0, two), 2), 2)
         assert told in " ".join(capsys.readouterr().err.split())
     iterations = choose_iterations(measured(10.0, 18.0), 2)
     # Much longer than a change takes.

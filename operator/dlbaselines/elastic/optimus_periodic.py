@@ -103,7 +103,7 @@ class OptimusPeriodic:
 
 
 def _give_least(counts: Counts, view: View) -> Iterable[JobState]:
-    """Let the jobs have their least in order, and tell who got it."""
+    """Give the jobs their minimum in order, and return those that got it."""
     states = (*view.running, *view.pending)
     for state in sorted(states, key=lambda each: (-each.job.priority, each.order)):
         if not any(counts.free.values()):

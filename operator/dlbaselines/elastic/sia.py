@@ -151,7 +151,7 @@ class Sia:
         return several, wants
 
     def _take_turns(self, claims: Sequence[Claim], turn: int) -> Iterable[int]:
-        """Those about which this round decides."""
+        """The jobs about which this round decides."""
         if len(claims) <= self.jobs:
             return range(len(claims))
         waiting = [i for i, claim in enumerate(claims) if not claim.held]

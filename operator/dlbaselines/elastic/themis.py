@@ -37,7 +37,7 @@ class Bid(NamedTuple):
 
     claim: Claim
     options: tuple[int, ...]
-    """Those of its curve up to what it requested."""
+    """The numbers of GPUs of its curve up to its request."""
     alone: float
     """How many seconds it would have trained in all, alone on what it requested."""
     waited: float

@@ -70,7 +70,7 @@ class KubePods:
         return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
 
     def _bind_all(self, room: Room, states: Iterable[JobState], *, view: View) -> list["_Pods"]:
-        """Bind as many pods as there is room for; tell of which jobs."""
+        """Bind as many pods as there is room for, and return their jobs."""
         if not self.drawn:
             jobs = (_Pods(state, view) for state in states)
             return [job for job in jobs if room.total > 0 and job.bind_all(room)]

@@ -61,7 +61,7 @@ def make(
     """
     Build the policy of that name with options as a user writes them.
 
-    Raises :class:`ValueError` that says what is known instead of what was given.
+    Raises :class:`ValueError` that names the known policies.
     """
     policy = known.get(name)
     if policy is None:

@@ -95,8 +95,8 @@ def is_in_papers_order(results: Sequence[Result]) -> dict[str, bool]:
     return orders
 
 
-def tell_order(results: Sequence[Result]) -> str:
-    """Say in a sentence whether the approaches come in the paper's order."""
+def describe_order(results: Sequence[Result]) -> str:
+    """Report in a sentence whether the approaches come in the paper's order."""
     words = {"makespan_s": "makespan", "avg_jct_s": "average JCT"}
     same = [words[quantity] for quantity, same in is_in_papers_order(results).items() if same]
     other = [word for word in words.values() if word not in same]
@@ -105,8 +105,8 @@ def tell_order(results: Sequence[Result]) -> str:
     return ", ".join(told) + "\n"
 
 
-def tell_gain(results: Sequence[Result]) -> str:
-    """Say in a sentence how DLJob came out next to the others, better or worse."""
+def describe_gain(results: Sequence[Result]) -> str:
+    """Compare DLJob with the other approaches in a sentence."""
     ours = results[-1]
     told = []
     for other in results[:-1]:
@@ -116,7 +116,7 @@ def tell_gain(results: Sequence[Result]) -> str:
     return f"{ours.approach}: {', '.join(told)} (less is better)\n"
 
 
-def tell_next(*, real: bool) -> str:
+def suggest_next(*, real: bool) -> str:
     """Return what to try after this."""
     other = (
         "dljob demo                          the case study of the paper, in a twelfth of its time"

@@ -20,7 +20,7 @@ _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class Film:
-    """Takes its one picture of what goes on when the moment has come."""
+    """Takes its one picture at the given moment."""
 
     def __init__(self, picture: Picture, moment: float) -> None:
         self._picture = picture

@@ -124,11 +124,11 @@ def _wait_out(costs: Costs, factor: float) -> tuple[str, ...]:
     )
 
 
-def tell_what_is_modelled() -> tuple[str, ...]:
+def list_modelled() -> tuple[str, ...]:
     """Return what is waited out, and how long that takes in the paper's time."""
     costs = FROZEN.costs
-    pod = _tell_start(costs.pod_initialization, costs.pod_initialization_per_gpu)
-    framework = _tell_start(costs.process_initialization, costs.process_initialization_per_gpu)
+    pod = _describe_start(costs.pod_initialization, costs.pod_initialization_per_gpu)
+    framework = _describe_start(costs.process_initialization, costs.process_initialization_per_gpu)
     return (
         "the steps of the training",
         f"the start of a pod ({pod}) and its end ({costs.pod_termination:g} s)",
@@ -136,7 +136,7 @@ def tell_what_is_modelled() -> tuple[str, ...]:
     )
 
 
-def _tell_start(seconds: float, per_gpu: float) -> str:
+def _describe_start(seconds: float, per_gpu: float) -> str:
     return f"{seconds:g} s, and {per_gpu:g} s more for each GPU"
 
 

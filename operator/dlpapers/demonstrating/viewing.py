@@ -147,7 +147,7 @@ def _progress_of(stage: Stage, entry: Entry) -> Progress:
 
 
 def describe(phase: Phase, *, steps: bool, is_up: bool) -> str:
-    """Say in a few words what a job does now: whether it takes steps, and whether its pod is up."""
+    """Describe what a job does now: whether it takes steps, and whether its pod is up."""
     if phase is Phase.RUNNING:
         return "trains" if steps else "its framework starts"
     if phase is Phase.INITIALIZED:
@@ -180,8 +180,8 @@ class Lines:
         self._told = 0
         self._phases: dict[tuple[str, str], str] = {}
 
-    def tell(self) -> None:
-        """Tell what is new."""
+    def print(self) -> None:
+        """Print the new lines."""
         lines, self._told = self._journal.lines[self._told :], len(self._journal.lines)
         for line in lines:
             text = self._describe(line)

@@ -48,4 +48,4 @@ WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
 FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
     "afs": afs.reproduce_from,
 }
-"""Those that play other traces than the shipped ones if they are given a folder of them."""
+"""The reproductions that play the traces of a folder instead of the shipped ones."""

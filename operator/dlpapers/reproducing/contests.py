@@ -51,7 +51,7 @@ class Entry:
 
 
 def keep_listed(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Those whose policy is part of this version."""
+    """Keep the entries whose policy is part of this version."""
     return tuple(entry for entry in entries if entry.name in policies.POLICIES)
 
 

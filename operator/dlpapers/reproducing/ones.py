@@ -100,7 +100,7 @@ def reproduce(
 
 
 class _Playing:
-    """Replays one after the other, and tells how far it is."""
+    """Replays one after the other, and reports progress."""
 
     def __init__(self, watch: Watch | None, *, jobs: int, seeds: tuple[int, ...]) -> None:
         self.periodic = PERIODIC if PERIODIC in policies.NAMES else "optimus"

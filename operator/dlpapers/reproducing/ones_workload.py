@@ -1,8 +1,8 @@
 """
-The workload of the ONES paper (section 4.1, Table 2), as far as the paper tells it.
+The workload of the ONES paper (section 4.1, Table 2), as far as the paper describes it.
 
-:mod:`dlpapers.reproducing.ones` plays it. The paper tells models, datasets and their sizes, and the
-cluster. It does not tell how many jobs there are, how they arrive, how many GPUs they request, and
+:mod:`dlpapers.reproducing.ones` plays it. The paper names models, datasets and their sizes, and the
+cluster. It does not say how many jobs there are, how they arrive, how many GPUs they request, and
 how many epochs they train: these are assumed here, and ``docs/reproduction.md`` says how.
 """
 

@@ -128,7 +128,7 @@ def read_pollux() -> list[Published]:
 
 
 class _Playing:
-    """Replays one after the other, and tells how far it is."""
+    """Replays one after the other, and reports progress."""
 
     def __init__(self, watch: Watch | None, *, total: int) -> None:
         self._watch = watch

@@ -1,5 +1,5 @@
 """
-Every combination of what is to be compared, as a list of tasks.
+Every combination of traces, scenarios and policies, as a list of tasks.
 
 :mod:`dlctl.verbs.studies.comparing.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
 innermost of the loops, so tasks that read the same trace follow each other.

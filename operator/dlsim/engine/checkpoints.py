@@ -16,7 +16,7 @@ from dlsim.engine.settings import Setting
 
 
 class Checkpoints:
-    """Those of all jobs of a world."""
+    """The checkpoints of all jobs of a world."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class World:
         self._workload = workload
         self._setting = setting
         self._policy = policy
-        self._watch = watch  # Told (jobs done, jobs in all) for a progress bar.
+        self._watch = watch  # Called with (jobs done, jobs in all) for a progress bar.
         self._kernel: Kernel[Callable[[], None]] = Kernel()
         self._policy_state: object = None
         self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)

@@ -238,7 +238,7 @@ def choose_measured(curve: Curve, request: Request, ground: Ground) -> tuple[int
 
 
 def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:
-    """Look a type up, and tell what there is if it was never measured."""
+    """Look a type up; if it was never measured, the error names the measured ones."""
     profile = table.get(kind)
     if profile is not None:
         return profile

@@ -12,7 +12,7 @@ from typing import Any, Literal
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
 USUAL: tuple[Format, ...] = ("png", "svg")
-"""Those that are written if nothing is said of it."""
+"""The formats that are written by default."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(run.label)
-        use = _tell_use(run.record, look)
+        use = _describe_use(run.record, look)
         axes.set_title(use, loc="right", weight="normal", size=look.note_size)
         clock.label(axes)
     figure.supylabel("GPUs held", fontsize=mpl.rcParams["font.size"])
@@ -274,7 +274,7 @@ def _begin_and_end(record: Record) -> tuple[float, float]:
     return begin, record.ended_at if record.unfinished or not ends else max(ends)
 
 
-def _tell_use(record: Record, look: Look) -> str:
+def _describe_use(record: Record, look: Look) -> str:
     begin, end = _begin_and_end(record)
     share = record.sums.used / (record.gpus * (end - begin)) if end > begin else 0.0
     whole = f"{share:.1%} of {record.gpus:,} GPUs"

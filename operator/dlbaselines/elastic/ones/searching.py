@@ -97,7 +97,7 @@ def make_space(
     view: View, candidates: Sequence[Candidate], *, speeds: Speeds, taken: Mapping[str, int]
 ) -> tuple[GenomeSpace, Ints]:
     """
-    Set up the space, and tell by item the fewest GPUs of a job, 0 where it cannot be.
+    Set up the space, and return by item the fewest GPUs of a job, 0 where it cannot be.
 
     ``taken`` are the GPUs by type that other jobs keep.
     """

@@ -104,7 +104,7 @@ class _Line:
         self.pending = tuple(chain.from_iterable(blocks))
         self.levels = [_Level() for _ in range(len(thresholds) + 1)]
         self.offered: dict[int, tuple[_Level, Entry]] = {}
-        """Those that waited in their queue and were asked for, in order."""
+        """The jobs that waited in their queue and were asked for, in order."""
         old = view.state
         if not isinstance(old, Queues) or len(old.levels) != len(self.levels):
             old = Queues(tuple(Queue() for _ in self.levels), ())

@@ -37,7 +37,7 @@ from dlpapers.demonstrating.script import (
     Document,
     Script,
     choose_training,
-    tell_what_is_modelled,
+    list_modelled,
     write_case,
     write_real,
 )
@@ -160,7 +160,7 @@ def _logging(path: Path) -> Iterator[None]:
         kept.close()
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     """Print a line, broken between words where a terminal is narrow."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for part in textwrap.wrap(line, width, subsequent_indent="  ") if width else [line]:
@@ -207,7 +207,7 @@ async def _play(options: Options, hall: Hall) -> Outcome:
         results = performing.read_results(hall, stages)
     changes = CHANGES if options.changes is None else dict.fromkeys(CHANGES, options.changes)
     numbers = " and ".join(f"{number} {mechanism.value}" for mechanism, number in changes.items())
-    _tell(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
+    _print(f"measures what a change of GPUs takes here, nothing modelled: {numbers} …")
     reshapes = await performing.measure_all(hall, changes, write=programme.write_probe)
     return Outcome(stages[0].script, results, reshapes, film)
 
@@ -226,7 +226,7 @@ async def _plan(options: Options, hall: Hall) -> Programme:
         say(
             f"measured offline: {speed.iterations_per_s:,.3g} it/s on {viewing.counted(shape.gpus)}"
         )
-    _tell_gain(performing.gain_of(profile, gpus), gpus)
+    _report_gain(performing.gain_of(profile, gpus), gpus)
     iterations = performing.choose_iterations(profile, gpus)
     return Programme(
         lambda folder: write_real(
@@ -237,14 +237,14 @@ async def _plan(options: Options, hall: Hall) -> Programme:
     )
 
 
-def _tell_gain(gain: float, gpus: int) -> None:
+def _report_gain(gain: float, gpus: int) -> None:
     """Report whether there is anything to gain here, before it takes minutes to see it."""
     told = f"{gpus} GPUs train {gain:.2f} times as fast as {gpus // 2}"
     if gain >= performing.LEAST_GAIN:
-        _tell(f"{told}, so giving them to the right job at the right time is worth something")
+        _print(f"{told}, so giving them to the right job at the right time is worth something")
         return
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    _tell(
+    _print(
         f"this machine cannot show an advantage now: {told}, because a process stands for each GPU and"
         f" {gpus} processes share {cores} cores with a load of {load:.1f}. No scheduler gains by giving"
         " GPUs that make nothing faster. Real GPUs, or as many idle cores as GPUs, would show it"
@@ -255,19 +255,19 @@ def _announce(options: Options, hall: Hall) -> None:
     kind = "virtual" if hall.machine.virtual_gpus else "of this machine"
     if options.real:
         gpus, what = len(hall.machine.node.gpus), choose_training().example
-        _tell(
+        _print(
             f"two real trainings (examples/{what}) on {gpus} GPUs ({kind}), three approaches one after"
             " the other, about two minutes each"
         )
         if gpus < GPUS:
-            _tell(f"a virtual GPU is a core here, and there are only {os.cpu_count()} of them")
+            _print(f"a virtual GPU is a core here, and there are only {os.cpu_count()} of them")
         return
-    _tell(
+    _print(
         f"two jobs on four GPUs ({kind}), three approaches side by side, {options.faster:g} times"
         f" as fast as in the paper: about {closing.SLOWEST_S / options.faster:.0f} s"
     )
-    _tell(f"modelled, that is waited out: {'; '.join(tell_what_is_modelled())}")
-    _tell("real: the controllers and their decisions, SideCars, processes; stop, re-pin and start")
+    _print(f"modelled, that is waited out: {'; '.join(list_modelled())}")
+    _print("real: the controllers and their decisions, SideCars, processes; stop, re-pin and start")
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def _view(
         with viewing.live(picture, console):
             yield lambda: None
         return
-    yield viewing.Lines(hall.journal, stages, say=_tell).tell
+    yield viewing.Lines(hall.journal, stages, say=_print).print
 
 
 def _close(options: Options, outcome: Outcome) -> None:
@@ -290,7 +290,7 @@ def _close(options: Options, outcome: Outcome) -> None:
             outcome.results,
             outcome.reshapes,
             factor=outcome.script.factor,
-            modelled=[] if options.real else list(tell_what_is_modelled()),
+            modelled=[] if options.real else list(list_modelled()),
             pictures=[str(path) for path in pictures],
             events=str(options.out / JOURNAL),
         )
@@ -302,7 +302,7 @@ def _close(options: Options, outcome: Outcome) -> None:
         console.print(table)
     for path in (*pictures, options.out / JOURNAL, options.out / LOG):
         console.print(f"written: {path}", soft_wrap=True)
-    console.print(closing.tell_next(real=options.real), highlight=False)
+    console.print(closing.suggest_next(real=options.real), highlight=False)
     if options.record is not None:
         outcome.film.finish(options.record, tables[-3:])
 
@@ -313,7 +313,7 @@ def _tables(options: Options, outcome: Outcome) -> list[RenderableType]:
         closing.show_jobs(outcome.script, results),
         closing.show_times(results, compared=compared),
         closing.show_sums(results, compared=compared),
-        closing.tell_order(results) if compared else closing.tell_gain(results),
+        closing.describe_order(results) if compared else closing.describe_gain(results),
         closing.show_reshapes(outcome.reshapes),
     ]
 

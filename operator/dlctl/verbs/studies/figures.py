@@ -74,7 +74,7 @@ OF_ONE = (
 """The columns for one seed, the more important ones first: a narrow terminal leaves out the last ones."""
 
 OF_SEVERAL = (AVERAGE, RATIO, *TIMES, WAIT, *FAIRNESS, *CHANGES, UNFINISHED)
-"""Those for several seeds."""
+"""The columns for several seeds."""
 
 
 def show(

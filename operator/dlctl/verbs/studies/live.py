@@ -1,9 +1,9 @@
 """
-A live system as a simulation: its jobs as far as they are, its GPUs, and what it knows of speeds.
+A live system as a simulation: its jobs with their progress, its GPUs, and the speeds that it knows.
 
 ``dljob simulate --live`` calls :func:`read` with the place that ``dljob get`` would ask, and plays
 what comes back. Everything is read from the documents that ``-o json`` prints, so one machine and
-a cluster are looked at in the same way:
+a cluster are read in the same way:
 
 * **Jobs** that are neither ended, cancelled nor suspended. One that has GPUs trains there when the
   simulation begins, at time 0, also if a change of its GPUs is still under way. Its length is what
@@ -67,10 +67,10 @@ from dlstore.store import Store
 from dlwire.kinds import camel
 
 NAME = "live"
-"""How the workload is called among traces."""
+"""The name of the workload among traces."""
 
 LONGEST_SILENCE_S = 60.0
-"""The time for which a silent training is assumed to have gone on at its latest speed."""
+"""The longest time for which a silent training is assumed to continue at its latest speed."""
 
 
 ALLOWED = frozenset(
@@ -79,15 +79,15 @@ ALLOWED = frozenset(
         *("speed_error", "size_error", "sizes", "output", "jobs_out", "plot", "formats", "look"),
     }
 )
-"""The options of ``dljob simulate`` that mean something of a live system."""
+"""The options of ``dljob simulate`` that apply to a live system."""
 
 
 class Living(Protocol):
-    """The answers of a live system: a :class:`~dlclient.backend.Backend`, or those of one look."""
+    """The answers of a live system: a :class:`~dlclient.backend.Backend`, or those read at one moment."""
 
     @property
     def home(self) -> str:
-        """The namespace whose jobs are called by their name alone."""
+        """The namespace whose jobs are named without it."""
 
     def list_jobs(self) -> JobList:
         """List all jobs."""
@@ -101,7 +101,7 @@ class Living(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The profiles of a system, and what has to be said about them."""
+    """The profiles of a system, and notes for the user about them."""
 
     profiles: Mapping[JobType, Profile]
     notes: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Present:
     workload: Workload
     setting: Setting
     policy: str
-    """The policy by which it decides."""
+    """The policy that the system is set to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class _Found:
 
 def read(living: Living, known: Known, *, seed: int, now: float | None = None) -> Present:
     """
-    Look at a live system; raises :class:`~dlclient.backend.BackendError` if it does not answer.
+    Read a live system; raises :class:`~dlclient.backend.BackendError` if it does not answer.
 
     ``now`` is the time of what it answers, if that is not asked for at this moment.
     """
@@ -162,14 +162,14 @@ def read_store(store: Store) -> dict[JobType, Profile]:
 
 
 def check_usage(typed: Collection[str]) -> None:
-    """Refuse options that say what a live system says itself."""
+    """Refuse options whose values come from the live system."""
     for name in sorted(set(typed) - ALLOWED):
         what = "TRACE" if name == "trace" else f"--{name.replace('_', '-')}"
         raise click.UsageError(f"--live plays the jobs of the live system; leave {what} out")
 
 
 def adjust(setting: Setting, given: Mapping[str, Any], *, typed: Collection[str]) -> Setting:
-    """Take what the command line says instead of what the system is set to."""
+    """Let the command line override the settings of the system."""
     cost, period = given["restart_cost"], given["period"]
     return replace(
         setting,
@@ -180,7 +180,7 @@ def adjust(setting: Setting, given: Mapping[str, Any], *, typed: Collection[str]
 
 
 def mislead(workload: Workload, given: Mapping[str, Any]) -> Workload:
-    """Let policies be as wrong as the command line says."""
+    """Give policies the errors that the command line asks for."""
     beliefs = Beliefs(
         speed_error=given["speed_error"],
         size_error=given["size_error"],

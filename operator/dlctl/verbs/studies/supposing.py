@@ -1,10 +1,10 @@
 """
-Two futures of all jobs of a live system by its own scheduler: as it is, and if one thing were different.
+Two futures of all jobs of a live system under its own scheduler: as the system is, and with one difference.
 
-A process of its own, which the page's server starts for each question (:mod:`dlweb.games`): a question comes from standard
-input and its answer goes to standard output. On one machine it looks at the system as ``dljob simulate --live`` does. On
-a cluster the server has read all that a look needs, and the documents come with the question, so that this process needs
-no rights. It changes what the question says in these documents, and plays both on. The system itself is only read.
+The page's server starts this process for each question (:mod:`dlweb.games`), which comes on standard input; the answer
+goes to standard output. On one machine the process reads the system as ``dljob simulate --live`` does. On a cluster the
+server sends the documents with the question, so that the process needs no rights. The process changes the documents as
+the question asks, and plays both futures. The system itself is only read.
 """
 
 import json
@@ -35,35 +35,35 @@ from dlsim.jobs.workloads import Workload
 from dlsim.simulating import Contestant, Outcome, simulate
 
 HERE: Final = "-"
-"""Instead of a state folder: the documents come with the question."""
+"""Named instead of a state folder where the documents come with the question."""
 
 NICE: Final = 5
-"""Where documents come with the question, viewers who only look come first."""
+"""On a cluster, viewers of the page come before questions."""
 
 KEPT: Final = ("types", "mixed", "maxNodes", "ids")
-"""Fields of a job's GPUs that stay as they are where other numbers are supposed."""
+"""Fields of a job's GPUs that stay when a question changes their number."""
 
 LARGEST_NUMBER: Final = 10**6
 
 
 class WrongQuestion(Exception):
-    """It cannot be supposed; ``str()`` names the field and the remedy."""
+    """A question that cannot be answered; ``str()`` names the field and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The differences that are supposed; empty: none."""
+    """The differences from the system as it is; empty: none."""
 
     policy: str = ""
     job: str = ""
-    """Of this job the next three."""
+    """The job to which the next three fields belong."""
     priority: int | None = None
     least: int | None = None
     most: int | None = None
     another: str = ""
-    """One more job like this one is submitted now."""
+    """A copy of this job is submitted now."""
     cordon: str = ""
-    """The GPUs of this node are given to no job any more."""
+    """No job gets GPUs of this node any more."""
 
 
 FIELDS: Final = frozenset(field.name for field in fields(Question))
@@ -94,7 +94,7 @@ def read_question(document: Any) -> Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supposed:
-    """The answers of a live system at one look, as they are or as they would be if one thing were different."""
+    """The answers of a live system at one moment, as they are or with the differences of a question."""
 
     jobs: list[Json]
     nodes: list[Json]
@@ -120,7 +120,7 @@ class Supposed:
         return self.settings
 
     def change(self, question: Question) -> "Supposed":
-        """Return it as the question has it; raises :class:`WrongQuestion`."""
+        """Return the answers with the differences of a question; raises :class:`WrongQuestion`."""
         jobs, nodes = deepcopy(self.jobs), self.nodes
         if question.job:
             _change(_find(jobs, question.job, field="job"), question)
@@ -157,13 +157,13 @@ def _change(document: Json, question: Question) -> None:
 
 
 def _copy(document: Json, items: Sequence[Json]) -> Json:
-    """Make a new job of the same kind and length, which has not started."""
+    """Make a new job of the same type and length, which has not started."""
     metadata = {
         name: value
         for name, value in document["metadata"].items()
         if name in ("namespace", "labels")
     }
-    # A job of another namespace may have the same name.
+    # A job in another namespace may have the same name.
     taken = {full_name(item) for item in items}
     numbered = ({**metadata, "name": f"{document['metadata']['name']}-{each}"} for each in count(2))
     named = next(each for each in numbered if full_name({"metadata": each}) not in taken)
@@ -195,13 +195,13 @@ def suppose(root: Path, question: Question) -> Json:
     return _compare(supposed, known, question=question, at=time.time())
 
 
-def suppose_here(told: Json) -> Json:
-    """Answer a question about the system of these documents, which the page's server of a cluster has read."""
-    question = read_question(told["question"])
-    supposed = Supposed(jobs=told["jobs"], nodes=told["nodes"], settings=told["settings"])
-    profiles = {profile.type: profile for profile in profilefile.parse_all(told["profiles"])}
-    known = live.Known(profiles, tuple(told["notes"]))
-    return _compare(supposed, known, question=question, at=told["at"])
+def suppose_here(sent: Json) -> Json:
+    """Answer a question about a cluster from the documents that the page's server has read."""
+    question = read_question(sent["question"])
+    supposed = Supposed(jobs=sent["jobs"], nodes=sent["nodes"], settings=sent["settings"])
+    profiles = {profile.type: profile for profile in profilefile.parse_all(sent["profiles"])}
+    known = live.Known(profiles, tuple(sent["notes"]))
+    return _compare(supposed, known, question=question, at=sent["at"])
 
 
 def _compare(supposed: Supposed, known: live.Known, *, question: Question, at: float) -> Json:
@@ -246,11 +246,11 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def answer(root: Path, document: Any) -> Mapping[str, Any]:
-    """Answer a question about a ``dljob up``, or say what is wrong with it."""
-    return _telling(lambda: suppose(root, read_question(document)))
+    """Answer a question about a ``dljob up``, or return what is wrong with the question."""
+    return _answer_or_refuse(lambda: suppose(root, read_question(document)))
 
 
-def _telling(act: Callable[[], Json]) -> Mapping[str, Any]:
+def _answer_or_refuse(act: Callable[[], Json]) -> Mapping[str, Any]:
     try:
         found = act()
     except WrongQuestion as error:
@@ -262,22 +262,22 @@ def _telling(act: Callable[[], Json]) -> Mapping[str, Any]:
     except MemoryError:
         problem = "the answer takes too much memory here; ask with dljob simulate --live"
         found = {"error": problem, "status": 504}
-    # Names and policies of the question come back in what is wrong with it.
+    # Errors repeat names and policies of the question.
     checked: Json = harmless_document(found)
     return checked
 
 
 def main(root: str, most_bytes: str = "") -> None:
-    """Answer the question of standard input, within a limit of memory if one is named; the server limits the time."""
-    # After the imports, whose size is known and small.
+    """Answer the question on standard input within a limit of memory, if given; the server limits the time."""
+    # Not before the imports, which are small.
     if most_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
     if root == HERE:
         os.nice(NICE)
-        told = _telling(lambda: suppose_here(json.load(sys.stdin)))
+        found = _answer_or_refuse(lambda: suppose_here(json.load(sys.stdin)))
     else:
-        told = answer(Path(root), json.load(sys.stdin))
-    json.dump(told, sys.stdout)
+        found = answer(Path(root), json.load(sys.stdin))
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

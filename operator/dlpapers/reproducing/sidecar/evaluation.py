@@ -100,11 +100,11 @@ def _say(runs: Runs) -> Iterator[str]:
         f"{DEFAULT_SCHEDULER} hold the default scheduler of DLJob against the paper's own figures."
     )
     for name, seeds in runs.items():
-        yield f"{name}: {_tell_means(seeds)}."
-    yield f"workload-4: {_tell_errors(runs['workload-4'])}."
+        yield f"{name}: {_describe_means(seeds)}."
+    yield f"workload-4: {_describe_errors(runs['workload-4'])}."
 
 
-def _tell_means(seeds: Sequence[Outcomes]) -> str:
+def _describe_means(seeds: Sequence[Outcomes]) -> str:
     return "; ".join(
         f"{approach} makespan {fmean(run[approach].makespan_s for run in seeds):,.0f} s, "
         f"average JCT {fmean(run[approach].avg_jct_s for run in seeds):,.0f} s"
@@ -115,7 +115,7 @@ def _tell_means(seeds: Sequence[Outcomes]) -> str:
 FIFTHS = ("first", "second", "third", "fourth", "last")
 
 
-def _tell_errors(seeds: Sequence[Outcomes]) -> str:
+def _describe_errors(seeds: Sequence[Outcomes]) -> str:
     """Return by how much the number of iterations was mispredicted, the further a job was the less."""
     pairs = [pair for run in seeds for pair in run[OURS].predictions]
     told = []

@@ -98,7 +98,7 @@ class _Placing:
                 has = higher
 
     def _let_in(self, state: JobState) -> str | None:
-        """Start a job with its least, or let it go on with that where it is; tell on which type."""
+        """Start a job with its least, or let it go on with that where it is; return the type."""
         held = state.placement
         if held is None:
             fit = self.room.find(state, state.least)

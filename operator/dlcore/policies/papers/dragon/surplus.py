@@ -206,7 +206,7 @@ def _may_grow(filling: ordering.Filling, state: JobState, *, ready: Mapping[Node
 
 
 def _fulfilment(state: JobState, gpus: int) -> float:
-    """Return how much of what it may have beyond its minimum a job has."""
+    """Return which share of its GPUs beyond the minimum a job has."""
     return (gpus - state.least) / (state.job.gpus.options[-1] - state.least)
 
 

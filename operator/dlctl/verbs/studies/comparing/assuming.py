@@ -13,7 +13,7 @@ from dlsim.premises import list_premises
 from dlsim.scenarios import build_setting, read_workload
 
 
-def tell_premises(tasks: Sequence[Task]) -> str:
+def show_premises(tasks: Sequence[Task]) -> str:
     """List what is assumed in the first scenario of each trace; it reads each trace once more."""
     firsts: dict[str, Task] = {}
     for task in tasks:

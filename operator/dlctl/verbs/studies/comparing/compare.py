@@ -22,7 +22,7 @@ from dlctl.output import printing
 from dlctl.output.forms import to_json
 from dlctl.output.messages import INTERRUPTED, say
 from dlctl.verbs.studies.comparing import comparisons, leaderboard
-from dlctl.verbs.studies.comparing.assuming import tell_premises
+from dlctl.verbs.studies.comparing.assuming import show_premises
 from dlctl.verbs.studies.scenarios import (
     CLUSTER,
     OUTPUT,
@@ -276,7 +276,7 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
 
 
 def find_references(given: dict[str, Any], names: Sequence[str], *, usual: str) -> tuple[str, ...]:
-    """Find out with what policies are compared."""
+    """Return the policies that the others are compared with."""
     references: tuple[str, ...] = given["references"] or (usual,)
     if EXACT in references and len(references) > 1:
         raise click.UsageError(f"--reference {EXACT} excludes others; give it alone")
@@ -297,7 +297,7 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
     show(rows, display)
     if rows and display.page is None and display.output in ("table", printing.WIDE):
         # The table ends with an empty line.
-        click.echo(tell_premises(list(work.results)), nl=False)
+        click.echo(show_premises(list(work.results)), nl=False)
     if display.page is not None and display.write is not None and complete and rows:
         writing.write_text(display.write, display.page(rows))
         say(f"{display.write} is written")

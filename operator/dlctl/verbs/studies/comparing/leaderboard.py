@@ -1,5 +1,5 @@
 """
-The page that ``dljob compare --suite --write FILE`` writes: what was measured, on what, by what.
+The page that ``dljob compare --suite --write FILE`` writes: the figures, the traces and the version.
 
 The page holds nothing that differs from one machine to another, so a user that plays the suite with
 the same version writes the same bytes.
@@ -68,9 +68,9 @@ def _iter_blocks(suite: Suite, rows: Rows, *, window: int | None) -> Iterator[st
                 yield _make_table(list_titles(lines, ()), list_cells(lines), words=1)
     yield RULES.format(reference=suite.reference)
     yield "## What was played\n"
-    yield _tell_scenarios(suite, rows)
+    yield _describe_scenarios(suite, rows)
     yield _list_traces(suite)
-    yield _tell_version(suite)
+    yield _describe_version(suite)
 
 
 def _warn(window: int | None) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: 
     return "".join(f"| {' | '.join(cells)} |\n" for cells in table)
 
 
-def _tell_scenarios(suite: Suite, rows: Rows) -> str:
+def _describe_scenarios(suite: Suite, rows: Rows) -> str:
     windows = sorted({row["window"] for row in rows})
     played = list(dict.fromkeys(row["policy"] for row in rows))
     known = {each.partition(":")[0] for each in played}
@@ -99,12 +99,12 @@ def _tell_scenarios(suite: Suite, rows: Rows) -> str:
         f"{len({row['trace'] for row in rows})} traces at loads "
         f"{_join(suite.loads)}, with restart costs of {_join(suite.restart_costs)} s and seed "
         f"{_join(suite.seeds)}, in windows of {_join(windows)} jobs; policies: "
-        f"{', '.join(played)}. {_tell_missing(missing)}"
+        f"{', '.join(played)}. {_describe_missing(missing)}"
         "[profiles/README.md](../profiles/README.md) says where the traces are from.\n"
     )
 
 
-def _tell_missing(names: Sequence[str]) -> str:
+def _describe_missing(names: Sequence[str]) -> str:
     return f"Not played: {', '.join(names)}. " if names else ""
 
 
@@ -118,7 +118,7 @@ def _list_traces(suite: Suite) -> str:
     return _make_table(["trace", "for", "cluster"], sorted(rows, key=lambda r: r[1]), words=3)
 
 
-def _tell_version(suite: Suite) -> str:
+def _describe_version(suite: Suite) -> str:
     return (
         f"By DLJob {version('dljob')} (source `{digest_program()[:12]}`), suite {suite.version} "
         f"(`{suite.digest[:12]}`).\n"
