@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlcontrol.recording.composing import Kept, compose, make_memory
+from dlcontrol.recording.composing import compose, make_memory
 from dlcore.model import JobId, NodeName, Placement
 from dlcore.recording.record import (
+    Decided,
     Ended,
     Expected,
     Given,
@@ -23,12 +24,10 @@ from dlcore.recording.record import (
     Source,
     Stage,
     Submitted,
-    encode_line,
 )
 from dlctl.verbs.server.profiles import open_profiles
-from dlstore.history import HistoryEntry
 from dlstore.opening import open_store
-from dlstore.tables import TimelineRow
+from dlstore.rows import RecordRow
 from dlweb.guarding import Guard
 from dlweb.serving import Server, listen, serve
 
@@ -76,7 +75,7 @@ class Week:
         self._until = until
         self._chance = random.Random(0)
         self.lines: list[Line] = []
-        self.history: list[HistoryEntry] = []
+        self.history: list[RecordRow] = []
         self._begin = until - size.days * 86_400.0
         for number in range(size.gpus):
             node, gpu = divmod(number, ON_A_NODE)
@@ -109,19 +108,21 @@ class Week:
     def _decide(self, held: _Holding, at: float, new: Placement, other: JobId) -> _Holding:
         job, generation = held.job, held.generation + 1
         self.history.append(
-            HistoryEntry(
-                id=f"{job}/{generation}",
-                job=job,
-                at=at,
-                kind="reshape" if held.placement else "start",
-                generation=generation,
-                cause="gain",
-                for_job=other,
-                sentence=f"goes to {new.gpus} GPUs, which gains more than they would for {other}",
-                old=held.placement,
-                new=new,
-                expected=EXPECTED,
-                cost_seconds=SWITCH_S,
+            RecordRow.of(
+                Decided(
+                    job=job,
+                    at=at,
+                    step="reshape" if held.placement else "start",
+                    generation=generation,
+                    cause="gain",
+                    for_job=other,
+                    sentence=f"goes to {new.gpus} GPUs, which gains more than they would for {other}",
+                    old=held.placement,
+                    new=new,
+                    expected=EXPECTED,
+                    cost_seconds=SWITCH_S,
+                ),
+                f"{job}/{generation}",
             )
         )
         self.lines.append(Given(at=at, job=job, generation=generation, placement=new))
@@ -146,16 +147,13 @@ class Week:
         store = open_store(str(path), environment={})
         try:
             store.record(self.history)
-            store.add_timeline(
-                [make_row(line, str(number)) for number, line in enumerate(self.lines)]
-            )
+            store.record([make_row(line, str(number)) for number, line in enumerate(self.lines)])
         finally:
             store.close()
 
 
-def make_row(line: Line, name: str) -> TimelineRow:
-    kind = type(line).__name__.lower()
-    return TimelineRow(f"{kind}/{name}", line.at, kind, encode_line(line))
+def make_row(line: Line, name: str) -> RecordRow:
+    return RecordRow.of(line, f"{type(line).__name__.lower()}/{name}")
 
 
 class StoreSource:
@@ -167,7 +165,7 @@ class StoreSource:
 
     def read_record(self, since: float) -> Record:
         with open_profiles(str(self._path), None) as store:
-            kept = Kept.read(store)
+            kept = store.rows()
         header = Header(source=Source.MACHINE, since=since, until=time.time(), title="a week")
         return compose(kept, (), header=header, decode=self._decode)
 

@@ -158,7 +158,7 @@ async def _going_on(store: Path) -> AsyncIterator[None]:
             for number in range(10**9):
                 await asyncio.sleep(SAMPLE_S)
                 line = Progress(at=time.time(), job="team-0/train-0-0", iteration=float(number))
-                opened_store.add_timeline([make_row(line, f"now-{number}")])
+                opened_store.record([make_row(line, f"now-{number}")])
         finally:
             opened_store.close()
 

@@ -18,7 +18,7 @@ from typing import Any
 from dlcontrol.learning.learned_state import LearnedState
 from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
-from dlcontrol.recording.composing import Kept, compose
+from dlcontrol.recording.composing import compose
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.sidecars.following import SideCars
 from dlcontrol.sidecars.surroundings import Surroundings
@@ -294,7 +294,7 @@ class Running:
 
     def _read_record(self, since: float) -> Record:
         # Runs in a thread. `entries` never changes in place, so that the thread sees the jobs of one instant.
-        kept = Kept.read(self.memory.notebook)
+        kept = self.memory.notebook.rows()
         header = Header(
             source=Source.MACHINE,
             since=since,

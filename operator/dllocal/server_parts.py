@@ -17,7 +17,7 @@ from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.jobs.user_limits import UserLimits
 from dllocal.pods.logtimes import LogTimes
-from dlstore.history import HistoryEntry
+from dlstore.rows import RecordRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ServerParts:
     """Makes the controller decide soon, after a change by a user."""
     reinstate: Callable[[GpuRef], bool]
     """Puts a GPU back into service; returns whether it was out of service."""
-    history: Callable[[JobId, int], Sequence[HistoryEntry]]
+    history: Callable[[JobId, int], Sequence[RecordRow]]
     """Returns the latest entries about a job, newest first; raises :class:`~dlstore.store.StoreError`."""
     record: Callable[[float], Record]
     """Returns the record since a time; raises :class:`~dlstore.store.StoreError`."""

@@ -15,7 +15,7 @@ from dlclient.backend import BackendError
 from dlclient.cluster.backend import ClusterBackend
 from dlclient.cluster.connecting import Connection
 from dlclient.cluster.reading.recorded import LACKS, UNTOLD
-from dlcontrol.recording.composing import Kept, compose, make_memory, read_entries
+from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
 from dlcore.documents.jobnames import full_name
 from dlcore.placement.limits import namespace_of
 from dlcore.profiles import Profile
@@ -136,8 +136,8 @@ class Whole:
 
     def _read_store(self) -> Record:
         with open_profiles(self._store, None) as store:
-            kept = Kept.read(store)
-        documents = self.list_jobs() if any(kept.losses) else []
+            kept = store.rows()
+        documents = self.list_jobs() if any(losses(kept)) else []
         policy = str(self._ask(lambda backend: backend.about()).get("policy", ""))
         title = ", ".join(self._namespaces) or CLUSTER
         header = Header(source=Origin.CLUSTER, until=time.time(), policy=policy, title=title)

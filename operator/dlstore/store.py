@@ -20,8 +20,8 @@ from dlcore import profiles
 from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
-from dlstore.history import HistoryEntry
-from dlstore.tables import GpuRow, JobRow, TimelineRow
+from dlstore.rows import RecordRow, prune_every
+from dlstore.tables import GpuRow, JobRow
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,14 @@ class Bounds:
     entries_per_job: int = 200
     entries: int = 20_000
     moments: int = 60_000
-    """Rows of the timeline except progress."""
+    """All other rows, but for those of progress."""
     samples: int = 20_000
-    """Rows of the timeline about progress."""
+    """Rows of progress."""
+
+    @property
+    def prune_every(self) -> int:
+        """The number of new rows after which a store looks for the oldest ones."""
+        return prune_every(min(self.entries, self.moments, self.samples))
 
 
 USUAL_BOUNDS = Bounds()
@@ -172,17 +177,14 @@ class Store(Protocol):
         the profile.
         """
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
-        """Add entries to the history; an entry with a known ``id`` replaces the former one."""
+    def record(self, rows: Sequence[RecordRow]) -> None:
+        """Add to the record; a row with a known ``id`` takes the place of the former one."""
 
-    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
-        """Read the latest entries about a job, or all jobs, newest first."""
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
+        """Read the latest decisions and incidents of a job, or of all jobs, newest first."""
 
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        """Add rows to the timeline; a row with a known ``id`` replaces the former one."""
-
-    def timeline(self) -> tuple[TimelineRow, ...]:
-        """Read the timeline, oldest first."""
+    def rows(self) -> tuple[RecordRow, ...]:
+        """Read the whole record, oldest first."""
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
         """Replace the table of GPUs; cheap if nothing has changed."""

@@ -1,9 +1,7 @@
 """
-The tables of a store: GPUs and jobs (Tables II and III of the SideCar paper), and the timeline.
+The tables of a store: GPUs and jobs (Tables II and III of the SideCar paper).
 
-The tables of GPUs and jobs show the latest scene of the loop to people and programs; the platform remains the truth. The
-timeline has the rows of the record (:mod:`dlcore.recording`) that are not in the history (:mod:`dlstore.history`):
-submissions, GPUs, phases of changes and progress.
+The tables of GPUs and jobs show the latest scene of the loop to people and programs; the platform remains the truth.
 
 :func:`to_record` turns rows into JSON, and :func:`from_record` reads them back.
 """
@@ -16,17 +14,13 @@ from typing import Any, TypeVar
 
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import JobType
-from dlcore.recording.record import EXPECTED, Expected
-from dlstore.history import HistoryEntry
+from dlstore.rows import shorten
 
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Key = tuple[str | int, ...]
 """The unique key of a row in its table."""
-
-LONGEST_TEXT = 1000
-"""Longer texts are cut."""
 
 
 class GpuState(StrEnum):
@@ -91,8 +85,8 @@ class JobRow:
         return (self.job,)
 
 
-Row = HistoryEntry | GpuRow | JobRow
-R = TypeVar("R", HistoryEntry, GpuRow, JobRow)
+Row = GpuRow | JobRow
+R = TypeVar("R", GpuRow, JobRow)
 
 
 V = TypeVar("V")
@@ -117,14 +111,12 @@ def to_record(row: Row) -> Record:
 def _plain(value: Any) -> Any:
     if isinstance(value, Placement):
         return placement_document(value)
-    if isinstance(value, Expected):
-        return EXPECTED.write(value)
     if isinstance(value, JobType):
         return {"model": value.model, "dataset": value.dataset, "batchSize": value.batch_size}
     if isinstance(value, StrEnum):
         return value.value
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{value[: LONGEST_TEXT - 1]}…"
+    if isinstance(value, str):
+        return shorten(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -146,22 +138,15 @@ def read_rows(
 
 
 def _read(name: str, value: Any) -> Any:
-    if name in ("old", "new", "placement", "expected"):
-        read = read_placement if name != "expected" else _read_expected
-        return None if value is None else read(value)
+    if name == "placement":
+        return None if value is None else read_placement(value)
     if name == "type":
         return JobType(value["model"], value.get("dataset", ""), value.get("batchSize", 0))
     if name == "options":
         return tuple(value)
     if name == "phase":
         return Phase(value)
-    if name == "warning":
-        return bool(value)  # A number in SQL.
     return GpuState(value) if name == "state" else value
-
-
-def _read_expected(document: Mapping[str, Any]) -> Any:
-    return EXPECTED.read(dict(document), "expected")
 
 
 def placement_document(placement: Placement) -> Record:
@@ -175,27 +160,3 @@ def read_placement(document: Mapping[str, Any]) -> Placement:
     """Read what :func:`placement_document` wrote."""
     nodes = {NodeName(node["name"]): node["gpuIds"] for node in document["nodes"]}
     return Placement.of(nodes, document.get("gpuType", ""))
-
-
-# --- the timeline
-
-SAMPLE = "progress"
-"""The kind of rows about progress, which have a bound of their own."""
-
-PRUNE_EVERY = 500
-"""The most rows by which a store may exceed its bounds, because finding the oldest ones takes time."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
-    """A line of a record. A row replaces an earlier one with its id."""
-
-    id: str
-    at: float
-    kind: str
-    line: str
-
-
-def prune_every(most: int) -> int:
-    """Return after how many new rows of a kind with this bound the oldest are removed."""
-    return max(1, min(PRUNE_EVERY, most // 10))

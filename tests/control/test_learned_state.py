@@ -31,8 +31,10 @@ from dlcore.model import (
 )
 from dlcore.planning import Plan, Reshape, Start
 from dlcore.profiles import JobType
+from dlcore.recording.record import Decided, Happened
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_store
+from dlstore.rows import LONGEST_TEXT, read_history
 from dlwire.messages import Change, Progress, State
 from dlwire.messages import Phase as SideCarPhase
 from tests.builders import make_job
@@ -163,8 +165,8 @@ def note(memory: LearnedState, step: Start | Reshape, there: Entry) -> None:
 
 
 def costs(memory: LearnedState) -> list[tuple[str, float | None]]:
-    found = memory.notebook.history(JOB)
-    return [(each.kind, each.cost_seconds) for each in reversed(found)]
+    found = read_history(reversed(memory.notebook.history(JOB)))
+    return [(line.step, line.cost_seconds) for _, line in found if isinstance(line, Decided)]
 
 
 def test_the_cost_of_a_start_is_known_with_its_first_step(memory):
@@ -196,8 +198,12 @@ def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
 def test_what_people_were_warned_of_is_kept_as_a_warning(memory: LearnedState):
     memory.note_news(JOB, News("Crashed", "exited with status 7", warning=True), 1.0)
     memory.note_news(JOB, News("Running", "trains on n0[0]"), 2.0)
-    told = [(entry.kind, entry.warning) for entry in memory.notebook.history(JOB)]
-    assert told == [("running", False), ("crashed", True)]
+    memory.note_news(JOB, News("Long", "x" * 10_000), 0.0)
+    lines = [line for _, line in read_history(memory.notebook.history(JOB))]
+    told = [(line.name, line.warning) for line in lines if isinstance(line, Happened)]
+    assert told == [("Running", False), ("Crashed", True), ("Long", False)]
+    assert isinstance(lines[-1], Happened)
+    assert len(lines[-1].message) == LONGEST_TEXT
 
 
 def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: LearnedState):
@@ -209,4 +215,4 @@ def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: Le
         memory.note(Plan((step,)), snapshot, {JOB: entry(1, ONE).status})
         memory.note_news(JOB, News("Resumed", "it is in the queue again"), now)
     told = [each.kind for each in reversed(memory.notebook.history(JOB))]
-    assert told == ["resumed", "start"] * 5
+    assert told == ["happened", "decided"] * 5

@@ -6,17 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.recording.composing import Kept, compose
+from dlcontrol.recording.composing import compose
 from dlcontrol.recording.recorder import Recorder
 from dlcontrol.recording.stages import Stages
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, NodeName, Phase, Placement
-from dlcore.recording.record import Ended, Gpu, Header, Source, Stage, Submitted, decode_line
+from dlcore.recording.record import (
+    Decided,
+    Ended,
+    Gpu,
+    Happened,
+    Header,
+    Source,
+    Stage,
+    Submitted,
+    decode_line,
+)
 from dlcore.recording.sums import sum_gpu_seconds
-from dlstore.history import HistoryEntry
-from dlstore.tables import GpuRow, TimelineRow
+from dlstore.rows import RecordRow
+from dlstore.tables import GpuRow
 from dlwire.messages import Change, Saving, State
 from dlwire.messages import Phase as SideCarPhase
 from tests.builders import make_job
@@ -125,14 +135,15 @@ def test_gpus_are_told_when_they_go_out_of_service_and_come_back():
 
 
 def test_what_a_former_version_has_kept_is_told_from_its_history_alone():
-    history = [
-        HistoryEntry(job=JOB, at=10.0, kind="start", new=ONE, generation=1),
-        HistoryEntry(job=JOB, at=30.0, kind="reshape", old=ONE, new=TWO, generation=2),
-        HistoryEntry(job=JOB, at=60.0, kind="stop", old=TWO, generation=3),
-        HistoryEntry(job=JOB, at=61.0, kind="crashed", sentence="exit code 1", warning=True),
-    ]
-    damaged = TimelineRow("given/x", 1.0, "given", '{"kind":"given"')
+    lines: tuple[Decided | Happened, ...] = (
+        Decided(job=JOB, at=10.0, step="start", new=ONE, generation=1),
+        Decided(job=JOB, at=30.0, step="reshape", old=ONE, new=TWO, generation=2),
+        Decided(job=JOB, at=60.0, step="stop", old=TWO, generation=3),
+        Happened(job=JOB, at=61.0, name="Crashed", message="exit code 1", warning=True),
+    )
+    rows = [RecordRow.of(line, str(place)) for place, line in enumerate(lines)]
+    rows.append(RecordRow(id="given/x", at=1.0, kind="given", line='{"kind":"given"'))
     header = Header(source=Source.MACHINE, until=100.0)
-    record = compose(Kept(history=history, timeline=[damaged]), (), header=header)
+    record = compose(rows, (), header=header)
     assert sum_gpu_seconds(record) == {JOB: pytest.approx(20.0 + 60.0)}
     assert record.header.missing == ("1 rows of the store cannot be read",)

@@ -13,7 +13,7 @@ from dlclient.local.local_backend import LocalBackend
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore.documents.jobnames import full_name
 from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
-from dlstore.history import HistoryEntry
+from dlcore.recording.record import Decided, Happened
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document, staged
@@ -318,19 +318,17 @@ def test_what_the_policy_assumes_stands_below_the_sentence(busy):
 
 def test_the_history_tells_each_change_with_its_cause_and_cost(busy):
     two, four = (Placement.of({NodeName("n1"): range(n)}) for n in (2, 4))
-    entries = [
-        HistoryEntry(job=JobId("runs"), at=10.0, kind="start", new=two, sentence="idle GPUs"),
-        HistoryEntry(
-            job=JobId("runs"), at=20.0, kind="reshape", old=two, new=four, cost_seconds=1.53
-        ),
-        HistoryEntry(job=JobId("runs"), at=30.0, kind="Crashed", sentence="exited with status 1"),
-        HistoryEntry(job=JobId("runs"), at=40.0, kind="stop", old=four, sentence="outranked"),
-    ]
-    busy.up.do(lambda stage: stage.history.extend(entries))
+    lines = (
+        Decided(job="runs", at=10.0, step="start", new=two, sentence="idle GPUs"),
+        Decided(job="runs", at=20.0, step="reshape", old=two, new=four, cost_seconds=1.53),
+        Happened(job="runs", at=30.0, name="Crashed", message="exited with status 1"),
+        Decided(job="runs", at=40.0, step="stop", old=four, sentence="outranked"),
+    )
+    busy.up.do(lambda stage: stage.keep(*lines))
     start, reshape, crash, stop = table_of_history(busy("history", "runs").stdout)
     assert start == ("start", "2", "-", "idle GPUs")
     assert reshape == ("reshape", "2 > 4", "1.5s", "-")
-    assert crash == ("Crashed", "-", "-", "exited with status 1")
+    assert crash == ("crashed", "-", "-", "exited with status 1")
     assert stop == ("stop", "4 > 0", "-", "outranked")
     wide = table_of_history(busy("history", "runs", "-o", "wide").stdout)
     assert wide[1][1] == "n1[0-1] > n1[0-3]"

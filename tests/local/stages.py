@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dlcontrol.deciding import snapshots
-from dlcontrol.recording.composing import Kept, compose
+from dlcontrol.recording.composing import compose
 from dlcontrol.settings import Settings, load_tree
 from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.job_pods import JobPod
@@ -36,7 +36,7 @@ from dlcore.model import (
     Snapshot,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlcore.recording.record import Header, Record, Source
+from dlcore.recording.record import Decided, Happened, Header, Record, Source
 from dllocal.api.serving import Server
 from dllocal.events import Events
 from dllocal.folders import Folders
@@ -44,7 +44,7 @@ from dllocal.jobs.registry import Registry
 from dllocal.pods.logtimes import LogTimes
 from dllocal.server_parts import ServerParts
 from dllocal.state_folder import make_folders
-from dlstore.history import HistoryEntry
+from dlstore.rows import RecordRow
 from dlstore.store import StoreUnavailableError
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Progress, Shape, State
@@ -92,7 +92,7 @@ class Stage:
         )
         self.wakes = 0
         self.broken: set[GpuRef] = set()
-        self.history: list[HistoryEntry] = []
+        self.history: list[RecordRow] = []
         self.store_is_away = False
         self.has_looked = True
         self.job_pods: dict[JobId, dict[NodeName, JobPod]] = {}
@@ -155,7 +155,7 @@ class Stage:
         self.broken.discard(gpu)
         return was_broken
 
-    def _read_history(self, job: JobId, limit: int) -> Sequence[HistoryEntry]:
+    def _read_history(self, job: JobId, limit: int) -> Sequence[RecordRow]:
         if self.store_is_away:
             raise StoreUnavailableError("mongodb://db", "does not answer", "start it")
         found = [entry for entry in self.history if entry.job == job]
@@ -165,10 +165,17 @@ class Stage:
         if self.store_is_away:
             raise StoreUnavailableError("mongodb://db", "does not answer", "start it")
         header = Header(source=Source.MACHINE, since=since, until=time.time())
-        kept = Kept(history=self.history, timeline=())
-        return compose(kept, tuple(self.registry.entries.values()), header=header)
+        return compose(self.history, tuple(self.registry.entries.values()), header=header)
 
     # --- what a controller would do
+
+    def keep(self, *lines: Decided | Happened, epoch: int = 0) -> None:
+        """Add to the history that the store has."""
+        first = len(self.history)
+        self.history += [
+            RecordRow.of(line, f"{number:04}", epoch=epoch)
+            for number, line in enumerate(lines, first)
+        ]
 
     def record(self, name: str, **fields: Any) -> None:
         """Record a change of the status of a job."""

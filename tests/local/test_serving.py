@@ -19,11 +19,11 @@ from dlcontrol.reporting.reasons import Outlook
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
+from dlcore.recording.record import Decided, Happened
 from dllocal.api import queries, refusals, showing
 from dllocal.api.access import Access
 from dllocal.folders import StateError
 from dllocal.jobs.registry import Registry
-from dlstore.history import HistoryEntry
 from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
 
@@ -624,17 +624,13 @@ def test_events_of_other_users_do_not_end_a_wait(ask, up, monkeypatch):
 def test_events_of_earlier_controllers_come_from_the_history(ask, up):
     epoch, began = up.stage.registry.epoch, 1.7e9
 
-    def happened(at, kind, **rest):
-        rest = {"job": JobId("a"), "sentence": "so it was", **rest}
-        return HistoryEntry(at=began + at, kind=kind, **rest)
+    def crashed(job):
+        return Happened(at=began + 2.0, job=job, name="Crashed", message="so it was", warning=True)
 
-    entries = [
-        happened(1.0, "start", epoch=epoch - 1),
-        happened(2.0, "crashed", epoch=epoch - 1, warning=True),
-        happened(2.0, "crashed", epoch=epoch - 1, job=JobId("b")),
-        happened(3.0, "running", epoch=epoch),
-    ]
-    up.do(lambda stage: stage.history.extend(entries))
+    start = Decided(at=began + 1.0, job="a", step="start", sentence="so it was")
+    running = Happened(at=began + 3.0, job="a", name="Running")
+    up.do(lambda stage: stage.keep(start, crashed("a"), crashed("b"), epoch=epoch - 1))
+    up.do(lambda stage: stage.keep(running, epoch=epoch))
     up.do(lambda stage: stage.events.add(JobId("a"), "Running", "so it is"))
     told = ask.get("/v1/events?job=a")["items"]
     assert [(event["reason"], event["type"]) for event in told] == [
@@ -649,17 +645,17 @@ def test_events_of_earlier_controllers_come_from_the_history(ask, up):
 
 def test_the_history_is_read_from_the_store_oldest_first(ask, up):
     ask.submit(job_document("a"))
-    entries = [
-        HistoryEntry(job=JobId("a"), at=float(at), kind=kind, sentence=kind, cost_seconds=cost)
+    lines = [
+        Decided(job="a", at=float(at), step=kind, sentence=kind, cost_seconds=cost)
         for at, kind, cost in ((10, "start", None), (20, "reshape", 1.5), (30, "stop", None))
     ]
-    up.do(lambda stage: stage.history.extend(entries))
+    up.do(lambda stage: stage.keep(*lines))
     told = ask.get("/v1/jobs/a/history")["items"]
     assert [each["kind"] for each in told] == ["start", "reshape", "stop"]
     assert told[1]["costSeconds"] == 1.5
     assert [each["kind"] for each in ask.get("/v1/jobs/a/history?limit=1")["items"]] == ["stop"]
     # A job that is gone has a history, and one that never was has none.
-    up.do(lambda stage: stage.history.append(HistoryEntry(job=JobId("gone"), at=1.0, kind="start")))
+    up.do(lambda stage: stage.keep(Decided(job="gone", at=1.0, step="start")))
     assert len(ask.get("/v1/jobs/gone/history")["items"]) == 1
     assert ask("GET", "/v1/jobs/unheard-of/history").status == 404
 

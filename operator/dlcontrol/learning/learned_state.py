@@ -8,11 +8,12 @@ caller waits for it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.learning.pod_times import PodTimes
 from dlcontrol.learning.speeds import SpeedSamples, sort_by_type
-from dlcontrol.recording.recorder import Recorder
+from dlcontrol.recording.recorder import Recorder, decided
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News, Resumption
 from dlcontrol.situation.scene import Scene
@@ -24,8 +25,9 @@ from dlcore.predicting import fitting
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import AccuracyPoint, JobType, Observation, Profile
 from dlcore.recording.expecting import expect
-from dlstore.history import HistoryEntry
+from dlcore.recording.record import Decided, Happened, encode_line
 from dlstore.notebook.notebook import Notebook
+from dlstore.rows import RecordRow, shorten
 from dlstore.tables import JobRow
 from dlwire.messages import State
 
@@ -47,7 +49,7 @@ class LearnedState:
         self._epoch = epoch
         self._forecasts: dict[JobId, Forecast] = {}
         self._shown_at = 0.0
-        self._changes: dict[JobId, HistoryEntry] = {}
+        self._changes: dict[JobId, tuple[RecordRow, Decided]] = {}
         """The latest change of each job, with what is known of its cost."""
         self._resumptions: dict[JobId, Resumption] = {}
         self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
@@ -68,14 +70,14 @@ class LearnedState:
         lesson = self._lessons.hear(entry, key, state, now)
         for kind, observations in sort_by_type(entry, lesson.observations).items():
             self._learn(kind, observations)
-        self.notebook.add_timeline(self._recorder.hear(entry, key, state, now))
+        self.notebook.record(self._recorder.hear(entry, key, state, now))
         if lesson.resumed is not None:
-            self.notebook.add_timeline(self._recorder.resume(entry, lesson.resumed))
+            self.notebook.record(self._recorder.resume(entry, lesson.resumed))
             known = self._resumptions.get(key.job)
             self._resumptions[key.job] = lesson.resumed
             is_first = known is None or known.generation != lesson.resumed.generation
             change = self._changes.get(key.job)
-            if is_first and change is not None and change.old is None:
+            if is_first and change is not None and change[1].old is None:
                 # No process of the job trained before, so no reshape counts the cost of its start.
                 self.note_cost(key.job, lesson.resumed.generation, lesson.resumed.lost_seconds)
 
@@ -101,18 +103,19 @@ class LearnedState:
 
     def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
         """Add a part of what a change has cost a job; the parts become known one after the other."""
-        change = self._changes.get(job)
-        if change is not None and change.generation == generation:
-            known = change.cost_seconds or 0.0
-            self._changes[job] = replace(change, cost_seconds=known + seconds)
-            self.notebook.record((self._changes[job],))
+        row, line = self._changes.get(job, (None, None))
+        if row is not None and line is not None and line.generation == generation:
+            line = replace(line, cost_seconds=(line.cost_seconds or 0.0) + seconds)
+            row = replace(row, line=encode_line(line))
+            self._changes[job] = row, line
+            self.notebook.record((row,))
 
     def update(self, scene: Scene) -> None:
         """Learn from the state of pods, renew predictions, and forget jobs that have ended."""
         for kind, seen in self._pods.update(scene):
             self._learn(kind, (seen,))
         self._forget_own_types(scene)
-        self.notebook.add_timeline(self._recorder.update(scene))
+        self.notebook.record(self._recorder.update(scene))
         if scene.now >= self._shown_at + SHOW_SECONDS:
             self._shown_at = scene.now
             self._show(scene)
@@ -130,22 +133,20 @@ class LearnedState:
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""
         expected = expect(snapshot, plan.steps)
-        entries = []
+        rows = []
         for place, step in enumerate(plan.steps):
-            entry = HistoryEntry.of_step(
+            line = decided(
                 step,
                 at=snapshot.now,
                 sentence=sentences.sentence_for_step(snapshot, step),
-                epoch=self._epoch,
                 generation=statuses[step.job].generation,
-                place=place,
                 expected=expected.get(step.job),
             )
-            entries.append(entry)
+            row = RecordRow.of(line, uuid4().hex, place=place, epoch=self._epoch)
+            rows.append(row)
             if not isinstance(step, Wait):
-                self._changes[step.job] = entry
-        if entries:
-            self.notebook.record(entries)
+                self._changes[step.job] = row, line
+        self.notebook.record(rows)
 
     def keep_policy_state(self, policy: str, state: object) -> None:
         """Keep what a policy remembers from one decision to the next."""
@@ -157,24 +158,21 @@ class LearnedState:
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
-        kind = news.reason[:1].lower() + news.reason[1:]
-        entry = HistoryEntry(
-            job=job,
+        line = Happened(
             at=now,
-            kind=kind,
-            sentence=news.message,
-            epoch=self._epoch,
-            # A decision at the same time is made with what has happened before it.
-            place=-1,
+            job=job,
+            name=news.reason,
+            message=shorten(news.message),
             warning=news.warning,
         )
-        self.notebook.record((entry,))
+        # A decision at the same time is made with what has happened before it.
+        self.notebook.record((RecordRow.of(line, uuid4().hex, place=-1, epoch=self._epoch),))
 
     def _show(self, scene: Scene) -> None:
         """Let the paper's tables be what is seen."""
         gpus = gpu_rows(scene, Cluster(scene.nodes.values()))
         self.notebook.show_gpus(gpus)
-        self.notebook.add_timeline(self._recorder.look_at_gpus(gpus, scene.now))
+        self.notebook.record(self._recorder.look_at_gpus(gpus, scene.now))
         rows: dict[JobId, tuple[Entry, JobRow]] = {}
         for job, entry in scene.entries.items():
             known = self._rows.get(job)

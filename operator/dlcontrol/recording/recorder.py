@@ -1,10 +1,8 @@
 """
-Writes what a controller sees as lines of the record: submissions, GPUs given, progress, ends, GPUs in service.
+Turns what a controller sees into rows of the record.
 
-:mod:`dlcontrol.learning.learned_state` shows it every scene and keeps the rows in the timeline of the store.
-Decisions and what else happened to jobs are in the history, and are not taken down once more. Lines that
-follow from the status of a job have the same id under every controller, so that a controller
-that starts again repeats itself without harm.
+:mod:`dlcontrol.learning.learned_state` shows it every scene and keeps the rows in the store. Rows that follow from the status of a
+job have the same id under every controller, so a controller that starts again repeats itself without harm.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +14,11 @@ from dlcontrol.situation.rules import Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.model import GpuRef, JobId
+from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.recording.record import (
+    Decided,
     Ended,
+    Expected,
     Given,
     Gpu,
     Line,
@@ -25,9 +26,9 @@ from dlcore.recording.record import (
     Progress,
     Stage,
     Submitted,
-    encode_line,
 )
-from dlstore.tables import GpuRow, TimelineRow
+from dlstore.rows import RecordRow, shorten
+from dlstore.tables import GpuRow
 from dlwire.messages import State
 
 PROGRESS_SECONDS = 30.0
@@ -56,9 +57,9 @@ class Recorder:
         self._rows: dict[GpuRef, GpuRow] = {}
         self._stages = Stages()
 
-    def update(self, scene: Scene) -> list[TimelineRow]:
+    def update(self, scene: Scene) -> list[RecordRow]:
         """Record the changes of jobs since the last scene."""
-        rows: list[TimelineRow] = []
+        rows: list[RecordRow] = []
         every = PROGRESS_SECONDS + scene.holding
         for job, entry in scene.entries.items():
             known = self._known.get(job)
@@ -76,7 +77,7 @@ class Recorder:
 
     def _follow(
         self, known: _Known, entry: Entry, *, every: float, now: float
-    ) -> Iterator[TimelineRow]:
+    ) -> Iterator[RecordRow]:
         status = entry.status
         if known.generation != status.generation and status.generation:
             known.generation = status.generation
@@ -94,7 +95,7 @@ class Recorder:
             known.progress_at = now
             yield _progress(entry, now)
 
-    def _forget(self, scene: Scene) -> Iterator[TimelineRow]:
+    def _forget(self, scene: Scene) -> Iterator[RecordRow]:
         for job in self._known.keys() - scene.entries.keys():
             entry = self._known.pop(job).entry
             self._stages.forget(job)
@@ -102,7 +103,7 @@ class Recorder:
             if not entry.status.is_final:
                 yield _end(entry, REMOVED, at=scene.now)
 
-    def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[TimelineRow]:
+    def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[RecordRow]:
         """Record the GPUs that went into service or out of it."""
         there = {GpuRef(row.node, row.gpu): row for row in rows}
         reasons = {ref: row.reason for ref, row in there.items()}
@@ -114,7 +115,7 @@ class Recorder:
         self._reasons = reasons
         return [_service(self._rows[ref], reasons[ref], now=now) for ref in changed]
 
-    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[TimelineRow]:
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[RecordRow]:
         """Record the phases of a change that a SideCar reports."""
         generation = entry.status.generation
         return [
@@ -124,14 +125,39 @@ class Recorder:
             for stage, at in self._stages.hear(key, state, now)
         ]
 
-    def resume(self, entry: Entry, resumption: Resumption) -> list[TimelineRow]:
+    def resume(self, entry: Entry, resumption: Resumption) -> list[RecordRow]:
         """Record the first step after a start."""
         job, generation = entry.job.id, resumption.generation
         line = Phase(at=resumption.at, job=job, phase=Stage.FIRST_STEP, generation=generation)
         return [_phase(entry, line)]
 
 
-def standing_rows(entries: Iterable[Entry]) -> Iterator[TimelineRow]:
+def decided(
+    step: Step, *, at: float, sentence: str, generation: int, expected: Expected | None
+) -> Decided:
+    """Return the line of a step of a plan."""
+    new = (
+        None
+        if isinstance(step, Wait | Stop)
+        else step.placement
+        if isinstance(step, Start)
+        else step.new
+    )
+    return Decided(
+        at=at,
+        job=step.job,
+        step=type(step).__name__.lower(),
+        generation=generation,
+        cause=step.cause.code.value,
+        for_job=step.cause.job,
+        sentence=shorten(sentence),
+        old=None if isinstance(step, Start | Wait) else step.old,
+        new=new,
+        expected=expected,
+    )
+
+
+def standing_rows(entries: Iterable[Entry]) -> Iterator[RecordRow]:
     """Yield the rows that follow from the present status of jobs, in case the store deleted them."""
     for entry in entries:
         yield _submission(entry)
@@ -146,9 +172,8 @@ def _is_same_job(one: Entry, other: Entry) -> bool:
     return one.status.submitted_at == other.status.submitted_at
 
 
-def _row(line: Line, *name: object) -> TimelineRow:
-    kind = type(line).__name__.lower()
-    return TimelineRow("/".join(map(str, (kind, *name))), line.at, kind, encode_line(line))
+def _row(line: Line, *name: object) -> RecordRow:
+    return RecordRow.of(line, "/".join(map(str, (type(line).__name__.lower(), *name))))
 
 
 def _name(entry: Entry) -> str:
@@ -156,7 +181,7 @@ def _name(entry: Entry) -> str:
     return f"{entry.job.id}@{entry.status.submitted_at:.3f}"
 
 
-def _submission(entry: Entry) -> TimelineRow:
+def _submission(entry: Entry) -> RecordRow:
     job = entry.job
     line = Submitted(
         at=entry.status.submitted_at,
@@ -169,7 +194,7 @@ def _submission(entry: Entry) -> TimelineRow:
     return _row(line, _name(entry))
 
 
-def _allocation(entry: Entry) -> Iterator[TimelineRow]:
+def _allocation(entry: Entry) -> Iterator[RecordRow]:
     status = entry.status
     given = Given(
         at=status.decided_at,
@@ -194,11 +219,11 @@ def _used_before(status: Status) -> float:
     return max(0.0, status.service - gpus * since)
 
 
-def _phase(entry: Entry, line: Phase) -> TimelineRow:
+def _phase(entry: Entry, line: Phase) -> RecordRow:
     return _row(line, _name(entry), line.generation, line.phase.value, line.node)
 
 
-def _progress(entry: Entry, now: float) -> TimelineRow:
+def _progress(entry: Entry, now: float) -> RecordRow:
     status = entry.status
     line = Progress(
         at=now,
@@ -211,7 +236,7 @@ def _progress(entry: Entry, now: float) -> TimelineRow:
     return _row(line, _name(entry), f"{now:.3f}")
 
 
-def _end(entry: Entry, outcome: str, *, at: float) -> TimelineRow:
+def _end(entry: Entry, outcome: str, *, at: float) -> RecordRow:
     status = entry.status
     line = Ended(
         at=at,
@@ -224,7 +249,7 @@ def _end(entry: Entry, outcome: str, *, at: float) -> TimelineRow:
     return _row(line, _name(entry))
 
 
-def _service(row: GpuRow, reason: str, *, now: float) -> TimelineRow:
+def _service(row: GpuRow, reason: str, *, now: float) -> RecordRow:
     line = Gpu(
         at=now,
         node=row.node,

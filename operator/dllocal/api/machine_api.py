@@ -16,6 +16,7 @@ from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds, wait
 from dllocal.api.refusals import RefusedError
 from dllocal.api.submissions import read_body
 from dllocal.server_parts import LatestScene, ServerParts
+from dlstore.rows import read_history
 from dlstore.store import StoreError
 
 LONGEST_REASON = 500
@@ -87,8 +88,8 @@ class MachineApi:
         except StoreError:
             return []
         epoch = self._parts.registry.epoch
-        earlier = (entry for entry in reversed(entries) if entry.epoch < epoch)
-        return [showing.earlier_event_document(entry) for entry in earlier]
+        earlier = (row for row in reversed(entries) if row.epoch < epoch)
+        return [showing.earlier_event_document(line) for _, line in read_history(earlier)]
 
     async def show_record(self, request: web.Request) -> web.Response:
         """Return the lines of the record since a time, in seconds since the epoch."""

@@ -15,9 +15,9 @@ from dlcore.documents.jobschema import API_VERSION, KIND
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Phase, Placement
 from dlcore.planning import Step, Wait
+from dlcore.recording.record import Decided, Happened
 from dllocal import environments
 from dllocal.events import JobEvent
-from dlstore.history import HistoryEntry
 from dlstore.tables import GpuRow, placement_document
 
 RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
@@ -119,30 +119,43 @@ def event_document(event: JobEvent) -> Json:
     }
 
 
-def earlier_event_document(entry: HistoryEntry) -> Json:
-    """Show an Event of an earlier controller, from the history."""
+def earlier_event_document(line: Decided | Happened) -> Json:
+    """Show something that happened under a former controller, of which only the history knows."""
+    if isinstance(line, Decided):
+        kind, reason, message = "Normal", event_name(line.step), line.sentence
+    else:
+        kind, reason, message = "Warning" if line.warning else "Normal", line.name, line.message
     return {
         "number": 0,
-        "at": write_time(entry.at),
-        "job": entry.job,
-        "type": "Warning" if entry.warning else "Normal",
-        "reason": event_name(entry.kind),
-        "message": entry.sentence,
+        "at": write_time(line.at),
+        "job": line.job,
+        "type": kind,
+        "reason": reason,
+        "message": message,
     }
 
 
-def history_document(entry: HistoryEntry) -> Json:
+def history_document(line: Decided | Happened) -> Json:
+    """Show a line of the history."""
+    if isinstance(line, Happened):
+        return _without_nothing(
+            at=write_time(line.at),
+            job=line.job,
+            kind=line.name[:1].lower() + line.name[1:],
+            message=line.message,
+            generation=0,
+        )
     return _without_nothing(
-        at=write_time(entry.at),
-        job=entry.job,
-        kind=entry.kind,
-        message=entry.sentence,
-        cause=entry.cause,
-        forJob=entry.for_job,
-        old=_placement(entry.old),
-        new=_placement(entry.new),
-        generation=entry.generation,
-        costSeconds=entry.cost_seconds,
+        at=write_time(line.at),
+        job=line.job,
+        kind=line.step,
+        message=line.sentence,
+        cause=line.cause,
+        forJob=line.for_job,
+        old=_placement(line.old),
+        new=_placement(line.new),
+        generation=line.generation,
+        costSeconds=line.cost_seconds,
     )
 
 

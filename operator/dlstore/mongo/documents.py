@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from dlcore.profiles import JobType
-from dlstore.history import HistoryEntry
+from dlstore.rows import HISTORY, SAMPLE
 from dlstore.store import Bounds
-from dlstore.tables import SAMPLE, Key, Record, Row, TimelineRow, to_record
+from dlstore.tables import Key, Record, Row, to_record
 from dlwire.kinds import camel
 
 Document = dict[str, Any]
@@ -51,9 +51,10 @@ def by_id(documents: Iterable[Document]) -> dict[Key, Document]:
 
 def document_of(row: Row) -> Document:
     """Write a row with field names as in documents of Kubernetes."""
-    key = row.id if isinstance(row, HistoryEntry) else id_of(row.key)
-    named = {camel(name): value for name, value in to_record(row).items() if name != "id"}
-    return {"_id": key, **named}
+    return {
+        "_id": id_of(row.key),
+        **{camel(name): value for name, value in to_record(row).items()},
+    }
 
 
 def record_of(document: Document) -> Record:
@@ -66,22 +67,10 @@ def _snake(name: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
-def timeline_documents(rows: Sequence[TimelineRow]) -> dict[str, Document]:
-    """Return the documents of rows by id; the last row with an id counts."""
-    return {
-        row.id: {"_id": row.id, "at": row.at, "kind": row.kind, "line": row.line} for row in rows
-    }
-
-
-def read_timeline(collection: Any) -> tuple[TimelineRow, ...]:
-    """Read all rows, oldest first."""
-    found = collection.find({}).sort([("at", 1), ("_id", 1)])
-    return tuple(TimelineRow(each["_id"], each["at"], each["kind"], each["line"]) for each in found)
-
-
-def prune_timeline(collection: Any, bounds: Bounds) -> None:
-    """Remove the oldest rows beyond the bounds."""
-    for kind, most in (({"$ne": SAMPLE}, bounds.moments), (SAMPLE, bounds.samples)):
+def prune(collection: Any, bounds: Bounds) -> None:
+    """Remove the oldest rows outside of the history that are too many."""
+    others = {"$nin": [*HISTORY, SAMPLE]}
+    for kind, most in ((others, bounds.moments), (SAMPLE, bounds.samples)):
         found = collection.find({"kind": kind}, {"_id": 1}).sort([("at", -1), ("_id", -1)])
         old = [each["_id"] for each in found.skip(most)]
         if old:

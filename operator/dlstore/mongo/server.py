@@ -119,9 +119,9 @@ class MongoServer:
             self._check_schema(found)
             return
         db.profiles.create_index([("key", 1), ("revision", -1)])
-        db.history.create_index([("job", 1), *NEWEST_FIRST[:2]])
-        db.history.create_index(NEWEST_FIRST[:2])
-        db.timeline.create_index([("kind", 1), ("at", 1)])
+        db.record.create_index([("job", 1), *NEWEST_FIRST[:2]])
+        db.record.create_index(NEWEST_FIRST[:2])
+        db.record.create_index([("kind", 1), ("at", 1)])
 
     def _check_schema(self, found: Document) -> None:
         version = found["version"]

@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -21,7 +22,6 @@ from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType
 from dlstore.addresses import MongoAddress
-from dlstore.history import HistoryEntry
 from dlstore.mongo.documents import (
     Document,
     by_id,
@@ -29,14 +29,13 @@ from dlstore.mongo.documents import (
     id_of,
     key_of,
     newest_of,
-    prune_timeline,
-    read_timeline,
+    prune,
     record_of,
-    timeline_documents,
 )
 from dlstore.mongo.server import NEWEST_FIRST, MongoServer
+from dlstore.rows import HISTORY, RecordRow
 from dlstore.store import USUAL_BOUNDS, Bounds, Change, ProfileDocuments, StoredProfile, Ticket
-from dlstore.tables import GpuRow, JobRow, Key, R, TimelineRow, differences, prune_every, read_rows
+from dlstore.tables import GpuRow, JobRow, Key, R, differences, read_rows
 
 TRUST_SECONDS = 60.0
 """How long this store assumes that it alone writes the tables of GPUs and jobs."""
@@ -76,7 +75,7 @@ class MongoStore:
         self._entries: Counter[str] | None = None
         """The number of entries of each job, as far as this process knows."""
         self._unpruned = 0
-        """The rows of the timeline since the last pruning."""
+        """How many rows were added since the oldest were removed."""
 
     @property
     def address(self) -> str:
@@ -181,25 +180,31 @@ class MongoStore:
         with self._server.asking() as db:
             return {each["_id"]: each["document"] for each in db.policy_states.find({})}
 
-    # --- the history
+    # --- the record
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
-        # The last entry with an id counts.
-        documents = {entry.id: document_of(entry) for entry in entries}
+    def record(self, rows: Sequence[RecordRow]) -> None:
+        # The last of those with one id counts.
+        documents = {row.id: _document(row) for row in rows}
         if not documents:
             return
+        # The count is read and written back, so that two writers would lose entries from it.
         with self._counting:
-            # After an error the next write counts the entries again.
+            # If the write fails, it is unknown which entries have arrived, so the next one counts them again.
             entries_of, self._entries = self._entries, None
             with self._server.asking() as db:
                 entries_of = entries_of or _count(db)
-                known = self._insert(db.history, documents)
+                known = self._insert(db.record, documents)
             for document in known:
-                self._put("history", document)
+                self._put("record", document)
             fresh = documents.keys() - {document["_id"] for document in known}
-            entries_of.update(documents[each]["job"] for each in fresh)
+            entries_of.update(row.job for row in rows if row.is_history and row.id in fresh)
             self._entries = entries_of
             self._forget(entries_of)
+            self._unpruned += len(documents)
+            if self._unpruned >= self._bounds.prune_every:
+                with self._server.asking() as db:
+                    prune(db.record, self._bounds)
+                self._unpruned = 0
 
     @staticmethod
     def _insert(collection: Any, documents: Mapping[str, Document]) -> list[Document]:
@@ -234,35 +239,20 @@ class MongoStore:
 
     def _forget_all_but(self, which: Document, newest: int) -> None:
         with self._server.asking() as db:
-            old = db.history.find(which, {"_id": 1}).sort(NEWEST_FIRST).skip(newest)
-            db.history.delete_many({"_id": {"$in": [each["_id"] for each in old]}})
+            found = db.record.find({**_HISTORY, **which}, {"_id": 1})
+            old = found.sort(NEWEST_FIRST).skip(newest)
+            db.record.delete_many({"_id": {"$in": [each["_id"] for each in old]}})
 
-    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
         with self._server.asking() as db:
-            found = db.history.find({} if job is None else {"job": job})
+            found = db.record.find(_HISTORY if job is None else {**_HISTORY, "job": job})
             documents = list(found.sort(NEWEST_FIRST).limit(limit)) if limit > 0 else []
-        return tuple(read_rows(HistoryEntry, documents, as_record=record_of, address=self.address))
+        return tuple(map(_row, documents))
 
-    # --- the timeline
-
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        documents = timeline_documents(rows)
-        if not documents:
-            return
+    def rows(self) -> tuple[RecordRow, ...]:
         with self._server.asking() as db:
-            known = self._insert(db.timeline, documents)
-        for document in known:
-            self._put("timeline", document)
-        # Without a lock: a lost count only delays the pruning.
-        self._unpruned += len(documents)
-        if self._unpruned >= prune_every(min(self._bounds.moments, self._bounds.samples)):
-            with self._server.asking() as db:
-                prune_timeline(db.timeline, self._bounds)
-            self._unpruned = 0
-
-    def timeline(self) -> tuple[TimelineRow, ...]:
-        with self._server.asking() as db:
-            return read_timeline(db.timeline)
+            found = db.record.find({}).sort([("at", 1), ("place", 1), ("_id", 1)])
+            return tuple(map(_row, found))
 
     # --- the tables
 
@@ -312,6 +302,24 @@ class MongoStore:
         return tuple(read_rows(kind, documents, as_record=record_of, address=self.address))
 
 
+_HISTORY: Document = {"kind": {"$in": list(HISTORY)}}
+
+
+def _document(row: RecordRow) -> Document:
+    document = asdict(row)
+    return {"_id": document.pop("id"), **document}
+
+
+def _row(document: Document) -> RecordRow:
+    return RecordRow(id=document["_id"], **{name: document[name] for name in _COLUMNS})
+
+
+_COLUMNS = [each.name for each in fields(RecordRow) if each.name != "id"]
+
+
 def _count(db: Any) -> Counter[str]:
-    groups = db.history.aggregate([{"$group": {"_id": "$job", "entries": {"$sum": 1}}}])
+    """How many entries the history has of each job."""
+    groups = db.record.aggregate(
+        [{"$match": _HISTORY}, {"$group": {"_id": "$job", "entries": {"$sum": 1}}}]
+    )
     return Counter({each["_id"]: each["entries"] for each in groups})

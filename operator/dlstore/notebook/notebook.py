@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from dlcore.model import JobId
 from dlcore.profiles import Costs, JobType, Observation, Profile
-from dlstore.history import HistoryEntry
 from dlstore.notebook.availability import AvailabilityChange
 from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import Dropped, PendingWrites
 from dlstore.notebook.store_thread import USUAL, Contents, NotebookSettings, StoreThread
+from dlstore.rows import RecordRow
 from dlstore.store import FREE, Store, StoreError
-from dlstore.tables import GpuRow, JobRow, TimelineRow
+from dlstore.tables import GpuRow, JobRow
 
 log = logging.getLogger(__name__)
 
@@ -38,30 +38,26 @@ class NotebookState(NamedTuple):
 
 
 class _Recent:
-    """The recent entries of this process, which readers get before the store has them."""
+    """The recent rows of this process, which readers find before the store has them."""
 
     def __init__(self, most: int) -> None:
-        self._entries: deque[HistoryEntry] = deque(maxlen=most)
-        self._rows: deque[TimelineRow] = deque(maxlen=most)
+        self._history: deque[RecordRow] = deque(maxlen=most)
+        self._others: deque[RecordRow] = deque(maxlen=most)
 
-    def record(self, entries: Iterable[HistoryEntry]) -> None:
-        self._entries.extend(entries)
+    def record(self, rows: Iterable[RecordRow]) -> None:
+        for row in rows:
+            (self._history if row.is_history else self._others).append(row)
 
-    def add_timeline(self, rows: Iterable[TimelineRow]) -> None:
-        self._rows.extend(rows)
+    def complete_history(self, stored: Iterable[RecordRow], job: JobId | None) -> list[RecordRow]:
+        """Return the stored and the recent history of a job, or of all jobs, newest first."""
+        recent = (row for row in self._history if job in (None, row.job))
+        rows = {row.id: row for row in (*stored, *recent)}
+        return sorted(rows.values(), key=lambda row: row.when, reverse=True)
 
-    def complete_history(
-        self, stored: Iterable[HistoryEntry], job: JobId | None
-    ) -> list[HistoryEntry]:
-        """Return stored and recent entries about a job, or all jobs, newest first."""
-        recent = (entry for entry in self._entries if job in (None, entry.job))
-        entries = {entry.id: entry for entry in (*stored, *recent)}
-        return sorted(entries.values(), key=lambda entry: entry.when, reverse=True)
-
-    def complete_timeline(self, stored: Iterable[TimelineRow]) -> list[TimelineRow]:
-        """Return stored and recent rows, oldest first."""
-        rows = {row.id: row for row in (*stored, *self._rows)}
-        return sorted(rows.values(), key=lambda row: (row.at, row.id))
+    def complete(self, stored: Iterable[RecordRow]) -> list[RecordRow]:
+        """Return all stored and recent rows, oldest first."""
+        rows = {row.id: row for row in (*stored, *self._others, *self._history)}
+        return sorted(rows.values(), key=lambda row: row.when)
 
 
 class Notebook:
@@ -125,22 +121,24 @@ class Notebook:
         with self._contents.changed:
             self._contents.knowledge.forget(kind)
 
-    # --- the history
+    # --- the record
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
-        """Add entries; one with a known id replaces the former one."""
+    def record(self, rows: Sequence[RecordRow]) -> None:
+        """Keep these; one with a known id takes the place of the former one."""
+        if not rows:
+            return
         with self._contents.changing():
-            self._recent.record(entries)
-            self._contents.pending.record(entries)
+            self._recent.record(rows)
+            self._contents.pending.record(rows)
 
-    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
         """
         Read the latest entries about a job, or all jobs, newest first.
 
         This asks the store, so it is not for the loop. Without the store it returns only the entries of this process.
         """
         # Without the lock, for which the loop would wait.
-        stored: tuple[HistoryEntry, ...] = ()
+        stored: tuple[RecordRow, ...] = ()
         if self._thread.availability.is_there:
             try:
                 stored = self._store.history(job, limit=limit)
@@ -149,21 +147,12 @@ class Notebook:
         with self._contents.changed:
             return tuple(self._recent.complete_history(stored, job)[:limit])
 
-    # --- the timeline
-
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        """Add entries; one with a known id replaces the former one."""
-        if not rows:
-            return
-        with self._contents.changing():
-            self._recent.add_timeline(rows)
-            self._contents.pending.add_timeline(rows)
-
-    def timeline(self) -> tuple[TimelineRow, ...]:
-        """Read the timeline from the store, oldest first. Not for the loop."""
-        stored = self._store.timeline()
+    def rows(self) -> tuple[RecordRow, ...]:
+        """Read the whole record from the store, oldest first, so it is not for the loop."""
+        # Without the lock, as above; a row that is written in between is in both, and counts once.
+        stored = self._store.rows()
         with self._contents.changed:
-            return tuple(self._recent.complete_timeline(stored))
+            return tuple(self._recent.complete(stored))
 
     # --- the tables
 

@@ -1,8 +1,8 @@
 """
 The writes that wait for the store: bounded and in order.
 
-If too many wait, the oldest rows of the timeline and entries of the history are dropped first, because no decision depends
-on them, and then the oldest observations, because later ones are better. Of the tables only the latest state waits.
+If too many wait, the oldest rows of the record are dropped first, because no decision depends on them,
+and then the oldest observations, because later ones are better. Of the tables only the latest state waits.
 
 Not thread-safe; the notebook holds a lock.
 """
@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from dlcore.profiles import JobType, Observation
-from dlstore.history import HistoryEntry
+from dlstore.rows import RecordRow
 from dlstore.store import Ticket
-from dlstore.tables import GpuRow, JobRow, TimelineRow
+from dlstore.tables import GpuRow, JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    entries: tuple[HistoryEntry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AddTimeline:
-    rows: tuple[TimelineRow, ...]
+    rows: tuple[RecordRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class KeepState:
     state: object
 
 
-Write = Fold | Record | AddTimeline | ShowGpus | ShowJobs | KeepState
+Write = Fold | Record | ShowGpus | ShowJobs | KeepState
 
 
 class Dropped(NamedTuple):
@@ -79,8 +74,7 @@ class PendingWrites:
         self._numbered = 0
         self._tickets = 0
         self._observations: dict[JobType, deque[_Numbered]] = {}
-        self._entries: deque[HistoryEntry] = deque()
-        self._timeline: deque[TimelineRow] = deque()
+        self._rows: deque[RecordRow] = deque()
         self._latest: dict[type[Write], Write] = {}
         """The tables and the state of the policy, of which only the latest is written."""
         self._turn = 0
@@ -97,12 +91,8 @@ class PendingWrites:
         line.append(_Numbered(self._numbered, observation))
         self._make_room()
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
-        self._entries.extend(entries)
-        self._make_room()
-
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        self._timeline.extend(rows)
+    def record(self, rows: Sequence[RecordRow]) -> None:
+        self._rows.extend(rows)
         self._make_room()
 
     def show_gpus(self, rows: tuple[GpuRow, ...]) -> None:
@@ -116,9 +106,8 @@ class PendingWrites:
 
     def _make_room(self) -> None:
         while len(self) > self._most:
-            # The timeline first, because people read the history more.
-            if entries := self._timeline or self._entries:
-                entries.popleft()
+            if self._rows:
+                self._rows.popleft()
                 self.dropped = self.dropped._replace(entries=self.dropped.entries + 1)
             elif self._observations:
                 self._pop_observations(self._oldest(), 1)
@@ -145,7 +134,6 @@ class PendingWrites:
         takers: tuple[Callable[[], Write | None], ...] = (
             self._take_fold,
             self._take_record,
-            self._take_timeline,
             *(partial(self._latest.pop, kind, None) for kind in (ShowGpus, ShowJobs, KeepState)),
         )
         for _ in takers:
@@ -165,13 +153,8 @@ class PendingWrites:
         return Fold(kind, observations, Ticket(self._writer, self._tickets))
 
     def _take_record(self) -> Record | None:
-        count = min(self._most_at_once, len(self._entries))
-        return Record(tuple(self._entries.popleft() for _ in range(count))) if count else None
-
-    def _take_timeline(self) -> AddTimeline | None:
-        count = min(self._most_at_once, len(self._timeline))
-        rows = tuple(self._timeline.popleft() for _ in range(count))
-        return AddTimeline(rows) if rows else None
+        count = min(self._most_at_once, len(self._rows))
+        return Record(tuple(self._rows.popleft() for _ in range(count))) if count else None
 
     def next_ticket(self, write: Fold, revision: int) -> Ticket:
         """Return the ticket for one more attempt; that of a repetition has the ``revision`` of the first one."""
@@ -199,14 +182,11 @@ class PendingWrites:
 
     @property
     def is_empty(self) -> bool:
-        return not (
-            self.under_way or self._observations or self._entries or self._timeline or self._latest
-        )
+        return not (self.under_way or self._observations or self._rows or self._latest)
 
     def __len__(self) -> int:
         """Return how many observations and entries wait, including those under way."""
-        waiting = len(self._entries) + len(self._timeline)
-        waiting += sum(map(len, self._observations.values()))
+        waiting = len(self._rows) + sum(map(len, self._observations.values()))
         return waiting + sum(_count(self.under_way))
 
 
@@ -216,8 +196,6 @@ def _count(write: Write | None) -> Dropped:
         case Fold():
             return Dropped(0, len(write.observations))
         case Record():
-            return Dropped(len(write.entries))
-        case AddTimeline():
             return Dropped(len(write.rows))
         case _:
             # The next state replaces it.

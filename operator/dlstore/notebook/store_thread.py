@@ -20,7 +20,6 @@ from dlcore.profiles import Costs
 from dlstore.notebook.availability import Availability, AvailabilityChange
 from dlstore.notebook.knowledge import Knowledge
 from dlstore.notebook.pending import (
-    AddTimeline,
     Fold,
     KeepState,
     PendingWrites,
@@ -203,9 +202,7 @@ class StoreThread:
             case Fold():
                 self._fold(write)
             case Record():
-                self._store.record(write.entries)
-            case AddTimeline():
-                self._store.add_timeline(write.rows)
+                self._store.record(write.rows)
             case ShowGpus():
                 self._store.replace_gpus(write.rows)
             case ShowJobs():

@@ -163,6 +163,60 @@ STEPS: Steps = (
         """,
         "CREATE INDEX timeline_by_kind ON timeline (kind, at)",
     ),
+    (
+        """
+        CREATE TABLE record (
+            id TEXT PRIMARY KEY,
+            at REAL NOT NULL,
+            kind TEXT NOT NULL,
+            line TEXT NOT NULL,
+            job TEXT NOT NULL,
+            place INTEGER NOT NULL,
+            epoch INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        INSERT INTO record
+        SELECT id, at, kind, line, coalesce(json_extract(line, '$.job'), ''), 0, 0 FROM timeline
+        """,
+        """
+        INSERT INTO record
+        SELECT id, at, 'decided', json_object(
+            'kind', 'decided', 'at', at, 'job', job, 'step', kind, 'generation', generation,
+            'cause', cause, 'forJob', for_job, 'sentence', sentence, 'old', json(old),
+            'new', json(new), 'expected', json(expected), 'costSeconds', cost_seconds
+        ), job, place, epoch
+        FROM history WHERE kind IN ('start', 'reshape', 'move', 'stop', 'wait')
+        """,
+        """
+        INSERT INTO record
+        SELECT id, at, 'happened', json_object(
+            'kind', 'happened', 'at', at, 'job', job,
+            'name', upper(substr(kind, 1, 1)) || substr(kind, 2), 'message', sentence,
+            'warning', json(iif(warning, 'true', 'false'))
+        ), job, place, epoch
+        FROM history WHERE kind NOT IN ('start', 'reshape', 'move', 'stop', 'wait')
+        """,
+        "DROP TABLE history",
+        "DROP TABLE timeline",
+        "CREATE INDEX record_by_kind ON record (kind, at)",
+        "CREATE INDEX record_by_job ON record (job, kind, at)",
+        """
+        CREATE VIEW history AS
+        SELECT
+            id, at, place, job, epoch,
+            coalesce(json_extract(line, '$.step'), json_extract(line, '$.name')) AS kind,
+            json_extract(line, '$.generation') AS generation,
+            json_extract(line, '$.cause') AS cause,
+            json_extract(line, '$.forJob') AS for_job,
+            json_extract(line, '$.old') AS old,
+            json_extract(line, '$.new') AS new,
+            json_extract(line, '$.expected') AS expected,
+            json_extract(line, '$.costSeconds') AS cost_seconds,
+            coalesce(json_extract(line, '$.sentence'), json_extract(line, '$.message')) AS sentence
+        FROM record WHERE kind IN ('decided', 'happened')
+        """,
+    ),
 )
 
 _OUR_FAULT = (

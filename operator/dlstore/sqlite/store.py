@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from dlcore.documents import profilefile
 from dlcore.model import JobId
 from dlcore.profiles import JobType, Profile
-from dlstore.history import HistoryEntry
+from dlstore.rows import HISTORY, PRUNE_EVERY, SAMPLE, RecordRow, prune_every
 from dlstore.sqlite.file import SqliteFile
 from dlstore.store import (
     USUAL_BOUNDS,
@@ -26,26 +27,13 @@ from dlstore.store import (
     StoreUnavailableError,
     Ticket,
 )
-from dlstore.tables import (
-    SAMPLE,
-    GpuRow,
-    JobRow,
-    Key,
-    R,
-    Record,
-    Row,
-    TimelineRow,
-    differences,
-    prune_every,
-    read_rows,
-    to_record,
-)
+from dlstore.tables import GpuRow, JobRow, Key, R, Record, Row, differences, read_rows, to_record
 
 Cells = dict[str, Any]
 Version = tuple[int, int]
 """The number of a connection, and its count of changes by other connections."""
 
-_JSON = frozenset({"old", "new", "placement", "type", "options", "expected"})
+_JSON = frozenset({"placement", "type", "options"})
 """Columns with JSON."""
 
 _KEYS = {"gpus": ("node", "gpu"), "jobs": ("job",)}
@@ -71,6 +59,8 @@ class SqliteStore:
         self._documents = ProfileDocuments(self.address)
         self._replacing = Lock()
         self._shown: dict[str, _Shown] = {}
+        self._unpruned = PRUNE_EVERY
+        """The rows since the last pruning."""
         # A file that cannot be used is reported now.
         with suppress(StoreUnavailableError):
             self.revisions()
@@ -139,29 +129,32 @@ class SqliteStore:
         with self._reader.transaction(writes=False) as db:
             return dict(db.execute("SELECT policy, document FROM policy_states"))
 
-    # --- the history
+    # --- the record
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
-        if not entries:
+    def record(self, rows: Sequence[RecordRow]) -> None:
+        if not rows:
             return
         with self._writer.transaction(writes=True) as db:
-            _insert(db, "history", rows=map(_cells, entries))
-            for job in {entry.job for entry in entries}:
-                db.execute(_forget("WHERE job = ?"), (job, self._bounds.entries_per_job))
-            db.execute(_forget(""), (self._bounds.entries,))
+            _insert(db, "record", rows=map(asdict, rows))
+            for job in {row.job for row in rows if row.is_history}:
+                which = f"{_HISTORY} AND job = ?"
+                _prune(db, which, (job,), most=self._bounds.entries_per_job)
+            self._unpruned += len(rows)
+            if self._unpruned >= self._bounds.prune_every:
+                self._unpruned = 0
+                _prune_all(db, self._bounds)
 
-    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
-        which, values = ("", ()) if job is None else ("WHERE job = ?", (job,))
-        rest = f"{which} {_NEWEST_FIRST} LIMIT ?"
-        return self._read_rows(HistoryEntry, "history", rest=rest, values=(*values, limit))
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
+        which, values = (_HISTORY, ()) if job is None else (f"{_HISTORY} AND job = ?", (job,))
+        return self._read_record(f"WHERE {which} {_NEWEST_FIRST} LIMIT ?", (*values, limit))
 
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        with self._writer.transaction(writes=True) as db:
-            _add_timeline(db, rows, bounds=self._bounds)
+    def rows(self) -> tuple[RecordRow, ...]:
+        return self._read_record("ORDER BY at, place, id")
 
-    def timeline(self) -> tuple[TimelineRow, ...]:
+    def _read_record(self, rest: str, values: Sequence[Any] = ()) -> tuple[RecordRow, ...]:
         with self._reader.transaction(writes=False) as db:
-            return _read_timeline(db)
+            found = _select(db, "record", rest=rest, values=values)
+        return tuple(RecordRow(**cells) for cells in found)
 
     # --- the tables
 
@@ -216,6 +209,7 @@ class SqliteStore:
 
 
 _STORED = "model, dataset, batch_size, revision, tickets, document"
+_HISTORY = f"kind IN {HISTORY}"
 _NEWEST_FIRST = "ORDER BY at DESC, place DESC, id DESC"
 
 
@@ -223,10 +217,16 @@ def _document(profile: Profile) -> str:
     return json.dumps(profilefile.render(profile), allow_nan=False)
 
 
-def _forget(which: str) -> str:
-    """Return the statement that deletes all but the newest entries of the history."""
-    old = f"SELECT id FROM history {which} {_NEWEST_FIRST} LIMIT -1 OFFSET ?"
-    return f"DELETE FROM history WHERE id IN ({old})"
+def _prune_all(db: sqlite3.Connection, bounds: Bounds) -> None:
+    _prune(db, _HISTORY, most=bounds.entries - prune_every(bounds.entries))
+    _prune(db, f"kind NOT IN {(*HISTORY, SAMPLE)}", most=bounds.moments)
+    _prune(db, f"kind = '{SAMPLE}'", most=bounds.samples)
+
+
+def _prune(db: sqlite3.Connection, which: str, values: Sequence[Any] = (), *, most: int) -> None:
+    """Delete all but the newest rows."""
+    old = f"SELECT id FROM record WHERE {which} {_NEWEST_FIRST} LIMIT -1 OFFSET ?"
+    db.execute(f"DELETE FROM record WHERE id IN ({old})", (*values, most))
 
 
 def _insert(db: sqlite3.Connection, table: str, *, rows: Iterable[Cells]) -> None:
@@ -265,24 +265,3 @@ def _record(cells: Cells) -> Record:
         name: json.loads(value) if name in _JSON and value is not None else value
         for name, value in cells.items()
     }
-
-
-def _add_timeline(db: sqlite3.Connection, rows: Sequence[TimelineRow], *, bounds: Bounds) -> None:
-    """Write rows, and sometimes remove the oldest ones."""
-    db.executemany(
-        "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)",
-        [(row.id, row.at, row.kind, row.line) for row in rows],
-    )
-    for which, most in (("kind != ?", bounds.moments), ("kind = ?", bounds.samples)):
-        # Counting reads an index, while finding the oldest rows sorts the table.
-        (count,) = db.execute(f"SELECT count(*) FROM timeline WHERE {which}", (SAMPLE,)).fetchone()
-        if count > most + prune_every(most):
-            old = f"SELECT id FROM timeline WHERE {which} ORDER BY at DESC, id DESC"
-            delete = f"DELETE FROM timeline WHERE id IN ({old} LIMIT -1 OFFSET ?)"
-            db.execute(delete, (SAMPLE, most))
-
-
-def _read_timeline(db: sqlite3.Connection) -> tuple[TimelineRow, ...]:
-    """Read all rows, oldest first."""
-    found = db.execute("SELECT id, at, kind, line FROM timeline ORDER BY at, id")
-    return tuple(TimelineRow(*row) for row in found)

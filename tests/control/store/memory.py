@@ -5,9 +5,9 @@ from threading import RLock
 
 from dlcore.model import JobId
 from dlcore.profiles import JobType
-from dlstore.history import HistoryEntry
+from dlstore.rows import SAMPLE, RecordRow
 from dlstore.store import USUAL_BOUNDS, Bounds, Change, StoredProfile, StoreError, Ticket
-from dlstore.tables import SAMPLE, GpuRow, JobRow, TimelineRow, from_record, to_record
+from dlstore.tables import GpuRow, JobRow
 
 
 class MemoryStore:
@@ -22,11 +22,10 @@ class MemoryStore:
         self._bounds = bounds
         self._lock = RLock()
         self._profiles: dict[JobType, StoredProfile] = {}
-        self._history: dict[str, HistoryEntry] = {}
         self._gpus: tuple[GpuRow, ...] = ()
         self._jobs: tuple[JobRow, ...] = ()
         self._policy_states: dict[str, str] = {}
-        self._timeline: dict[str, TimelineRow] = {}
+        self._rows: dict[str, RecordRow] = {}
         self.failing: Callable[[str], StoreError | None] = lambda _: None
         self.failing_after: Callable[[str], StoreError | None] = lambda _: None
         self.calls: list[str] = []
@@ -68,42 +67,32 @@ class MemoryStore:
         self._answer("change")
         return new
 
-    def record(self, entries: Sequence[HistoryEntry]) -> None:
+    def record(self, rows: Sequence[RecordRow]) -> None:
         self._ask("record")
         with self._lock:
-            kept = (from_record(HistoryEntry, to_record(entry)) for entry in entries)
-            self._history |= {entry.id: entry for entry in kept}
-            for job in {entry.job for entry in entries}:
-                self._forget(self.history(job, limit=len(self._history)), which="each")
-            self._forget(self.history(limit=len(self._history)), which="all")
+            self._rows |= {row.id: row for row in rows}
+            history = [row for row in self.rows() if row.is_history]
+            samples = [row for row in self.rows() if row.kind == SAMPLE]
+            moments = [row for row in self.rows() if row not in history and row not in samples]
+            jobs: dict[str, list[RecordRow]] = {}
+            for row in history:
+                jobs.setdefault(row.job, []).append(row)
+            bounds = self._bounds
+            latest = [row for each in jobs.values() for row in each[-bounds.entries_per_job :]]
+            latest = sorted(latest, key=lambda row: row.when)[-bounds.entries :]
+            kept = (*latest, *samples[-bounds.samples :], *moments[-bounds.moments :])
+            self._rows = {row.id: row for row in kept}
         self._answer("record")
 
-    def _forget(self, newest_first: Sequence[HistoryEntry], *, which: str) -> None:
-        most = self._bounds.entries_per_job if which == "each" else self._bounds.entries
-        for entry in newest_first[most:]:
-            del self._history[entry.id]
-
-    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
+    def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
         self._ask("history")
         with self._lock:
-            entries = [entry for entry in self._history.values() if job in (None, entry.job)]
-        return tuple(sorted(entries, key=lambda entry: entry.when, reverse=True)[:limit])
+            found = [row for row in self.rows() if row.is_history and job in (None, row.job)]
+        return tuple(reversed(found))[:limit]
 
-    def add_timeline(self, rows: Sequence[TimelineRow]) -> None:
-        self._ask("add_timeline")
+    def rows(self) -> tuple[RecordRow, ...]:
         with self._lock:
-            self._timeline |= {row.id: row for row in rows}
-            there = sorted(self._timeline.values(), key=lambda row: (row.at, row.id))
-            samples = [row for row in there if row.kind == SAMPLE]
-            moments = [row for row in there if row.kind != SAMPLE]
-            kept = (*samples[-self._bounds.samples :], *moments[-self._bounds.moments :])
-            self._timeline = {row.id: row for row in kept}
-        self._answer("add_timeline")
-
-    def timeline(self) -> tuple[TimelineRow, ...]:
-        self._ask("timeline")
-        with self._lock:
-            return tuple(sorted(self._timeline.values(), key=lambda row: (row.at, row.id)))
+            return tuple(sorted(self._rows.values(), key=lambda row: row.when))
 
     def replace_gpus(self, rows: Sequence[GpuRow]) -> None:
         self._ask("replace_gpus")

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from hypothesis import strategies as st
 
-from dlcore.model import JobId, NodeName, Placement
+from dlcore.model import NodeName, Placement
 from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation, SpeedSeen
-from dlstore.history import HistoryEntry
+from dlcore.recording.record import Decided
 from dlstore.opening import open_store
+from dlstore.rows import RecordRow
 from dlstore.store import USUAL_BOUNDS, Bounds, Store, StoreUnavailableError
 from dlwire.messages import Shape
 from tests.control.store.memory import MemoryStore
@@ -84,10 +86,10 @@ def speed_seen(speed: float = 5.0, *, shape: Shape = SHAPE, at: float = 0.0) -> 
     return SpeedSeen(shape, speed, duration_s=60.0, at=at)
 
 
-def make_entry(job: str = "job", at: float = 0.0, **rest: Any) -> HistoryEntry:
-    rest.setdefault("kind", "start")
+def make_entry(job: str = "job", at: float = 0.0, *, name: str = "", **rest: Any) -> RecordRow:
+    rest.setdefault("step", "start")
     rest.setdefault("new", Placement.of({NodeName("n1"): [0, 1]}, "V100"))
-    return HistoryEntry(job=JobId(job), at=at, **rest)
+    return RecordRow.of(Decided(job=job, at=at, **rest), name or uuid4().hex)
 
 
 # --- what could be observed ---------------------------------------------------------------

@@ -311,22 +311,25 @@ def test_a_listener_that_fails_stops_nothing(caplog):
 
 def test_the_history_comes_from_store_and_memory(desks):
     store = MemoryStore()
-    store.record([make_entry("a", 1.0, id="old"), make_entry("b", 1.5)])
+    store.record([make_entry("a", 1.0, name="old"), make_entry("b", 1.5)])
     desk = desks(store)
-    desk.notebook.record([make_entry("a", 2.0, id="new")])
+    desk.notebook.record([make_entry("a", 2.0, name="new")])
     desk.flush()
-    desk.notebook.record([make_entry("a", 2.0, id="new", cost_seconds=3.0)])
+    desk.notebook.record([make_entry("a", 2.0, name="new", cost_seconds=3.0)])
     found = desk.notebook.history(JobId("a"))
-    assert [(entry.id, entry.cost_seconds) for entry in found] == [("new", 3.0), ("old", None)]
+    assert [(row.id, '"costSeconds":3.0' in row.line) for row in found] == [
+        ("new", True),
+        ("old", False),
+    ]
     assert len(desk.notebook.history()) == 3
     assert [entry.id for entry in desk.notebook.history(JobId("a"), limit=1)] == ["new"]
 
 
 def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
     store = MemoryStore()
-    store.record([make_entry("a", 1.0, id="old")])
+    store.record([make_entry("a", 1.0, name="old")])
     desk = desks(store)
-    desk.notebook.record([make_entry("a", 2.0, id="new")])
+    desk.notebook.record([make_entry("a", 2.0, name="new")])
     desk.flush()
     store.failing = lambda _: AWAY
     assert [entry.id for entry in desk.notebook.history(JobId("a"))] == ["new"]
@@ -379,7 +382,7 @@ def test_what_waits_when_the_time_to_close_is_over_is_not_written_later():
 def learn(desk: Desk, numbers: range) -> None:
     for number in numbers:
         desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
-        desk.notebook.record([make_entry("a", float(number), id=str(number))])
+        desk.notebook.record([make_entry("a", float(number), name=str(number))])
 
 
 def check_nothing_was_lost(store: Store, count: int) -> None:

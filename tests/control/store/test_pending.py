@@ -70,7 +70,7 @@ def test_for_want_of_room_the_oldest_history_goes_first():
     assert isinstance(fold, Fold)
     assert fold.observations == (ONE, TWO, THREE)
     assert isinstance(record, Record)
-    assert [entry.at for entry in record.entries] == [2.0]
+    assert [entry.at for entry in record.rows] == [2.0]
 
 
 def test_then_the_oldest_observations_of_whatever_type():

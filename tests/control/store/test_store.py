@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dlcore import profiles
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
-from dlcore.recording.record import Expected
-from dlstore.history import HistoryEntry
+from dlcore.recording.record import Decided, Expected
+from dlstore.rows import SAMPLE, RecordRow, prune_every, read_history
 from dlstore.store import MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
-from dlstore.tables import LONGEST_TEXT, SAMPLE, GpuRow, GpuState, JobRow, TimelineRow, prune_every
+from dlstore.tables import GpuRow, GpuState, JobRow
 from tests.control.store.places import (
     KIND,
     OTHER,
@@ -202,25 +202,20 @@ def test_a_repeat_of_a_change_that_was_not_made_is_made(place: Place):
 
 def test_the_history_is_read_as_it_was_recorded(place: Place):
     store = place.open()
-    entry = HistoryEntry(
-        job=JobId("team/resnet"),
+    line = Decided(
+        job="team/resnet",
         at=1.7e9 + 0.123,
-        kind="reshape",
+        step="reshape",
         sentence="goes from 2 to 4 GPUs: „schneller“ 'so'",
-        cause="FasterWithMore",
-        for_job=JobId("other"),
-        warning=True,
         old=Placement.of({NodeName("n1"): [0, 1]}),
         new=Placement.of({NodeName("n1"): [0], NodeName("n2"): [3]}, "V100"),
-        epoch=3,
-        generation=17,
-        place=2,
-        cost_seconds=37.5,
         expected=Expected(iterations_per_second=2.5, confidence=0.5, remaining_seconds=40.0),
     )
-    store.record([entry, make_entry("bare", 1.0, new=None)])
+    row = RecordRow.of(line, "one", place=2, epoch=3)
+    store.record([row, make_entry("bare", 1.0, new=None)])
     store.record([])
-    assert store.history(JobId("team/resnet")) == (entry,)
+    assert store.history(JobId("team/resnet")) == (row,)
+    assert [found for _, found in read_history([row])] == [line]
 
 
 def test_the_history_of_one_job_is_limited(place: Place):
@@ -235,10 +230,16 @@ def test_the_history_of_one_job_is_limited(place: Place):
 
 def test_what_a_step_has_cost_is_added_when_it_is_known(place: Place):
     store = place.open()
-    first = make_entry("a", 1.0, id="one")
-    store.record([first, make_entry("a", 2.0, id="two")])
-    store.record([make_entry("a", 1.0, id="one", cost_seconds=37.0), make_entry("a", 3.0, id="x")])
-    found = {entry.id: entry.cost_seconds for entry in store.history()}
+    first = make_entry("a", 1.0, name="one")
+    store.record([first, make_entry("a", 2.0, name="two")])
+    store.record(
+        [make_entry("a", 1.0, name="one", cost_seconds=37.0), make_entry("a", 3.0, name="x")]
+    )
+    found = {
+        row.id: line.cost_seconds
+        for row, line in read_history(store.history())
+        if isinstance(line, Decided)
+    }
     assert found == {"one": 37.0, "two": None, "x": None}
 
 
@@ -263,44 +264,36 @@ def test_the_history_of_all_jobs_is_bounded(place: Place):
     assert len(kept) >= 27
 
 
-def test_long_texts_are_cut(place: Place):
+# --- the rest of the record
+
+
+def moment(number: int, kind: str = "given", line: str = "{}") -> RecordRow:
+    return RecordRow(id=f"{kind}/{number}", at=float(number), kind=kind, line=line)
+
+
+def test_the_record_is_read_oldest_first(place: Place):
     store = place.open()
-    store.record([make_entry("a", 1.0, sentence="x" * 10_000)])
-    [entry] = store.history()
-    assert len(entry.sentence) == LONGEST_TEXT
-    assert entry.sentence.endswith("x…")
+    entry = make_entry("a", 1.5)
+    store.record([moment(3), moment(1), entry])
+    store.record([moment(2, SAMPLE), moment(3, line='{"kind":"given"}')])
+    rows = (moment(1), entry, moment(2, SAMPLE), moment(3, line='{"kind":"given"}'))
+    assert store.rows() == rows
+    assert place.open().rows() == rows
 
 
-# --- the timeline
-
-
-def moment(number: int, kind: str = "given", line: str = "{}") -> TimelineRow:
-    return TimelineRow(f"{kind}/{number}", float(number), kind, line)
-
-
-def test_the_timeline_is_read_oldest_first(place: Place):
-    store = place.open()
-    store.add_timeline([moment(3), moment(1)])
-    store.add_timeline([moment(2, SAMPLE), moment(3, line='{"kind":"given"}')])
-    store.add_timeline([])
-    rows = (moment(1), moment(2, SAMPLE), moment(3, line='{"kind":"given"}'))
-    assert store.timeline() == rows
-    assert place.open().timeline() == rows
-
-
-def test_the_timeline_is_bounded_and_samples_push_no_moments_out(place: Place):
+def test_the_record_is_bounded_and_samples_push_no_moments_out(place: Place):
     bounds = Bounds(moments=30, samples=20)
     store = place.open(bounds)
-    store.add_timeline([moment(number) for number in range(25)])
+    store.record([moment(number) for number in range(25)])
     for number in range(100, 140):
-        store.add_timeline([moment(number, SAMPLE)])
-    samples = [row for row in store.timeline() if row.kind == SAMPLE]
+        store.record([moment(number, SAMPLE)])
+    samples = [row for row in store.rows() if row.kind == SAMPLE]
     assert 20 <= len(samples) <= 20 + prune_every(20)
     assert samples[-1] == moment(139, SAMPLE)
-    assert sum(row.kind != SAMPLE for row in store.timeline()) == 25
+    assert sum(row.kind != SAMPLE for row in store.rows()) == 25
     for number in range(200, 240):
-        store.add_timeline([moment(number)])
-    moments = [row for row in store.timeline() if row.kind != SAMPLE]
+        store.record([moment(number)])
+    moments = [row for row in store.rows() if row.kind != SAMPLE]
     assert 30 <= len(moments) <= 30 + prune_every(30)
     assert moments[-1] == moment(239)
 

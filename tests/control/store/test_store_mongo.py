@@ -1,6 +1,7 @@
 """Properties of the store on a server alone, against a real one."""
 
 import inspect
+import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -100,15 +101,16 @@ def test_others_find_one_document_a_type_and_rows_with_indexes(mongo: Place):
     assert (speed["gpus"], speed["gpuType"], speed["iterationsPerSecond"]) == (4, "V100", 3.0)
     # Rows have the names of Kubernetes.
     store.replace_gpus([GpuRow(node=NodeName("n1"), gpu=3, gpu_type="V100")])
-    store.record([make_entry("a", 1.0, id="one", cost_seconds=2.0)])
+    store.record([make_entry("a", 1.0, name="one", cost_seconds=2.0)])
     with database(mongo.address) as db:
-        [gpu], [entry] = list(db.gpus.find()), list(db.history.find())
+        [gpu], [entry] = list(db.gpus.find()), list(db.record.find())
         indexed = [
-            index["key"] for name in ("profiles", "history") for index in db[name].list_indexes()
+            index["key"] for name in ("profiles", "record") for index in db[name].list_indexes()
         ]
     assert (gpu["_id"], gpu["gpuType"], gpu["state"]) == ("n1/3", "V100", "free")
-    assert (entry["_id"], entry["costSeconds"]) == ("one", 2.0)
-    assert entry["new"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
+    line = json.loads(entry["line"])
+    assert (entry["_id"], entry["kind"], line["costSeconds"]) == ("one", "decided", 2.0)
+    assert line["new"]["nodes"] == [{"name": "n1", "gpuIds": [0, 1]}]
     assert {"key": 1, "revision": -1} in indexed
     assert {"job": 1, "at": -1, "place": -1} in indexed
 
@@ -241,8 +243,8 @@ def test_the_history_of_a_job_stays_bounded_after_an_answer_was_lost(
     """The entries of that request are there, so that they count."""
     store = MongoStore(mongo_address("mongodb://nowhere/db"), bounds=Bounds(entries_per_job=10))
     history = History()
-    monkeypatch.setattr(store._server, "_connected", lambda: SimpleNamespace(history=history))
-    entries = [make_entry("a", float(number), id=f"{number:02}") for number in range(11)]
+    monkeypatch.setattr(store._server, "_connected", lambda: SimpleNamespace(record=history))
+    entries = [make_entry("a", float(number), name=f"{number:02}") for number in range(11)]
     store.record(entries[:1])
     history.loses_answer = True
     with pytest.raises(StoreUnavailableError):

@@ -13,6 +13,8 @@ import pytest
 
 from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracyPoint, JobType
+from dlcore.recording.record import Decided
+from dlstore.rows import read_history
 from dlstore.sqlite import file as sqlite_file
 from dlstore.sqlite.file import APPLICATION_ID, STEPS
 from dlstore.sqlite.store import SqliteStore
@@ -109,7 +111,9 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path):
         assert [ticket.number for ticket in stored.tickets] == [7]
         [entry] = store.history()
         placement = Placement.of({NodeName("n1"): [0, 1]}, "V100")
-        assert (entry.id, entry.new) == ("one", placement)
+        [(_, line)] = read_history([entry])
+        assert isinstance(line, Decided)
+        assert (entry.id, line.new) == ("one", placement)
         assert [row.job for row in store.gpus()] == ["a", None]
         [job] = store.jobs()
         assert (job.phase, job.placement, job.options) == (Phase.RUNNING, placement, (1, 2, 4))

@@ -23,7 +23,7 @@ BEGUN = "begun"
 def write_piece(store: Store, name: str, number: int) -> None:
     """Write one piece; again, it does nothing."""
     fold_into(store, KIND, observations=[speed_seen(float(number))], ticket=Ticket(name, number))
-    store.record([make_entry(name, float(number), id=f"{name}/{number}")])
+    store.record([make_entry(name, float(number), name=f"{name}/{number}")])
 
 
 def count_pieces(store: Store, name: str) -> tuple[int, int]:

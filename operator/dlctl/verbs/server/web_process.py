@@ -18,7 +18,7 @@ from typing import Final
 
 from dlclient.backend import Json
 from dlclient.local.local_backend import LocalBackend
-from dlcontrol.recording.composing import Kept, compose, make_memory, read_entries
+from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
 from dlcore.recording.record import Header, Record, Source
 from dlctl.output.page_source import make_harmless, telling
 from dlctl.output.streams import harmless_document
@@ -48,8 +48,8 @@ class LiveSource:
             # Before the store is opened, so that the controller opens it first.
             about = self._backend.about()
             with open_profiles(find_store(self._backend, self._folders), None) as store:
-                kept = Kept.read(store)
-            documents = self._backend.list_jobs().items if any(kept.losses) else []
+                kept = store.rows()
+            documents = self._backend.list_jobs().items if any(losses(kept)) else []
         header = Header(
             source=Source.MACHINE,
             since=since,

@@ -11,7 +11,7 @@ import click
 
 from dlclient.exporting.files import Format, render, write_file
 from dlclient.places import Place, opened
-from dlcontrol.recording.composing import Kept, compose
+from dlcontrol.recording.composing import compose
 from dlcore.recording.record import Header, Record, Source
 from dlctl.inputs.options import with_place
 from dlctl.inputs.spans import read_span
@@ -115,8 +115,7 @@ def read_store(address: str, since: float) -> Record:
 
 
 def _compose(store: Store, since: float) -> Record:
-    kept = Kept.read(store)
-    times = [entry.at for entry in kept.history] + [row.at for row in kept.timeline]
-    latest = max(times, default=since)
+    kept = store.rows()
+    latest = max((row.at for row in kept), default=since)
     header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
     return compose(kept, (), header=header)

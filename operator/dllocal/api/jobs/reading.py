@@ -19,6 +19,7 @@ from dllocal.api.refusals import RefusedError
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import older_parts
 from dllocal.server_parts import LatestScene, ServerParts
+from dlstore.rows import read_history
 
 EVER_S = 1e12
 """Before any log was written."""
@@ -126,7 +127,7 @@ class JobsReading:
         entries = await asyncio.to_thread(self._parts.history, job, max(1, limit))
         if not entries:
             find_entry(self._registry, request)
-        items = [showing.history_document(entry) for entry in reversed(entries)]
+        items = [showing.history_document(line) for _, line in read_history(reversed(entries))]
         return web.json_response({"items": items})
 
     async def list_logs(self, request: web.Request) -> web.Response:
