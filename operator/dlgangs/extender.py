@@ -7,7 +7,6 @@ whole, and not by preemption for one of its pods.
 """
 
 import json
-import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -23,9 +22,6 @@ from dlgangs.reading import gang_of, is_of_a_gang
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import version_of
-
-log = logging.getLogger(__name__)
-
 
 TOP_PRIORITY: Final = 10
 """The highest score that an extender may give (``MaxExtenderPriority``)."""

@@ -10,7 +10,6 @@ many requests", because the server has not executed it.
 import asyncio
 import email.utils
 import json
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -23,9 +22,6 @@ from dlkube.access import Access, Connector
 from dlkube.documents import JsonObject, parse
 from dlkube.names import MANAGER
 from dlkube.resources import Resource, selection
-
-log = logging.getLogger(__name__)
-
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"

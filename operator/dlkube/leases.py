@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 SIGN_OF_LIFE_S: Final = 1.0
 RISE_LOOK_S: Final = 0.1
 MOST_WITHOUT_LEASE: Final = 2**30
-"""The highest epoch of a job that counts without a Lease; half of what a Lease can count."""
+"""The highest epoch of a job that counts without a Lease; half of the maximum in a Lease."""
 RISEN: Final = f"{names.GROUP}/epoch-risen-because"
 """The annotation of the Lease with the reason why the epoch rose by more than one."""
 

@@ -54,7 +54,7 @@ def explain_withheld(rights: Rights) -> str:
     if rights.namespaces is not None:
         missing, role = ("DLJobs in all namespaces", "view")
     return (
-        "futures are played with all jobs and all GPUs, and would tell of those that you may not see, because you may"
+        "futures are played with all jobs and all GPUs, and would reveal some that you may not see, because you may"
         f" not list {missing}; an administrator grants it by a ClusterRoleBinding to the ClusterRole"
         f" {role}"
     )

@@ -40,14 +40,13 @@ class Rights:
 
 
 def list_jobs_in(namespace: str = "") -> Act:
-    """Listing the jobs of a namespace, or of all."""
     return Act(verb="list", group=names.GROUP, resource=names.PLURAL, namespace=namespace)
 
 
 async def read_rights(
     reviews: Reviews, user: User, *, list_namespaces: Callable[[], Awaitable[Collection[str]]]
 ) -> Rights:
-    """Ask what a user may see; ``list_namespaces`` lists those that have jobs, where that matters."""
+    """Review the rights of a user; ``list_namespaces`` is called for users without access to all namespaces."""
     nodes, everywhere = await asyncio.gather(
         reviews.allows(user, LIST_NODES), reviews.allows(user, list_jobs_in())
     )
@@ -55,7 +54,6 @@ async def read_rights(
         return Rights(None, nodes)
     # Most users may see few of many namespaces; each question is remembered, so that only the first view is slow.
     asked = sorted(set(await list_namespaces()) - {""})
-    # Thousands at once are no harm: Reviews sends a few of them at a time.
     allowed = await asyncio.gather(*(reviews.allows(user, list_jobs_in(each)) for each in asked))
     seen = (namespace for namespace, is_seen in zip(asked, allowed, strict=True) if is_seen)
     return Rights(frozenset(seen), nodes)

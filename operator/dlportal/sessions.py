@@ -1,8 +1,8 @@
 """
 Sessions of browsers: a cookie names one, and its token is in memory alone.
 
-So a token is in no file, in no page and in no browser, and ends with this process. It is kept because it is reviewed
-again and again: a token that the API server no longer accepts ends its session.
+So a token is in no file, page or browser, and is lost when this process ends. It is reviewed again and again: a token
+that the API server no longer accepts ends its session.
 """
 
 import hashlib
@@ -65,5 +65,5 @@ class Sessions:
 
 
 def _digest(name: str) -> bytes:
-    """Look names up by their digest, so that the time of a look-up tells nothing about a name."""
+    """Return the key of a session; a digest, so that the time of a look-up reveals nothing about a name."""
     return hashlib.sha256(name.encode(errors="replace")).digest()

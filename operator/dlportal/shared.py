@@ -1,7 +1,5 @@
 """
-A value that one thread reads for all that need it.
-
-For threads; :class:`dlweb.renewing.Renewed` is the same for coroutines.
+A value that one thread reads for all threads; :class:`dlweb.renewing.Renewed` does the same for coroutines.
 """
 
 import threading
@@ -26,8 +24,8 @@ class Shared(Generic[T]):
     """
     The value, which is read again when it is old.
 
-    Threads that ask meanwhile get what is known. A failure is known, too, so that an API server that does not answer is
-    not asked by each viewer in turn.
+    Other threads get the former value meanwhile. A failure is kept as well, so that each viewer does not ask an API server
+    again that does not answer.
     """
 
     def __init__(self, read: Callable[[], T], *, every_s: float) -> None:
@@ -38,7 +36,7 @@ class Shared(Generic[T]):
         self._due = 0.0
 
     def get(self) -> T:
-        """Return the value; raises what reading it raises."""
+        """Return the value, or raise the error of reading it."""
         known = self._known
         # The first value is waited for, because there is nothing else to answer with.
         if self._is_due() and self._reading.acquire(blocking=known is None):
@@ -50,7 +48,7 @@ class Shared(Generic[T]):
         known = known or self._known
         assert known is not None
         if known.problem is not None:
-            # Each raising would add to the traceback that the one before has left.
+            # Otherwise each raise would extend the traceback.
             raise known.problem.with_traceback(None)
         return known.values[0]
 

@@ -45,11 +45,11 @@ class Found(NamedTuple, Generic[T]):
 
     value: T
     namespaces: frozenset[str]
-    """Those of its jobs. They are needed with each request, and listed once."""
+    """The namespaces of its jobs, which each request needs."""
 
 
 class Whole:
-    """All that there is, for narrowing. Its methods take their time, and raise :class:`SourceError`."""
+    """The whole data, for narrowing; its methods block, and raise :class:`SourceError`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Whole:
         record_s: float = RECORD_S,
         present_s: float = PRESENT_S,
     ) -> None:
-        """Without a ``store`` the record is what the API server knows; without ``namespaces`` all of them are read."""
+        """Without a ``store`` the API server's history is the record; without ``namespaces`` all of them are read."""
         self.connection = connection
         self._store = store
         self._namespaces = tuple(namespaces)
@@ -81,20 +81,20 @@ class Whole:
         return self._nodes.get()
 
     def list_namespaces(self) -> frozenset[str]:
-        """List the namespaces that have jobs, or had jobs that the record still tells of."""
+        """List the namespaces of present and recorded jobs."""
         return self._jobs.get().namespaces | self._record.get().namespaces
 
     def explain(self, name: str, *, with_outages: bool) -> JsonObject:
         return self._ask(lambda backend: backend.explain(name, with_outages=with_outages))
 
     def read_known(self) -> Known:
-        """Read what a game needs beside jobs and nodes; what cannot be read, its notes tell."""
+        """Read the further input of a game; its notes name the parts that cannot be read."""
         notes: list[str] = []
         settings: list[JsonObject] = []
         try:
             settings = self._ask(lambda backend: backend.list_settings())
         except SourceError as error:
-            # A future by the usual settings is of more use than none.
+            # A future with the default settings is better than none.
             notes.append(f"its settings cannot be read ({error}); the defaults are taken")
         profiles: list[Profile] = []
         if not self._store:

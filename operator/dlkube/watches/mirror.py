@@ -24,7 +24,7 @@ MOST_GONE = 10_000
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
     """
-    True if more of a job has changed than what we write: a status in one epoch, and our finalizer.
+    True if a job has changes that are not ours, which are a status in one epoch and our finalizer.
 
     A watch often delivers our own write before the answer arrives. A user's write changes the metadata: a new spec
     raises the generation.

@@ -9,7 +9,6 @@ only keeps users from writing it; the operator reports that and leads. Additiona
 definition are ignored.
 """
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -20,9 +19,6 @@ from dlkube.documents import Json
 from dlkube.resources import Resource
 from dlkube.watches.watching import NotInstalled
 from dloperator.jobs import crd
-
-log = logging.getLogger(__name__)
-
 
 CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
