@@ -166,8 +166,6 @@ def test_a_job_that_was_done_does_not_begin_again():
     assert law.endswith("began again")
     assert judge(forge(steps=5), again, disturbances=[("b", 10.0)]) == [law]
     assert judge(forge(steps=5), again, given_up=["a"]) == []
-    # Its exit may have meant that it had saved itself.
-    assert judge(forge(steps=5, ends_when_saved=True), again) == []
     # An evaluation that was not over is made again.
     assert judge(forge(steps=5, ending="ended"), again) == []
 

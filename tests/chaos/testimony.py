@@ -27,7 +27,6 @@ class Life:
     resumed_at: int
     begin: float
     last: float
-    ends_when_saved: bool = False
     steps: list[int] = field(default_factory=list)
     saved: list[tuple[float, int]] = field(default_factory=list)
     ending: str = ""
@@ -86,7 +85,6 @@ def read(text: str) -> Life | None:
         resumed_at=first["iteration"],
         begin=first["at"],
         last=lines[-1]["at"],
-        ends_when_saved=first.get("ends_when_saved", False),
     )
     for line in others:
         _add(life, line)
@@ -198,8 +196,7 @@ def _begins_after_its_end(leaders: list[Life], expected: Expected) -> Iterator[s
             each.job == life.job and life.begin <= each.at <= after.begin
             for each in expected.disturbances
         )
-        # Where saving means ending, a status of 0 does not say which of them it was.
-        if life.ending == "done" and not life.ends_when_saved and not excused:
+        if life.ending == "done" and not excused:
             yield f"{life} was done, and {after} began again"
 
 

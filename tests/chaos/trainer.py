@@ -70,7 +70,6 @@ class Training:
             world=world,
             gpus=self.gpus,
             iteration=self.iteration,
-            ends_when_saved=options.ends_when_saved,
         )
         taken = take_gpus(options.witness, self.gpus)
         if taken is not None:
