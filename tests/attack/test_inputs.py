@@ -81,7 +81,6 @@ def test_selectors(text: str):
 
 
 def rows() -> list[str]:
-    """The first rows of each kind of trace."""
     texts: dict[str, str] = {}
     for file in sorted((ROOT / "tests/data/traces").glob("*.csv.gz")):
         with gzip.open(file, "rt", encoding="utf-8-sig") as text:

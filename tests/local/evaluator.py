@@ -40,7 +40,6 @@ def save(iteration):
 
 
 def wait(most):
-    """Wait until something is asked of it; return whether that was so."""
     until = time.monotonic() + most
     while not WANTED and time.monotonic() < until:
         time.sleep(TICK_S)
@@ -48,7 +47,6 @@ def wait(most):
 
 
 def train(iteration, say):
-    """Return whether it has done everything."""
     while iteration < ITERATIONS:
         time.sleep(STEP_S)
         if MANNER == "unread" and iteration == ITERATIONS - 1:

@@ -42,8 +42,6 @@ LEAST_LEFT_S = 3.0
 
 @dataclass(frozen=True)
 class Planned:
-    """A job of a history."""
-
     manner: str
     iterations: int
     after: int
@@ -96,8 +94,6 @@ class Witness:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one history."""
-
     losses: Mapping[str, Sequence[int]]
     """For each job how many iterations each of its starts did again, the first left out."""
     errors: Sequence[float]

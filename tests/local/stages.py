@@ -60,7 +60,6 @@ PROFILES = {RESNET: Profile(RESNET, {Shape(n, 1, ""): Speed(float(n) ** 0.8) for
 
 
 def job_document(name: str = "resnet", **spec: Any) -> dict[str, Any]:
-    """A DLJob as a file would have it."""
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
@@ -178,12 +177,10 @@ class Stage:
         ]
 
     def record(self, name: str, **fields: Any) -> None:
-        """Record a change of the status of a job."""
         job = JobId(name)
         self.registry.record({job: replace(self.registry.entries[job].status, **fields)})
 
     def give(self, name: str, gpus: Mapping[str, Iterable[int]], **fields: Any) -> None:
-        """Let a job train on these GPUs."""
         job = JobId(name)
         placement = Placement.of({NodeName(node): ids for node, ids in gpus.items()})
         status = self.registry.entries[job].status
@@ -244,8 +241,6 @@ def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:
 
 
 class Staged:
-    """A stage whose server runs in a thread."""
-
     def __init__(
         self, root: Path, sizes: Mapping[str, int], *, policy: str, metrics: str = ""
     ) -> None:

@@ -20,7 +20,6 @@ OWN = "$(DLJOB_CHECKPOINT_DIR)"
 
 
 def small(name, root):
-    """A job that saves into the folder from DLJob."""
     job = replay(name, root, iterations=10**6, faster=20.0)
     job["spec"]["checkpoint"]["path"] = OWN
     trainer = job["spec"]["template"]["spec"]["containers"][0]

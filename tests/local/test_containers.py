@@ -76,7 +76,6 @@ def saving(name, root, engine, *, iterations=1_000_000, **spec):
 
 
 def boxed(**container):
-    """A job in a container, as it is checked when it is submitted."""
     document = job_document(environment={"container": {"image": IMAGE, **container}})
     return jobfile.parse(document, require_template=True)
 

@@ -144,7 +144,6 @@ def test_a_named_interpreter_that_is_no_program_is_refused_by_name(ask, tmp_path
 
 
 def prints(root, name):
-    """A job that prints its environment and then works on."""
     script = (
         "import os, json, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(1e4)"
     )
@@ -155,7 +154,6 @@ def prints(root, name):
 
 
 def seen_by(up, name):
-    """The environment of a job, as it has printed it."""
     log = up.root / "jobs" / name
 
     def printed():

@@ -20,8 +20,6 @@ LONGEST_S = 240.0
 
 
 class Hanging:
-    """A look that hangs until it is let go."""
-
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.may_go_on = threading.Event()

@@ -129,7 +129,6 @@ def ask_what_would_be(client, trace):
 
 
 def refuse(client, document):
-    """Each refusal names the argument or the job."""
     assert client.refusal("explain_job").startswith("job: is missing")
     assert client.refusal("explain_job", job=3) == "job: is no string"
     assert client.refusal("list_gpus", job="a") == "job: there is no such argument; there are: none"

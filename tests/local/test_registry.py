@@ -35,7 +35,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, column: str, text: str, job: JobId = ODD) -> None:
-    """Let another dljob have written this."""
     file = JobsFile.open(path, Reading.now()).file
     with closing(file):
         file.commit(job_cells(job, **{column: text}))

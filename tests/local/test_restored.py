@@ -59,7 +59,6 @@ def stamp(state: Path, epoch: int) -> None:
 
 
 def stamped(state: Path) -> int:
-    """Under which epoch the only SideCar obeys."""
     (socket,) = sockets(state)
 
     async def ask() -> State:

@@ -113,8 +113,6 @@ def test_parts_are_ordered_by_their_numbers_and_nothing_else_is_one(path):
 
 
 def rotate_again(logs, is_enough):
-    """Rotate logs again and again until it is enough."""
-
     async def story() -> None:
         task = asyncio.create_task(LogRotator(QUICK, logs, times=LogTimes()).run())
         async with asyncio.timeout(240):
@@ -231,7 +229,6 @@ def test_the_length_of_a_log_is_noted_by_the_clock_of_the_server(path):
 
 @pytest.mark.processes
 def test_a_training_is_followed_over_its_parts(root, monkeypatch):
-    """The real SideCar reads on, and so does a user who follows the log."""
     monkeypatch.setenv("DLJOB_LOGS_LARGEST_BYTES", "4096")
     monkeypatch.setenv("DLJOB_LOGS_LOOK_SECONDS", "0.05")
     # It trains once its log is followed: where the follower comes late, the first parts are gone. And so slowly

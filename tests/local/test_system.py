@@ -67,7 +67,6 @@ def training(name: str, **metadata: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def place():
-    """A server of root's, and two users whose trainings run."""
     folder = Path(tempfile.mkdtemp(prefix="dlt-"))
     folder.chmod(0o755)
     try:
@@ -507,8 +506,6 @@ def test_a_user_has_a_limited_number_of_jobs():
 
 
 class Caller(asyncio.Transport):
-    """A connection of one user."""
-
     def __init__(self, limits: ConnectionLimits, uid: int) -> None:
         super().__init__({"socket": uid})
         self.written, self.is_open = b"", True

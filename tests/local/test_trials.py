@@ -27,5 +27,4 @@ def test_no_iteration_is_lost_that_no_law_demanded(root, seed):
 
 
 def test_a_job_whose_file_says_that_a_stop_loses_nothing_loses_work_where_nothing_saves_it(root):
-    """So the histories are hard enough, and the rule that keeps the GPUs of such jobs does something."""
     assert play(root, draw(1), "max-min", trusted=True).lost > 0

@@ -18,7 +18,6 @@ ONE_GPU = {"gpus": {"options": [1]}, "processes": "perNode"}
 
 
 def job(name, root, command, **spec):
-    """A job that runs this shell command."""
     document = replay(name, root, iterations=10, faster=1.0, **{**ONE_GPU, **spec})
     (trainer,) = document["spec"]["template"]["spec"]["containers"]
     trainer["command"] = ["sh", "-c", command]

@@ -98,7 +98,6 @@ def test_names_that_are_no_pods_are_left_alone(tmp_path):
 
 
 def lost_jobs(folders, count):
-    """List jobs that the list had lost, each with a pod on n0."""
     make_folders(folders)
     node = Node.of("n0", 2)
     registry = Registry.open(folders.registry)
@@ -113,7 +112,6 @@ def lost_jobs(folders, count):
 
 
 def lock(registry, path):
-    """Let another process have the list."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     return other

@@ -26,8 +26,6 @@ SPEEDS = ROOT / "profiles" / "elasticflow" / "throughput.csv"
 
 
 class Up:
-    """A ``dljob up``, from its start until the order to end."""
-
     def __init__(self, root: Path, *options: object) -> None:
         self.root = root
         self.backend = LocalBackend(Folders(root).socket)
@@ -43,8 +41,6 @@ class Up:
             )
 
     def ready(self) -> None:
-        """Wait until it answers."""
-
         def answers() -> bool:
             try:
                 return bool(self.backend.about())
@@ -95,7 +91,6 @@ class Up:
 
 @contextmanager
 def going(root: Path, *options: object) -> Iterator[Up]:
-    """Have a ``dljob up``; kill the processes that it leaves in the end."""
     up = Up(root, *options)
     try:
         up.ready()
@@ -114,7 +109,6 @@ def kill_all(root: Path) -> None:
 
 
 def find_processes(root: Path) -> list[int]:
-    """Every process whose command names this folder."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

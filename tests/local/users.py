@@ -23,8 +23,6 @@ SCRIPT = "from dlctl.main import main; main()"
 
 
 class User:
-    """A user who types commands."""
-
     def __init__(self, name: str, python: Path, state: Path) -> None:
         entry = pwd.getpwnam(name)
         self.name, self.uid, self.gid = name, entry.pw_uid, entry.pw_gid
@@ -33,7 +31,6 @@ class User:
         self._state = state
 
     def run(self, *command: object, **variables: str) -> Result:
-        """Run any command as this user."""
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home)}
         words = ["/usr/bin/env", "-C", str(self.home), *map(str, command)]
         done = subprocess.run(

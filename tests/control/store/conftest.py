@@ -61,5 +61,4 @@ def place(request: pytest.FixtureRequest, make_place: Callable[[str], Place]) ->
 
 @pytest.fixture
 def shared_place(make_place: Callable[[str], Place]) -> Place:
-    """A place that several processes can use."""
     return make_place("sqlite")

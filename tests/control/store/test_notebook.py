@@ -92,7 +92,6 @@ def is_up(store: Store) -> bool:
 
 
 def once(error: StoreError) -> Callable[[str], StoreError | None]:
-    """Fail the next time, and never again."""
     errors = [error]
     return lambda _: errors.pop() if errors else None
 

@@ -20,7 +20,6 @@ def make_pending(*, most: int = 100, most_at_once: int = 10) -> PendingWrites:
 
 
 def drained(pending: PendingWrites) -> list[Write]:
-    """Write everything, in the order in which it is taken."""
     writes = []
     while (write := pending.take()) is not None:
         writes.append(write)

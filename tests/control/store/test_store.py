@@ -362,7 +362,6 @@ def test_the_latest_state_of_each_policy_is_kept(place: Place):
 
 
 def test_a_table_that_another_program_has_written_is_replaced(place: Place):
-    """And what is not in it any more is gone."""
     place.open().replace_gpus(gpu_rows(4, uuid="GPU-2"))
     place.open().replace_gpus(gpu_rows(2))
     assert place.open().gpus() == tuple(gpu_rows(2))

@@ -228,8 +228,6 @@ class History:
 
 
 class Found(list[dict[str, Any]]):
-    """The documents of one job, found in the order of their time."""
-
     def sort(self, *_: object, **__: object) -> "Found":  # type: ignore[override]
         return Found(sorted(self, key=lambda document: document["at"], reverse=True))
 

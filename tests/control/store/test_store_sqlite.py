@@ -213,7 +213,6 @@ def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
 
 
 def damage(path: Path) -> None:
-    """Overwrite everything but the first page."""
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\x99" * (len(content) - 4096))
 
