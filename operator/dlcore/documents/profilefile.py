@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dlcore.documents import jobforms
 from dlcore.documents.jobschema import API_VERSION
-from dlcore.documents.language.records import Many, Record
+from dlcore.documents.language.records import Many, Record, without_none
 from dlcore.documents.language.schemas import Number, Text
 from dlcore.problems import Problem, WrongDocument, kind_of, plain, too_large
 from dlcore.profiles import (
@@ -289,18 +289,16 @@ def render(profile: Profile) -> Document:
 
     A profile that could not be read again raises a :class:`ProfileFileError`.
     """
-    document = _without_empty(
-        {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "type": _TYPE.write(profile.type),
-            "speeds": [_render_speed(shape, profile.speeds[shape]) for shape in profile.speeds],
-            "accuracy": _ACCURACY.write(profile.accuracy),
-            "costs": None if profile.costs is None else _COSTS.write(profile.costs),
-            "costSamples": {
-                camel(str(term)): list(samples) for term, samples in profile.cost_samples.items()
-            },
-        }
+    document = without_none(
+        apiVersion=API_VERSION,
+        kind=KIND,
+        type=_TYPE.write(profile.type),
+        speeds=[_render_speed(shape, profile.speeds[shape]) for shape in profile.speeds],
+        accuracy=_ACCURACY.write(profile.accuracy),
+        costs=None if profile.costs is None else _COSTS.write(profile.costs),
+        costSamples={
+            camel(str(term)): list(samples) for term, samples in profile.cost_samples.items()
+        },
     )
     problems = tuple(_PROFILE.problems(_PROFILE.completed(document), ""))
     if problems:
@@ -319,18 +317,12 @@ def render_all(profiles: Iterable[Profile]) -> Document:
 
 
 def _render_speed(shape: Shape, speed: Speed) -> Document:
-    return _without_empty(
-        {
-            "gpus": shape.gpus,
-            "nodes": shape.nodes,
-            "gpuType": shape.gpu_type,
-            "iterationsPerSecond": speed.iterations_per_s,
-            "weight": speed.weight,
-            "recent": list(speed.recent),
-            "seenAt": speed.seen_at,
-        }
+    return without_none(
+        gpus=shape.gpus,
+        nodes=shape.nodes,
+        gpuType=shape.gpu_type,
+        iterationsPerSecond=speed.iterations_per_s,
+        weight=speed.weight,
+        recent=list(speed.recent),
+        seenAt=speed.seen_at,
     )
-
-
-def _without_empty(document: Document) -> Document:
-    return {name: value for name, value in document.items() if value not in (None, "", [], {})}
