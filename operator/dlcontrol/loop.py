@@ -6,8 +6,8 @@ over) wakes the loop, and the loop reads everything again. It records its findin
 acts, and it commands SideCars by declarations; so it can be killed at any instant, and the
 next one continues from the record and from the GPUs that SideCars hold.
 
-A decision is made when what decisions depend on has changed, or when the policy or the period asks
-for one; between decisions the loop only carries on with what was decided.
+A decision is made when the input of decisions has changed, or when the policy or the period asks
+for one; between decisions the loop only carries out the last one.
 """
 
 import asyncio

@@ -70,8 +70,7 @@ class BatchResult:
     effort: float = 0.0
     """The CPU time of the cycle that made the decision."""
     is_hurried: bool = True
-    """Whether a job waited for the next decision while this part was carried out, as others
-    will."""
+    """A job waited for the next decision while this part was carried out, as others will."""
     left: int = 0
     """How many pods the next cycle has to create, because this batch was cut short."""
 
@@ -84,14 +83,13 @@ class BatchSize:
         self.most = pace.most_steps
         """The size of the next batch; 0 sets no limit."""
         self.is_long = False
-        """Whether the next batch is long because no job waits, so that urgent news may cut it
-        short."""
+        """The next batch is long because no job waits, so that urgent news may cut it short."""
         self._per_second: float | None = None
         """The rate of the last batch, in steps per second."""
         self._latest: BatchResult | None = None
         """The last batch, some pods of which may still be in creation."""
         self._owes = False
-        """Whether the batch before has left pods to create."""
+        """The batch before has left pods to create."""
 
     def hurried_seconds(self, effort: float) -> float:
         """Return the time budget of a batch after a cycle of this effort, when a job waits."""
@@ -179,7 +177,7 @@ class Alarm:
         self._woken = asyncio.Event()
         self._is_burst = False
         self.is_urgent = False
-        """Whether a user or a job waits for the outcome of the next cycle."""
+        """A user or a job waits for the outcome of the next cycle."""
 
     def ring(self, *, burst: bool = False, urgent: bool = False) -> None:
         """Let the next cycle begin at once; after a ``burst`` the loop waits for further news first."""

@@ -49,7 +49,7 @@ class Options:
     seed: int = 0
     limits: NamespaceLimits = NamespaceLimits()
     may_rise: bool = True
-    """Whether it ends with :class:`Behind` where SideCars have heard of later controllers."""
+    """The controller may end with :class:`Behind` if SideCars obey later controllers."""
 
     @classmethod
     def of(cls, settings: "Settings", policy: Policy) -> "Options":

@@ -11,24 +11,12 @@ from typing import Any
 
 from dlcontrol.situation.dialer import NO_CONTACT, Contact
 from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import (
-    Entry,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.sent import Begun
 from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
-from dlsidecar.behaviour.events import (
-    CheckpointDone,
-    Event,
-    Gone,
-    RankEnded,
-    Started,
-    Told,
-)
+from dlsidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
 from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job

@@ -13,16 +13,7 @@ from random import Random
 
 from dlcontrol.situation.ports import Entry
 from dlcore.contract import Policy
-from dlcore.model import (
-    Checkpoint,
-    JobId,
-    Limits,
-    Mechanism,
-    NodeName,
-    Phase,
-    Progress,
-    Training,
-)
+from dlcore.model import Checkpoint, JobId, Limits, Mechanism, NodeName, Phase, Progress, Training
 from tests.builders import make_job
 from tests.control.governing import PACE, Government, Reign
 from tests.control.played import PlayedPod, Temper, World

@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.clocks import (
-    Reading,
-    Stamp,
-    SteadyClock,
-    find_step,
-    latest_of,
-    moved,
-)
+from dlcontrol.situation.clocks import Reading, Stamp, SteadyClock, find_step, latest_of, moved
 from dlcontrol.situation.status import Condition, ConditionType, Status
 
 

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
-from dlsidecar.behaviour.events import (
-    CheckpointDone,
-    Gone,
-    RankEnded,
-    Started,
-    Told,
-)
+from dlsidecar.behaviour.events import CheckpointDone, Gone, RankEnded, Started, Told
 from dlsidecar.behaviour.machine import Limits, Machine, react
 from dlwire.messages import (
     Peer,

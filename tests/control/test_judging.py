@@ -24,11 +24,7 @@ from dlcore.model import (
     Training,
 )
 from dlcore.model import Progress as Watched
-from dlsidecar.behaviour.events import (
-    Gone,
-    RankEnded,
-    StartFailed,
-)
+from dlsidecar.behaviour.events import Gone, RankEnded, StartFailed
 from dlwire.messages import Failure, Problem, Progress, State
 from tests.builders import make_placement
 from tests.control.scenes import (

@@ -12,12 +12,7 @@ from dlcontrol.learning.pod_times import PodTimes
 from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import (
-    Entry,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Node, NodeName, Placement

@@ -15,16 +15,7 @@ from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, JobId, Node, NodeName
 from dlsidecar.behaviour.events import Gone, StartFailed
 from dlwire.messages import Gpu, Problem, Progress, State
-from tests.control.scenes import (
-    after,
-    cast,
-    make_scene,
-    new,
-    ready,
-    run,
-    running,
-    stop,
-)
+from tests.control.scenes import after, cast, make_scene, new, ready, run, running, stop
 
 A, N0 = JobId("a"), NodeName("n0")
 CLOSED = "/dev/nvidia1 cannot be opened: Operation not permitted"

@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.deciding.snapshots import (
-    REPORT_S,
-    statuses_of,
-    take_snapshot,
-)
+from dlcontrol.deciding.snapshots import REPORT_S, statuses_of, take_snapshot
 from dlcontrol.judging.progress import FIRST_STEP_S
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.quarantine import Quarantine
@@ -31,17 +27,7 @@ from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dlcore.profiles import Costs
 from dlwire.messages import Progress
 from tests.builders import make_placement, make_profile
-from tests.control.scenes import (
-    NOW,
-    PENDING,
-    Sat,
-    cast,
-    make_scene,
-    ready,
-    run,
-    running,
-    stop,
-)
+from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready, run, running, stop
 
 A = JobId("a")
 N0 = NodeName("n0")

@@ -5,12 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.sidecars.plausible import (
-    FASTEST,
-    LONGEST_S,
-    SLOWEST,
-    plausible,
-)
+from dlcontrol.sidecars.plausible import FASTEST, LONGEST_S, SLOWEST, plausible
 from dlwire.messages import Change, Phase, Progress, State
 
 NUMBERS = st.floats(0.0, 1e300)

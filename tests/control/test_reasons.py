@@ -10,19 +10,9 @@ from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.reporting.reasons import Outlook
 from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import (
-    Entry,
-    Pod,
-    PodKey,
-    PodPhase,
-)
+from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import (
-    Booking,
-    Condition,
-    ConditionType,
-    Status,
-)
+from dlcontrol.situation.status import Booking, Condition, ConditionType, Status
 from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
 from dlcore.predicting.predictor import Span
 from dlcore.profiles import Costs

@@ -47,7 +47,6 @@ class Commander:
         self._declare(scene.now, job_pod, target=mine, is_exact=False)
 
     def _try(self, scene: Scene, command: Try) -> None:
-        """Declare what runs already, with a trial of its checkpoint."""
         state = scene.job_pods[command.key.job][command.key.node].state
         assert state is not None
         assert isinstance(state.target, Run)
@@ -193,6 +192,5 @@ def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def _learning_rate_factor(entry: Entry) -> float:
-    """Scale the learning rate linearly with the batch size."""
     own, now = entry.job.training.batch_size, entry.status.batch_size
     return now / own if now and own else 1.0

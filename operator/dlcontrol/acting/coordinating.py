@@ -51,7 +51,7 @@ from dlwire.messages import Run, State, Stop
 
 
 def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Command]:
-    """Say everything that may be done now."""
+    """Return all commands that are safe now."""
     quarantine = quarantine if quarantine is not None else Quarantine()
     jobs = JobsInScene(scene, quarantine)
     commands: list[Command] = []
@@ -72,12 +72,12 @@ def _commands_for(jobs: JobsInScene, entry: Entry) -> list[Command]:
 
 
 def _may_just_go(entry: Entry) -> bool:
-    """Whether its user wants it gone and it has nothing, so that nothing has to be recorded first."""
+    """Return True for a cancelled job without GPUs and pods, which needs no record before it is deleted."""
     return entry.cancelled and not entry.status.has_anything
 
 
 def _is_at_rest(entry: Entry) -> bool:
-    """Whether there is nothing to do, because it has nothing and shall have nothing."""
+    """Return True for a job that neither has GPUs or pods nor gets any, and is not to be deleted."""
     may_be_forgotten = entry.cancelled or entry.status.is_final
     return not entry.status.has_anything and not may_be_forgotten
 
@@ -224,7 +224,7 @@ def _hurry(case: JobInScene) -> Iterator[Command]:
 
 
 def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
-    """Whether it is back, and has not yet said what there is of the job, to us alone."""
+    """Return True for a SideCar that is back, and has not yet reported its processes under this epoch."""
     is_foreign = _wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch)
     return case.in_place and (is_foreign or case.scene.is_awaited(job_pod))
 
@@ -255,12 +255,11 @@ def _can_change_directly(case: JobInScene, placement: Placement) -> bool:
 
 
 def _leads(state: State) -> bool:
-    """Whether the first process of the whole job was started there last."""
     return any(process.rank == 0 for process in state.processes)
 
 
 def _may_be_saving(job_pod: JobPod) -> bool:
-    """Whether the leader may live there, with a checkpoint still to make."""
+    """Return True if the job's leader may live in this pod and still has to save."""
     state = job_pod.state
     if not job_pod.is_living:
         return False

@@ -16,7 +16,7 @@ their numbers."""
 
 
 def is_ready(scene: Scene, job: JobId) -> bool:
-    """Whether all pods that the job needs could start training at once: initialised, and warm."""
+    """Return True if all pods that the job needs are initialised and warm."""
     return JobsInScene(scene, Quarantine()).is_ready(job)
 
 
@@ -57,14 +57,14 @@ class JobInScene:
         self.in_place = scene.mechanism is Mechanism.IN_PLACE
 
     def is_awaited(self) -> bool:
-        """Whether it may train on until those are ready who get its GPUs."""
+        """Return True if the job may train on until the jobs that get its GPUs are ready."""
         may_save = self.status.saves and not self._is_broken
         is_wanted = not self.entry.is_wanted_gone and not self._was_told_to_stop
         return self.in_place and may_save and is_wanted
 
     @property
     def _was_told_to_stop(self) -> bool:
-        """Whether the end of its latest start was begun; then it is brought to its end."""
+        """The end of the latest start has begun, and is completed in any case."""
         latest = max((job_pod.start for job_pod in self.present), default=0)
         return any(
             self.knows_of_the_stop(job_pod)
@@ -77,7 +77,6 @@ class JobInScene:
 
     @property
     def _is_broken(self) -> bool:
-        """Whether what lives of it hangs, because some of it was lost."""
         return any(job_pod.is_living and self._has_lost_peers(job_pod) for job_pod in self.present)
 
     def _has_lost_peers(self, job_pod: JobPod) -> bool:
@@ -95,7 +94,7 @@ class JobInScene:
         )
 
     def is_useless(self, job_pod: JobPod, placement: Placement) -> bool:
-        """Whether a pod can end now that has no part in what was decided."""
+        """Return True if the decision does not include this pod and the pod can end now."""
         if self._is_outdated(job_pod):
             return True
         if job_pod.key.node in placement.nodes:
@@ -103,7 +102,7 @@ class JobInScene:
         return not job_pod.is_living or self.all_run(placement)
 
     def _is_outdated(self, job_pod: JobPod) -> bool:
-        """Whether it was granted other devices when it started, or is part of what has to change."""
+        """Return True if the pod was granted its devices before the last change of the job's GPUs."""
         return not self.in_place and job_pod.booking.shaped != self.status.shaped
 
     def may_book(self, placement: Placement, useless: list[JobPod]) -> bool:
@@ -115,7 +114,7 @@ class JobInScene:
         return isinstance(told, Run) and told.generation == self.status.run_generation
 
     def may_stop(self, placement: Placement) -> bool:
-        """Whether the moment has come to end the processes of an earlier generation."""
+        """Return True if the processes of an earlier generation can end now."""
         if not self.in_place or self._was_told_to_stop or self._is_broken:
             return True
         if self._claimants(self._holds - set(placement.refs())):
@@ -123,7 +122,7 @@ class JobInScene:
         return self.is_ready and self._gains_are_free(placement)
 
     def may_begin(self, placement: Placement) -> bool:
-        """Whether nothing but its own living processes is in the way of a new start."""
+        """Return True if only the job's own processes prevent a new start."""
         return (
             self.is_ready and placement.gpus >= self.status.gang and self._gains_are_free(placement)
         )
@@ -174,7 +173,7 @@ class JobInScene:
 
 
 def _names_are_awaited(scene: Scene, entry: Entry, *, job_pod: JobPod) -> bool:
-    """Whether its SideCar may be about to tell what the GPUs that it shall use are called."""
+    """Return True while a new SideCar may still report the UUIDs of its GPUs."""
     if entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
         return False
     is_new = scene.now - job_pod.contact.first_seen < NAMES_S

@@ -39,11 +39,11 @@ class _Farther:
         """It as the platform shows it, and as it is."""
 
     def holds_of(self, recorded: Status) -> bool:
-        """Whether what is recorded is what it was found to be farther than."""
+        """Return True if the record is still the one that this progress is ahead of."""
         return recorded is self._written or recorded == self._written
 
     def says(self, written: Status, status: Status) -> bool:
-        """Whether it is the one of the other."""
+        """Return True if this was made from the same two statuses."""
         return self._written is written and self._status is status
 
     def show(self, entry: Entry) -> Entry:
@@ -89,11 +89,11 @@ class Records:
         self._ours[job] = (mark,)
 
     async def keep(self, scene: Scene, offered: Container[JobId] = ()) -> None:
-        """Record what differs from what is recorded, as far as it matters; ``offered`` in any case."""
+        """Record every status with a change that matters, and those of the ``offered`` jobs in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
         # Made again from this scene: what is written now needs no overlay, and if the write fails,
-        # the next cycle judges the progress again from what SideCars say.
+        # the next cycle judges the progress again from the reports of SideCars.
         before, self._unwritten = self._unwritten, {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status

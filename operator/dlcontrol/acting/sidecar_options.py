@@ -29,12 +29,12 @@ DEFAULT_HOOK_PORT = 8080
 
 
 def refers_to_its_folder(job: Job) -> bool:
-    """Whether a path of the job can only be known where the folder of its checkpoints is known."""
+    """Return True if a path of the job depends on the folder of its checkpoints."""
     return any(CHECKPOINT_REFERENCE in path for path in (job.checkpoint.path, job.progress.file))
 
 
 def has_own_folder(job: Job) -> bool:
-    """Whether the job leaves it to the platform where its checkpoints are."""
+    """Return True if the platform chooses the folder of the job's checkpoints."""
     return not job.checkpoint.path or job.checkpoint.path.startswith(CHECKPOINT_REFERENCE)
 
 

@@ -1,4 +1,4 @@
-"""Work that is done many pieces at a time, the last of which may go on while something else is begun."""
+"""A bounded pool of background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
@@ -16,11 +16,11 @@ class Slots:
         self._free = asyncio.Semaphore(max(1, most))
         self._is_cut = is_cut
         self.left = 0
-        """How many were given none."""
+        """The number of tasks that were left."""
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[bool]:
-        """Wait for a turn, and tell whether it is given."""
+        """Wait for a free slot; yield False if the task has to be left for the next cycle."""
         # The first tasks start in any case, so that there is always progress.
         has_to_wait = self._free.locked()
         async with self._free:
@@ -30,7 +30,7 @@ class Slots:
 
 
 class TaskPool(Generic[K]):
-    """Pieces of work under way, by what they are about."""
+    """Background tasks by their keys."""
 
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[None]] = {}
@@ -41,19 +41,19 @@ class TaskPool(Generic[K]):
         return key in self._tasks
 
     def start(self, key: K, work: Coroutine[Any, Any, None]) -> None:
-        """Begin a piece; there must be none about the same under way."""
+        """Start a task; no other task with this key may be running."""
         assert key not in self._tasks, f"it is under way for {key} already"
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._note_end(key, done))
 
     def check(self) -> None:
-        """Raise what one of them has failed with, if any has."""
+        """Raise the failure of a task, if one has failed."""
         if self._failure is not None:
             raise self._failure
 
     async def wait_until_few(self, most: int = 0) -> None:
-        """Wait until at most this number of tasks is under way; raises what one of them has failed with."""
+        """Wait until at most this number of tasks is running; raises the failure of a task."""
         try:
             # One caller at a time: a second would replace the event for which the first waits.
             while self._failure is None and len(self._tasks) > most:
@@ -66,7 +66,7 @@ class TaskPool(Generic[K]):
         self.check()
 
     async def end(self) -> None:
-        """Let none of them go on."""
+        """Cancel all tasks."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

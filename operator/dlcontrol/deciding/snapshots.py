@@ -102,7 +102,7 @@ def _count(gpus: dict[str, int], job: JobId, *, more: int) -> None:
 
 
 def is_schedulable(scene: Scene, entry: Entry) -> bool:
-    """Whether anything is to be decided for the job now."""
+    """Return True if decisions include the job now."""
     status = entry.status
     if status.is_final or entry.cancelled:
         return False
@@ -114,15 +114,15 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
 
 
 def _may_train_on(scene: Scene, job_pod: JobPod) -> bool:
-    """Whether its SideCar is still to say what there is of the job; it may come back as it was."""
+    """Return True while a SideCar that is back has not reported; the job may continue as it was."""
     return job_pod.pod.phase is PodPhase.LOST or scene.is_awaited(job_pod)
 
 
 def count_speeds(entry: Entry, profile: Profile | None) -> int:
     """
-    In how many shapes the speed of the job is known, were it only by what is seen of it now.
+    Return the number of shapes in which the speed of the job is known, the present one included.
 
-    The first one tells what other numbers of GPUs are worth to it.
+    The first known shape predicts the speed of the others.
     """
     measured = len(profile.speeds) if profile is not None else 0
     return measured or int(entry.status.speed > 0.0)
@@ -209,7 +209,7 @@ def _answers(scene: Scene, job_pod: JobPod) -> bool:
 def statuses_of(
     plan: Plan, snapshot: Snapshot, *, scene: Scene, policy: Policy
 ) -> dict[JobId, Status]:
-    """Say what each step of the plan makes of the status of its job."""
+    """Return the new status of each job in the plan."""
     sentences = explaining.sentences_for(snapshot, plan.steps, worths=plan.worths)
     assumptions = Assumptions(snapshot, policy)
     states = _select(snapshot, {step.job for step in plan.steps})
@@ -223,7 +223,6 @@ def statuses_of(
 
 
 def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
-    """Those of the jobs that the snapshot has; thousands of others may wait."""
     running = {state.id: state for state in snapshot.running if state.id in jobs}
     return running | snapshot.queue.select(jobs)
 
@@ -263,7 +262,7 @@ def _stopped(status: Status, step: Stop, *, scene: Scene) -> Status:
     status = status.decided(None, now=scene.now, cause=step.cause)
     started, broken = scene.latest_start(step.job), status.broken
     if len(started) > 1 and any(job_pod.key.node not in scene.nodes for job_pod in started):
-        # Those on the other nodes would wait for it in their checkpoint.
+        # The processes on the other nodes would wait for it in their checkpoint.
         broken = max(broken, started[0].start)
     phase = lifecycle.advance(status.phase, event)
     return replace(status, phase=phase, broken=broken, speed=0.0, paused_at=None)
@@ -285,7 +284,7 @@ def _changed(status: Status, step: Start | Reshape | Move, *, scene: Scene) -> S
     batch_size = status.batch_size or scene.entries[step.job].job.training.batch_size
     if start is None or (start.gpus, start.batch_size) != (frozenset(placement.refs()), batch_size):
         return replace(status, reshapes=status.reshapes + was_running)
-    # It goes on with what it has: what an earlier decision wanted of it was never begun.
+    # The job continues on its GPUs: the change of an earlier decision never began.
     is_back = not was_running and status.phase is Phase.ADJUSTING
     return replace(
         start.adopted_by(status, scene.held_by(step.job)),

@@ -26,18 +26,18 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._said: dict[GpuRef, dict[JobId, float]] = {}
-        """Until when it counts."""
+        """The end of each report's validity."""
         self._alone: dict[JobId, frozenset[GpuRef]] = {}
-        """Which GPUs are out of service by the word of one job."""
+        """The GPUs that the reports of one job alone took out of service."""
         self._told: set[tuple[GpuRef, JobId]] = set()
 
     @property
     def suspected(self) -> frozenset[GpuRef]:
-        """Of which GPUs something was said that is not believed, or not yet."""
+        """The GPUs with reports that are not believed, or not yet."""
         return frozenset(self._said)
 
     def weigh(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
-        """Say which of these are to be believed, with what was said before."""
+        """Return the accused GPUs that are to be believed, with earlier reports taken into account."""
         self._expire(scene.now)
         accused = {ref: jobs for ref, jobs in accused.items() if jobs}
         for ref, jobs in accused.items():
@@ -60,7 +60,7 @@ class Suspicions:
     def _is_sure(
         self, scene: Scene, ref: GpuRef, *, held: Mapping[JobId, frozenset[GpuRef]]
     ) -> bool:
-        """Whether there are two witnesses, one of which holds it: jobs that agree to lie harm themselves."""
+        """Return True with two witnesses, one of which holds the GPU: jobs that conspire harm themselves."""
         if scene.machine(ref.node).ails:
             return True
         said = self._said[ref]
@@ -81,7 +81,7 @@ class Suspicions:
         return freed
 
     def news(self, believed: Collection[GpuRef]) -> Iterator[tuple[GpuRef, JobId]]:
-        """Tell which are suspected only now, and by whom."""
+        """Yield the GPUs that are newly suspected, with the accusing job."""
         for ref, jobs in self._said.items():
             for job in jobs:
                 if ref not in believed and (ref, job) not in self._told:
@@ -114,7 +114,7 @@ def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:
 def _is_all_of_its_node(
     scene: Scene, ref: GpuRef, *, own: Collection[GpuRef], alone: Mapping[GpuRef, JobId]
 ) -> bool:
-    """Whether nothing of its node would be left by the word of the one job that accuses this GPU."""
+    """Return True if the reports of the one job that accuses this GPU would take out its whole node."""
     node = scene.nodes.get(ref.node)
     if node is None:
         return False

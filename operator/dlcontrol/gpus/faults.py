@@ -57,7 +57,7 @@ class _Report:
 
     @property
     def sentence(self) -> str:
-        """Say it; empty if there is nothing to say."""
+        """The faults as a sentence; empty if there are none."""
         errors = [f"Xid {code} ({HARDWARE_XIDS[code]})" for code in sorted(self._codes)]
         if self.ecc:
             errors.append(f"{self.ecc} uncorrected memory error{'s' if self.ecc > 1 else ''}")
@@ -83,7 +83,7 @@ class _Device(NamedTuple):
         return cls(ref, uuid, scene.machine(ref.node).boot)
 
     def find(self, scene: Scene) -> GpuRef | None:
-        """Say where it is; none if it is gone, or its machine has rebooted since."""
+        """Return the present place of the GPU; None if it is gone, or its machine has rebooted since."""
         node = scene.nodes.get(self.ref.node)
         if node is None:
             return self.ref  # It may come back as it was.
@@ -107,13 +107,13 @@ def _still_there(reports: _Reports, scene: Scene) -> _Reports:
 
 
 class ReturnedNodes:
-    """Which nodes a person has cordoned and uncordoned, which says that all their GPUs are well."""
+    """The nodes that a person has cordoned and uncordoned, which reinstates all their GPUs."""
 
     def __init__(self) -> None:
         self._cordoned: frozenset[NodeName] = frozenset()
 
     def update(self, scene: Scene) -> frozenset[NodeName]:
-        """Tell which are back since the last look."""
+        """Return the nodes that were uncordoned since the last call."""
         cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
         back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
         # A node that is away at the moment was not given back.
@@ -122,14 +122,14 @@ class ReturnedNodes:
 
 
 class Reinstatements:
-    """Which GPUs a person has reinstated: a node shows a new word for each time."""
+    """The GPUs that a person has reinstated: a node shows a new token for each time."""
 
     def __init__(self) -> None:
         self.seen: dict[GpuRef, str] | None = None
-        """The words that were seen last; unknown before the first look."""
+        """The tokens at the last call; None before the first."""
 
     def update(self, scene: Scene) -> frozenset[GpuRef]:
-        """Tell which are pardoned since the last look."""
+        """Return the GPUs that a person has reinstated since the last call."""
         shown = {
             GpuRef(name, number): word
             for name in scene.nodes
@@ -143,7 +143,7 @@ class Reinstatements:
 
 
 class GpuFaults:
-    """Which GPUs are broken, as far as this controller and those before it have heard."""
+    """The broken GPUs that SideCars reported to this controller and its predecessors."""
 
     def __init__(self) -> None:
         self._faults: _Reports = {}
@@ -151,7 +151,7 @@ class GpuFaults:
         self._reports: dict[GpuRef, _Report] = {}
         """The current reports."""
         self._devices: dict[GpuRef, _Device] = {}
-        """Of which devices that is said."""
+        """The devices of the current reports."""
         self._returned_nodes = ReturnedNodes()
         self._reinstatements = Reinstatements()
         self._suspicions = Suspicions()
@@ -160,7 +160,7 @@ class GpuFaults:
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
-        """Why which GPUs are out."""
+        """The broken GPUs, and why."""
         return {device.ref: report.sentence for device, report in self._faults.items()}
 
     def update(self, scene: Scene) -> tuple[GpuRef, ...]:
@@ -186,7 +186,6 @@ class GpuFaults:
     def _weigh(
         self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
     ) -> dict[GpuRef, _Report]:
-        """Say what is known against GPUs only now, by the word of enough witnesses."""
         known, pardons = self.faults, self._join_reinstated()
         said: dict[GpuRef, dict[JobId, _Report]] = {}
         for ref, by_job in testimonies.items():
@@ -219,7 +218,7 @@ class GpuFaults:
         return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
-        """Tell the jobs that have one of these, and those whose word is not enough, of it."""
+        """Yield the news for the owners of broken GPUs and for the jobs that suspect a GPU alone."""
         for ref, job in self._suspected:
             message = (
                 f"GPU {ref} is suspected: {self._reports[ref].sentence} by this job's SideCar alone; it stays in"
@@ -251,7 +250,7 @@ class GpuFaults:
     # --- handed on
 
     def write(self) -> Json:
-        """Say what the next controller has to know."""
+        """Return the state for the next controller."""
         return {
             "faults": [_write(*each) for each in self._faults.items()],
             "pardons": [_write(*each) for each in self._reinstated.items()],
@@ -331,7 +330,7 @@ def _uncontradicted(
 def _seen_without_errors(
     scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
 ) -> dict[GpuRef, set[JobId]]:
-    """Say which jobs see GPUs that others report memory errors of, and see none."""
+    """Return the jobs that see these GPUs without the memory errors that others report."""
     nodes = {ref.node for ref in testimonies}
     seen: dict[GpuRef, set[JobId]] = {}
     for job, node, state in _iter_states(scene):

@@ -75,7 +75,7 @@ class Occupancy:
         return replace(scene, nodes=nodes)
 
     def reinstate(self, ref: GpuRef) -> bool:
-        """An administrator says that it is empty; tells whether it was known as used."""
+        """Reinstate a GPU; return False if it was not known as used."""
         return self._used.pop(ref, None) is not None
 
     def _tell(self, before: Mapping[GpuRef, _Finding]) -> None:
@@ -106,7 +106,6 @@ def _iter_refusals(scene: Scene) -> Iterator[tuple[JobPod, Problem]]:
 
 
 def _named_by(scene: Scene, job_pod: JobPod, *, problem: Problem) -> Iterator[GpuRef]:
-    """Which GPUs a refusal is about: only those of the job's command."""
     state = job_pod.state
     if state is None or not isinstance(state.target, Run):
         return
@@ -117,7 +116,7 @@ def _named_by(scene: Scene, job_pod: JobPod, *, problem: Problem) -> Iterator[Gp
 
 
 def _iter_views(scene: Scene, ref: GpuRef) -> Iterator[bool]:
-    """Whether each SideCar that sees a GPU sees it in use."""
+    """Yield for each SideCar that sees the GPU whether it sees the GPU in use."""
     for job_pods in scene.job_pods.values():
         job_pod = job_pods.get(ref.node)
         for gpu in _gpus_of(job_pod) if job_pod is not None else ():

@@ -1,8 +1,8 @@
 """
-Which UUIDs the GPUs of a node have, where its platform does not tell: as SideCars report them.
+The UUIDs of the GPUs of a node as SideCars report them, where the platform reports none.
 
 Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the first
-SideCar that reports all of them tells what each is called. From then on a number belongs to a UUID for as
+SideCar that reports all of them shows the UUID of each. From then on a number belongs to a UUID for as
 long as the node has that GPU: when a GPU dies, NVML and CUDA renumber those behind it, and a job that is
 decided to be on number 3 stays on the same device all the same. :meth:`GpuUuids.restore` hands the
 numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
@@ -25,7 +25,7 @@ NO_JOB: Final = JobId("")
 """The witness of UUIDs that no present job has reported."""
 
 Names = tuple[str, ...]
-"""The UUIDs of a node, as one SideCar counts its GPUs; empty of one that tells none."""
+"""The UUIDs of a node in the order in which one SideCar counts its GPUs; empty if it reports none."""
 Numbers = Mapping[int, str]
 """The UUIDs of a node by the numbers of its GPUs."""
 
@@ -93,7 +93,7 @@ class GpuUuids:
         self._named.pop(node, None)
 
     def mark(self, scene: Scene) -> Scene:
-        """Show the scene with the names of GPUs that its nodes do not tell."""
+        """Return the scene with the UUIDs that the platform does not report."""
         if not self._numbers:
             return scene
         return replace(scene, nodes={n: self._mark(node) for n, node in scene.nodes.items()})
@@ -129,14 +129,13 @@ def named(node: Node, numbers: Numbers) -> Node:
 
 
 def _agrees(known: Numbers, names: Names) -> bool:
-    """Whether a SideCar tells of the same GPUs; one that is lost to it has no name there."""
+    """Return True if a SideCar reports the same GPUs; a GPU that it has lost has no UUID there."""
     told = {name for name in names if name}
     untold = set(known.values()) - told
     return bool(known) and told <= set(known.values()) and len(untold) <= names.count("")
 
 
 def _iter_states(scene: Scene) -> Iterator[tuple[PodKey, NodeName, State]]:
-    """Every SideCar that has told of GPUs."""
     job_pods = (each for job_pods in scene.job_pods.values() for each in job_pods.items())
     for name, job_pod in job_pods:
         state = job_pod.state
@@ -145,7 +144,7 @@ def _iter_states(scene: Scene) -> Iterator[tuple[PodKey, NodeName, State]]:
 
 
 def _read(state: State) -> Names:
-    """Return the names by number, with gaps where a GPU is lost; none if others are not all told."""
+    """Return the UUIDs by number, with gaps for lost GPUs; empty if any other UUID is missing."""
     by_number = {gpu.index: gpu for gpu in state.gpus}
     found = [by_number.get(number) for number in range(len(state.gpus))]
     names = tuple(gpu.uuid if gpu is not None else "" for gpu in found)

@@ -113,7 +113,6 @@ class MissingGpus:
         self._tell(before)
 
     def _weigh(self, scene: Scene) -> frozenset[GpuRef]:
-        """Say which are missing by the word of enough witnesses."""
         accused: dict[GpuRef, set[JobId]] = {}
         for view in self._views.values():
             for ref in view.missing:
@@ -179,7 +178,7 @@ def seen_in(scene: Scene, job_pod: JobPod) -> frozenset[GpuRef]:
 
 
 def cannot_prove(job_pod: JobPod) -> bool:
-    """Whether its processes are gone, and only lost GPUs keep its SideCar from proving it."""
+    """Return True if the processes are gone, and only lost GPUs keep the SideCar from proving it."""
     state = job_pod.state
     if state is None or state.released:
         return False
@@ -189,7 +188,7 @@ def cannot_prove(job_pod: JobPod) -> bool:
 
 
 def missing_in(scene: Scene, job_pod: JobPod) -> Mapping[GpuRef, str]:
-    """Say which GPUs of its node a container cannot use, each with what its SideCar says of it."""
+    """Return the GPUs of its node that a container cannot use, with the SideCar's reason for each."""
     state, node = job_pod.state, scene.nodes.get(job_pod.key.node)
     if state is None or node is None or job_pod.has_ended:
         return {}
@@ -222,5 +221,5 @@ def _named_in_vain(
 
 
 def _is_the_nodes(scene: Scene, job: JobId) -> bool:
-    """Whether it tells of its node that a container sees no GPU, and not of what its user asked for."""
+    """Return False if the user's own runtime class may be the reason that a container sees no GPU."""
     return "runtimeClassName" not in scene.entries[job].job.template.get("spec", {})

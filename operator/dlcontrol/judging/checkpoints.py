@@ -1,8 +1,8 @@
 """
 Whether the checkpoints of a job can be counted on, and what of its work would be lost without.
 
-Called by :mod:`dlcontrol.judging.judging` with each look, and by :mod:`dlcontrol.deciding.snapshots`, which tells the
-brain whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
+Called by :mod:`dlcontrol.judging.judging` in each cycle, and by :mod:`dlcontrol.deciding.snapshots`, which marks for the
+brain the jobs whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
 confirmed one, which is tried before the first change (:mod:`dlcontrol.judging.trials`). Where saving means ending,
 only that change shows whether it works; until then all that it may lose is part of its price. Where no
 SideCar asks, the iteration that the next start goes on at is the only evidence.
@@ -12,13 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.status import (
-    Condition,
-    ConditionType,
-    StartNumber,
-    Status,
-    Trust,
-)
+from dlcontrol.situation.status import Condition, ConditionType, StartNumber, Status, Trust
 from dlcore.model import Checkpoint, Job, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Saving, State
@@ -55,23 +49,22 @@ _LOOK_S = 10.0
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
-    """Whether the job says at all how it is saved."""
     return is_asked(checkpoint) or bool(checkpoint.path) or checkpoint.trusted
 
 
 def is_asked(checkpoint: Checkpoint) -> bool:
-    """Whether its SideCar asks for checkpoints, and so can tell how that went."""
+    """Return True if the SideCar asks for checkpoints, and so can report how that went."""
     return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
 
 
 def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
-    """Whether its checkpoint is tried while it trains, and counted on only when that was confirmed."""
+    """Return True if a trial during training has to confirm the checkpoint before it counts."""
     can_be = status.triable and not status.ends
     return is_asked(checkpoint) and not checkpoint.trusted and can_be
 
 
 def counts(job: Job, status: Status, *, now: float) -> bool:
-    """Whether a change of GPUs loses nothing, as far as DLJob knows, or may test whether it does."""
+    """Return True if a change of GPUs loses no work as far as DLJob knows, or may test that."""
     checkpoint = job.checkpoint
     if not is_declared(checkpoint):
         return False
@@ -121,14 +114,14 @@ def risked_from(job: Job, status: Status) -> float | None:
 
 
 def keeps_first(job: Job, status: Status, *, now: float) -> bool:
-    """Whether it keeps the GPUs it starts with: no checkpoint is declared, or it is known to fail."""
+    """Return True if the job declares no checkpoint or its checkpoints fail, so that it keeps its first GPUs."""
     if not is_declared(job.checkpoint):
         return True
     return status.trust is Trust.FAILED and not counts(job, status, now=now)
 
 
 def notice_for(job: Job) -> str:
-    """Tell the user that submits a job that nothing will be saved of it, where that matters."""
+    """Return a notice for the user who submits an elastic job without a checkpoint."""
     if is_declared(job.checkpoint) or len(job.gpus.options) < 2:
         return ""
     return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
@@ -153,12 +146,11 @@ def _generation_of_change(state: State) -> int:
 
 
 def tell_of_saving(job: Job, status: Status, *, now: float) -> Status:
-    """Say whether checkpoints can be counted on."""
+    """Set the condition about the job's checkpoints."""
     return status.with_condition(_condition(job, status), now)
 
 
 def _follow(status: Status, state: State, *, now: float) -> Status:
-    """Take over how the checkpoint before the present start went."""
     change = state.change
     if change is None or change.generation <= status.judged or change.saving is Saving.NONE:
         return status
@@ -176,7 +168,6 @@ def _follow(status: Status, state: State, *, now: float) -> Status:
 
 
 def _has_ended_by_itself(state: State) -> bool:
-    """Whether the training was over before it could answer, and ended well."""
     names = {problem.name for problem in state.problems}
     if "CheckpointNotConfirmed" not in names or not state.processes:
         return False
@@ -186,7 +177,7 @@ def _has_ended_by_itself(state: State) -> bool:
 def fail_saving(status: Status, now: float) -> Status:
     """Note that a checkpoint was asked for in vain."""
     trials = status.trials + 1
-    # One that had not come to its first iteration had nothing to save; some never tell of any.
+    # A job before its first iteration had nothing to save, and some jobs never report iterations.
     is_proven = trials >= _WELL_KNOWN_TRIALS or (not status.saved_at and status.iteration > 0)
     trust = Trust.FAILED if is_proven else status.trust
     return replace(status, trust=trust, trials=trials, failed_at=now)
@@ -215,7 +206,7 @@ def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status
 
 
 def _weigh(status: Status, iteration: int, *, now: float) -> Status:
-    """See what the first iteration of a start tells of the checkpoint that it began with."""
+    """Judge a checkpoint by the first iteration of the start that began with it."""
     if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
         # Zero trials say that no request failed: what was confirmed was not gone on from.
         return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now, trials=0)
@@ -234,7 +225,7 @@ def _goes_on(status: Status, iteration: int) -> bool:
     """
     Whether a start goes on near the end of the former, and farther than it can have come since.
 
-    That shows something of a checkpoint only where the start is later than what was held against it.
+    That says something about a checkpoint only if the start is later than its last failure.
     """
     if status.decided_at <= status.failed_at:
         return False
@@ -276,7 +267,7 @@ def _describe_trial(status: Status) -> tuple[bool, str, str]:
 
 
 def _why_not_tried(job: Job, status: Status) -> str:
-    """Say why its checkpoint is not tried while it trains, as far as that is known."""
+    """Return the known reason why a checkpoint is not tried while the job trains."""
     if status.ends:
         return "its training ended or stalled when its checkpoint was tried: "
     if is_asked(job.checkpoint) and not goes_on_after_saving(

@@ -25,7 +25,7 @@ MOST = 4
 
 
 def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) -> Status:
-    """Say what they complain of when that is something else than before, and when it is over."""
+    """Set the condition when the problems that SideCars report change, and when they are over."""
     states = [job_pod.state for job_pod in job_pods if job_pod.state is not None]
     told = status.condition(ConditionType.TROUBLED)
     found = {
@@ -48,7 +48,7 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
 
 
 def say_untrusted(job_pods: Iterable[JobPod]) -> str:
-    """Say which pods are ended because their SideCars are not trusted, and why."""
+    """Return a sentence about the pods that are ended because their SideCars are not trusted."""
     return "; ".join(
         f"the SideCar on {job_pod.key.node} (pod {job_pod.booking.serial} of the job) is not trusted, so"
         f" its pod is ended: {job_pod.untrusted}"
@@ -86,7 +86,7 @@ def tell_of_pods(status: Status, job_pods: Iterable[JobPod], *, now: float, quie
 
 
 def _is_heard(job_pod: JobPod, patient_until: float) -> bool:
-    """Whether its SideCar has told what it does, and is not silent since."""
+    """Return True if the SideCar has reported its state and is not silent since."""
     contact, is_up = job_pod.contact, job_pod.pod.phase is PodPhase.UP
     is_silent = is_up and not contact.reachable and contact.since <= patient_until
     return job_pod.state is not None and not is_silent

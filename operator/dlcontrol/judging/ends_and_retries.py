@@ -2,24 +2,57 @@
 The consequence when a job ends, fails or cannot continue: no further attempt, or another one
 after a pause that grows, with its GPUs or without.
 
-:mod:`dlcontrol.judging.happenings` says which of these has happened.
+:mod:`dlcontrol.judging.happenings` finds what has happened, and :meth:`Case.apply` draws the consequence.
 """
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
+from enum import Enum, auto
 
-from dlcontrol.judging.exits import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NOT_FOUND
 from dlcontrol.judging.progress import follow_progress
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.process_sets import IntactProcesses, ProcessSet, find_intact
 from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Condition, ConditionType, Ended
+from dlcontrol.situation.status import Condition, ConditionType, Ended, Status
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import NodeName, Placement
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Problem
+
+
+class Then(Enum):
+    """How a job continues after something has happened to it."""
+
+    FINISH = auto()
+    GIVE_UP = auto()
+    RETRY = auto()
+    """The failure is its own and counts; another attempt follows after a pause, if any is left."""
+    RESTART = auto()
+    """No failure of its own is known; another start follows, after a pause if this recurs."""
+    STEP_BACK = auto()
+    """It gives back the GPUs that it cannot use, and is placed again at once."""
+    WAIT = auto()
+    """It gives back its GPUs; another start waits for the proof that no process is left."""
+    NOTHING = auto()
+    """An earlier cycle has drawn the consequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that has happened to a job; ``status`` has the facts, without the consequence."""
+
+    then: Then
+    status: Status
+    _: KW_ONLY
+    reason: str = ""
+    message: str = ""
+    keeps: bool = True
+    """The job can start again on its GPUs."""
+    ran: bool = True
+    """Its processes had started; the first loss of these counts as an accident."""
+    exit_code: int | None = None
+    condition: Condition | None = None
 
 
 class Case:
@@ -49,7 +82,33 @@ class Case:
     def trains(self) -> bool:
         return any(job_pod.phase is SideCarPhase.RUNNING for job_pod in self.started)
 
-    def end(self, event: Event, reason: str, message: str, *, exit_code: int | None = None) -> None:
+    def broken_status(self) -> Status:
+        """Return the status with the note that the latest start cannot go on."""
+        broken = max(self.latest.generation, self.status.broken)
+        return replace(self.status, broken=broken)
+
+    def apply(self, happening: Happening) -> None:
+        """Draw the consequence."""
+        self.status = happening.status
+        reason, message = happening.reason, happening.message
+        match happening.then:
+            case Then.FINISH | Then.GIVE_UP as then:
+                event = Event.FINISHED if then is Then.FINISH else Event.FAILED
+                self._end(event, reason, message=message, exit_code=happening.exit_code)
+            case Then.RETRY:
+                self._fail(reason, message, keeps=happening.keeps)
+            case Then.RESTART:
+                self._restart(reason, message, ran=happening.ran, keeps=happening.keeps)
+            case Then.STEP_BACK:
+                self._step_back(reason, message, delay=0.0)
+            case Then.WAIT:
+                self._wait(reason, message)
+        if happening.condition is not None:
+            self.status = self.status.with_condition(happening.condition, self.now)
+
+    def _end(
+        self, event: Event, reason: str, *, message: str, exit_code: int | None = None
+    ) -> None:
         """End the job: it gives its GPUs back, and nothing of it starts again."""
         self.follow_progress()  # The last progress may arrive together with the end.
         done = self.status.decided(None, now=self.now)
@@ -68,26 +127,27 @@ class Case:
         self.status = done
         self.news.append(News(reason, message, warning=event is Event.FAILED))
 
-    def fail(self, how: str, *, reason: str = "Crashed", keeps: bool = True) -> None:
-        """It failed through its own fault: try again, if that is allowed once more."""
+    def _fail(self, reason: str, how: str, *, keeps: bool) -> None:
         failures, limit = self.status.failures + 1, self.job.limits.backoff_limit
         self.status = replace(self.status, failures=failures)
         if failures > limit:
             times = f"{failures} times" if failures > 1 else "once"
             message = f"it failed {times}; the last time {how}"
-            self.end(Event.FAILED, "BackoffLimitExceeded", message)
+            self._end(Event.FAILED, "BackoffLimitExceeded", message=message)
             return
         delay = self._delay_after(failures)
         message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
-        again = self._try_again if keeps else self.step_back
+        again = self._try_again if keeps else self._step_back
         again(reason, message, delay=delay)
 
-    def end_without_command(self, problem: Problem) -> None:
-        """Its command is not there or cannot be executed, which no other attempt would change."""
-        self.status = replace(self.status, failures=self.status.failures + 1)
-        code = EXIT_NOT_FOUND if problem.name == NOT_FOUND else EXIT_NOT_EXECUTABLE
-        message = f"{problem.message}; {problem.remedy}"
-        self.end(Event.FAILED, problem.name, message, exit_code=code)
+    def _wait(self, reason: str, message: str) -> None:
+        status = self.status.decided(None, now=self.now)
+        phase = lifecycle.advance(status.phase, Event.DISPLACED)
+        said = Condition(ConditionType.SCHEDULED, status=False, reason=reason, message=message)
+        self.status = replace(
+            status, phase=phase, speed=0.0, paused_at=None, message=message
+        ).with_condition(said, self.now)
+        self.news.append(News(reason, message, warning=True))
 
     def _delay_after(self, times: int) -> float:
         return wait_after(
@@ -97,7 +157,7 @@ class Case:
         )
 
     def _try_again(self, reason: str, message: str, *, delay: float) -> None:
-        """Start it again after some time; until then it keeps its GPUs only if that is soon."""
+        """Start the job again after a pause; it keeps its GPUs only through a short one."""
         status, keeps = self.status, delay <= self.rules.keep_seconds
         status = replace(
             status, retry_at=self.now + delay, speed=0.0, paused_at=None, message=message
@@ -113,20 +173,19 @@ class Case:
         self.status = replace(status, phase=lifecycle.advance(status.phase, event))
         self.news.append(News(reason, message, warning=True))
 
-    def set_back(self, reason: str, what: str, *, ran: bool, keeps: bool) -> None:
-        """It could not go on, or begin, through no fault of its own that is known."""
+    def _restart(self, reason: str, what: str, *, ran: bool, keeps: bool) -> None:
         setbacks = self.status.setbacks + 1
         restarts = self.status.restarts + 1
         self.status = replace(self.status, setbacks=setbacks, restarts=restarts)
-        # That what ran was lost is taken for an accident, the first time.
+        # The first loss of running processes counts as an accident.
         times = setbacks - 1 if ran else setbacks
         delay = self._delay_after(times) if times else 0.0
         when = f"it is tried again in {delay:g} s" if delay else "all its processes restart"
-        again = self._try_again if keeps else self.step_back
+        again = self._try_again if keeps else self._step_back
         again(reason, f"{what}; {when}", delay=delay)
 
-    def step_back(self, reason: str, message: str, delay: float) -> None:
-        """Give back what it cannot use: all, or what it wanted beyond what it trains on."""
+    def _step_back(self, reason: str, message: str, *, delay: float) -> None:
+        """Give back the GPUs that the job cannot use: all, or those beyond its present start."""
         status = self.status
         self.news.append(News(reason, message, warning=True))
         start = self._find_former_start()
@@ -150,8 +209,7 @@ class Case:
         )
 
     def _find_former_start(self) -> IntactProcesses | None:
-        """The GPUs on which the job still trains undisturbed, if no other job has got any of
-        them."""
+        """Return the processes that still train undisturbed, unless another job has got one of their GPUs."""
         start = find_intact(self.scene, self.job.id)
         if start is None or start.generation <= self.status.broken:
             return None
@@ -166,7 +224,6 @@ class Case:
         return Placement.of(nodes, "+".join(sorted(kinds)))
 
     def follow_progress(self) -> None:
-        """Take over how far it is."""
         self.status = follow_progress(
             self.status, self.job, started=self.last.job_pods, now=self.now, forecast=self.forecast
         )

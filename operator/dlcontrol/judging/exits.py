@@ -15,7 +15,7 @@ NOT_STARTED = frozenset(
 LONGEST_EXCEPTION = 200
 NOT_FOUND, NOT_EXECUTABLE = "CommandNotFound", "CommandNotExecutable"
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
-"""As a shell tells of a command that it cannot run."""
+"""The exit statuses of a shell for a command that it cannot run."""
 KILLED = frozenset({"OutOfMemory"})
 """Why the kernel killed one that was; a signal alone would not say it."""
 
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
 
 def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> Ending:
-    """Say whether it did what was asked for; ``status`` has heard its last report."""
+    """Return how the training ended; ``status`` includes its last report."""
     total = job.training.iterations
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
     if total is None or not is_asked:
@@ -51,7 +51,7 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
 
 
 def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> bool:
-    """Whether it came so far, by its own reports, that nothing is left to train."""
+    """Return True if by its own reports nothing is left to train."""
     total, last = job.training.iterations, status.iteration
     if total is None or not last:
         return False
@@ -64,7 +64,7 @@ def _has_reported(state: State) -> bool:
 
 
 def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
-    """Say that its progress is unknown, with the last line that could have shown it."""
+    """Return why the progress is unknown, with the last line that could have shown it."""
     problems = (problem for state in _states(job_pods) for problem in state.problems)
     told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
     source = "log" if job.progress.log else "file" if job.progress.file else "http"
@@ -73,12 +73,12 @@ def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
 
 
 def has_reported_all(job: Job, status: Status) -> bool:
-    """Whether it reported its last iteration: less may be what a checkpoint was made of."""
+    """Return True if the last iteration was reported; a checkpoint may have been made at an earlier one."""
     return job.training.iterations is not None and status.iteration >= job.training.iterations
 
 
 def ended_well(job_pods: Iterable[JobPod]) -> list[JobPod]:
-    """Those whose processes all ended by themselves, as they should."""
+    """Return the pods whose processes all ended by themselves and well."""
     return [
         job_pod
         for job_pod in job_pods
@@ -126,7 +126,7 @@ def find_missing_command(failed: Sequence[JobPod]) -> Problem | None:
 
 
 def describe_failure(failed: Sequence[JobPod]) -> str:
-    """Say it in half a sentence: what could not be started, or how the rank that failed first ended."""
+    """Return half a sentence: what could not be started, or how the first rank failed."""
     for state in _states(failed):
         for problem in state.problems:
             if problem.name in NOT_STARTED:
@@ -143,7 +143,7 @@ def describe_failure(failed: Sequence[JobPod]) -> str:
 
 
 def code_of(failed: Sequence[JobPod]) -> int | None:
-    """The exit status of the job, as a shell tells it."""
+    """Return the exit status of the job as a shell reports it."""
     process = find_culprit(failed)
     if process is None:
         return None

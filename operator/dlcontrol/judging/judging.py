@@ -7,60 +7,46 @@ record, it is a function of one look at everything, so that a controller that st
 comes to the same conclusions as the one that was killed.
 
 Processes are known by the *start* that they belong to, a generation on the wire. The decision that
-a job is at may be newer than what lives of it, because it trains on until its new GPUs are free or
-those are ready who get its old ones. The end of an older start counts all the same.
+a job is at may be newer than its living processes, because it trains on until its new GPUs are free or
+the jobs that get its old ones are ready. The end of an older start counts all the same.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dlcontrol.judging import trials
-from dlcontrol.judging.checkpoints import (
-    follow_saving,
-    reset_trust,
-)
-from dlcontrol.judging.ends_and_retries import Case
+from dlcontrol.judging.checkpoints import follow_saving, reset_trust
+from dlcontrol.judging.conditions import UNTRUSTED
+from dlcontrol.judging.ends_and_retries import Case, Happening, Then
 from dlcontrol.judging.happenings.ends import (
-    judge_deadline,
-    judge_end_by_trial,
-    judge_finish,
-    judge_freeze_by_trial,
-    judge_target,
+    find_deadline,
+    find_end_by_trial,
+    find_finish,
+    find_freeze_by_trial,
+    find_target,
+    has_just_ended,
 )
 from dlcontrol.judging.happenings.failures import (
-    judge_crash,
-    judge_lost_gpus,
-    judge_refused_gpus,
-    judge_stall,
-    judge_trust,
+    find_crash,
+    find_lost_gpus,
+    find_refused_gpus,
+    find_stall,
+    find_untrusted,
 )
 from dlcontrol.judging.happenings.pod_failures import (
-    judge_coming_up,
-    judge_falling_apart,
-    judge_lost_pod,
+    find_failed_start,
+    find_falling_apart,
+    find_lost_pod,
+    note_falling_apart,
 )
 from dlcontrol.judging.noting import note_pods, note_running, note_saving, note_stall, note_troubles
-from dlcontrol.judging.progress import (
-    count_change,
-    count_every,
-    counted,
-    total_iterations,
-)
-from dlcontrol.judging.starting_pods import (
-    StartingPods,
-)
+from dlcontrol.judging.progress import count_change, count_every, counted, total_iterations
+from dlcontrol.judging.starting_pods import StartingPods
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.process_sets import find_intact, placement_of
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.rules import (
-    USUAL_RULES,
-    Learnt,
-    News,
-    Resumption,
-    Rules,
-    Verdict,
-)
+from dlcontrol.situation.rules import USUAL_RULES, Learnt, News, Resumption, Rules, Verdict
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import lifecycle
@@ -68,22 +54,22 @@ from dlcore.lifecycle import Event
 from dlcore.model import JobId, Mechanism, Phase
 from dlcore.predicting.fitting import Forecast
 
-HAPPENINGS: tuple[Callable[[Case], bool], ...] = (
-    judge_trust,
-    judge_end_by_trial,
-    judge_finish,
-    judge_target,
-    judge_deadline,
-    judge_lost_gpus,
-    judge_refused_gpus,
-    judge_crash,
-    judge_freeze_by_trial,
-    judge_stall,
-    judge_lost_pod,
-    judge_coming_up,
-    judge_falling_apart,
+HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
+    find_untrusted,
+    find_end_by_trial,
+    find_finish,
+    find_target,
+    find_deadline,
+    find_lost_gpus,
+    find_refused_gpus,
+    find_crash,
+    find_freeze_by_trial,
+    find_stall,
+    find_lost_pod,
+    find_failed_start,
+    find_falling_apart,
 )
-"""The events in the order in which they are judged: the first that has happened decides."""
+"""In the order in which they are looked for: the first that is found decides."""
 
 
 def judge(
@@ -117,7 +103,7 @@ def judge(
 
 
 def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
-    """Whether nothing can be said of it: it is over, or it just waits. Thousands may do so."""
+    """Return True for a job that is over or just waits, as thousands may, so that nothing is to be judged."""
     status = entry.status
     if status.is_final:
         return True
@@ -132,7 +118,6 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 def _judge_one(
     scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: StartingPods
 ) -> Verdict | None:
-    """Return the verdict on one job; None if nothing has changed."""
     if _is_at_rest(entry, learnt.forecast):
         return None
     if starting.is_as_it_was(scene, entry, rules=rules, forecast=learnt.forecast):
@@ -167,8 +152,13 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     case.news.extend(news)
     _resume(case)
     _take_up(case)
-    if any(has_happened(case) for has_happened in HAPPENINGS):
+    if has_just_ended(case):
+        case.follow_progress()
+    found = next(filter(None, (find(case) for find in HAPPENINGS)), None)
+    if found is not None:
+        _apply(case, found)
         return
+    case.status = note_falling_apart(case)
     note_pods(case)
     note_running(case)
     if case.latest.generation == case.status.run_generation:
@@ -179,8 +169,17 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     note_troubles(case)
 
 
+def _apply(case: Case, found: Happening) -> None:
+    if found.then is Then.FINISH:
+        # A training that was done did not answer the trial in which it ended, and needs no remedy.
+        case.news[:] = [news for news in case.news if news.reason != trials.NOT_CONFIRMED]
+    case.apply(found)
+    if found.reason == UNTRUSTED and case.status.is_final:
+        # The news of the end has another reason.
+        case.news.insert(0, News(UNTRUSTED, found.message, warning=True))
+
+
 def _give_up(case: Case) -> None:
-    """Its user wants it gone: take its GPUs, if it has any."""
     if case.status.placement is not None:
         case.status = case.status.decided(None, now=case.now, saves=False)
 
@@ -200,8 +199,6 @@ def _give_back_unused(case: Case) -> None:
 
 
 def _may_be_used(case: Case, job_pod: JobPod) -> bool:
-    """Whether processes have started in this pod, or may still start, as far as the controller
-    knows."""
     if job_pod.is_stamped(case.scene.epoch):
         return job_pod.start > 0 or bool(job_pod.contact.coming)
     return job_pod.booking.serial in case.status.used or job_pod.start > 0
@@ -237,7 +234,7 @@ def _take_up(case: Case) -> None:
 
 
 def _has_heard_nothing_newer(case: Case, generation: int) -> bool:
-    """Whether all that live of it answer, and nothing newer may be on its way to them."""
+    """Return True if all its living pods answer, and no newer command may be on its way to them."""
     begun = case.scene.begun.get(case.job.id)
     if begun is not None and begun.generation > generation:
         return False  # It was forgotten with the address, and may arrive all the same.

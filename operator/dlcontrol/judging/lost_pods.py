@@ -17,15 +17,15 @@ class Loss(NamedTuple):
     reason: str = "Restarted"
     what: str = "a container of it was restarted"
     fault: bool = False
-    """Whether it is the job's own failure."""
+    """The loss counts as a failure of the job."""
     keeps: bool = True
-    """Whether it can go on where it was."""
+    """The job can start again on its GPUs."""
 
 
 def explain_loss(
     scene: Scene, job_pods: Iterable[JobPod], *, placement: Placement, generation: int
 ) -> Loss:
-    """Say why the latest start of a job, of this generation (0: nothing is left of it), is not whole."""
+    """Return why the latest start of a job, of this generation (0: nothing is left of it), is incomplete."""
     lost = [
         job_pod
         for job_pod in job_pods
@@ -37,7 +37,7 @@ def explain_loss(
     if not lost or not lost[0].pod.reason:
         return Loss(keeps=all(_may_return(scene, job_pod, placement=placement) for job_pod in lost))
     first = lost[0].pod
-    # That a container failed is no news beside that it was started again.
+    # The restart of a container is the news, and not the failure before it.
     reason = first.reason if first.fault or lost[0].has_ended else Loss().reason
     return Loss(
         reason,
@@ -48,12 +48,12 @@ def explain_loss(
 
 
 def _is_lost(job_pod: JobPod, generation: int) -> bool:
-    """Whether the pod took part in the start and no longer does; a fresh pod has got no command."""
+    """Return True if the pod took part in the start and no longer does; a fresh pod never did."""
     return job_pod.has_ended or (not job_pod.fresh and job_pod.start < generation)
 
 
 def _may_return(scene: Scene, job_pod: JobPod, *, placement: Placement) -> bool:
-    """Whether the job can have a new pod there at once."""
+    """Return True if the node can take a new pod of the job at once."""
     if not job_pod.has_ended:
         return True
     node = scene.nodes.get(job_pod.key.node)

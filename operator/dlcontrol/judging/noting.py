@@ -96,7 +96,6 @@ def note_troubles(case: Case) -> None:
 
 
 def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
-    """Take this over; if that changes the condition, tell, and warn if it is not well."""
     before, case.status = case.status, status
     told = status.condition(kind)
     if status is not before and told is not None:

@@ -1,5 +1,5 @@
 """
-How far a job is: what its SideCars say of its progress, and the books of what it was given.
+The progress of a job by the reports of its SideCars, and the accounts of its GPU time.
 
 These figures change at every look. They are shown and decided with at once, and written with
 the next record that says more, or when :func:`count_every` is over.
@@ -72,7 +72,6 @@ def follow_progress(
 
 
 def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
-    """Whether this start of its processes had told of no iteration before."""
     return start != status.heard and progress.begun and bool(progress.iteration)
 
 
@@ -136,7 +135,7 @@ def _is_reached(target: Target, metric: float) -> bool:
 
 
 def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> Status:
-    """Say in a condition whether its iterations advance, as soon as they did not."""
+    """Set the condition about progress, from the first stall on."""
     progress = _progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
     if progress is None or (told.status if told is not None else True) is not progress.stalled:
@@ -157,7 +156,7 @@ def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> S
 
 
 def is_changing(scene: Scene, entry: Entry) -> bool:
-    """Whether a change of its GPUs is under way: it is over when the training takes a step."""
+    """Return True during a change of GPUs, which ends with the first step of the training."""
     phase = entry.status.phase
     if phase is not Phase.RUNNING:
         return phase in (Phase.INITIALIZED, Phase.ADJUSTING)

@@ -14,12 +14,12 @@ RENEWAL_S = 300.0
 
 
 def must_end(job_pod: JobPod, *, now: float, lost_seconds: float) -> bool:
-    """Whether a pod that is up has to end, because its SideCar was silent for too long."""
+    """Return True if a pod that is up has to end, because its SideCar was silent for too long."""
     patience = lost_seconds + (RENEWAL_S if job_pod.contact.outdated else 0.0)
     is_silent = job_pod.pod.phase is PodPhase.UP and not job_pod.contact.reachable
     return is_silent and now - job_pod.contact.since > patience
 
 
 def is_lost(job_pod: JobPod, *, now: float, lost_seconds: float) -> bool:
-    """Whether neither the platform nor the SideCar has reported on a pod for too long."""
+    """Return True if neither the platform nor the SideCar has reported on a pod for too long."""
     return job_pod.pod.phase is PodPhase.LOST and now - job_pod.contact.since > lost_seconds

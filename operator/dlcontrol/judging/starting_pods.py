@@ -12,12 +12,7 @@ from typing import Final, NamedTuple
 
 from dlcontrol.judging.progress import count_every
 from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import (
-    NODE_NOT_READY,
-    UNSCHEDULABLE,
-    Entry,
-    Pod,
-)
+from dlcontrol.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, Entry, Pod
 from dlcontrol.situation.rules import Rules
 from dlcontrol.situation.scene import Scene
 from dlcore.model import JobId, Mechanism
@@ -30,7 +25,7 @@ NODES_REFUSE: Final = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
 
 
 def is_coming_up(scene: Scene, entry: Entry) -> bool:
-    """Whether all pods that the job needs were asked for by us, and none can take commands yet."""
+    """Return True if this controller requested all pods that the job needs, and none takes commands yet."""
     placement, job_pods = entry.status.placement, scene.pods_of(entry.job.id)
     if placement is None or scene.mechanism is not Mechanism.IN_PLACE:
         return False
@@ -61,7 +56,7 @@ class _Known(NamedTuple):
 
 
 class StartingPods:
-    """Remembers of which of them there was nothing to be said; one for the life of a controller."""
+    """The starting jobs without news; one for the life of a controller."""
 
     def __init__(self) -> None:
         self._known: dict[JobId, _Known] = {}
@@ -69,7 +64,7 @@ class StartingPods:
     def is_as_it_was(
         self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None
     ) -> bool:
-        """Whether there is still nothing to be said."""
+        """Return True if nothing of the job has changed and no date has come."""
         known = self._known.get(entry.job.id)
         if known is None:
             return False
@@ -89,7 +84,7 @@ class StartingPods:
         return False
 
     def note(self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None) -> None:
-        """Take in that there is nothing to be said of a job now."""
+        """Remember that there is nothing to report of a job."""
         if not is_coming_up(scene, entry):
             return
         job_pods = tuple(scene.pods_of(entry.job.id).values())
@@ -110,7 +105,7 @@ class StartingPods:
 def _dates(
     scene: Scene, entry: Entry, *, rules: Rules, job_pods: tuple[JobPod, ...]
 ) -> Iterator[float]:
-    """When something may have to be said of it, although nothing of it has changed."""
+    """Yield the times at which something may have to be reported although nothing has changed."""
     status, limit = entry.status, entry.job.limits.active_deadline_seconds
     yield scene.now + LONGEST_S
     yield max(status.counted_at, status.decided_at) + count_every(scene.holding)

@@ -10,8 +10,8 @@ Trials are numbered over the life of a job. Which number is due follows from the
 that was judged, so that another controller asks for the same one, and a SideCar that has made it already
 does nothing.
 
-Some trainings end when they have saved themselves, or stand still. Those are started again, which is no
-failure of theirs, and are not tried any more: the first change of their GPUs shows the rest.
+Some trainings end when they have saved themselves, or stand still. The controller starts such a training again,
+without counting a failure, and makes no further trial: the first change of their GPUs shows the rest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -115,7 +115,7 @@ def _judge(
 
 
 def find_ended(started: Iterable[JobPod]) -> str:
-    """Say that a training has ended by its trial, if it has; empty if not."""
+    """Return a sentence if the training has ended by its trial; empty if not."""
     ends = (SideCarPhase.EXITED, SideCarPhase.FAILED)
     for job_pod in started:
         state = job_pod.state
@@ -125,13 +125,13 @@ def find_ended(started: Iterable[JobPod]) -> str:
 
 
 def has_saved(job_pods: Iterable[JobPod]) -> bool:
-    """Whether the checkpoint of the trial in which they ended was confirmed."""
+    """Return True if the trial in which the processes ended was confirmed."""
     trials = [job_pod.state.trial for job_pod in job_pods if job_pod.state is not None]
     return any(trial is not None and trial.saving is Saving.CONFIRMED for trial in trials)
 
 
 def find_frozen(started: Iterable[JobPod]) -> str:
-    """Say that a training stands still since its trial, if it does; empty if not."""
+    """Return a sentence if the training stands still since its trial; empty if not."""
     for job_pod in started:
         state = job_pod.state
         if state is not None and state.phase is SideCarPhase.RUNNING and _stands_still(state):

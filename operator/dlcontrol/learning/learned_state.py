@@ -50,7 +50,7 @@ class LearnedState:
         self._forecasts: dict[JobId, Forecast] = {}
         self._shown_at = 0.0
         self._changes: dict[JobId, tuple[RecordRow, Decided]] = {}
-        """The latest change of each job, with what is known of its cost."""
+        """The latest change of each job, with the known part of its cost."""
         self._resumptions: dict[JobId, Resumption] = {}
         self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
         """The rows that were shown of jobs, with the jobs as they were then."""
@@ -66,7 +66,7 @@ class LearnedState:
         return self._forecasts
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
-        """Learn from what a SideCar says."""
+        """Learn from a report of a SideCar."""
         lesson = self._lessons.hear(entry, key, state, now)
         for kind, observations in sort_by_type(entry, lesson.observations).items():
             self._learn(kind, observations)
@@ -102,7 +102,7 @@ class LearnedState:
         return self._resumptions
 
     def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        """Add a part of what a change has cost a job; the parts become known one after the other."""
+        """Add a part of the cost of a change; the parts become known one after the other."""
         row, line = self._changes.get(job, (None, None))
         if row is not None and line is not None and line.generation == generation:
             line = replace(line, cost_seconds=(line.cost_seconds or 0.0) + seconds)
@@ -169,7 +169,6 @@ class LearnedState:
         self.notebook.record((RecordRow.of(line, uuid4().hex, place=-1, epoch=self._epoch),))
 
     def _show(self, scene: Scene) -> None:
-        """Let the paper's tables be what is seen."""
         gpus = gpu_rows(scene, Cluster(scene.nodes.values()))
         self.notebook.show_gpus(gpus)
         self.notebook.record(self._recorder.look_at_gpus(gpus, scene.now))

@@ -32,7 +32,7 @@ class PodTimes:
         self._lives: dict[tuple[JobId, Booking], _Life] = {}
 
     def update(self, scene: Scene) -> Iterator[tuple[JobType, CostSeen]]:
-        """Say what is to be learnt about types of jobs from how the pods are now."""
+        """Yield the observations about types of jobs from the present pods."""
         lives: dict[tuple[JobId, Booking], _Life] = {}
         for job, entry in scene.entries.items():
             placement = entry.status.placement

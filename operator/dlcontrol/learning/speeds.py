@@ -61,7 +61,7 @@ class _Stretch:
     first: _Sample | None = None
     """The first report of this start."""
     is_timed: bool = False
-    """Whether it is known how long its start took, or never will be."""
+    """The duration of the start is known, or will never be."""
     sample: _Sample = _Sample(0.0, 0)
     samples: int = 0
 
@@ -178,7 +178,6 @@ def sort_by_type(
 
 
 def _speaks_for_all(entry: Entry, key: PodKey, *, state: State) -> bool:
-    """Whether it is the leader, and speaks of what was decided last."""
     placement = entry.status.placement
     if placement is None or key.node != placement.nodes[0]:
         return False

@@ -1,1 +1,1 @@
-"""The record of what happened, live: what the loop sees as lines, and the whole of it from the store."""
+"""The record of events: the lines of the running loop, and the whole record from the store."""

@@ -91,7 +91,6 @@ def _read(rows: Iterable[RecordRow], decode: Decode) -> tuple[list[Line], int]:
 
 
 def _missing_allocations(lines: Sequence[Line]) -> list[Line]:
-    """Derive the missing Given lines from decisions."""
     known = {(line.job, line.generation) for line in lines if isinstance(line, Given)}
     oldest: dict[str, int] = {}
     for job, generation in known:

@@ -168,7 +168,6 @@ def standing_rows(entries: Iterable[Entry]) -> Iterator[RecordRow]:
 
 
 def _is_same_job(one: Entry, other: Entry) -> bool:
-    """Return false for a later job of the same name."""
     return one.status.submitted_at == other.status.submitted_at
 
 
@@ -213,7 +212,6 @@ def _allocation(entry: Entry) -> Iterator[RecordRow]:
 
 
 def _used_before(status: Status) -> float:
-    """Return the GPU-seconds that the job had used at the decision."""
     since = max(0.0, status.counted_at - status.decided_at)
     gpus = status.placement.gpus if status.placement is not None else 0
     return max(0.0, status.service - gpus * since)

@@ -1,5 +1,5 @@
 """
-How far the changes of GPUs are, by what SideCars say: each phase with the time at which it was reached.
+The phases of changes of GPUs by the reports of SideCars, each with the time at which it was reached.
 
 A SideCar is heard when its phase changes, but short phases may be over before it is heard. A phase that was
 missed follows from how long saving, stopping and starting took, which the SideCar says after each change.

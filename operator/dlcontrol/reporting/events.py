@@ -43,7 +43,7 @@ def event_name(kind: str) -> str:
 def news_of_decision(
     before: Scene, statuses: Mapping[JobId, Status], *, plan: Plan | None
 ) -> Iterator[tuple[JobId, News]]:
-    """Say of each job what was decided about it; there is no plan where the policy failed."""
+    """Yield the news of a decision; there is no plan if the policy failed."""
     steps = {step.job: step for step in plan.steps} if plan is not None else {}
     for job, status in statuses.items():
         step = steps.get(job)
@@ -65,7 +65,7 @@ def _news_of_wait(job: JobId, before: Status, *, after: Status) -> Iterator[tupl
 def news_of_quarantine(
     before: Scene, statuses: Mapping[JobId, Status]
 ) -> Iterator[tuple[JobId, News]]:
-    """Say who is set aside and why, and who is no longer."""
+    """Yield the news of jobs that are set aside or readmitted."""
     for job, status in statuses.items():
         old = before.entries[job].status.condition(ConditionType.SET_ASIDE)
         new = status.condition(ConditionType.SET_ASIDE)
@@ -78,7 +78,7 @@ def news_of_quarantine(
 
 
 async def tell_all(platform: Platform, all_news: Iterable[tuple[JobId, News]]) -> None:
-    """Let people know all this, of each job in its order."""
+    """Write the Events, those of each job in their order."""
     told: dict[JobId, list[News]] = {}
     for job, news in all_news:
         told.setdefault(job, []).append(news)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 NOTHING: Final = "-"
-"""Stands where there is nothing to tell, so that columns can be cut by programs."""
+"""The cell of an unknown value, so that programs can split columns."""
 
 
 def duration(seconds: float) -> str:

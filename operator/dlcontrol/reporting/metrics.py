@@ -177,7 +177,6 @@ def _count_sidecars(scene: Scene) -> dict[str, int]:
 
 
 def _add_store_gauges(registry: CollectorRegistry, state: Callable[[], NotebookState]) -> None:
-    """Add what is asked of the store whenever metrics are read."""
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("dljob_store_connected", "Whether the store is available", lambda: state().connected),
         ("dljob_store_waiting", "Writes that wait for the store", lambda: state().waiting),

@@ -1,5 +1,5 @@
 """
-The parts that the loop tells what it sees and decides, and asks what they know. It waits for none of them.
+The contracts of learning and of metrics: the loop reports to both and reads what is learned, and never waits.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class LearningPort(Protocol):
         """Which jobs have taken the first step of their latest start, and what it has cost them."""
 
     def update(self, scene: Scene) -> None:
-        """Learn from what the SideCars say."""
+        """Learn from the reports of SideCars."""
 
     def note(self, plan: Plan, snapshot: Snapshot, statuses: Mapping[JobId, Status]) -> None:
         """Keep a decision for the history."""

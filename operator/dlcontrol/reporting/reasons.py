@@ -65,7 +65,7 @@ class Outlook:
         return None if span.expected == float("inf") else span
 
     def sentence(self, entry: Entry) -> str:
-        """Say what the job does now and why."""
+        """Return what the job does now, and why."""
         aside = _aside(entry)
         if entry.status.is_final or (entry.problem and not entry.cancelled):
             return entry.problem or entry.status.message
@@ -78,7 +78,7 @@ class Outlook:
         return self._waiting(entry)
 
     def assumptions(self, job: JobId) -> tuple[str, ...]:
-        """Say what the policy assumes of a job that it decides about, where it lacks knowledge."""
+        """Return what the policy assumes about a job for lack of knowledge."""
         state = self._states.get(job)
         known = self._assumptions
         return known.of(state) if state is not None and known is not None else ()
@@ -101,7 +101,6 @@ class Outlook:
         return told + self._lingering(entry)
 
     def _lingering(self, entry: Entry) -> str:
-        """Say where processes of it are ending yet."""
         nodes = [
             str(node)
             for node, job_pod in self._scene.pods_of(entry.job.id).items()
@@ -128,7 +127,6 @@ class Outlook:
         return f"{told}. Lately: {entry.status.message}"
 
     def _obstacle(self, entry: Entry, placement: Placement) -> str:
-        """Say what keeps it from training on the GPUs that were decided for it."""
         pause = entry.status.retry_at - self._scene.now
         if pause > 0.0:
             return f"it waits {duration(pause)} before it is started again"
@@ -157,7 +155,6 @@ class Outlook:
                 yield f"its SideCar on {node} does not answer{_quoted(job_pod.contact.problem)}"
 
     def _iter_holders(self, job: JobId, placement: Placement) -> Iterator[str]:
-        """Say who has yet to release what."""
         awaited: dict[JobId, list[GpuRef]] = {}
         for ref in placement.refs():
             for holder in self._scene.holders.get(ref, ()):
@@ -204,7 +201,6 @@ def _ending(node: NodeName) -> str:
 
 
 def _runs_former(job_pod: JobPod, generation: int) -> bool:
-    """Whether processes of an earlier start live there yet."""
     state = job_pod.state
     return state is not None and not state.released and state.held_generation < generation
 

@@ -10,7 +10,7 @@ is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to an earl
 - Incarnations are random and say nothing about their order, but one begins only after the other has
   ended. So the answer to a request that was sent after the first answer of the present incarnation
   comes from that incarnation or a later one. An answer to an earlier request may come from a former
-  one, and another request tells.
+  one, which another request shows.
 
 And it never forgets what may be on its way to the SideCar: to declare something newer does not call
 back what was sent before, which may arrive, and be accepted, first.
@@ -65,14 +65,14 @@ class ContactLog:
         """When the present state was heard."""
         self._essence: State | None = None
         self._was_sent = False
-        """Whether what is declared may have left this machine."""
+        """The declared command may have left this machine."""
         self._silence = ""
         self._objection = ""
 
     # --- what it says
 
     def ask(self) -> Ticket:
-        """Tell that a question is about to be asked; what is returned goes with the answer."""
+        """Note that a request is about to be sent; the ticket goes with its answer."""
         self._tickets += 1
         return Ticket(self._tickets)
 
@@ -154,9 +154,9 @@ class ContactLog:
 
     def declare(self, target: Target) -> bool:
         """
-        Take in what shall be; says whether there is something to tell the SideCar.
+        Declare a command; return True if it has to be sent.
 
-        There is not if it was declared already, if something newer was, or if it is meant for
+        It does not if it was declared already, if something newer was, or if it is meant for
         another incarnation than the present one, which would only refuse it.
         """
         old, state = self.contact.declared, self.contact.state
@@ -178,17 +178,17 @@ class ContactLog:
         old, overtaken = self.contact.declared, self.contact.overtaken
         if not isinstance(old, Run) or not self._was_sent or old not in self.contact.unanswered:
             return overtaken
-        # Those that want no more GPUs than it does add nothing to what is uncertain.
+        # Runs with no other GPUs than this one add no uncertainty.
         others = (run for run in overtaken if not set(run.gpus) <= set(old.gpus))
         return (*others, old)
 
     def send(self) -> Ticket:
-        """Tell that what is declared is about to be sent, and may arrive from now on."""
+        """Note that the declared command is about to be sent, and may arrive from now on."""
         self._was_sent = True
         return self.ask()
 
     def is_due(self, target: Target) -> bool:
-        """Whether this is still what shall be, and is not known to be what the SideCar wants."""
+        """Return True if this is still the declared command and the SideCar has not accepted it yet."""
         state = self.contact.state
         return self.contact.declared is target and state is not None and state.target != target
 
@@ -203,14 +203,14 @@ class ContactLog:
 
 
 def shown(refusal: Refusal) -> str:
-    """Tell a refusal as one line for people."""
+    """Return a refusal as one line."""
     where = f" at {refusal.path}" if refusal.path else ""
     remedy = f"; {refusal.remedy}" if refusal.remedy else ""
     return f"{refusal.error.value}{where}: {refusal.message}{remedy}"
 
 
 def was_leaving(contact: Contact) -> bool:
-    """Whether the SideCar was about to end, so that its silence is no surprise."""
+    """Return True if the SideCar was about to end, so that its silence is no surprise."""
     state, told = contact.state, contact.declared
     return state is not None and (state.leaving or (isinstance(told, Stop) and told.leave))
 

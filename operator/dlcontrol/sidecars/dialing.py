@@ -84,8 +84,8 @@ class DialSettings:
     keep_seconds: float = 8.0
     """How long an idle connection is kept; the SideCar closes it after ten seconds."""
     certificates: str = ""
-    """The folder with ``tls.crt``, ``tls.key`` and ``ca.crt`` that prove who we are, and tell whom
-    we believe; needed where SideCars are on a network. On Kubernetes the operator makes it itself."""
+    """The folder with the controller's certificate (``tls.crt``, ``tls.key``) and the authority that it trusts
+    (``ca.crt``); needed where SideCars are on a network. On Kubernetes the operator creates it."""
     renewal_seconds: float = 5.0
     """How long after a renewal the controller uses the new certificates."""
     largest_answer: int = 2 * 1024 * 1024
@@ -129,7 +129,7 @@ class Unreachable(Exception):
         # It may quote what a hostile one has sent.
         super().__init__(harmless(why))
         self.is_outdated = is_outdated
-        """Whether a SideCar listens there and its certificate has expired."""
+        """A SideCar listens there, and its certificate has expired."""
 
 
 class NotAccepted(Exception):
@@ -223,7 +223,7 @@ class OwnedConnector(aiohttp.UnixConnector):
 
 
 def _is_socket(path: str) -> bool:
-    """Whether the path is a socket, and no link to one; if nothing exists there, connecting says so."""
+    """Return False if the path exists and is no socket, or a link to one."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
@@ -289,7 +289,7 @@ class Line:
         )
 
     async def declare(self, target: Target) -> State:
-        """Say what shall be."""
+        """Send the SideCar its command."""
         body = codec.encode_target(target)
         return await self._ask("PUT", "target", seconds=self._settings.silence_seconds, body=body)
 
@@ -306,7 +306,7 @@ class Line:
                 method,
                 f"{self._base}/{path}",
                 data=body,
-                # The pool tells connections apart by their context: a new one is used at once.
+                # The pool distinguishes connections by their context, so a new one is used at once.
                 ssl=self._context(),
                 server_hostname=self._address.name or None,
                 timeout=limits,
@@ -362,7 +362,7 @@ class Line:
 
 
 def _is_outdated(error: Exception) -> bool:
-    """Whether of all that a certificate must be, only its time is over: it is of the right authority."""
+    """Return True if the certificate is of the right authority and only its time is over."""
     cause = getattr(error, "certificate_error", None)
     return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code == EXPIRED
 

@@ -29,13 +29,7 @@ from dlcontrol.sidecars.contacts import (
     shown,
     was_leaving,
 )
-from dlcontrol.sidecars.dialing import (
-    Credentials,
-    DialSettings,
-    Line,
-    NotAccepted,
-    Unreachable,
-)
+from dlcontrol.sidecars.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
 from dlcontrol.sidecars.plausible import plausible
 from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.dialer import NO_CONTACT, Contact, ForeignEpoch
@@ -115,7 +109,7 @@ class SideCars:
         self._followers[key].declare(replace(target, installation=self._around.installation))
 
     def contact(self, key: PodKey) -> Contact:
-        """Say what is known of it; nothing, if it is not followed."""
+        """Return the contact; empty if the SideCar is not followed."""
         follower = self._followers.get(key)
         return NO_CONTACT if follower is None else follower.known.contact
 
@@ -227,7 +221,6 @@ class _Follower:
                 await self._rest(pause)
 
     async def _try_to_listen(self) -> float:
-        """Ask once; returns after which pause to ask again."""
         try:
             await self._ask()
         except (Unreachable, Doubted) as error:
@@ -291,7 +284,7 @@ class _Follower:
                 await self._rest(pause)
 
     async def _try_to_tell(self, target: Target, failures: int) -> float:
-        """Say it once; returns after which pause to say it again, if that is necessary."""
+        """Send the command once; return the pause before a necessary repeat."""
         try:
             await self._put(target)
         except (Unreachable, Doubted) as error:
@@ -377,7 +370,6 @@ class _Follower:
             self._around.heard(self._key, is_material)
 
     def _ask_again(self) -> None:
-        """Send a new request for news, in place of the one that waits."""
         self._listening.cancel()
         self._listening = self._begin(self._listen())
 

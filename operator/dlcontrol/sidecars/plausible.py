@@ -1,8 +1,8 @@
 """
 Bounds for the figures that SideCars report, so that an impossible figure of one job does not spoil the profiles of others.
 
-The wire bounds each number so that it can be written and read. This module bounds them by what a training
-can reach. A speed beyond that counts as unknown; a time beyond that counts as the longest possible one.
+The wire bounds each number so that it can be written and read. This module bounds them by the reach of
+a training. A speed beyond that counts as unknown; a time beyond that counts as the longest possible one.
 """
 
 from dataclasses import replace

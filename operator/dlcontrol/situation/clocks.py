@@ -77,7 +77,6 @@ async def report_steps(clock: SteadyClock, report: Callable[[str], None]) -> Non
 
 
 def describe_step(step: float) -> str:
-    """Say that the clock of the machine was set, and what follows from it."""
     return (
         f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s;"
         " decisions stay, and times continue from the clock at the start"
@@ -86,7 +85,7 @@ def describe_step(step: float) -> str:
 
 @cache
 def read_boot() -> str:
-    """Return the id of this start of the machine, one word also where the kernel does not tell."""
+    """Return the id of this boot, or "unknown" if the kernel reports none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip() or "unknown"
     except OSError:
@@ -94,7 +93,6 @@ def read_boot() -> str:
 
 
 def describe_step_between(step: float) -> str:
-    """Say that the clock of the machine was set while no controller ran."""
     return (
         f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s since the"
         " last controller; the recorded times were moved by as much"
@@ -117,7 +115,7 @@ class Stamp(NamedTuple):
         return now.since_boot - self.since_boot if self.is_before(now) else float("inf")
 
     def is_before(self, other: "Stamp") -> bool:
-        """Whether that was earlier in the same life of the machine."""
+        """Return True if this was earlier in the same boot of the machine."""
         # Written times are rounded.
         return self.boot == other.boot and self.since_boot <= other.since_boot + 0.1
 
@@ -137,8 +135,8 @@ def find_step(before: Reading, now: Reading, *, latest: float) -> float:
     """
     Find by how many seconds the clock was set between two controllers.
 
-    ``latest`` is the latest time that was recorded. In another boot nothing tells how long the machine was off;
-    only that what was recorded cannot lie in the future.
+    ``latest`` is the latest time that was recorded. In another boot it is unknown how long the machine was off;
+    only recorded times cannot lie in the future.
     """
     if before.stamp.is_before(now.stamp):
         step = now.at - (before.at + now.stamp.since_boot - before.stamp.since_boot)

@@ -1,4 +1,4 @@
-"""What the controller knows of each SideCar, and the contract of the part that speaks to them."""
+"""The controller's knowledge of each SideCar, and the contract of the part that connects to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,6 @@ class ForeignEpoch(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Say it, as the reason of what follows from it."""
         whose = f" of another installation ({self.installation})" if self.installation else ""
         return (
             f"it says that it obeys another controller{whose} in epoch {self.epoch}, and none leads"
@@ -26,32 +25,32 @@ class ForeignEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The controller's knowledge of a SideCar from talking to it."""
+    """The controller's knowledge of a SideCar from its answers."""
 
     state: State | None = None
-    """Its last answer."""
+    """The last answer."""
     reachable: bool = False
     since: float = 0.0
-    """The time since which it is reachable, or not."""
+    """When the SideCar became reachable, or unreachable."""
     first_seen: float = 0.0
-    """When this incarnation was first spoken to."""
+    """When this incarnation answered first."""
     declared: Target | None = None
     """The last command, of this controller and to this incarnation."""
     overtaken: tuple[Run, ...] = ()
     """The command before that, which may still be on its way: to say something newer does not call back
     what was said."""
     problem: str = ""
-    """Why it cannot be spoken to, or what it does not accept and why."""
+    """Why the SideCar cannot be reached, or which command it refuses and why."""
     outdated: bool = False
-    """It listens, and cannot be reached because its certificate is over."""
+    """The SideCar listens, but its certificate has expired."""
     foreign: ForeignEpoch | None = None
-    """Why what it says now is not taken in; ``state`` is what it said before."""
+    """Why the present report is not accepted; ``state`` is the report before."""
     last: State | None = None
     """The last answer before its pod lost its address; something newer may have happened in the pod since."""
 
     @property
     def unanswered(self) -> tuple[Run, ...]:
-        """The runs that it may accept yet, without our having heard of it."""
+        """The runs that the SideCar may accept, or have accepted without a report to this controller."""
         state = self.state
         if state is None:
             return ()
@@ -65,7 +64,7 @@ class Contact:
 
     @property
     def coming(self) -> tuple[Run, ...]:
-        """The runs that may begin in it without anything more being said."""
+        """The runs that may begin in the pod without a further command."""
         target = self.state.target if self.state is not None else None
         if self.state is None or not isinstance(target, Run):
             return self.unanswered

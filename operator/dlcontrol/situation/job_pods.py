@@ -20,7 +20,7 @@ from dlwire.messages import Run, State, Stop, Target
 
 PodsByJob = Mapping[JobId, Mapping[NodeName, "JobPod"]]
 PodStart = tuple[JobId, Booking, str]
-"""One start of a pod's container, as far as the platform can tell."""
+"""One start of a pod's container, as far as the platform reports it."""
 
 
 class Contradiction(NamedTuple):
@@ -42,14 +42,13 @@ class JobPod:
     pod: Pod
     contact: Contact = NO_CONTACT
     asked: bool = False
-    """Whether this controller has asked for the pod; its predecessor may not have come so far."""
+    """This controller has requested the pod; its predecessor may have ended before it could."""
     fresh: bool = False
-    """Whether this controller booked the pod and has sent it no command to run, as no other
-    controller can have."""
+    """This controller booked the pod, so no other one can have commanded it, and has sent it no command to run."""
     untrusted: str = ""
-    """Why nothing that its SideCar says counts any more; its pod is ended, and only that is a proof."""
+    """Why no report of the SideCar counts any more; only the end of its pod is a proof."""
     claimed: frozenset[str] = frozenset()
-    """GPUs that an untrusted one may hold beyond the record, by its own names for them."""
+    """GPUs that an untrusted pod may hold beyond the record, by the names that its SideCar uses."""
 
     @property
     def state(self) -> State | None:
@@ -61,7 +60,7 @@ class JobPod:
 
     @cached_property
     def is_coming_up(self) -> bool:
-        """Whether this controller has asked for it, and can tell it nothing yet."""
+        """This controller has requested the pod, and cannot command it yet."""
         is_pending = self.pod.phase is PodPhase.PENDING and not self.contact.reachable
         return (
             not self.untrusted and is_pending and self.asked and self.fresh and self.state is None
@@ -69,16 +68,16 @@ class JobPod:
 
     @property
     def is_known(self) -> bool:
-        """Whether the SideCar has answered since its pod is up, or has got no command yet."""
+        """The SideCar has answered since its pod is up, or no command was ever sent to it."""
         return self.state is not None or self.fresh
 
     def is_stamped(self, epoch: int) -> bool:
-        """Whether only this controller can command it any longer."""
+        """Return True if the SideCar obeys no earlier controller any more."""
         return self.state is not None and self.state.epoch == epoch
 
     @cached_property
     def has_ended(self) -> bool:
-        """Whether it is proven that no process of it is left, and none will be started."""
+        """It is proven that no process of the pod is left, and none will be started."""
         if self.pod.phase is PodPhase.ENDED:
             return True
         state = self.state
@@ -86,7 +85,7 @@ class JobPod:
 
     @cached_property
     def is_living(self) -> bool:
-        """Whether processes of the job may live in it, as far as it is known exactly."""
+        """Processes of the job may live in the pod."""
         if self.has_ended:
             return False
         if self.state is None:
@@ -95,7 +94,7 @@ class JobPod:
 
     @cached_property
     def told(self) -> Target | None:
-        """The newest generation of its commands, whether it has got it or not."""
+        """The newest command, even if the SideCar has not received it yet."""
         declared, state = self.contact.declared, self.state
         if state is None:
             return None
@@ -105,12 +104,12 @@ class JobPod:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether its answer to the last command is still outstanding."""
+        """The answer to the last command is still outstanding."""
         return self.state is not None and self.told is not self.state.target
 
     @cached_property
     def is_leaving(self) -> bool:
-        """Whether its SideCar has to end, and takes no more commands."""
+        """The SideCar has to end, and takes no more commands."""
         told = self.told
         if self.has_ended or (isinstance(told, Stop) and told.leave):
             return True
@@ -122,29 +121,25 @@ class JobPod:
 
     @property
     def start(self) -> StartNumber:
-        """The generation of the processes that were started last in it; 0: none ever were."""
+        """The generation of the last start in the pod; 0: none ever was."""
         return StartNumber(self.state.held_generation if self.state is not None else 0)
 
     def has_begun(self, generation: int) -> bool:
-        """Whether it runs this generation or did so last, and has got no newer command."""
+        """Return True if this start is the last that runs or ran in the pod, and no newer command has come."""
         state = self.state
         return (
             state is not None and state.generation == generation and isinstance(state.target, Run)
         )
 
-    def has_heard_of(self, generation: int) -> bool:
-        """Whether it has accepted this, or anything newer."""
-        return self.state is not None and self.state.generation >= generation
-
     def is_warm(self, deadline_s: float, now: float) -> bool:
-        """Whether its spare interpreters are ready, or have had the time to be."""
+        """Return True if the spare interpreters are ready, or have had the time to be."""
         if self.state is None:
             return False
         warmth = self.state.warmth
         return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
 
     def is_warming_up(self, deadline_s: float, now: float) -> bool:
-        """Whether a start in it waits for its spare interpreters."""
+        """Return True if a start in the pod waits for spare interpreters."""
         return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
 
 

@@ -23,7 +23,7 @@ NODE_NOT_READY: Final = "NodeNotReady"
 
 
 class PodKey(NamedTuple):
-    """A pod, by what it is for: a job has at most one on a node."""
+    """The job and the node of a pod; a job has at most one pod on a node."""
 
     job: JobId
     node: NodeName
@@ -70,13 +70,13 @@ class Pod:
     message: str = ""
     """The same in a sentence. It may be known without a reason, of a pod that just takes its time."""
     fault: bool = False
-    """Whether the reason is the job's own, so that the same would happen again (out of memory)."""
+    """The reason is the job's own, so that it would recur (out of memory)."""
     stuck: bool = False
-    """Whether the pod does not come up until a person removes the reason."""
+    """The pod does not come up until a person removes the reason."""
     unwelcome: bool = False
-    """Whether it has ended because its node would not have it any longer."""
+    """The pod has ended because its node evicted it."""
     vanished: bool = False
-    """Whether its object is gone, so that its container is not started again and its end is not reported."""
+    """The object is gone, so that its container does not restart and its end is not reported."""
     start: str = ""
     """Which start of its container this is, by the platform's own word, where it knows that. Another one
     is a proof that the processes of the former one have ended or are ended by it."""
@@ -93,7 +93,7 @@ class Entry:
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """As its user wrote it."""
     cancelled: bool = False
-    """Whether its user wants it gone."""
+    """The user has deleted the job."""
     problem: str = ""
     """Why it cannot be dealt with at all (its spec can no longer be read); it is set aside."""
     spec_generation: int = 0
@@ -101,12 +101,12 @@ class Entry:
 
     @property
     def is_wanted_gone(self) -> bool:
-        """Whether nothing of it is to train, as its user has it or because it is over."""
+        """The job is over, cancelled or suspended, so nothing of it trains."""
         return self.status.is_final or self.cancelled or self.job.suspend
 
     @property
     def may_come_back(self) -> bool:
-        """Whether it has lost its node or GPUs, and would go on with what it had there."""
+        """The job has lost its node or GPUs, and continues if they come back."""
         cause = self.status.cause
         was_lost = cause is not None and cause.code in (CauseCode.NODE_LOST, CauseCode.GPUS_GONE)
         return was_lost and self.status.placement is None and not self.is_wanted_gone
@@ -185,7 +185,7 @@ class Platform(Protocol):
     """The place. Every method may be called again with the same arguments, without harm."""
 
     async def observe(self) -> Observation:
-        """Tell everything there is, the effects of all former calls of :meth:`record` included."""
+        """Return everything that exists, including the effects of all former calls of :meth:`record`."""
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         """
@@ -199,7 +199,7 @@ class Platform(Protocol):
 
     async def is_overtaken(self) -> bool:
         """
-        Tell whether another controller leads by now, as it is recorded and not as it is remembered.
+        Read from the record, and from no cache, if another controller leads by now.
 
         Asked when a SideCar says so, which by itself proves nothing. Raises :class:`NotKept`
         if the record cannot be read now.

@@ -52,10 +52,10 @@ class ProcessSet:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether some of it is gone and will not come, so that a new start is needed."""
+        """A part is gone and does not come back, so that a new start is needed."""
         wanted = self._status.run_generation
         if self._status.phase is Phase.RUNNING and self.generation < wanted:
-            # Its container is another one by now, and nothing lives of what was running.
+            # The container has restarted, and none of its former processes lives.
             return not any(_is_told_to_run(job_pod, wanted) for job_pod in self._present)
         if not self.job_pods or self.generation <= self._status.broken:
             return False
@@ -74,8 +74,8 @@ class ProcessSet:
         """
         Whether a container has got another command since, although this is the start to be.
 
-        The stamp of a new controller does that if it overtakes the news of what the former one
-        had begun. As a generation is one start of all processes, another one is needed.
+        The stamp of a new controller does that if it overtakes the news of a start by the former
+        controller. As a generation is one start of all processes, another one is needed.
         """
         return self.generation == self._status.run_generation and any(
             not job_pod.has_begun(self.generation) and not job_pod.is_leaving
@@ -109,7 +109,7 @@ class IntactProcesses:
     gpus: frozenset[GpuRef]
     batch_size: int
     is_running: bool
-    """Whether all of them have become the user's program."""
+    """All of them run the user's program."""
 
     def adopted_by(self, status: Status, held: frozenset[GpuRef]) -> Status:
         """Let the job, that was just given what they have, go on with them; ``held`` is all it may hold."""

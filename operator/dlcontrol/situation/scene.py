@@ -97,7 +97,7 @@ class Scene:
     nodes: Mapping[NodeName, Node]
     mechanism: Mechanism = Mechanism.IN_PLACE
     warm_seconds: float = 30.0
-    """For how long a newcomer's spare interpreters are waited for."""
+    """How long a new pod may take to make its spare interpreters ready."""
     lost_seconds: float = 60.0
     """How long a SideCar may be silent before the controller ends its pod."""
     obey_seconds: float = 300.0
@@ -110,7 +110,6 @@ class Scene:
     """Facts about nodes that do not concern their GPUs."""
 
     def pods_of(self, job: JobId) -> Mapping[NodeName, JobPod]:
-        """The pods of a job, by their nodes."""
         return self.job_pods.get(job, {})
 
     def machine(self, node: NodeName) -> BootState:
@@ -123,19 +122,19 @@ class Scene:
 
     @cached_property
     def holding(self) -> int:
-        """How many jobs have pods."""
+        """The number of jobs with pods."""
         return sum(bool(job_pods) for job_pods in self.job_pods.values())
 
     @cached_property
     def starting(self) -> int:
-        """How many jobs have pods that were not heard of yet."""
+        """The number of jobs with pods whose SideCar has not answered yet."""
         return sum(
             any(job_pod.state is None for job_pod in job_pods.values())
             for job_pods in self.job_pods.values()
         )
 
     def with_statuses(self, statuses: Mapping[JobId, Status]) -> "Scene":
-        """Show the scene with these statuses in it."""
+        """Return the scene with these statuses."""
         if not statuses:
             return self
         entries, job_pods = dict(self.entries), dict(self.job_pods)
@@ -159,14 +158,13 @@ class Scene:
 
     @cached_property
     def held(self) -> Mapping[JobId, frozenset[GpuRef]]:
-        """Which GPUs each job may hold that has pods."""
+        """The GPUs that each job with pods may hold."""
         return {
             job: frozenset().union(*map(self.may_hold, job_pods.values()))
             for job, job_pods in self.job_pods.items()
         }
 
     def held_by(self, job: JobId) -> frozenset[GpuRef]:
-        """Which GPUs this job may hold."""
         return self.held.get(job, frozenset())
 
     @cached_property
@@ -180,7 +178,6 @@ class Scene:
         return holders
 
     def _occupies(self, job_pod: JobPod) -> frozenset[GpuRef]:
-        """Which GPUs no other job can get because of this pod."""
         held = self.may_hold(job_pod)
         if self.mechanism is Mechanism.RECREATE and not job_pod.has_ended:
             # They were granted to its container, which has them until it is gone.
@@ -188,11 +185,11 @@ class Scene:
         return held
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
-        """Whether it is proven that no other job holds this GPU."""
+        """Return True if it is proven that no other job holds this GPU."""
         return all(holder == job for holder in self.holders.get(ref, ()))
 
     def may_hold(self, job_pod: JobPod) -> frozenset[GpuRef]:
-        """Which GPUs processes of this pod may use, now or by what is on its way to it."""
+        """Return the GPUs that processes of this pod may use, now or by a command that is on its way."""
         if job_pod.has_ended:
             return frozenset()
         if job_pod.state is None:
@@ -202,7 +199,7 @@ class Scene:
             return more if job_pod.fresh else more | self.recorded_for(job_pod)
         named = set(job_pod.state.held)
         for run in job_pod.contact.coming:
-            # It waits for the end of what is held, and then takes these without asking again.
+            # The run waits for the end of the present processes, and then takes these GPUs without a further command.
             named.update(run.gpus)
         found = {
             self.gpu_names.find_named(job_pod.key.node, name, state=job_pod.state) for name in named
@@ -215,7 +212,7 @@ class Scene:
         return known if is_exact else known | self.recorded_for(job_pod)
 
     def is_awaited(self, job_pod: JobPod) -> bool:
-        """Whether it is back, and about to say what there is of the job."""
+        """Return True if the SideCar is back and about to report its processes."""
         is_back = (
             job_pod.pod.phase is PodPhase.UP and not job_pod.is_known and not job_pod.untrusted
         )

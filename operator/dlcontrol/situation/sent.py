@@ -1,7 +1,7 @@
 """
-What this controller has sent: commands to SideCars, and requests for pods.
+The commands that this controller has sent to SideCars, and its requests for pods.
 
-:mod:`dlcontrol.acting` writes it. Observing and judging compare it with what the platform and the SideCars report.
+:mod:`dlcontrol.acting` writes it. Observing and judging compare it with the reports of the platform and the SideCars.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Commanded:
     restarts: tuple[float, ...] = ()
     """When the controller last sent it to another start of the container."""
     start: str = ""
-    """The container's start as the platform reports it, which counts more than what the SideCar claims."""
+    """The container's start as the platform reports it, which counts more than the SideCar's claim."""
 
     def is_for(self, incarnation: str) -> bool:
         """Return False for a new start of the container, unless it claims to restart all the time."""

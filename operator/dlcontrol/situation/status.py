@@ -200,7 +200,7 @@ class Status:
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if it was ever set."""
-        # On the hot path of every look, where a generator costs more than what it goes through.
+        # On the hot path of every cycle, where a generator costs more than the conditions it iterates over.
         for each in self.conditions:
             if each.type is kind:
                 return each

@@ -12,13 +12,7 @@ from typing import Final
 from dlcontrol.situation.status import Trust
 from dlcore.documents.jobfields import MAX_GPUS
 from dlcore.documents.language.records import Many, Record
-from dlcore.documents.language.schemas import (
-    Flag,
-    Form,
-    Node,
-    Number,
-    Text,
-)
+from dlcore.documents.language.schemas import Flag, Form, Node, Number, Text
 from dlcore.model import CauseCode, Phase
 
 LONGEST_MESSAGE: Final = 4096

@@ -1,10 +1,10 @@
-"""Whether a job has ended: well, by its target or deadline, or because a trial of its checkpoint went wrong."""
+"""The end of a job: well, by its target or deadline, or because a trial of its checkpoint went wrong."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcontrol.judging import trials
-from dlcontrol.judging.ends_and_retries import Case
+from dlcontrol.judging.ends_and_retries import Case, Happening, Then
 from dlcontrol.judging.exits import (
     ENDED_EARLY,
     Ending,
@@ -16,64 +16,69 @@ from dlcontrol.judging.exits import (
 )
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.process_sets import ProcessSet
-from dlcore.lifecycle import Event
 
 
-def judge_end_by_trial(case: Case) -> bool:
-    """It was asked to save itself and to go on, and has ended: it goes on where it was."""
-    what = trials.find_ended(case.started)
-    if not what or case.latest.generation <= case.status.broken:
-        return False
-    case.follow_progress()
-    if _has_finished(case):
-        return False  # It was done, too.
-    _start_after_trial(case, "EndedByTrial", what)
-    return True
+def has_just_ended(case: Case) -> bool:
+    """Return True if the job may have ended, so that its last progress counts before that is judged."""
+    return _have_ended_with_zero(case) or bool(_find_end_of_trial(case))
 
 
-def judge_freeze_by_trial(case: Case) -> bool:
+def find_end_by_trial(case: Case) -> Happening | None:
+    """Find a job that was asked to save itself and go on, and has ended instead; it starts again."""
+    what = _find_end_of_trial(case)
+    if not what or _has_finished(case):
+        return None
+    return _start_after_trial(case, "EndedByTrial", message=what)
+
+
+def _find_end_of_trial(case: Case) -> str:
+    is_new = case.latest.generation > case.status.broken
+    return trials.find_ended(case.started) if is_new else ""
+
+
+def find_freeze_by_trial(case: Case) -> Happening | None:
     what = trials.find_frozen(case.started)
     if not what or case.latest.generation <= case.status.broken:
-        return False
-    _start_after_trial(case, "FrozenByTrial", what)
-    return True
+        return None
+    return _start_after_trial(case, "FrozenByTrial", message=what)
 
 
-def _start_after_trial(case: Case, reason: str, what: str) -> None:
-    """It cannot save itself and go on, so that this is not asked of it any more."""
-    case.status = replace(case.status, broken=case.latest.generation, ends=True)
-    case.set_back(reason, what, ran=True, keeps=True)
+def _start_after_trial(case: Case, reason: str, *, message: str) -> Happening:
+    # The training cannot save itself and go on, so no further trial is made.
+    status = replace(case.broken_status(), ends=True)
+    return Happening(Then.RESTART, status, reason=reason, message=message)
 
 
-def judge_finish(case: Case) -> bool:
-    """Whether all processes of its latest start ended well, also when they were asked to end meanwhile."""
-    last = case.last
-    if not last.job_pods or not _all_ended(
-        last, ended_with_zero(last.job_pods), forgotten=case.ended.containers
-    ):
-        return False
-    case.follow_progress()
+def find_finish(case: Case) -> Happening | None:
+    """Find a job whose processes of the latest start all ended well, even if they were asked to end."""
+    if not _have_ended_with_zero(case):
+        return None
     if not _have_ended_unasked(case):
         # Some were asked to end. A training that exits when it has saved itself looks the same, so its count decides.
         if not has_reported_all(case.job, case.status):
-            return False
-        _finish(case, Ending("Finished", "its training finished"))
-        return True
-    ending = describe_end(case.job, case.status, job_pods=last.job_pods)
+            return None
+        return _finish(case, Ending("Finished", "its training finished"))
+    ending = describe_end(case.job, case.status, job_pods=case.last.job_pods)
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
-        return _fails_by_ending(case, ending)
-    _finish(case, ending)
-    return True
+        return _fail_by_ending(case, ending)
+    return _finish(case, ending)
 
 
-def _finish(case: Case, ending: Ending) -> None:
-    # A training that was done did not answer the trial in which it ended, and there is nothing in it to mend.
-    case.news[:] = [news for news in case.news if news.reason != trials.NOT_CONFIRMED]
-    case.end(Event.FINISHED, ending.reason, ending.message, exit_code=0)
+def _finish(case: Case, ending: Ending) -> Happening:
+    return Happening(
+        Then.FINISH, case.status, reason=ending.reason, message=ending.message, exit_code=0
+    )
+
+
+def _have_ended_with_zero(case: Case) -> bool:
+    last = case.last
+    return bool(last.job_pods) and _all_ended(
+        last, ended_with_zero(last.job_pods), forgotten=case.ended.containers
+    )
 
 
 def _all_ended(last: ProcessSet, ended: Sequence[JobPod], *, forgotten: int) -> bool:
-    """Whether all pods of the latest start are among the ``ended``, and no container is unaccounted for."""
+    """Return True if the ``ended`` are all pods of the latest start, and no container is unaccounted for."""
     return len(ended) >= len(last.job_pods) and len(ended) + forgotten >= last.containers
 
 
@@ -82,7 +87,7 @@ def _have_ended_unasked(case: Case) -> bool:
 
 
 def _has_finished(case: Case) -> bool:
-    """Whether a training that ended in its trial had done everything, and did not end because it was asked to save itself."""
+    """Return True if a training that ended in its trial was done, and did not end because of the trial."""
     last = case.last
     if not _have_ended_unasked(case):
         return False
@@ -92,28 +97,30 @@ def _has_finished(case: Case) -> bool:
     return has_done_all(case.job, case.status, job_pods=last.job_pods)
 
 
-def _fails_by_ending(case: Case, ending: Ending) -> bool:
-    """It ended before its user lets it: once for each start, whose end is seen until the next."""
+def _fail_by_ending(case: Case, ending: Ending) -> Happening | None:
+    """Report an end before the user allows it once for each start, whose end is seen until the next."""
     if case.latest.generation <= case.status.broken:
-        return False
-    case.status = replace(case.status, broken=case.latest.generation, exit_code=0)
-    case.fail(ending.message, reason=ending.reason)
-    return True
+        return None
+    status = replace(case.broken_status(), exit_code=0)
+    return Happening(Then.RETRY, status, reason=ending.reason, message=ending.message)
 
 
-def judge_target(case: Case) -> bool:
+def find_target(case: Case) -> Happening | None:
     target = case.job.training.target
     if target is None or case.status.reached < target.patience:
-        return False
+        return None
     value = f"{target.metric} is {case.status.metric:g}"
     message = f"{value}, and {target.value:g} was asked for"
-    case.end(Event.FINISHED, "TargetReached", message, exit_code=0)
-    return True
+    return _finish(case, Ending("TargetReached", message))
 
 
-def judge_deadline(case: Case) -> bool:
+def find_deadline(case: Case) -> Happening | None:
     limit, started = case.job.limits.active_deadline_seconds, case.status.started_at
     if limit is None or started is None or case.now - started <= limit:
-        return False
-    case.end(Event.FAILED, "DeadlineExceeded", f"it took longer than {limit} s")
-    return True
+        return None
+    return Happening(
+        Then.GIVE_UP,
+        case.status,
+        reason="DeadlineExceeded",
+        message=f"it took longer than {limit} s",
+    )

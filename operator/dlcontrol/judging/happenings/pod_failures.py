@@ -1,78 +1,71 @@
-"""Whether pods of a job are lost, do not come up, or are gone in part."""
+"""Failures of pods: lost, not coming up, or gone in part."""
 
 from dataclasses import replace
 
-from dlcontrol.judging.ends_and_retries import Case
+from dlcontrol.judging.ends_and_retries import Case, Happening, Then
 from dlcontrol.judging.lost_pods import explain_loss
 from dlcontrol.judging.silence import is_lost
 from dlcontrol.judging.starting_pods import NODES_REFUSE, patience_with
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.rules import News
-from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber
-from dlcore import lifecycle
-from dlcore.lifecycle import Event
+from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber, Status
 
 
-def judge_lost_pod(case: Case) -> bool:
-    """Whether neither the platform nor the SideCar has reported on one of its pods for too long."""
+def find_lost_pod(case: Case) -> Happening | None:
+    """Find pods on which neither the platform nor the SideCar has reported for too long."""
     lost = [
-        job_pod
-        for job_pod in case.job_pods
-        if is_lost(job_pod, now=case.now, lost_seconds=case.rules.lost_seconds)
+        pod
+        for pod in case.job_pods
+        if is_lost(pod, now=case.now, lost_seconds=case.rules.lost_seconds)
     ]
     if not lost or case.status.placement is None:
-        return False
-    if len(case.started) > 1:
-        case.status = replace(case.status, broken=max(case.latest.generation, case.status.broken))
-    where = ", ".join(sorted(job_pod.key.node for job_pod in lost))
+        return None
+    status = case.broken_status() if len(case.started) > 1 else case.status
+    where = ", ".join(sorted(pod.key.node for pod in lost))
     message = (
         f"waits: its pod on {where} does not answer; it restarts once it is proven that"
         " no process of it is left there"
     )
-    status = case.status.decided(None, now=case.now)
-    phase = lifecycle.advance(status.phase, Event.DISPLACED)
-    case.status = replace(
-        status, phase=phase, speed=0.0, paused_at=None, message=message
-    ).with_condition(
-        Condition(ConditionType.SCHEDULED, status=False, reason="PodLost", message=message),
-        case.now,
-    )
-    case.news.append(News("PodLost", message, warning=True))
-    return True
+    return Happening(Then.WAIT, status, reason="PodLost", message=message)
 
 
-def judge_coming_up(case: Case) -> bool:
-    """A pod that it needs ended before anything ran in it, or takes too long."""
+def find_failed_start(case: Case) -> Happening | None:
+    """Find a pod that ended before anything ran in it, or that takes too long to come up."""
     placement = case.status.placement
     if placement is None or case.now < case.status.retry_at:
-        return False
-    needed = [job_pod for job_pod in case.all_job_pods if job_pod.key.node in placement.nodes]
-    ended = [job_pod for job_pod in needed if job_pod.has_ended and job_pod.fresh]
-    late = [job_pod for job_pod in needed if _is_late(case, job_pod)]
-    pod = next((job_pod.pod for job_pod in (*ended, *late)), None)
+        return None
+    needed = [pod for pod in case.all_job_pods if pod.key.node in placement.nodes]
+    ended = [pod for pod in needed if pod.has_ended and pod.fresh]
+    late = [pod for pod in needed if _is_late(case, pod)]
+    pod = next((found.pod for found in (*ended, *late)), None)
     if pod is None:
-        return False
+        return None
     why = pod.message or pod.reason
     how = "ended before it could be used" if ended else "does not come up"
     message = f"its pod on {pod.key.node} {how}{f': {why}' if why else ''}"
     reason, times = pod.reason or "NotInitialized", case.status.setbacks
+    condition = _not_initialized(reason, message)
+    then = Then.RESTART
     if pod.fault:
-        case.fail(message, reason=reason, keeps=False)
+        then = Then.RETRY
     elif reason in NODES_REFUSE:
         # The platform leaves that node out for some time, so it is another one or none.
-        case.step_back(reason, message, 0.0)
+        then = Then.STEP_BACK
     elif pod.stuck and times >= case.rules.most_setbacks:
-        case.end(Event.FAILED, reason, f"{message}; it was tried {times + 1} times")
-    else:
-        case.set_back(reason, message, ran=False, keeps=False)
-    _say_of_pods(case, reason, message)
-    return True
+        then, message = Then.GIVE_UP, f"{message}; it was tried {times + 1} times"
+    return Happening(
+        then,
+        case.status,
+        reason=reason,
+        message=message,
+        ran=False,
+        keeps=False,
+        condition=condition,
+    )
 
 
-def _say_of_pods(case: Case, reason: str, message: str) -> None:
-    said = Condition(ConditionType.INITIALIZED, status=False, reason=reason, message=message)
-    case.status = case.status.with_condition(said, case.now)
+def _not_initialized(reason: str, message: str) -> Condition:
+    return Condition(ConditionType.INITIALIZED, status=False, reason=reason, message=message)
 
 
 def _is_late(case: Case, job_pod: JobPod) -> bool:
@@ -82,34 +75,39 @@ def _is_late(case: Case, job_pod: JobPod) -> bool:
     return case.now - since > patience_with(job_pod.pod, case.rules)
 
 
-def judge_falling_apart(case: Case) -> bool:
-    """Some of its processes or containers are gone, and the others would wait for ever."""
-    if any(
-        not job_pod.is_stamped(case.scene.epoch) and not job_pod.fresh for job_pod in case.job_pods
-    ):
-        return False  # A command of a former controller may be on its way, and complete the start.
+def find_falling_apart(case: Case) -> Happening | None:
+    """Find a start that lost some of its processes or containers, for which the others would wait for ever."""
+    status = note_falling_apart(case)
+    if status is case.status:
+        return None
+    if status.placement is None or 0 < case.latest.generation < status.run_generation:
+        return None  # A new start follows in any case.
+    if not case.latest.is_incomplete:
+        message = "its start was interrupted"
+        return Happening(Then.RESTART, status, reason="Restarted", message=message)
+    loss = explain_loss(
+        case.scene, case.all_job_pods, placement=status.placement, generation=case.latest.generation
+    )
+    return Happening(
+        Then.RETRY if loss.fault else Then.RESTART,
+        status,
+        reason=loss.reason,
+        message=loss.what,
+        keeps=loss.keeps,
+        condition=_not_initialized(loss.reason, loss.what),
+    )
+
+
+def note_falling_apart(case: Case) -> Status:
+    """Return the status with the broken start and the newest generation; the same object if nothing is broken."""
+    if any(not pod.is_stamped(case.scene.epoch) and not pod.fresh for pod in case.job_pods):
+        return (
+            case.status
+        )  # A command of a former controller may be on its way, and complete the start.
     is_incomplete, foreign = case.latest.is_incomplete, case.latest.foreign_generation
     if not (is_incomplete or foreign or case.latest.is_undone):
-        return False
-    status = case.status
-    if is_incomplete:
-        status = replace(status, broken=max(case.latest.generation, status.broken))
-    # A command that SideCars have got counts, even if its record was lost.
-    case.status = replace(status, generation=max(status.generation, DecisionNumber(foreign // 2)))
-    if status.placement is None or 0 < case.latest.generation < status.run_generation:
-        return False  # It will have a new start anyway.
-    if not is_incomplete:
-        case.set_back("Restarted", "its start was interrupted", ran=True, keeps=True)
-        return True
-    loss = explain_loss(
-        case.scene,
-        case.all_job_pods,
-        placement=status.placement,
-        generation=case.latest.generation,
-    )
-    if loss.fault:
-        case.fail(loss.what, reason=loss.reason, keeps=loss.keeps)
-    else:
-        case.set_back(loss.reason, loss.what, ran=True, keeps=loss.keeps)
-    _say_of_pods(case, loss.reason, loss.what)
-    return True
+        return case.status
+    status = case.broken_status() if is_incomplete else case.status
+    # A command that SideCars have received counts, even if its record was lost.
+    generation = max(case.status.generation, DecisionNumber(foreign // 2))
+    return replace(status, generation=generation)

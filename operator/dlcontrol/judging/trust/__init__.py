@@ -1,1 +1,1 @@
-"""Whether a SideCar can be trusted: its reports are compared with what the controller knows by itself."""
+"""Trust in SideCars: their reports are compared with the controller's own knowledge."""

@@ -28,8 +28,7 @@ _QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
 def find_disobedience(
     scene: Scene, job_pod: JobPod, *, epoch: int, state: State, told: Commanded | None
 ) -> str:
-    """Say which command it claims to obey that no controller can have sent; empty if all is
-    well."""
+    """Return which command, sent by no controller, the SideCar claims to obey; empty if all is well."""
     if state.epoch < epoch:
         known = scene.entries[job_pod.key.job].status.run_generation
         if state.generation > known + MOST_JUMP:
@@ -64,12 +63,12 @@ def iter_disobedient(
 
 
 def contradicts_itself(state: State) -> str:
-    """Say why no SideCar can be in this state, after any command; empty if one can."""
+    """Return why no command can lead to this state; empty if one can."""
     target = state.target
     if state.term != (Term(0, 0) if target is None else target.term):
         return f"it says that it obeys {state.term}, and shows another command"
     if state.released == bool(state.held) or state.released != (state.phase in _QUIET):
-        return f"it says that it is {state.phase.value}, and contradicts that by what it holds"
+        return f"it says that it is {state.phase.value}, and contradicts that by the GPUs that it holds"
     is_begun = isinstance(target, Run) and target.generation == state.held_generation
     if is_begun and state.held and isinstance(target, Run) and state.held != target.gpus:
         return "it says that it holds other GPUs than those of the command that it obeys"
@@ -77,7 +76,7 @@ def contradicts_itself(state: State) -> str:
 
 
 def _may_be(state: State, told: Commanded) -> bool:
-    """Whether it shows the command that it was given, or the same stop before it had to hurry."""
+    """Return True if the state shows the sent command, or the same stop before it had to hurry."""
     if isinstance(told.target, Stop) and isinstance(state.target, Stop):
         return state.target.leave == told.target.leave or not told.is_exact
     target = state.target
@@ -90,8 +89,7 @@ def _may_be(state: State, told: Commanded) -> bool:
 
 
 def _is_late(scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | None) -> str:
-    """Say which command it has left undone although it had the time; empty if it has done it, or has the
-    time."""
+    """Return which command the SideCar has left undone although it had the time; empty if none."""
     if told is None or not job_pod.contact.reachable or _has_done(state, told):
         return ""
     if not told.is_for(state.incarnation) or told.start != job_pod.pod.start:

@@ -2,15 +2,15 @@
 A pod whose SideCar reports something impossible is set aside, and every other job goes on.
 
 A SideCar lives in its user's image, and a training of the same user can reach it. So it is a witness and no
-authority. The controller compares its reports with what it knows by itself: the recorded leader, the commands
+authority. The controller compares its reports with its own knowledge: the recorded leader, the commands
 that it sent, the GPUs that decisions ever gave to the job. After a contradiction no report of that SideCar
 counts any longer, the controller ends its pod, and the GPUs that the pod may hold stay with it until the
 platform has proven that end.
 
 Two things look like lies and are none. Another controller that leads by now is recorded before it
 commands anything, so the record is read again, and then this controller ends (:class:`Fenced`). And a
-record that was restored from a backup is older than what SideCars have heard: a controller that finds
-this at its beginning goes on in a later epoch (:class:`Behind`).
+record that was restored from a backup is older than the commands that SideCars have received: a controller that finds
+this at its beginning continues in a later epoch (:class:`Behind`).
 """
 
 import logging
@@ -49,10 +49,10 @@ class DistrustedPods:
         self._inherited: dict[tuple[JobId, Booking], frozenset[str]] = {}
         """Which GPUs a pod of an earlier controller held when this one met it, by its names for them."""
         self._unheard: list[JobPod] = []
-        """Those that are still to be heard, because what is recorded could not be read."""
+        """Pods that are still to be examined, because the record could not be read."""
 
     def is_met(self, job_pod: JobPod) -> bool:
-        """Whether nothing more has to be heard of it before anything is decided."""
+        """Return True if decisions need not wait for this SideCar."""
         return bool(job_pod.untrusted) or _start_of(job_pod) in self._later
 
     def keep(self, scene: Scene) -> None:
@@ -73,7 +73,7 @@ class DistrustedPods:
         commanded: Mapping[tuple[JobId, Booking], Commanded],
     ) -> bool:
         """
-        Hear what SideCars say now; tells whether a pod was set aside.
+        Examine the present reports; return True if another pod is distrusted.
 
         Raises :class:`Fenced` if another controller leads.
         """
@@ -112,7 +112,7 @@ class DistrustedPods:
         )
 
     async def _is_excused(self, job_pod: JobPod, foreign: ForeignEpoch) -> bool:
-        """Whether it may be true; raises :class:`Fenced` if it is by what is recorded."""
+        """Return True if the report may be true; raises :class:`Fenced` if the record says so."""
         if await self._platform.is_overtaken():
             raise Fenced(
                 f"the SideCar of {job_pod.key} obeys another controller, which leads by now"
