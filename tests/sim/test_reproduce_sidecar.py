@@ -112,7 +112,7 @@ def test_a_run_is_the_same_under_another_hash_seed():
         "import dataclasses, json\n"
         "from dlpapers.reproducing.sidecar.runs import play, sum_up\n"
         "from dlpapers.reproducing.sidecar.workloads import PLANS\n"
-        "print(json.dumps(dataclasses.asdict(sum_up(play(PLANS[1], 'sidecar', 4)))))\n"
+        "print(json.dumps(dataclasses.asdict(sum_up(play(PLANS[1], 'sidecar', seed=4)))))\n"
     )
 
     def run(hash_seed: str) -> str:

@@ -120,8 +120,3 @@ def distribute(times: Numbers) -> tuple[Numbers, Numbers]:
 def is_skewed(times: Numbers) -> bool:
     """Return whether most would be squeezed into a corner on an axis that is not logarithmic."""
     return bool(times[-1] > 50.0 * max(1.0, float(np.median(times))))
-
-
-def write_number(value: float) -> str:
-    """As many digits as matter in a picture."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

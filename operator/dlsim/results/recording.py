@@ -40,7 +40,6 @@ class _Course:
     """Where among the lines its latest decision is, until it is known what that has cost."""
     halted_at: float | None = None
     """Since when it does not train because of a change."""
-    has_trained: bool = False
 
 
 @dataclass(slots=True)
