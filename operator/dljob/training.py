@@ -85,7 +85,7 @@ def should_save(step: int) -> bool:
     several, they need ``torch.distributed``, and agree by one ``all_reduce`` of a single number.
     """
     _listen_once()
-    return _agreement().is_due(step)
+    return _agreement().take_request(step)
 
 
 def listen(*signals: signal.Signals) -> None:
@@ -323,7 +323,7 @@ def _listen_once() -> None:
 class _Alone:
     """The agreement of a process that has no peers."""
 
-    def is_due(self, _step: int) -> bool:
+    def take_request(self, _step: int) -> bool:
         due, _Request.is_open = _Request.is_open, False
         return due
 
@@ -349,7 +349,7 @@ class _Board:
         self._start = _number("TORCHELASTIC_RESTART_COUNT", default=0)
         self._saved = -1
 
-    def is_due(self, step: int) -> bool:
+    def take_request(self, step: int) -> bool:
         with self._alone():
             self._write(self._place, step)
             agreed = self._read(0)
@@ -396,17 +396,17 @@ class _Collective:
         # By way of the processors, so that no GPU is waited for.
         self._group = torch.distributed.new_group(backend="gloo")
 
-    def is_due(self, _step: int) -> bool:
+    def take_request(self, _step: int) -> bool:
         distributed = self._torch.distributed
         # A request that comes after this check counts at the next step.
         asked = self._torch.tensor([int(_Request.is_open)])
         # Each rank takes part at each step, asked or not: the others would
         # wait for one that does not.
         distributed.all_reduce(asked, op=distributed.ReduceOp.MAX, group=self._group)
-        is_due = bool(asked.item())
-        if is_due:
-            _Request.is_open = False
-        return is_due
+        if not asked.item():
+            return False
+        _Request.is_open = False
+        return True
 
 
 _agreements: list[_Alone | _Board | _Collective] = []

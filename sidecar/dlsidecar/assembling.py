@@ -27,7 +27,7 @@ from dlsidecar.observing.matching import CONFIRMED, UNMATCHED
 from dlsidecar.observing.outputs import OutputForwarder
 from dlsidecar.observing.rank_outputs import Outputs
 from dlsidecar.observing.tailing import Tail
-from dlsidecar.processes.supervising import Processes
+from dlsidecar.processes.supervising import Hooks, Processes
 from dlsidecar.serving.admitting import Admission
 from dlsidecar.settings import Settings
 from dlsidecar.warm import offering
@@ -79,7 +79,14 @@ class Assembly:
         self._loop = asyncio.get_running_loop()
         self._gpu_thread = gpu_thread or GpuThread()
         self._reaper = spawning.Reaper()
-        self._observer = Observer(settings, changed=changed, gpu_thread=self._gpu_thread)
+        self._observer = Observer(
+            settings,
+            changed=changed,
+            gpu_thread=self._gpu_thread,
+            processes=self.processes,
+            held=self._held,
+            warmth=self.warmth,
+        )
         complain = self._observer.reported.complain
         self._matcher = Matcher(
             reaper=self._reaper,
@@ -96,34 +103,32 @@ class Assembly:
         self._outputs = Outputs(
             self._open_outputs(training.log_file),
             by_rank=training.processes is Split.PER_GPU,
+            passed=passed,
             on_problem=complain,
             on_relief=self._observer.reported.solve,
         )
         if training.progress_file:
             self._follow_progress(training.progress_file)
-        self._spare_pool = self._build_spare_pool(training, environment, passed=passed)
-        self._spare_pool.on_change = changed
-        self.supervisor = self._build_supervisor(settings, report, environment, mark)
-        self.supervisor.pass_on(passed)
-        self._observer.warmth = self.warmth
-        self._observer.held = self._held
-        self._observer.processes = self.processes
+        self._spare_pool = self._build_spare_pool(training, environment, on_change=changed)
+        self.supervisor = self._build_supervisor(
+            training, report=report, environment=environment, mark=mark
+        )
         self._split = training.processes
         self._most_spares = training.most_spares
         self._asking: asyncio.TimerHandle | None = None
 
     def _build_spare_pool(
-        self, training: Training, environment: Mapping[str, str], *, passed: Sequence[int]
+        self, training: Training, environment: Mapping[str, str], *, on_change: Changed
     ) -> SparePool:
         spare_pool = SparePool(
             command=training.command,
             preload=training.preload,
             environment=environment,
             outputs=self._outputs,
-            passed=passed,
             reaper=self._reaper,
             on_problem=self._observer.reported.complain,
             on_relief=self._observer.reported.solve,
+            on_change=on_change,
         )
         reserved = training.checkpoint.memory_bytes
         spare_pool.budget = Budget(
@@ -132,36 +137,35 @@ class Assembly:
         return spare_pool
 
     def _build_supervisor(
-        self, settings: Settings, report: Report, environment: Mapping[str, str], mark: str
+        self, training: Training, *, report: Report, environment: Mapping[str, str], mark: str
     ) -> Processes:
-        supervisor = Processes(
-            settings.training,
-            report=report,
+        has_progress = bool(training.progress_log or training.progress_file)
+        return Processes(
+            training,
             environment=environment,
             outputs=self._outputs,
             reaper=self._reaper,
             process_tree=ProcessTree(mark=mark, spared=self._spared),
             spare_pool=self._spare_pool,
-            admission=Admission(
-                self._gpu_thread, settings.training.gpu_ids, show=self._observer.see_gpus
+            admission=Admission(self._gpu_thread, training.gpu_ids, show=self._observer.see_gpus),
+            hooks=Hooks(
+                report=report,
+                on_begin=self._begin_start,
+                on_gone=self._observer.end_start,
+                on_failure=self._hear_failure,
+                has_stepped=lambda: not has_progress or self._observer.progress().begun,
+                output=LastOutput(
+                    self._read_output,
+                    is_counted=training.iterations > 0,
+                    shows_all_done=lambda: (
+                        self._observer.progress().iteration >= training.iterations
+                    ),
+                ),
+                on_problem=self._observer.reported.complain,
+                on_relief=self._observer.reported.solve,
+                on_released_in_use=self._report_released_in_use,
             ),
         )
-        supervisor.on_begin = self._begin_start
-        supervisor.on_gone = self._observer.end_start
-        supervisor.on_failure = self._hear_failure
-        supervisor.hear_of_use(self._tell_released_in_use)
-        supervisor.hear_of_checkpoints(
-            self._observer.reported.complain, self._observer.reported.solve
-        )
-        training = settings.training
-        if training.progress_log or training.progress_file:
-            supervisor.has_stepped = lambda: self._observer.progress().begun
-        supervisor.output = LastOutput(
-            self._read_output,
-            is_counted=training.iterations > 0,
-            shows_all_done=lambda: self._observer.progress().iteration >= training.iterations,
-        )
-        return supervisor
 
     def begin(self) -> None:
         """Begin to look around, and to keep spares."""
@@ -291,7 +295,7 @@ class Assembly:
             tail.read_now()
         self._tracebacks.fail(self._loop.time())
 
-    def _tell_released_in_use(self, why: str) -> None:
+    def _report_released_in_use(self, why: str) -> None:
         name = "GPUReleasedInUse"
         self._observer.reported.complain(name, why)
         self._loop.call_later(RELEASED_IN_USE_SECONDS, self._observer.reported.solve, name)

@@ -9,7 +9,7 @@ from typing import Any
 from dlsidecar.agent import Agent, limits_of
 from dlsidecar.behaviour.events import Gone, Interrupted, StartFailed
 from dlsidecar.behaviour.machine import Limits
-from dlsidecar.processes.supervising import Processes
+from dlsidecar.processes.supervising import Hooks, Processes
 from dlsidecar.serving.admitting import Admitted
 from dlsidecar.serving.metrics import write
 from dlwire import codec
@@ -104,15 +104,14 @@ def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
         admission: Any = LateAdmission()
         processes = Processes(
             Training(command=("true",)),
-            report=told.append,
             environment={},
             outputs=nothing,
             reaper=nothing,
             process_tree=nothing,
             spare_pool=nothing,
             admission=admission,
+            hooks=Hooks(told.append, lack_descriptors),
         )
-        processes.on_begin = lack_descriptors
         processes.start(run(1), 1)
         for _ in range(100):
             await asyncio.sleep(0)

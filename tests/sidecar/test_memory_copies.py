@@ -175,9 +175,13 @@ def test_a_look_before_a_start_that_comes_too_late_changes_nothing(place):
 async def answer_at_the_end(place, *, is_thread_busy):
     """Let all processes end while the answer to a request is on its way to the disk; return what is heard."""
     ledger_thread, gate = FileThread("ledger"), threading.Event()
-    writer = Writer(place.memory, ledger_thread, patience_seconds=LIMIT_S)
     problems = []
-    writer.on_problem = lambda name, message: problems.append((name, message))
+    writer = Writer(
+        place.memory,
+        ledger_thread,
+        patience_seconds=LIMIT_S,
+        on_problem=lambda name, message: problems.append((name, message)),
+    )
     heard = asyncio.get_running_loop().create_future()
     try:
         prepared = asyncio.get_running_loop().create_future()
@@ -188,11 +192,11 @@ async def answer_at_the_end(place, *, is_thread_busy):
         if is_thread_busy:
             assert ledger_thread.send(partial(gate.wait, LIMIT_S), lambda *_: None)
         writer.secure("step-1", place.files_of("step-1"), heard.set_result)
-        assert writer.is_writing_the_rest()
+        assert writer.write_the_rest()
         gate.set()
         fault = await asyncio.wait_for(heard, LIMIT_S)
         async with asyncio.timeout(LIMIT_S):
-            while writer.is_writing_the_rest():
+            while writer.write_the_rest():
                 await asyncio.sleep(0.01)
     finally:
         gate.set()

@@ -225,9 +225,9 @@ def test_a_start_again_by_a_launcher_does_not_heed_the_steps_of_the_former_one(m
     path = board[offering.AGREEMENT]
     first = [training._Board(path, rank, world=2) for rank in (0, 1)]
     for each in first:
-        assert not each.is_due(5000)
+        assert not each.take_request(5000)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     again = [training._Board(path, rank, world=2) for rank in (0, 1)]
     training._Request.is_open = True
-    assert [again[0].is_due(step) for step in (11, 12)] == [False, True]
-    assert [again[1].is_due(step) for step in (11, 12)] == [False, True]
+    assert [again[0].take_request(step) for step in (11, 12)] == [False, True]
+    assert [again[1].take_request(step) for step in (11, 12)] == [False, True]

@@ -139,16 +139,16 @@ def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive
     driver.stop_all(3)
 
 
-def make_spare_pool(on_problem):
+def make_spare_pool(on_problem, on_change=lambda: None):
     return SparePool(
         command=[sys.executable, "train.py"],
         preload=["colorsys"],
         environment=os.environ,
         outputs=Outputs((1, 2), by_rank=False),
-        passed=(),
         reaper=Reaper(),
         on_problem=on_problem,
         on_relief=lambda _: None,
+        on_change=on_change,
     )
 
 
@@ -231,9 +231,8 @@ def test_a_killed_spare_is_replaced(drive, token):
 async def test_the_next_spare_waits_until_the_start_had_its_time():
     """All users wait for a start; imports at the same time would make it slower."""
     ready = asyncio.Event()
-    spares = make_spare_pool(lambda name, text: pytest.fail(f"{name}: {text}"))
+    spares = make_spare_pool(lambda name, text: pytest.fail(f"{name}: {text}"), ready.set)
     spares.refill_seconds = 3600.0
-    spares.on_change = ready.set
     spares.want(1)
     await ready.wait()
     taken = spares.take(os.environ, lambda _: None)

@@ -40,9 +40,17 @@ HINT = f" (with checkpoint.memory, the training has to write to ${FOLDER}, which
 class CheckpointStore:
     """Knows what is known of the checkpoints under a job's path."""
 
-    def __init__(self, saving: Saving, read_free: Callable[[], int] = lambda: -1) -> None:
+    def __init__(
+        self,
+        saving: Saving,
+        read_free: Callable[[], int],
+        *,
+        on_problem: Callable[[str, str], None],
+        on_relief: Callable[[str], None],
+    ) -> None:
         """``read_free`` returns how much memory is free for checkpoints; -1 where that is not known."""
         self._saving = saving
+        self._on_problem, self._on_relief = on_problem, on_relief
         self._file_thread = (
             FileThread("checkpoint") if saving.confirm is Confirmation.FILE else None
         )
@@ -55,14 +63,16 @@ class CheckpointStore:
         self._leads = self._is_alone = False
         self._world = 1
         self._visit: Visit | None = None
-        self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
-        self.on_relief: Callable[[str], None] = lambda _name: None
 
     def _make_writer(self) -> Writer | None:
         if self._memory is None or self._ledger_thread is None:
             return None
         return Writer(
-            self._memory, self._ledger_thread, patience_seconds=self._saving.timeout_seconds
+            self._memory,
+            self._ledger_thread,
+            patience_seconds=self._saving.timeout_seconds,
+            on_problem=self._on_problem,
+            on_relief=self._on_relief,
         )
 
     @property
@@ -112,7 +122,7 @@ class CheckpointStore:
     def _hear(self, go_on: Callable[[], None], prepared: Prepared | None) -> None:
         if prepared is None:
             self._verdict = Verdict(self._verdict.ledger)
-            self.on_problem(SILENT, f"{self._saving.path} does not answer, and was not looked at")
+            self._on_problem(SILENT, f"{self._saving.path} does not answer, and was not looked at")
         else:
             self._take(prepared)
         go_on()
@@ -120,7 +130,7 @@ class CheckpointStore:
     def _take(self, prepared: Prepared) -> None:
         verdict = self._verdict = prepared.verdict
         self._is_in_memory = prepared.is_in_memory
-        self.on_relief(SILENT)
+        self._on_relief(SILENT)
         messages = {
             UNREADABLE: verdict.unreadable,
             NOT_TRUSTED: verdict.distrust,
@@ -128,9 +138,9 @@ class CheckpointStore:
         }
         for name, message in messages.items():
             if message:
-                self.on_problem(name, message)
+                self._on_problem(name, message)
             else:
-                self.on_relief(name)
+                self._on_relief(name)
 
     # --- while it runs ----------------------------------------------------------------------
 
@@ -144,8 +154,8 @@ class CheckpointStore:
             confirmed_ns=self._verdict.ledger.since_ns,
             is_apart=not self._leads,
             distrust=self._verdict.distrust,
-            on_problem=self.on_problem,
-            on_relief=self.on_relief,
+            on_problem=self._on_problem,
+            on_relief=self._on_relief,
             on_confirmed=self._note_confirmed,
             secure=self._writer.secure if self._writer and self._is_in_memory else None,
             hint=HINT if self._is_in_memory else "",
@@ -154,12 +164,11 @@ class CheckpointStore:
     def begin_start(self, members: Callable[[], Iterable[int]]) -> None:
         """Begin to write out; the processes of a start may save themselves unasked."""
         if self._writer is not None and self._is_in_memory:
-            self._writer.on_problem, self._writer.on_relief = self.on_problem, self.on_relief
             self._writer.begin(members)
 
-    def is_writing_the_rest(self) -> bool:
-        """Whether checkpoints of processes that have all ended are on their way from memory to the disk."""
-        return self._writer is not None and self._writer.is_writing_the_rest()
+    def write_the_rest(self) -> bool:
+        """Write out what processes that have all ended left in memory; return whether that goes on."""
+        return self._writer is not None and self._writer.write_the_rest()
 
     def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
         self._note(note_confirmed(self._verdict.ledger, unit, files, self._world))

@@ -72,7 +72,16 @@ class Observer:
     unmatched_seconds = 30.0
     """The time without a matching line after which the expression for the progress may be wrong."""
 
-    def __init__(self, settings: Settings, *, changed: Changed, gpu_thread: GpuThread) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        changed: Changed,
+        gpu_thread: GpuThread,
+        processes: Callable[[], Sequence[Process]] = tuple,
+        held: Callable[[], tuple[str, ...]] = tuple,
+        warmth: Callable[[], Warmth] = Warmth,
+    ) -> None:
         training = settings.training
         self._settings = settings
         self._changed = changed
@@ -88,14 +97,12 @@ class Observer:
         """The last line on which the expression for the progress was tried in vain in this start."""
         self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.processes: Callable[[], Sequence[Process]] = tuple
         self._hang = Hang(
-            processes=lambda: tuple(self.processes()),
+            processes=processes,
             complain=self.reported.complain,
             solve=self.reported.solve,
         )
-        self.held: Callable[[], tuple[str, ...]] = tuple
-        self.warmth: Callable[[], Warmth] = Warmth
+        self._held, self._warmth = held, warmth
 
     # --- Facts ------------------------------------------------------------------------------
 
@@ -184,7 +191,7 @@ class Observer:
             self._complain_of_unmatched()
         self._update_hang(now)
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
-        self._tell("spares", self.warmth().ready)
+        self._tell("spares", self._warmth().ready)
         self._shortages.update()
 
     def _update_hang(self, now: Progress) -> None:
@@ -206,7 +213,7 @@ class Observer:
             self.reported.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
             return
         self.reported.solve("GPUsDoNotAnswer")
-        self._gpus = self._gpu_thread.bases.mark_strangers(reading, self.held())
+        self._gpus = self._gpu_thread.bases.mark_strangers(reading, self._held())
         strangers = [one.uuid for one in self._gpus if one.busy_unassigned]
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dlsidecar.observing.outputs import BLOCK, OutputForwarder
 
@@ -149,10 +149,13 @@ class Outputs:
         common: tuple[int, int],
         *,
         by_rank: bool,
+        passed: Sequence[int] = (),
         on_problem: Callable[[str, str], None] = lambda _, __: None,
         on_relief: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.common = common
+        self.passed = passed
+        """Further descriptors that the processes inherit."""
         self._by_rank = by_rank
         self._on_problem = on_problem
         self._on_relief = on_relief

@@ -21,7 +21,12 @@ class MemoryProof:
     """Asks the GPUs until they confirm, or until a limit is over that may be set on a shared machine."""
 
     def __init__(
-        self, gpu_thread: GpuThread, *, release_seconds: float, tell: Callable[[Event], None]
+        self,
+        gpu_thread: GpuThread,
+        *,
+        release_seconds: float,
+        tell: Callable[[Event], None],
+        on_released_in_use: Callable[[str], None],
     ) -> None:
         self._gpu_thread = gpu_thread
         self._release_seconds = release_seconds
@@ -33,8 +38,7 @@ class MemoryProof:
         self._empty_since: float | None = None
         self._lingering: frozenset[str] = frozenset()
         """The GPUs that were reported as the only obstacle to the release."""
-        self.on_released_in_use: Callable[[str], None] = lambda _: None
-        """Called with the reason when GPUs are released though their memory is in use."""
+        self._on_released_in_use = on_released_in_use
 
     def begin(self, attempt: int) -> None:
         """Expect a start, of which nothing is known yet."""
@@ -63,8 +67,8 @@ class MemoryProof:
         if not unreleased:
             return True
         why = "; ".join(unreleased.values())
-        if self._is_patience_over():
-            self.on_released_in_use(
+        if self._run_out_of_patience():
+            self._on_released_in_use(
                 f"no process of the job was left for {self._release_seconds:g} s, so that its GPUs"
                 f" are released although {why}"
             )
@@ -78,8 +82,8 @@ class MemoryProof:
             self._tell(Lingering(self._attempt, make_problem("GPUMemoryNotReleased", message)))
         return False
 
-    def _is_patience_over(self) -> bool:
-        """Whether memory has been in the way for as long as it may be, where a machine is shared."""
+    def _run_out_of_patience(self) -> bool:
+        """Count the time from the first refusal; return whether ``releaseSeconds`` are over."""
         # Counted from the first refusal, and also while the driver is silent:
         # no answer refuses as well.
         now = self._loop.time()

@@ -37,10 +37,11 @@ class ReleaseProof:
         ranks_live: Callable[[], bool],
         is_settling: Callable[[], bool],
         is_output_pending: Callable[[], bool],
+        on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        ``is_settling`` tells whether a checkpoint is still being confirmed, and ``is_output_pending``
-        whether anything is still to be read or written that no process does.
+        ``is_settling`` returns whether a checkpoint is still being confirmed, ``is_output_pending`` whether
+        output is still to be read or a checkpoint to be written. ``on_gone`` is called right before *gone* is reported.
         """
         self._reaper, self._process_tree = reaper, process_tree
         self.memory = memory
@@ -56,8 +57,7 @@ class ReleaseProof:
         self._looks = self._kills = 0
         self._empty_at: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.on_gone: Callable[[], None] = lambda: None
-        """Called right before *gone* is reported."""
+        self._on_gone = on_gone
 
     def begin(self, attempt: int) -> None:
         """Expect processes of this attempt."""
@@ -155,5 +155,5 @@ class ReleaseProof:
         # This voids the answers of GPUs that are still on their way, so
         # that gone is reported once.
         self.memory.end()
-        self.on_gone()
+        self._on_gone()
         self._tell(Gone(self._attempt))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Callable
 
 from dlsidecar.behaviour.events import Event, Started, StartFailed
@@ -57,8 +57,6 @@ class RankStarter:
         """Whether this start has been reported, as complete or as failed."""
         self.is_terminating = False
         """Whether this attempt is to end, so that nothing more of it starts."""
-        self.passed: Sequence[int] = ()
-        """Descriptors that the training processes inherit."""
 
     def begin(self, attempt: int) -> None:
         """Forget the ranks of the former attempt."""
@@ -119,7 +117,7 @@ class RankStarter:
                 env=self.environment.of(rank_process),
                 stdout=out,
                 stderr=err,
-                pass_fds=self.passed,
+                pass_fds=self._outputs.passed,
             )
         except CannotStart as error:
             self.fail(make_problem(error.reason, str(error)))

@@ -14,7 +14,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Callable
 
 from dlsidecar.behaviour.events import Event, RankEnded
@@ -46,6 +47,27 @@ LAST_LINES_SECONDS = 1.0
 """The longest time that the release waits for the last lines of a training that ended by itself."""
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """The functions by which a supervisor asks and informs the other parts."""
+
+    report: Report = lambda _event: None
+    on_begin: Callable[[], None] = lambda: None
+    """Called before the ranks of an attempt are started."""
+    on_gone: Callable[[], None] = lambda: None
+    on_failure: Callable[[], None] = lambda: None
+    """Called when the first process of a start has failed by itself, before any is ended."""
+    has_stepped: Callable[[], bool] = lambda: True
+    """Asked when a process has ended, whether this start of the training took a step."""
+    output: LastOutput = LastOutput()
+    on_problem: Callable[[str, str], None] = lambda _name, _message: None
+    """Called with each problem of the checkpoints."""
+    on_relief: Callable[[str], None] = lambda _name: None
+    """Called with the name of such a problem when it is over."""
+    on_released_in_use: Callable[[str], None] = lambda _why: None
+    """Called with the reason when GPUs are released though their memory is in use."""
+
+
 class Processes:
     """The supervisor of one job's processes in one container."""
 
@@ -53,23 +75,31 @@ class Processes:
         self,
         training: Training,
         *,
-        report: Report,
         environment: Mapping[str, str],
         outputs: Outputs,
         reaper: Reaper,
         process_tree: ProcessTree,
         spare_pool: SparePool,
         admission: Admission,
+        hooks: Hooks = Hooks(),
     ) -> None:
-        self._report = report
-        self._store = CheckpointStore(training.checkpoint, read_free_bytes)
+        self._hooks = hooks
+        self._store = CheckpointStore(
+            training.checkpoint,
+            read_free_bytes,
+            on_problem=hooks.on_problem,
+            on_relief=hooks.on_relief,
+        )
         self._process_tree, self._spare_pool, self._admission = process_tree, spare_pool, admission
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0
         self._read_until: float | None = None
         """Until when unread output keeps a start from being over; None where it ended otherwise."""
         self._memory = MemoryProof(
-            admission.gpu_thread, release_seconds=training.release_seconds, tell=self._tell
+            admission.gpu_thread,
+            release_seconds=training.release_seconds,
+            tell=self._tell,
+            on_released_in_use=hooks.on_released_in_use,
         )
         self._proof = ReleaseProof(
             reaper=reaper,
@@ -79,9 +109,9 @@ class Processes:
             ranks_live=lambda: bool(self._starter.living()),
             # While a checkpoint is on its way to the disk, the limit is that of the store.
             is_settling=lambda: self._requests.is_settling and not self._requests.is_securing,
-            is_output_pending=lambda: self._has_unread_lines() or self._store.is_writing_the_rest(),
+            is_output_pending=lambda: self._has_unread_lines() or self._store.write_the_rest(),
+            on_gone=self._end_start,
         )
-        self._proof.on_gone = self._end_start
         self._environment = RankEnvironment(training, environment, store=self._store)
         self._starter = RankStarter(
             training,
@@ -98,36 +128,15 @@ class Processes:
             self._starter,
             outputs=outputs,
             reaper=reaper,
-            report=report,
+            report=hooks.report,
             list_members=self._list_members,
         )
-        self.on_begin: Callable[[], None] = lambda: None
-        self.on_gone: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[], None] = lambda: None
-        """Called when the first process of a start has failed by itself, before any is ended."""
-        self.has_stepped: Callable[[], bool] = lambda: True
-        """Asked when a process has ended, whether this start of the training took a step."""
-        self.output = LastOutput()
-
-    def hear_of_checkpoints(
-        self, on_problem: Callable[[str, str], None], on_relief: Callable[[str], None]
-    ) -> None:
-        """Say who hears what is wrong with the checkpoints, and that it is no more."""
-        self._store.on_problem, self._store.on_relief = on_problem, on_relief
-
-    def hear_of_use(self, on_released_in_use: Callable[[str], None]) -> None:
-        """Say who hears why GPUs are released though their memory is in use."""
-        self._memory.on_released_in_use = on_released_in_use
 
     def describe(self) -> tuple[Process, ...]:
         # One that could not be started has no process id.
         return tuple(one.describe() for one in self._starter.rank_processes if one.pid)
 
     # --- starting ---------------------------------------------------------------------------
-
-    def pass_on(self, descriptors: Sequence[int]) -> None:
-        """Let the training processes inherit these."""
-        self._starter.passed = descriptors
 
     def start(self, run: Run, attempt: int) -> None:
         # From here on, news of the former attempt is known by its number and dropped: ends,
@@ -157,7 +166,7 @@ class Processes:
         # The agent, which carried out the start, is no caller of this when the answer came from a thread.
         # Without this report the machine would wait for the start for ever.
         try:
-            self.on_begin()
+            self._hooks.on_begin()
             if self._starter.start(run, names):
                 self._store.begin_start(self._list_members)
         except Exception as error:
@@ -168,11 +177,6 @@ class Processes:
         """Whether nothing has overtaken this attempt while it waited for an answer."""
         is_latest = attempt == self._starter.attempt
         return is_latest and self._proof.is_due and not self._starter.is_terminating
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there was a start at all."""
-        return self._starter.attempt > 0
 
     @property
     def ended(self) -> tuple[int, int]:
@@ -190,7 +194,7 @@ class Processes:
     def _tell(self, event: Event) -> None:
         # The order stays: the memory proof and the release proof report through here as well, so
         # that Gone comes after each end.
-        self._loop.call_soon(self._report, event)
+        self._loop.call_soon(self._hooks.report, event)
 
     # --- hearing ----------------------------------------------------------------------------
 
@@ -220,10 +224,10 @@ class Processes:
         """
         is_own = self._ends_by_itself and ended.code != 0
         if is_own:
-            self.on_failure()
+            self._hooks.on_failure()
         is_first = sum(one.ended is not None for one in self._starter.rank_processes) == 1
         is_early = self._loop.time() - self._started_at < EARLY_SECONDS
-        if is_first and is_own and is_early and not self.has_stepped():
+        if is_first and is_own and is_early and not self._hooks.has_stepped():
             self._store.note_failure()
 
     def hear_child(self) -> None:
@@ -236,7 +240,7 @@ class Processes:
         if not self._proof.is_due:
             # *Gone* has just been reported, and is the last event of an attempt.
             return
-        self._requests.ask(is_trial=is_trial, output=self.output)
+        self._requests.ask(is_trial=is_trial, output=self._hooks.output)
 
     def give_up_checkpoint(self) -> None:
         self._requests.give_up()
@@ -284,7 +288,7 @@ class Processes:
 
     def _end_start(self) -> None:
         self._requests.cancel()
-        self.on_gone()
+        self._hooks.on_gone()
 
     def _has_unread_lines(self) -> bool:
         """
@@ -295,4 +299,4 @@ class Processes:
         """
         if self._read_until is None or self._loop.time() > self._read_until:
             return False
-        return not self.output.is_read()
+        return not self._hooks.output.is_read()

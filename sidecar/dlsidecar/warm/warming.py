@@ -61,10 +61,10 @@ class SparePool:
         preload: Sequence[str],
         environment: Mapping[str, str],
         outputs: Outputs,
-        passed: Sequence[int],
         reaper: Reaper,
         on_problem: Problem,
         on_relief: Callable[[str], None],
+        on_change: Callable[[], None],
     ) -> None:
         """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
         self._script = take_apart(command) if preload else None
@@ -72,10 +72,10 @@ class SparePool:
         self._source = read_helper("warm/spare.py")
         self._environment = dict(environment)
         self._outputs = outputs
-        self._passed = passed
         self._reaper = reaper
         self._on_problem = on_problem
         self._on_relief = on_relief
+        self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._spares: list[Spare] = []
         self._sent: dict[int, Spare] = {}
@@ -93,7 +93,6 @@ class SparePool:
         self.budget = Budget()
         self.wanted = 0
         """How many the spare_pool keeps at this moment, as far as memory allows."""
-        self.on_change: Callable[[], None] = lambda: None
         if preload and self._script is None:
             on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
 
@@ -181,7 +180,7 @@ class SparePool:
             self.wanted = allowed
             self._tell_limit(why)
             self._discard_surplus()
-            self.on_change()
+            self._on_change()
 
     def _fill(self) -> None:
         self._timer = None
@@ -207,7 +206,7 @@ class SparePool:
                 env=self._environment,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
-                pass_fds=sorted({*passed, *self._passed}),
+                pass_fds=sorted({*passed, *self._outputs.passed}),
             )
         except CannotStart as error:
             self._fail(str(error))
@@ -264,7 +263,7 @@ class SparePool:
                 self._send_order(spare, spare.order)
             else:
                 self._shed()
-        self.on_change()
+        self._on_change()
 
     def _shed(self) -> None:
         """Give up what turns out to be too large, now that it is known how much one takes."""
@@ -291,7 +290,7 @@ class SparePool:
             self._close(spare)
             self._fail(f"a spare interpreter ended: {ended}")
             self._fill_later()
-            self.on_change()
+            self._on_change()
 
     def _discard(self, spare: Spare) -> None:
         self._spares.remove(spare)

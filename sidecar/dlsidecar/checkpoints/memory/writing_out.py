@@ -28,7 +28,13 @@ class Writer:
     """Sends the ledger_thread to the memory of one job."""
 
     def __init__(
-        self, memory: MemoryCache, ledger_thread: FileThread, *, patience_seconds: float
+        self,
+        memory: MemoryCache,
+        ledger_thread: FileThread,
+        *,
+        patience_seconds: float,
+        on_problem: Callable[[str, str], None] = lambda _name, _message: None,
+        on_relief: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """``patience_seconds`` is how long the release of the GPUs waits for what is left in memory."""
         self._memory = memory
@@ -49,8 +55,7 @@ class Writer:
         """Until when the release waits, once no process is left."""
         self._has_begun_rest = False
         self._is_done = True
-        self.on_problem: Callable[[str, str], None] = lambda _name, _message: None
-        self.on_relief: Callable[[str], None] = lambda _name: None
+        self._on_problem, self._on_relief = on_problem, on_relief
 
     def begin(self, members: Callable[[], Iterable[int]]) -> None:
         """Write out from now on the checkpoints of the processes of a start."""
@@ -84,14 +89,14 @@ class Writer:
         goes_on = partial(self._is_latest, serial)
         self._send(partial(self._memory.write_out, unit, files, goes_on), see)
 
-    def is_writing_the_rest(self) -> bool:
-        """Whether it still writes out for processes that have all ended; the first question begins it."""
+    def write_the_rest(self) -> bool:
+        """Write out what processes that have all ended left in memory; return whether that goes on."""
         now = self._loop.time()
         if not self._is_done and self._left_until is None:
             self._left_until = now + self._patience_seconds
         if self._is_waited_for and self._left_until is not None and now > self._left_until:
             seconds = self._patience_seconds
-            self.on_problem(NOT_WRITTEN_OUT, f"the disk took more than {seconds:g} s for it")
+            self._on_problem(NOT_WRITTEN_OUT, f"the disk took more than {seconds:g} s for it")
             self.stop()
         # A request that is answered just now goes before it.
         if not self._is_done and not self._has_begun_rest and not self._securing:
@@ -158,8 +163,8 @@ class Writer:
 
     def _tell(self, written: Written) -> None:
         if written.fault:
-            self.on_problem(NOT_WRITTEN_OUT, written.fault)
+            self._on_problem(NOT_WRITTEN_OUT, written.fault)
         elif written.unit:
-            self.on_relief(NOT_WRITTEN_OUT)
+            self._on_relief(NOT_WRITTEN_OUT)
         if written.shortage:
-            self.on_problem(TOO_SMALL, written.shortage)
+            self._on_problem(TOO_SMALL, written.shortage)
