@@ -224,13 +224,13 @@ def read_training(text: str) -> Training:
     document = codec.parse(text.encode("utf-8", "surrogateescape"))
     training: Training = Nested(Training).read(document, "")
     # Another reader leaves unknown fields alone; people write this one by hand, and misspell them.
-    _refuse_unknown(document, Training, "")
-    _refuse_unknown(document.get("checkpoint", {}), Saving, "checkpoint")
+    _refuse_unknown(document, Training, path="")
+    _refuse_unknown(document.get("checkpoint", {}), Saving, path="checkpoint")
     _refuse_contradictions(training.checkpoint)
     return training
 
 
-def _refuse_unknown(document: dict[str, Any], message: type, path: str) -> None:
+def _refuse_unknown(document: dict[str, Any], message: type, *, path: str) -> None:
     known = kinds_of(message)
     for name, value in document.items():
         if name not in known:

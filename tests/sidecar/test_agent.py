@@ -88,7 +88,7 @@ class LateAdmission:
 
     gpu_thread = None
 
-    def ask(self, _run, hear, _is_wanted):
+    def ask(self, _run, hear, *, is_wanted):
         asyncio.get_running_loop().call_soon(hear, Admitted())
 
 

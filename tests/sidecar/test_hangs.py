@@ -54,7 +54,7 @@ def test_it_is_told_what_a_rank_does():
         (sight("T"), "is stopped by a signal, 1 thread"),
         (None, "is gone"),
     ):
-        assert stacks.describe(sight(), after, 1.0) == said
+        assert stacks.describe(sight(), after, seconds=1.0) == said
     told = [(0, "computes"), (1, "computes"), (2, "waits"), (3, "computes")]
     # The odd ones come first.
     assert stacks.group(told) == "rank 2 waits; each of ranks 0, 1, 3 computes"
@@ -73,7 +73,7 @@ def test_a_training_that_hangs_again_after_steps_that_no_look_saw_is_told_where_
             solve=told.append,
         )
         for iteration in (7, 7, 39):
-            hang.update(9.0, 5.0, f"iteration {iteration}")
+            hang.update(9.0, 5.0, what=f"iteration {iteration}")
             await asyncio.sleep(0.01)
         hang.end()
 

@@ -126,7 +126,7 @@ def test_a_copy_that_is_not_wanted_any_more_gets_no_name_after_it_was_synced(pla
         return len(questions) <= 2  # Its two files; then it is synced.
 
     with pytest.raises(CannotCopy, match="a newer one is"):
-        copy(source, "step-1", str(place.disk), goes_on=goes_on, is_synced=True)
+        copy(source, "step-1", root=str(place.disk), goes_on=goes_on, is_synced=True)
     assert not [*place.disk.iterdir()]
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_whose_folders_are_too_deep_is_not_copied(place):
     (mark, *_) = known.files.values()
     deep = Snapshot(known.root, {f"step-1/{'d/' * 1500}model.bin": mark}, is_whole=True)
     with pytest.raises(CannotCopy, match="its folders are too deep"):
-        copy(deep, "step-1", str(place.disk), goes_on=lambda: True, is_synced=True)
+        copy(deep, "step-1", root=str(place.disk), goes_on=lambda: True, is_synced=True)
     assert not [*place.disk.iterdir()]
 
 

@@ -73,19 +73,19 @@ def test_a_framework_is_recognised_by_files_that_only_it_writes():
 
 def test_what_is_written_now_decides_before_what_was_there():
     old, new = ["checkpoint-5/trainer_state.json"], ["step_5/__0_0.distcp"]
-    assert resolve(Saving(), new, old + new).complete is Complete.DCP
-    assert resolve(Saving(), ["unheard-of"], old).complete is Complete.HUGGINGFACE
-    assert resolve(Saving(complete=Complete.SETTLED), new, new).complete is Complete.SETTLED
+    assert resolve(Saving(), new, known=old + new).complete is Complete.DCP
+    assert resolve(Saving(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
+    assert resolve(Saving(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
 
 
 def test_a_folder_that_only_resembles_a_checkpoint_of_a_framework_is_none():
     names = ["checkpoint-5/trainer_state.json", "checkpoint-best/config.json", "checkpoint-5-old/a"]
-    signs = resolve(Saving(), names, names)
+    signs = resolve(Saving(), names, known=names)
     assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
 
 
 def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
-    signs = resolve(Saving(complete=Complete.LIGHTNING), (), ())
+    signs = resolve(Saving(complete=Complete.LIGHTNING), (), known=())
     for files, missing in (
         ({"x.ckpt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
 
 def test_a_marker_stands_in_each_checkpoint_or_beside_them():
     saving = Saving(files="step-*", complete=Complete.MARKER, marker="DONE")
-    inside = resolve(saving, (), ["step-5/model.bin"])
+    inside = resolve(saving, (), known=["step-5/model.bin"])
     assert inside.missing("step-5", ["step-5/model.bin"]) == "DONE"
     assert not inside.missing("step-5", ["step-5/model.bin", "step-5/DONE"])
-    assert resolve(saving, (), ["step-5/model.bin", "DONE"]).sign.pointer == "DONE"
+    assert resolve(saving, (), known=["step-5/model.bin", "DONE"]).sign.pointer == "DONE"

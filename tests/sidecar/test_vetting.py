@@ -54,7 +54,9 @@ class Folder:
             for each, mark in take_snapshot(str(self.path)).files.items()
             if each.startswith(name)
         }
-        write_ledger(self.saving, note_confirmed(read_ledger(self.saving), name, files, 1))
+        write_ledger(
+            self.saving, note_confirmed(read_ledger(self.saving), name, files=files, world=1)
+        )
 
     def vet(self):
         return vet(self.saving, leads=True)

@@ -322,7 +322,7 @@ def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=event.problem)
     why = event.problem.message
-    return _try(_step(_end_trial(machine, Saving.FAILED, why), Trigger.NOT_SAVED))
+    return _try(_step(_end_trial(machine, Saving.FAILED, why=why), Trigger.NOT_SAVED))
 
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
@@ -331,11 +331,11 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
     if machine.phase is Phase.CHECKPOINTING and not machine.follows:
         machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
-    machine = _end_trial(machine, Saving.TIMED_OUT, why)
+    machine = _end_trial(machine, Saving.TIMED_OUT, why=why)
     return _try(_step(machine, Trigger.SAVING_TIMED_OUT))
 
 
-def _end_trial(machine: Machine, saving: Saving, why: str = "") -> Machine:
+def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
     """Note how a trial went, if one is under way."""
     if not machine.is_trying:
         return machine
@@ -366,7 +366,7 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
     if machine.saving is None:
         machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
     if machine.trial.ended:
-        machine = _end_trial(machine, Saving.FAILED, UNCONFIRMED.message)
+        machine = _end_trial(machine, Saving.FAILED, why=UNCONFIRMED.message)
     return _step(machine, _trigger_for_gone(machine))
 
 

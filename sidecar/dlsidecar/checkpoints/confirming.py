@@ -226,7 +226,7 @@ class FileWatch:
         known, unit = self._watch.known, self._watch.confirmed
         if known is not None and unit is not None:
             files = look.before.get(unit, {})
-            self._known = look_again(known, files, unit, self._watch.confirmed_ns)
+            self._known = look_again(known, files, unit=unit, since_ns=self._watch.confirmed_ns)
 
     def _secure(self, one: Candidate, hear: Callable[[str], None]) -> None:
         """Have it brought to the disk, if it is not written there."""
@@ -326,7 +326,7 @@ class FileWatch:
         return known is not None and self._shape_of(one).is_whole_beside(known)
 
     def _shape_of(self, one: Candidate) -> Shape:
-        return shape_of(one.files, one.unit, self._watch.world)
+        return shape_of(one.files, one.unit, world=self._watch.world)
 
     def _find_writer(self, look: Look, one: Candidate) -> str:
         """Say that a file is being written: one of it, or one that was opened since the request."""

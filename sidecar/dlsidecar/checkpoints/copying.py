@@ -28,7 +28,7 @@ class CannotCopy(Exception):
 
 
 def copy(
-    source: Snapshot, unit: str, root: str, *, goes_on: Callable[[], bool], is_synced: bool
+    source: Snapshot, unit: str, *, root: str, goes_on: Callable[[], bool], is_synced: bool
 ) -> None:
     """
     Copy a file or a folder of the source to the same name below ``root``; raise :class:`CannotCopy`.
@@ -44,7 +44,9 @@ def copy(
             place = made + name[len(unit) :]
             os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
             mark = source.files[name]
-            _copy_file(f"{source.root}/{name}", place, mark, goes_on, is_synced=is_synced)
+            _copy_file(
+                f"{source.root}/{name}", place, mark=mark, goes_on=goes_on, is_synced=is_synced
+            )
         if is_synced:
             for folder in _folders_of(made):
                 _sync_folder(folder)
@@ -70,7 +72,7 @@ def files_of(snapshot: Snapshot, unit: str) -> list[str]:
     return sorted(name for name in snapshot.files if is_within(name, unit))
 
 
-def is_copied(source: Snapshot, copied: Snapshot, unit: str) -> bool:
+def is_copied(source: Snapshot, copied: Snapshot, *, unit: str) -> bool:
     """Whether both have the same files of a checkpoint, by their names, sizes and times."""
     names = files_of(source, unit)
     return names == files_of(copied, unit) and all(
@@ -117,12 +119,12 @@ def _names_with(snapshot: Snapshot, end: str) -> Iterator[str]:
 
 
 def _copy_file(
-    path: str, place: str, mark: Mark, goes_on: Callable[[], bool], *, is_synced: bool
+    path: str, place: str, *, mark: Mark, goes_on: Callable[[], bool], is_synced: bool
 ) -> None:
     # One that is no regular file any more must not let its reader wait.
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(opened, "rb") as file, open(place, "xb") as copied:  # noqa: PTH123
-        _insist_on(opened, mark, path)
+        _insist_on(opened, mark, path=path)
         into = copied.fileno()
         while os.sendfile(into, opened, None, BLOCK_BYTES):
             _insist_on_going(goes_on, path)
@@ -130,7 +132,7 @@ def _copy_file(
         os.utime(into, ns=(mark.written_ns, mark.written_ns))
         if is_synced:
             os.fsync(into)
-        _insist_on(file.fileno(), mark, path)
+        _insist_on(file.fileno(), mark, path=path)
 
 
 def _insist_on_going(goes_on: Callable[[], bool], name: str) -> None:
@@ -138,7 +140,7 @@ def _insist_on_going(goes_on: Callable[[], bool], name: str) -> None:
         raise CannotCopy(f"{name} is not copied, because a newer one is")
 
 
-def _insist_on(file: int, mark: Mark, path: str) -> None:
+def _insist_on(file: int, mark: Mark, *, path: str) -> None:
     """Refuse a file that is another one than was looked at, or that is written."""
     status = os.fstat(file)
     if (status.st_ino, status.st_size, status.st_mtime_ns) != mark[:3]:

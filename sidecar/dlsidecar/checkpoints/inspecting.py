@@ -89,7 +89,7 @@ class Inspector:
         if self._before is None:
             self._first = self._before = now
             self._tails = _read_tails(now)
-            return Look(now, before=resolve(self._saving, (), now.files).group(now.files))
+            return Look(now, before=resolve(self._saving, (), known=now.files).group(now.files))
         return self._compare(now, self._before)
 
     def inspect_after_request(self, asked_ns: int) -> Look:
@@ -115,11 +115,11 @@ class Inspector:
         news = {
             name: mark
             for name, mark in now.news_after(before).items()
-            if not self._is_appended(now.root, name, mark, before.files.get(name))
+            if not self._is_appended(now.root, name, mark=mark, before=before.files.get(name))
         }
-        signs = resolve(self._saving, news, now.files)
-        units = self._add_pointer(signs, signs.group(news), news)
-        found = (self._judge(signs, unit, units[unit], now) for unit in sorted(units))
+        signs = resolve(self._saving, news, known=now.files)
+        units = self._add_pointer(signs, signs.group(news), news=news)
+        found = (self._judge(signs, unit, news=units[unit], now=now) for unit in sorted(units))
         candidates = tuple(sorted(found, key=lambda one: one.written_ns))
         pointer = signs.sign.pointer
         is_waiting = bool(pointer) and pointer not in news
@@ -132,16 +132,16 @@ class Inspector:
             shortage=find_full_disk(now.root),
         )
 
-    def _is_appended(self, root: str, name: str, mark: Mark, before: Mark | None) -> bool:
+    def _is_appended(self, root: str, name: str, *, mark: Mark, before: Mark | None) -> bool:
         """Whether the file has only grown at its end, as logs do and checkpoints do not."""
         tail = self._tails.get(name)
         if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
             return False
-        return _read(f"{root}/{name}", before.size - len(tail), len(tail)) == tail
+        return _read(f"{root}/{name}", before.size - len(tail), count=len(tail)) == tail
 
     @staticmethod
     def _add_pointer(
-        signs: Signs, units: dict[str, dict[str, Mark]], news: Mapping[str, Mark]
+        signs: Signs, units: dict[str, dict[str, Mark]], *, news: Mapping[str, Mark]
     ) -> dict[str, dict[str, Mark]]:
         """Count the file that points at the latest checkpoint, even if it is named as a log."""
         pointer = signs.sign.pointer
@@ -149,20 +149,22 @@ class Inspector:
             units.setdefault("", {})[pointer] = news[pointer]
         return units
 
-    def _judge(self, signs: Signs, unit: str, news: Mapping[str, Mark], now: Snapshot) -> Candidate:
+    def _judge(
+        self, signs: Signs, unit: str, *, news: Mapping[str, Mark], now: Snapshot
+    ) -> Candidate:
         assert self._before is not None
         files = {**news, **signs.group(now.files).get(unit, {})} if unit else news
         is_fresh = files.keys().isdisjoint(self._before.files)
-        lack = self._find_missing(signs, unit, news, now) if signs.sign.marks else ""
+        lack = self._find_missing(signs, unit, news=news, now=now) if signs.sign.marks else ""
         if lack:
             return Candidate(unit, files, lack, is_fresh=is_fresh)
-        findings = {name: self._examine(now.root, name, mark) for name, mark in files.items()}
+        findings = {name: self._examine(now.root, name, mark=mark) for name, mark in files.items()}
         is_proven = all(one.is_proven for one in findings.values())
-        has_sign = is_sealed(signs, unit, files, is_proven=is_proven)
+        has_sign = is_sealed(signs, unit, files=files, is_proven=is_proven)
         return Candidate(unit, files, find_fault(findings), is_proven, has_sign, is_fresh)
 
     def _find_missing(
-        self, signs: Signs, unit: str, news: Mapping[str, Mark], now: Snapshot
+        self, signs: Signs, unit: str, *, news: Mapping[str, Mark], now: Snapshot
     ) -> str:
         within = [name for name in now.files if is_within(name, unit)]
         missing = signs.missing(unit, within)
@@ -171,7 +173,7 @@ class Inspector:
         old = [mark for mark in signs.marks_of(unit, within) if mark not in news]
         return f"{old[0]} is older than the rest" if old else ""
 
-    def _examine(self, root: str, name: str, mark: Mark) -> Finding:
+    def _examine(self, root: str, name: str, *, mark: Mark) -> Finding:
         found = self._findings.get((name, mark))
         if found is None:
             found = self._findings[name, mark] = examine(f"{root}/{name}")
@@ -188,7 +190,7 @@ def find_fault(findings: Mapping[str, Finding]) -> str:
     return next(faults, "")
 
 
-def is_sealed(signs: Signs, unit: str, files: Mapping[str, Mark], *, is_proven: bool) -> bool:
+def is_sealed(signs: Signs, unit: str, *, files: Mapping[str, Mark], is_proven: bool) -> bool:
     """Whether a mark, a pointer, a rename or a format is all that is needed to see its end."""
     if signs.sign.settles:
         return False
@@ -216,11 +218,11 @@ def _read_tails(now: Snapshot) -> dict[str, bytes]:
     for name in names:
         size = now.files[name].size
         count = min(size, TAIL_BYTES)
-        tails[name] = _read(f"{now.root}/{name}", size - count, count)
+        tails[name] = _read(f"{now.root}/{name}", size - count, count=count)
     return tails
 
 
-def _read(path: str, offset: int, count: int) -> bytes:
+def _read(path: str, offset: int, *, count: int) -> bytes:
     """Return a part of a file; nothing where it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -171,7 +171,7 @@ class CheckpointStore:
         return self._writer is not None and self._writer.write_the_rest()
 
     def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
-        self._note(note_confirmed(self._verdict.ledger, unit, files, self._world))
+        self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
 
     def note_failure(self) -> None:
         """The training failed by itself, and before its first step."""

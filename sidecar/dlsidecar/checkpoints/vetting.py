@@ -92,9 +92,9 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     if not now.is_whole or not wanted():
         # Of too many files, those that seem to be missing may only not have been looked at.
         return Verdict(ledger)
-    signs = resolve(saving, (), now.files)
+    signs = resolve(saving, (), known=now.files)
     is_guessed = saving.complete is Complete.AUTO and not signs.sign.settles
-    units = _find_units(now, signs, ledger, is_guessed=is_guessed, vets=saving.vet)
+    units = _find_units(now, signs, ledger=ledger, is_guessed=is_guessed, vets=saving.vet)
     good = next((unit for unit in units if not unit.torn), None)
     torn = units[: units.index(good)] if good else units
     movable = [unit for unit in torn if saving.vet and unit.name and (unit.is_certain or good)]
@@ -105,16 +105,16 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     moved = [unit for unit in movable if _set_aside(now.root, unit, is_full=is_full)]
     resume = f"{now.root}/{good.name}" if good and good.name else ""
     before = ledger
-    ledger = _learn(ledger, units, good, root=now.root)
+    ledger = _learn(ledger, units, good=good, root=now.root)
     if leads and ledger != before:
         write_ledger(saving, ledger)
-    return Verdict(ledger, resume, _describe(torn, moved, good, vets=saving.vet))
+    return Verdict(ledger, resume, _describe(torn, moved, good=good, vets=saving.vet))
 
 
-def note_confirmed(ledger: Ledger, unit: str, files: Mapping[str, Mark], world: int) -> Ledger:
+def note_confirmed(ledger: Ledger, unit: str, *, files: Mapping[str, Mark], world: int) -> Ledger:
     """Remember what was confirmed, until a start has seen whether it can be read."""
     since = min((mark.written_ns for mark in files.values()), default=0)
-    shape = shape_of(files, unit, world)
+    shape = shape_of(files, unit, world=world)
     return replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
 
 
@@ -127,7 +127,7 @@ def note_fruitless(ledger: Ledger) -> Ledger:
 
 
 def _find_units(
-    now: Snapshot, signs: Signs, ledger: Ledger, *, is_guessed: bool, vets: bool
+    now: Snapshot, signs: Signs, *, ledger: Ledger, is_guessed: bool, vets: bool
 ) -> list[Unit]:
     """Return the checkpoints down to the first good one, in the order in which a framework takes them."""
     if signs.sign.pointer:
@@ -224,14 +224,14 @@ class _Folder:
         if known is None:
             return ""
         # The number of processes that wrote it is unknown; the best guess is the number from before.
-        shape = shape_of(files, name, known.world)
+        shape = shape_of(files, name, world=known.world)
         was_seen = self._ledger.pending == name and shape == known
         return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
 
     def _find_largest(self, name: str) -> Shape | None:
         """Return how the largest of the others looks: they came before, and so were finished."""
         others = (
-            shape_of(files, other, 1) for other, files in self._units.items() if other != name
+            shape_of(files, other, world=1) for other, files in self._units.items() if other != name
         )
         return max(others, key=lambda shape: shape.size, default=None)
 
@@ -252,7 +252,7 @@ def _compare(shape: Shape, known: Shape) -> str:
 # --- what follows -------------------------------------------------------------------------
 
 
-def _learn(ledger: Ledger, units: list[Unit], good: Unit | None, *, root: str) -> Ledger:
+def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -> Ledger:
     """Conclude whether what was confirmed last was one, and what checkpoints look like."""
     blamed = [unit for unit in units if unit.torn and unit.name in {ledger.pending, ledger.source}]
     failed = [unit.name for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
@@ -265,7 +265,7 @@ def _learn(ledger: Ledger, units: list[Unit], good: Unit | None, *, root: str) -
     shape = ledger.shape
     if good is not None and good.name == ledger.pending and shape is not None:
         # Its last files may have come after it was confirmed: next time they are waited for.
-        shape = look_again(shape, good.files, good.name, ledger.since_ns) or shape
+        shape = look_again(shape, good.files, unit=good.name, since_ns=ledger.since_ns) or shape
     return replace(ledger, shape=shape, pending=None, source=source, fruitless=fruitless)
 
 
@@ -315,7 +315,7 @@ def _remove(path: str) -> None:
             os.remove(path)  # noqa: PTH107
 
 
-def _describe(torn: list[Unit], moved: list[Unit], good: Unit | None, *, vets: bool) -> str:
+def _describe(torn: list[Unit], moved: list[Unit], *, good: Unit | None, vets: bool) -> str:
     if not torn:
         return ""
     faults = "; ".join(

@@ -36,7 +36,7 @@ class Hang:
         self._told = ""
         """How far the training was at the report."""
 
-    def update(self, idle_seconds: float, limit: float, what: str) -> None:
+    def update(self, idle_seconds: float, limit: float, *, what: str) -> None:
         """Tell, where the limit is passed; ``what`` says how far the training is."""
         if not 0 < limit <= idle_seconds:
             self.end()
@@ -56,7 +56,9 @@ class Hang:
                 said = (
                     (
                         one.rank,
-                        stacks.describe(before[one.pid], stacks.sample(one.pid), BETWEEN_SECONDS),
+                        stacks.describe(
+                            before[one.pid], stacks.sample(one.pid), seconds=BETWEEN_SECONDS
+                        ),
                     )
                     for one in living
                 )

@@ -75,7 +75,7 @@ def request(pid: int) -> bool:
     return bool(is_handled) and send(pid, SIGNAL)
 
 
-def describe(before: ProcessSample | None, after: ProcessSample | None, seconds: float) -> str:
+def describe(before: ProcessSample | None, after: ProcessSample | None, *, seconds: float) -> str:
     """Say in a few words what a process did in between."""
     if before is None or after is None:
         return "is gone"

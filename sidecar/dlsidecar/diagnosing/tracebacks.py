@@ -88,7 +88,7 @@ class Tracebacks:
         is_begun = any(BEGINNING in line or b"above exception" in line for line in lines)
         if on.open or on.is_chained or is_begun:
             for line in lines:
-                self._read(on, line, now)
+                self._read(on, line, now=now)
         said = [line for line in lines[-MOST_LAST_LINES:] if line.strip()]
         self._latest.extend(said)
         if self._failed_at is not None:
@@ -107,7 +107,7 @@ class Tracebacks:
         raised = tuple(one for one in self._raised if one.at >= since)
         return LastWords(raised, tuple(map(_to_text, self._lines)))
 
-    def _read(self, on: _Stream, line: bytes, now: float) -> None:
+    def _read(self, on: _Stream, line: bytes, *, now: float) -> None:
         match = PREFIX.match(line)
         prefix = match[0] if match else b""
         rest = line[len(prefix) :]

@@ -198,7 +198,7 @@ class Observer:
         pauses = self._meter.pauses
         what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
         limit = pauses.limit(self._settings.training.stall_seconds)
-        self._hang.update(now.idle_seconds, limit, what)
+        self._hang.update(now.idle_seconds, limit, what=what)
 
     def _tell(self, what: str, news: object) -> None:
         """Say that there is something new, if there is."""
@@ -218,7 +218,10 @@ class Observer:
         faults = [(one.xid_errors, one.ecc_errors, one.lost_because) for one in self._gpus]
         self._tell("gpus", (strangers, faults))
         _report_gpus(
-            self.reported, reading, self._gpu_thread, expected=self._settings.training.expects_gpus
+            self.reported,
+            reading,
+            gpu_thread=self._gpu_thread,
+            expected=self._settings.training.expects_gpus,
         )
 
     def close(self) -> None:
@@ -228,7 +231,7 @@ class Observer:
 
 
 def _report_gpus(
-    problems: Problems, reading: Sequence[Gpu], gpu_thread: GpuThread, *, expected: bool
+    problems: Problems, reading: Sequence[Gpu], *, gpu_thread: GpuThread, expected: bool
 ) -> None:
     """Report GPUs that have vanished, and that none is visible where one is expected."""
     lost = gpus.find_lost(reading, [str(one.index) for one in reading])

@@ -130,7 +130,9 @@ class RankStarter:
 
     def _watch(self, rank_process: RankProcess, pid: int) -> None:
         attempt = self.attempt
-        self._reaper.watch(pid, lambda ended: self._hear_end(rank_process, attempt, pid, ended))
+        self._reaper.watch(
+            pid, lambda ended: self._hear_end(rank_process, attempt, pid=pid, ended=ended)
+        )
 
     def _hear_warm(self, rank_process: RankProcess, attempt: int, *, fault: str) -> None:
         """A spare became the training process, or did not: then a cold one takes its place."""
@@ -151,7 +153,7 @@ class RankStarter:
         rank_process.is_running = True
         self._see_started()
 
-    def _hear_end(self, rank_process: RankProcess, attempt: int, pid: int, ended: Ended) -> None:
+    def _hear_end(self, rank_process: RankProcess, attempt: int, *, pid: int, ended: Ended) -> None:
         # A process of an earlier attempt, or a spare that a cold start has replaced, ends late.
         if attempt != self.attempt or rank_process.pid != pid:
             return

@@ -159,7 +159,7 @@ class Processes:
                 # Nothing that is torn must be left where the training looks for checkpoints.
                 self._store.vet(run, lambda: start_ranks(answer.names))
 
-        self._admission.ask(run, hear, lambda: self._may_start(attempt))
+        self._admission.ask(run, hear, is_wanted=lambda: self._may_start(attempt))
 
     def _start_ranks(self, run: Run, names: Mapping[str, str]) -> None:
         """Start the ranks; where that breaks, as for want of a descriptor, the start has failed."""

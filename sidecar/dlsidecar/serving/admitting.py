@@ -55,7 +55,9 @@ class Admission:
         self._show = show
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, run: Run, hear: Callable[[Answer], None], is_wanted: Callable[[], bool]) -> None:
+    def ask(
+        self, run: Run, hear: Callable[[Answer], None], *, is_wanted: Callable[[], bool]
+    ) -> None:
         """Call back with the answer, as long as it is wanted; without NVML, from within this call."""
         until = self._loop.time() + self.patience_seconds
 

@@ -86,13 +86,17 @@ class Servers:
         context: ssl.SSLContext | None = None,
     ) -> LimitedServer:
         app = serving.controller_app(self._agent, self._settings, listener=listener)
-        server = self._serve(app, sockets, context)
+        server = self._serve(app, sockets, context=context)
         listener.on_welcome = lambda stream, is_guest: server.welcome(stream, is_guest=is_guest)
         self._listeners.append(listener)
         return server
 
     def _serve(
-        self, app: Application, sockets: list[socket.socket], context: ssl.SSLContext | None = None
+        self,
+        app: Application,
+        sockets: list[socket.socket],
+        *,
+        context: ssl.SSLContext | None = None,
     ) -> LimitedServer:
         seconds = self._settings.header_seconds
         server = LimitedServer(

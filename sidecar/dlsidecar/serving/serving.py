@@ -183,7 +183,7 @@ class Handler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
-        self._refuse(_as_refusing(error, status_code, self.request))
+        self._refuse(_as_refusing(error, status_code, request=self.request))
 
     def set_default_headers(self) -> None:
         self.set_header("Server", "dljob-sidecar")
@@ -221,7 +221,9 @@ class Handler(RequestHandler):
         ]
 
 
-def _as_refusing(error: BaseException | None, status: int, request: HTTPServerRequest) -> Refusing:
+def _as_refusing(
+    error: BaseException | None, status: int, *, request: HTTPServerRequest
+) -> Refusing:
     if isinstance(error, Refusing):
         return error
     if isinstance(error, Wrong):

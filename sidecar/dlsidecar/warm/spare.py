@@ -69,7 +69,7 @@ def read_order(descriptor: int) -> Any:
     return json.loads(data.decode())
 
 
-def become(order: Any, environment: dict[str, str], path: list[str]) -> None:
+def become(order: Any, environment: dict[str, str], *, path: list[str]) -> None:
     """Run the script or the module as if the interpreter had just been started with it."""
     os.environ.clear()
     os.environ.update(environment)
@@ -172,7 +172,7 @@ def main() -> None:
         os.close(descriptor)
     answer(answers, running=True)
     os.close(answers)
-    become(order, environment, path)
+    become(order, environment, path=path)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class MemoryCache:
         if fault or not is_alone or not wanted():
             self._clear()
             return Prepared(verdict, fault=fault)
-        return Prepared(_move(verdict, self._disk.path, self._here.path), is_in_memory=True)
+        return Prepared(_move(verdict, self._disk.path, here=self._here.path), is_in_memory=True)
 
     def close(self) -> None:
         """Give the memory back, also that of a SideCar before this one."""
@@ -105,11 +105,11 @@ class MemoryCache:
         if shortage:
             return shortage
         units = [*([good] if good else []), *beside]
-        kept = [unit for unit in units if is_copied(disk.snapshot, here.snapshot, unit)]
+        kept = [unit for unit in units if is_copied(disk.snapshot, here.snapshot, unit=unit)]
         self._folder.keep({name for unit in kept for name in here.files_of(unit)}, here.snapshot)
         for unit in units:
             if unit not in kept:
-                copy(disk.snapshot, unit, here.snapshot.root, goes_on=wanted, is_synced=False)
+                copy(disk.snapshot, unit, root=here.snapshot.root, goes_on=wanted, is_synced=False)
         now = _look(self._here)
         files = now.snapshot.files
         self._written = {good: now.files_of(good)} if good else {}
@@ -128,7 +128,7 @@ class MemoryCache:
             return Written(fault=f"{unit} was changed after it was complete")
         if self._is_on_disk(now, unit):
             return Written(unit)
-        return self._write_out(now, unit, goes_on)
+        return self._write_out(now, unit, goes_on=goes_on)
 
     def write_out_newest(self, pids: Iterable[int] | None, goes_on: Callable[[], bool]) -> Written:
         """
@@ -146,7 +146,7 @@ class MemoryCache:
             self._follow_removals(now)
         if not unit or self._is_on_disk(now, unit):
             return Written(shortage=self._limit.shortage)
-        return self._write_out(now, unit, goes_on)
+        return self._write_out(now, unit, goes_on=goes_on)
 
     def write_out_all(self, goes_on: Callable[[], bool]) -> Written:
         """Write out the rest of a training that has ended; the checkpoint that was begun last may be torn."""
@@ -156,10 +156,10 @@ class MemoryCache:
         self._write_beside(_look(self._here), goes_on)
         return written
 
-    def _write_out(self, now: Contents, unit: str, goes_on: Callable[[], bool]) -> Written:
+    def _write_out(self, now: Contents, unit: str, *, goes_on: Callable[[], bool]) -> Written:
         root = os.path.realpath(self._disk.path)
         try:
-            copy(now.snapshot, unit, root, goes_on=goes_on, is_synced=True)
+            copy(now.snapshot, unit, root=root, goes_on=goes_on, is_synced=True)
         except CannotCopy as error:
             return Written(fault=str(error), shortage=self._limit.shortage)
         self._written[unit] = now.files_of(unit)
@@ -175,7 +175,7 @@ class MemoryCache:
         for name in now.beside():
             if files[name] != self._beside.get(name):
                 with contextlib.suppress(CannotCopy):
-                    copy(now.snapshot, name, self._disk.path, goes_on=goes_on, is_synced=False)
+                    copy(now.snapshot, name, root=self._disk.path, goes_on=goes_on, is_synced=False)
                     self._beside[name] = files[name]
 
     def _is_on_disk(self, now: Contents, unit: str) -> bool:
@@ -205,7 +205,7 @@ def _look(saving: Saving) -> Contents:
     return Contents(saving, take_snapshot(saving.path))
 
 
-def _move(verdict: Verdict, disk: str, here: str) -> Verdict:
+def _move(verdict: Verdict, disk: str, *, here: str) -> Verdict:
     """Name the copy in memory, where there is one, as the checkpoint that the training goes on from."""
     below = verdict.resume[len(os.path.realpath(disk)) :]
     return replace(verdict, resume=os.path.realpath(here) + below if below else "")

@@ -23,7 +23,7 @@ class Contents:
 
     def __init__(self, saving: Saving, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._signs = resolve(saving, (), snapshot.files)
+        self._signs = resolve(saving, (), known=snapshot.files)
         self.units: Mapping[str, Files] = self._signs.group(snapshot.files)
 
     def files_of(self, unit: str) -> dict[str, Mark]:
@@ -82,11 +82,11 @@ class Contents:
         busy = find_written(self.snapshot.root, pids or ())
         latest = self.sorted_units()
         for unit in latest if pids is None else latest[:1]:
-            if unit and self._is_complete(unit, busy, written.get(unit, {})):
+            if unit and self._is_complete(unit, busy, before=written.get(unit, {})):
                 return unit
         return ""
 
-    def _is_complete(self, unit: str, busy: set[str], before: Files) -> bool:
+    def _is_complete(self, unit: str, busy: set[str], *, before: Files) -> bool:
         within = self.files_of(unit)
         if self._signs.missing(unit, within) or not busy.isdisjoint(within):
             return False
@@ -96,5 +96,5 @@ class Contents:
         files = self.units[unit]
         findings = {name: examine(f"{self.snapshot.root}/{name}") for name in files}
         is_proven = all(one.is_proven for one in findings.values())
-        is_whole = is_sealed(self._signs, unit, files, is_proven=is_proven)
+        is_whole = is_sealed(self._signs, unit, files=files, is_proven=is_proven)
         return is_whole and not find_fault(findings)

@@ -102,7 +102,7 @@ def _find_test(name: str, head: bytes) -> Test | None:
 
 def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
     """Whether the file ends with its directory, which is written last."""
-    tail = _read_end(file, size, ZIP_END_BYTES + LONGEST_COMMENT)
+    tail = _read_end(file, size, count=ZIP_END_BYTES + LONGEST_COMMENT)
     at = tail.rfind(ZIP_END)
     if at < 0 or len(tail) - at < ZIP_END_BYTES:
         return False
@@ -136,7 +136,7 @@ def _is_whole_hdf5(_file: int, size: int, head: bytes) -> bool:
 
 def _is_whole_json(file: int, size: int, _head: bytes) -> bool:
     if size > LARGEST_JSON:
-        return _read_end(file, size, 1024).rstrip().endswith((b"}", b"]"))
+        return _read_end(file, size, count=1024).rstrip().endswith((b"}", b"]"))
     try:
         json.loads(os.pread(file, size, 0))
     except json.JSONDecodeError as error:
@@ -148,9 +148,9 @@ def _is_whole_json(file: int, size: int, _head: bytes) -> bool:
 
 
 def _is_whole_pickle(file: int, size: int, _head: bytes) -> bool:
-    return _read_end(file, size, 1) == PICKLE_END
+    return _read_end(file, size, count=1) == PICKLE_END
 
 
-def _read_end(file: int, size: int, count: int) -> bytes:
+def _read_end(file: int, size: int, *, count: int) -> bytes:
     begin = max(size - count, 0)
     return os.pread(file, size - begin, begin)

@@ -68,7 +68,9 @@ class Shape:
             return None
 
 
-def look_again(known: Shape, files: Mapping[str, Mark], unit: str, since_ns: int) -> Shape | None:
+def look_again(
+    known: Shape, files: Mapping[str, Mark], *, unit: str, since_ns: int
+) -> Shape | None:
     """
     Return how a confirmed checkpoint looks by now, whose first file was written at ``since_ns``.
 
@@ -77,11 +79,11 @@ def look_again(known: Shape, files: Mapping[str, Mark], unit: str, since_ns: int
     last = {name: mark for name, mark in files.items() if mark.written_ns >= since_ns}
     if not last:
         return None
-    seen = shape_of(last, unit, known.world)
+    seen = shape_of(last, unit, world=known.world)
     return replace(seen, gap_seconds=max(seen.gap_seconds, known.gap_seconds))
 
 
-def shape_of(files: Mapping[str, Mark], unit: str, world: int) -> Shape:
+def shape_of(files: Mapping[str, Mark], unit: str, *, world: int) -> Shape:
     names = Counter(normalise(name[len(unit) :]) for name in files)
     times = sorted(mark.written_ns for mark in files.values())
     gaps = (later - earlier for earlier, later in zip(times, times[1:]))

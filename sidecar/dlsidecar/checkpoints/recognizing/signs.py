@@ -138,7 +138,7 @@ class Signs:
         return sorted(names & set(files))
 
 
-def resolve(saving: Saving, news: Iterable[str], known: Iterable[str]) -> Signs:
+def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Signs:
     """Choose the signs of a job's checkpoints; ``auto`` looks at the new files first, then at all."""
     complete = saving.complete
     if complete is Complete.AUTO:
