@@ -1,8 +1,8 @@
 """
-The one who hears, decides by the table, and has it done.
+The agent: receives events, decides by the table, and has the actions carried out.
 
-Everything meets here, on one event loop: what the controller declares comes from
-:mod:`dlsidecar.serving.serving`, what the processes do from a :class:`~dlsidecar.contract.Supervisor`, and
+All events arrive here, on one event loop: declarations of the controller from
+:mod:`dlsidecar.serving.serving`, news of the processes from a :class:`~dlsidecar.contract.Supervisor`, and
 time from the loop. Each is an event for :func:`dlsidecar.behaviour.machine.react`; its actions are carried
 out in their order before the next event is looked at. The agent itself decides nothing.
 """
@@ -81,14 +81,14 @@ class Agent:
         """The exit status, as soon as the SideCar shall end."""
 
     def begin(self, supervisor: Supervisor, facts: Facts) -> None:
-        """Meet those who do the work; nothing may happen before."""
+        """Set the parts that do the work; no event may arrive before."""
         self._supervisor = supervisor
         self._facts = facts
 
     # --- events ---------------------------------------------------------------------------
 
     def happen(self, event: Event) -> None:
-        """Take an event in; it is over when this returns, unless another one is just being."""
+        """Handle an event before returning, unless another one is being handled."""
         self._inbox.append(event)
         if self._is_busy:
             return
@@ -101,7 +101,7 @@ class Agent:
             self._is_busy = False
 
     def declare(self, target: Target) -> Refused | None:
-        """Take in what the controller says; returns why not, if it is not accepted."""
+        """Handle a declaration of the controller; return the reason if it is refused."""
         assert not self._is_busy, "requests come from the loop and never from within a step"
         refused = react(self._machine, Told(target)).refused
         if refused is None:
@@ -185,7 +185,7 @@ class Agent:
             self._timer.cancel()
             self._timer = None
 
-    # --- what is --------------------------------------------------------------------------
+    # --- facts ----------------------------------------------------------------------------
 
     @property
     def incarnation(self) -> str:
@@ -210,7 +210,6 @@ class Agent:
 
     @property
     def is_held(self) -> bool:
-        """Whether processes of the job may live."""
         return not self._machine.released
 
     def state(self) -> State:
@@ -274,7 +273,7 @@ class Agent:
     def post(self, post: Post) -> None:
         self._facts.post(post)
 
-    # --- news of it -----------------------------------------------------------------------
+    # --- waiting for changes --------------------------------------------------------------
 
     def changed(self) -> None:
         """Wake all requests that wait for a change of the state."""
@@ -298,7 +297,6 @@ class Agent:
 
 
 def limits_of(training: Training) -> Limits:
-    """Say how a job wants to be stopped."""
     return Limits(
         saves=training.checkpoint.is_possible,
         leader_saves=not training.checkpoint.to_all,
@@ -310,7 +308,7 @@ def limits_of(training: Training) -> Limits:
 
 
 def _fitting(problem: Problem) -> Problem:
-    """Cut what a program told at length, because the reader accepts no more."""
+    """Cut long texts, because the reader accepts no more."""
     if max(len(problem.message), len(problem.remedy)) <= LONGEST_MESSAGE:
         return problem
     message, remedy = problem.message[:LONGEST_MESSAGE], problem.remedy[:LONGEST_MESSAGE]

@@ -1,5 +1,5 @@
 """
-Putting the parts together that know processes, output, GPUs and progress.
+Puts the parts together that handle processes, output, GPUs and progress.
 
 ``dlsidecar.agent`` calls it once. It returns the supervisor and the facts of
 :mod:`dlsidecar.contract`, and a way to end them all.
@@ -168,7 +168,7 @@ class Assembly:
         )
 
     def begin(self) -> None:
-        """Begin to look around, and to keep spares."""
+        """Begin to observe, and to keep spares."""
         # Before the first child is started: an end before this would be
         # noticed with the next one only.
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -202,7 +202,7 @@ class Assembly:
             left -= LAST_WORDS_STEP_SECONDS
 
     def close(self) -> None:
-        """End all that is ours; the job's processes must be gone by then."""
+        """End all helpers; the job's processes must be gone by then."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._asking is not None:
             self._asking.cancel()
@@ -288,7 +288,7 @@ class Assembly:
         self._tracebacks.feed(block, self._loop.time(), stream=stream)
 
     def _hear_failure(self) -> None:
-        """Read what the process said before it failed; those that follow it speak after that."""
+        """Read the output of the process before its failure; that of the processes that follow it comes later."""
         for forwarder in self._all_forwarders():
             forwarder.read_now()
         for tail in self._tails:
@@ -322,7 +322,7 @@ class Assembly:
             self.supervisor.hear_confirmation()
 
     def _read_output(self) -> bool:
-        """Read on without a rest; return whether nothing is left of what the processes that have ended said."""
+        """Read without a pause; return whether all output of the processes that have ended was read."""
         forwarders = self._all_forwarders()
         for forwarder in forwarders:
             forwarder.wake()

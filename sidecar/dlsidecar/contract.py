@@ -14,7 +14,7 @@ from dlsidecar.diagnosing.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 
 Report = Callable[[Event], None]
-"""How a supervisor tells its news: on the thread of the event loop, and never from within one of
+"""How a supervisor reports its news: on the thread of the event loop, and never from within one of
 the calls below, because the machine is in the middle of a step then (``loop.call_soon`` will do).
 Events carry the attempt they belong to."""
 
@@ -95,5 +95,5 @@ class Facts(Protocol):
         ...
 
     def post(self, post: Post) -> None:
-        """Take what the training process told over its local socket."""
+        """Take a report of the training process over its socket."""
         ...

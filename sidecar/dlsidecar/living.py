@@ -53,7 +53,7 @@ def run_command() -> int:
     )
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogLimit())
-    # Tornado tells each malformed request; we do so ourselves, and in one line.
+    # Tornado logs each malformed request at length; the SideCar logs one line.
     logging.getLogger("tornado").setLevel(logging.ERROR)
     try:
         settings = options.read(sys.argv[1:], os.environ)

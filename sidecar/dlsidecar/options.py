@@ -175,5 +175,4 @@ def environment_of_training(
 
 
 def is_option(name: str) -> bool:
-    """Whether a variable of the environment is an option of the SideCar."""
     return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(f"_{name[len(PREFIX) :]}")

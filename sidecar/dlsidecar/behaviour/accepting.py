@@ -1,4 +1,4 @@
-"""Whether a SideCar accepts a target: from its own installation, of a higher term, or the same once more."""
+"""Accepts a target from the SideCar's own installation, of a higher term or as a repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def why_refused(machine: Machine, target: Target) -> Refused | None:
     if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
         is_other_start = target.incarnation != machine.incarnation
         return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
-    # A SideCar that leaves could not prove the end of what it would start now.
+    # A SideCar that leaves could not prove the end of processes that it starts now.
     if machine.is_interrupted or machine.has_left:
         return Refused.LEAVING
     known = machine.target
@@ -35,18 +35,16 @@ def why_refused(machine: Machine, target: Target) -> Refused | None:
 
 
 def _is_of(installation: str, target: Target) -> bool:
-    """Whether a declaration is of this installation; one of before it was named may be of any."""
     return not (installation and target.installation) or installation == target.installation
 
 
 def _may_follow(target: Target, known: Target) -> bool:
-    """Whether two declarations may be of one term, in this order or late."""
     is_hurry = is_hurried(target, known) or is_hurried(known, target)
     return is_hurry or says_the_same(target, known)
 
 
 def is_hurried(target: Target, known: Target) -> bool:
-    """Whether it is the same stop, but without a checkpoint, or without waiting for one any longer."""
+    """Return whether the target is the same stop without its checkpoint."""
     if not isinstance(target, Stop) or not isinstance(known, Stop):
         return False
     drops_it = known.checkpoint and not target.checkpoint
@@ -54,7 +52,7 @@ def is_hurried(target: Target, known: Target) -> bool:
 
 
 def says_the_same(one: Target, other: Target) -> bool:
-    """Whether two targets differ in nothing but the leader, the reason, the next start, the trial and the end that is known."""
+    """Compare two targets without the leader, the reason, the next start, the trial and the known end."""
     other = replace(other, epoch=one.epoch, reason=one.reason)
     if isinstance(one, Stop) and isinstance(other, Stop):
         other = replace(other, coming=one.coming)

@@ -155,7 +155,7 @@ class Checkpoint:
     """Ask the job to save itself, and watch for its confirmation."""
 
     is_trial: bool = False
-    """Whether the training shall go on after it."""
+    """True if the training is to go on after the checkpoint."""
 
 
 @dataclass(frozen=True)

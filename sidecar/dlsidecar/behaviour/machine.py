@@ -264,7 +264,7 @@ _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] =
 
 def _started(machine: Machine, _: Started) -> Reaction:
     if machine.phase is Phase.STARTING:
-        # Until here it told how the work of the former attempt was saved.
+        # Until here it was the result of the former attempt's checkpoint.
         machine = replace(machine, saving=Saving.NONE)
     return _try(_step(machine, Trigger.STARTED))
 
@@ -359,7 +359,7 @@ def _lingering(machine: Machine, event: Lingering) -> Reaction:
 
 
 def _gone(machine: Machine, _: Gone) -> Reaction:
-    # Only the way down ends in a proof: a supervisor tells of every rank before.
+    # Only the way down ends in a proof: a supervisor reports every rank before.
     if machine.phase is not Phase.STOPPING:
         return Reaction(machine)
     machine = replace(machine, is_stuck=False, lingering=None)

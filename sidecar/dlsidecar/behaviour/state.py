@@ -17,11 +17,11 @@ class Limits:
     """How the job wants to be stopped."""
 
     saves: bool = False
-    """Whether it can be asked to save itself."""
+    """True if the job can be asked to save itself."""
     leader_saves: bool = False
-    """Whether the first process of the whole job saves it, and not some in each container."""
+    """True if the first process of the whole job saves it; else processes of each container do."""
     tries: bool = False
-    """Whether it can be asked to save itself and to go on."""
+    """True if the job can be asked to save itself and to go on."""
     checkpoint_seconds: float = 60.0
     grace_seconds: float = 10.0
     kill_seconds: float = 5.0
@@ -52,14 +52,14 @@ class Machine:
     culprit: RankEnded | None = None
     """The first rank of the latest attempt that ended badly and by itself; the others followed."""
     is_finished: bool = False
-    """Whether all ranks of the latest attempt ended well, and before any of them was terminated."""
+    """True once all ranks of the latest attempt ended well, before any was terminated."""
     saving: Saving | None = Saving.NONE
     """How the latest checkpoint went; None while it is under way."""
     saving_problem: Problem | None = None
     trial: Trial = Trial()
     """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
     is_stuck: bool = False
-    """Whether SIGKILL was sent long ago, and there is still no proof."""
+    """True if SIGKILL was sent and the proof has not come in ``kill_seconds``."""
     lingering: Problem | None = None
     """The obstacle to the proof, where it is not a process."""
     installation: str = ""
@@ -69,7 +69,7 @@ class Machine:
 
     @property
     def released(self) -> bool:
-        """Whether it is proven that nothing of the job lives in this incarnation."""
+        """True once it is proven that no process of the job lives in this incarnation."""
         return self.phase in QUIET
 
     @property
@@ -79,12 +79,10 @@ class Machine:
 
     @property
     def follows(self) -> bool:
-        """Whether the job is saved by a process of another container."""
         return self.limits.leader_saves and self.run is not None and self.run.rank_offset > 0
 
     @property
     def is_trying(self) -> bool:
-        """Whether a trial of a checkpoint is under way."""
         return self.trial.number > 0 and self.trial.saving is Saving.NONE
 
     @property
@@ -101,7 +99,7 @@ class Machine:
 
     @property
     def may_start(self) -> bool:
-        """Whether the run that is declared was declared by an author that knows how the latest one ended."""
+        """True unless the author of the declared run does not know that the latest one ended well."""
         if self.phase is not Phase.EXITED or self.run is None:
             return True
         target = self.target
@@ -109,7 +107,6 @@ class Machine:
 
     @property
     def has_trial_to_make(self) -> bool:
-        """Whether the training, which runs as declared, shall save itself once more and go on."""
         if self.phase is not Phase.RUNNING or not self.limits.tries or self.follows:
             return False
         if not isinstance(self.target, Run) or self.target != self.run or self.is_leaving:
@@ -153,7 +150,7 @@ class Machine:
 
 
 EXIT_NOT_STARTED = 127
-"""As shells tell that a command cannot be run."""
+"""The exit status of shells for a command that cannot be run."""
 
 STUCK = Problem(
     "ProcessesDoNotEnd",

@@ -13,7 +13,7 @@ from dlwire.messages import (
 
 
 class Trigger(Enum):
-    """Everything that can happen, told apart as far as it makes a difference."""
+    """The kinds of events that the table distinguishes."""
 
     RUN = "a command to run"
     STOP = "a command to stop"
@@ -83,8 +83,8 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
             Trigger.START_FAILED: _END,
             Trigger.RANK_ENDED: Row(Phase.STARTING),
             Trigger.RANK_FAILED: _END,
-            # No supervisor tells of the last end before the start; should one do so, what was left
-            # behind has to go, too, before anything can be proven.
+            # No supervisor reports the last end before the start; if one did, the processes left
+            # behind would have to end before the proof.
             Trigger.ALL_ENDED: _END,
             # There is nothing yet that would be worth a checkpoint.
             Trigger.CHANGE: _END,

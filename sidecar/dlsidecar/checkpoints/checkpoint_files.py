@@ -55,7 +55,7 @@ class Snapshot:
     files: Mapping[str, Mark]
     """By their names below it."""
     is_whole: bool
-    """Whether there were few enough to look at all."""
+    """False if there were too many files to look at all."""
     folders: frozenset[str] = frozenset()
     unread: str = ""
     """Which folder could not be listed for once, and why; its files seem to be missing."""
@@ -132,7 +132,7 @@ def mark_of(entry: os.DirEntry[str]) -> Mark | None:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one; where the kernel does not tell that with the name, asking can fail."""
+    """Return whether the entry is a folder; False if the kernel has to be asked and that fails."""
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:

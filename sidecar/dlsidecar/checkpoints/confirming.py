@@ -4,8 +4,8 @@ Seeing from its files that a checkpoint is complete.
 :mod:`dlsidecar.checkpoints.inspecting` looks, from a file thread, since the files may lie on a server that
 does not answer. Here is decided what follows from a look: a checkpoint is complete when nothing is
 lacking in it, no process of the job has a file of it open for writing, and either a sign of its
-framework says so or nothing has changed for long enough. How long that is follows from what the
-job's last checkpoint looked like (:mod:`dlsidecar.checkpoints.recognizing.shapes`).
+framework says so or nothing has changed for long enough. That time follows from the shape of the
+job's last checkpoint (:mod:`dlsidecar.checkpoints.recognizing.shapes`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Watch:
     confirmed_ns: int = 0
     """When its first file was written."""
     is_apart: bool = False
-    """Whether the first process of the job, which most often writes it, is in another container."""
+    """True if the first process of the job, the usual writer, is in another container."""
     distrust: str = ""
     """Why no confirmation of this job counts; empty where it does."""
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
@@ -68,7 +68,7 @@ class Watch:
     secure: Callable[[str, Mapping[str, Mark], Callable[[str], None]], None] | None = None
     """Brings a checkpoint in memory to the disk, before which it does not count, and says why that could not be."""
     hint: str = ""
-    """Said beside the parts that an incomplete checkpoint lacks."""
+    """A hint for the report of an incomplete checkpoint."""
 
 
 class FileWatch:
@@ -117,7 +117,7 @@ class FileWatch:
         self._ended_well = True
         self._is_over = False
         self.is_securing = False
-        """Whether what was seen to be complete is on its way to the disk, for which no process is needed."""
+        """True while a complete checkpoint is being copied to the disk."""
         self._asked_ns: int | None = None
         """When the request was sent, until the first look after it."""
 
@@ -254,7 +254,7 @@ class FileWatch:
             self._rest(took_seconds)
 
     def _judge_path(self, look: Look) -> None:
-        """Tell whether the path can be watched."""
+        """Report a path that does not answer or holds too many files."""
         self._watch.on_relief(SILENT)
         if look.snapshot.is_whole:
             self._watch.on_relief(TOO_LARGE)
@@ -329,7 +329,7 @@ class FileWatch:
         return shape_of(one.files, one.unit, world=self._watch.world)
 
     def _find_writer(self, look: Look, one: Candidate) -> str:
-        """Say that a file is being written: one of it, or one that was opened since the request."""
+        """Name a file that is open for writing: of the checkpoint, or opened since the request."""
         written = find_written(look.snapshot.root, self._watch.members())
         opened = set() if one.is_sealed else written - self._written_before
         patterns = (self._saving.files,) if self._saving.files else ()

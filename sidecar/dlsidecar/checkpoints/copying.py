@@ -73,7 +73,7 @@ def files_of(snapshot: Snapshot, unit: str) -> list[str]:
 
 
 def is_copied(source: Snapshot, copied: Snapshot, *, unit: str) -> bool:
-    """Whether both have the same files of a checkpoint, by their names, sizes and times."""
+    """Compare the files of a checkpoint by their names, sizes and times."""
     names = files_of(source, unit)
     return names == files_of(copied, unit) and all(
         _alike(source.files[name], copied.files[name]) for name in names

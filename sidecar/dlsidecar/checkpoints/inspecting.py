@@ -40,11 +40,11 @@ class Candidate:
     lack: str = ""
     """The missing part, in words; empty if none is visible."""
     is_proven: bool = False
-    """Whether the format of each file shows that it is whole."""
+    """True if the format of each file proves that it is whole."""
     is_sealed: bool = False
-    """Whether a sign says that it is complete, so that no time need pass."""
+    """True if a sign shows that it is complete, so that no rest is needed."""
     is_fresh: bool = False
-    """Whether nothing of it was there at the first look."""
+    """True if no file of it existed at the first look."""
 
     @property
     def size(self) -> int:
@@ -133,7 +133,7 @@ class Inspector:
         )
 
     def _is_appended(self, root: str, name: str, *, mark: Mark, before: Mark | None) -> bool:
-        """Whether the file has only grown at its end, as logs do and checkpoints do not."""
+        """Return whether the file has only grown at its end, as logs do."""
         tail = self._tails.get(name)
         if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
             return False
@@ -181,7 +181,7 @@ class Inspector:
 
 
 def find_fault(findings: Mapping[str, Finding]) -> str:
-    """Say what is wrong with the first file that something is wrong with."""
+    """Return the fault of the first faulty file."""
     faults = (
         f"{name} {finding.fault}"
         for name, finding in sorted(findings.items())
@@ -191,7 +191,7 @@ def find_fault(findings: Mapping[str, Finding]) -> str:
 
 
 def is_sealed(signs: Signs, unit: str, *, files: Mapping[str, Mark], is_proven: bool) -> bool:
-    """Whether a mark, a pointer, a rename or a format is all that is needed to see its end."""
+    """Return whether a mark, a pointer, a rename or a format shows that the checkpoint is complete."""
     if signs.sign.settles:
         return False
     has_marks = bool(signs.sign.marks) and set(files) != {unit}

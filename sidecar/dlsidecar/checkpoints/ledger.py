@@ -37,7 +37,7 @@ class Ledger:
     fruitless: int = 0
     """How many starts in a row failed from there before their first step."""
     failed: tuple[str, ...] = ()
-    """Those that were confirmed, or seemed complete, and could not be read."""
+    """Checkpoints that were confirmed, or seemed complete, and could not be read."""
     is_trusted: bool = True
 
     def with_failed(self, unit: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Ledger:
 
 
 def describe_signs(saving: Saving) -> str:
-    """Say by what the job's checkpoints are confirmed; another way gets trust of its own."""
+    """Name the way in which checkpoints are confirmed; each way has a trust of its own."""
     return f"{saving.complete.value} {saving.files} {saving.marker} {saving.settle_seconds}"
 
 

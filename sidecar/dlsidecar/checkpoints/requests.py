@@ -1,8 +1,8 @@
 """
 Asking the job to save itself, and seeing that it has.
 
-A :class:`Request` is made when the job must stop, or shall try its checkpoint, and lives until it has told its one outcome or
-is cancelled. How long to wait is decided by the machine, not here.
+A :class:`Request` is made when the job must stop, or shall try its checkpoint, and lives until it has reported its outcome
+or is cancelled. The machine decides how long to wait.
 
 A confirmation by file is :mod:`dlsidecar.checkpoints.confirming`'s; by a line, an end or a command is seen here.
 """
@@ -89,9 +89,9 @@ class Request:
         tell: Callable[[str], None],
     ) -> None:
         self.is_trial = False
-        """Whether the training shall go on after it."""
+        """True if the training is to go on after it."""
         self.is_given_up = False
-        """Whether its outcome, which may be known and not yet delivered, no longer matters."""
+        """True if the outcome no longer matters; it may be on its way."""
         self._saving = saving
         self._asked = [one for one in ranks if one.ended is None]
         if not saving.to_all:
@@ -106,7 +106,7 @@ class Request:
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
         self.is_settling = False
-        """Whether all who were asked have ended, and their last words are still being read."""
+        """True while the last output of processes that have all ended is being read."""
         self._calls: list[asyncio.Task[None]] = []
         self._command: int | None = None
         self._files: FileWatch | None = None
@@ -215,7 +215,6 @@ class Request:
             self._finish("")
 
     def _find_killed(self) -> str | None:
-        """Tell of one that was asked and did not end by itself."""
         ends = (one.ended for one in self._asked)
         killed = next((one for one in ends if one is not None and one.signal is not None), None)
         if killed is None:
@@ -262,7 +261,6 @@ class Request:
 
     @property
     def is_securing(self) -> bool:
-        """Whether the checkpoint is whole in memory and on its way to the disk."""
         return self._files is not None and self._files.is_securing
 
     # --- ending -----------------------------------------------------------------------------
@@ -280,7 +278,6 @@ class Request:
             self._loop.call_soon(tell, reason)
 
     def cancel(self) -> None:
-        """Tell nothing any more."""
         self._tell = None
         self.is_settling = False
         if self._files is not None:

@@ -83,7 +83,6 @@ class CheckpointStore:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables by which the training knows that it writes to memory."""
         return {FOLDER: self._saving.memory_path} if self._is_in_memory else {}
 
     @property
@@ -174,7 +173,6 @@ class CheckpointStore:
         self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
 
     def note_failure(self) -> None:
-        """The training failed by itself, and before its first step."""
         self._note(note_fruitless(self._verdict.ledger))
 
     def _note(self, ledger: Ledger) -> None:

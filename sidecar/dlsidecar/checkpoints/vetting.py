@@ -74,7 +74,7 @@ class Unit:
     torn: str
     """The evidence that it is not complete, in words."""
     is_certain: bool = True
-    """Whether it cannot be read; else it only looks unlike the others."""
+    """False if it only looks unlike the others."""
 
 
 def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
@@ -167,7 +167,7 @@ class _Folder:
         self._hollow = signs.find_hollow(now.folders, self._units)
 
     def is_of_framework(self, name: str) -> bool:
-        """Whether it is written by the framework that was recognised, or is the beginning of such."""
+        """Return whether the recognised framework writes it, or has begun to."""
         kin = [unit for unit, files in self._units.items() if self._is_recognised(files)]
         parts = {_part(each, unit) for unit in kin for each in self._units[unit]}
         files = self._units.get(name, {})
@@ -217,7 +217,7 @@ class _Folder:
         return next((each for each in sorted(files) if files[each].written_ns > sealed), "")
 
     def _find_unlike(self, name: str, files: Mapping[str, Mark]) -> str:
-        """Say what it lacks beside the others, where only time could tell that it is complete."""
+        """Describe the difference from the others, where no sign shows that it is complete."""
         if not self._signs.sign.settles:
             return ""
         known = self._ledger.shape or self._find_largest(name)
@@ -270,7 +270,7 @@ def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -
 
 
 def _was_set_aside(root: str, ledger: Ledger) -> bool:
-    """Whether another container of the job was quicker to find that the last confirmed one is torn."""
+    """Return whether another container of the job has moved the last confirmed one already."""
     name = ledger.pending or ""
     try:
         moved_ns = os.stat(_place_aside(root, name)).st_mtime_ns  # noqa: PTH116

@@ -1,8 +1,8 @@
 """
-Notices that a training hangs, much sooner than its user would say so, and looks what its ranks do.
+Notices that a training hangs, and reports what its ranks do.
 
 Called by :mod:`dlsidecar.observing.facts` at each look, with the limit that :mod:`dlsidecar.observing.pauses` has learnt. It
-tells, and ends nothing.
+reports, and ends nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Hang:
         """How far the training was at the report."""
 
     def update(self, idle_seconds: float, limit: float, *, what: str) -> None:
-        """Tell, where the limit is passed; ``what`` says how far the training is."""
+        """Report a hang once the limit is passed; ``what`` describes how far the training is."""
         if not 0 < limit <= idle_seconds:
             self.end()
         elif what != self._told:
@@ -68,7 +68,7 @@ class Hang:
             self._timer = self._loop.call_later(BETWEEN_SECONDS, report)
 
     def end(self) -> None:
-        """It moves, or nothing runs any more."""
+        """The training moves, or nothing runs any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

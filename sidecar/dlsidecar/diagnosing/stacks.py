@@ -4,7 +4,7 @@ Shows where each rank of a training waits that takes no more steps.
 :mod:`dlsidecar.diagnosing.hanging` asks once nothing has moved for too long. There are two ways, of which the second
 always works:
 
-- The stacks of Python, from a process that has agreed to tell them: it has registered ``faulthandler``
+- The stacks of Python, from a process that has agreed to print them: it has registered ``faulthandler``
   for the signal that ``DLJOB_STACKS_SIGNAL`` names, as every warm interpreter does. The kernel says which
   signals a process handles, so that none gets one that would end it. Its output is that of the training.
 - What the kernel shows of each process: how much it computed within a second, what its first thread
@@ -35,7 +35,7 @@ class ProcessSample:
 
     state: str
     waits_for: str
-    """The function of the kernel in which its first thread sleeps; empty if it does not tell."""
+    """The function of the kernel in which its first thread sleeps; empty if that is not known."""
     threads: int
     ticks: int
     """How much all its threads have computed so far."""
@@ -76,7 +76,7 @@ def request(pid: int) -> bool:
 
 
 def describe(before: ProcessSample | None, after: ProcessSample | None, *, seconds: float) -> str:
-    """Say in a few words what a process did in between."""
+    """Describe what a process did between two samples."""
     if before is None or after is None:
         return "is gone"
     share = (after.ticks - before.ticks) / os.sysconf("SC_CLK_TCK") / max(seconds, 1e-3)
@@ -93,7 +93,7 @@ def describe(before: ProcessSample | None, after: ProcessSample | None, *, secon
 
 
 def group(said: Iterable[tuple[int, str]]) -> str:
-    """Say it of all ranks, those that do the same together, and the fewest first: they differ."""
+    """Group ranks with the same description, the smallest group first: those ranks differ."""
     by_words: dict[str, list[int]] = {}
     for rank, words in said:
         by_words.setdefault(words, []).append(rank)

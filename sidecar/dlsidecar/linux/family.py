@@ -3,12 +3,12 @@ The processes of the job, read from ``/proc``, including those that try to hide.
 
 A training process may fork twice, take a session of its own, clear its environment and ignore
 every signal. It cannot leave the tree: we are PID 1 of our namespace or a subreaper, so an
-orphan becomes our child. Three ways of telling, of which any one is enough:
+orphan becomes our child. A process belongs to the job by any one of these:
 
-- as PID 1 of a namespace of our own, everything in it belongs to the job;
-- what descends from us by the chain of parents belongs to the job;
-- what carries the job's mark in its environment belongs to the job. This finds processes that
-  another program started for the job, such as a running ``tmux``.
+- it is in the namespace of which the SideCar is PID 1;
+- it descends from the SideCar by the chain of parents;
+- it carries the job's mark in its environment. This finds processes that another program started
+  for the job, such as a running ``tmux``.
 
 The SideCar itself and its own tools are spared.
 
@@ -79,7 +79,7 @@ def read_file(path: str) -> bytes:
 
 
 def _has_other_threads(pid: int) -> bool:
-    """Whether threads go on after the first one ended: it then looks like a zombie, but is none."""
+    """Return whether other threads outlive the first: the process then only looks like a zombie."""
     try:
         return len(os.listdir(f"{PROC}/{pid}/task")) > 1  # noqa: PTH208
     except OSError:

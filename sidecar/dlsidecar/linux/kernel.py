@@ -34,7 +34,7 @@ def become_subreaper() -> bool:
 
 def read_outer(path: str) -> bytes:
     """
-    Return the beginning of a file below ``/proc`` of the machine, where processes have the ids that NVML tells.
+    Return the beginning of a file below ``/proc`` of the machine, where processes have the ids that NVML reports.
 
     Raises OSError where there is no such file, and inside a container, which does not show the machine.
     """

@@ -1,9 +1,9 @@
 """
 Which processes get the signal that asks for a checkpoint.
 
-Called by :mod:`dlsidecar.checkpoints.requests` with what the SideCar has started. That may be a shell or a launcher, such
-as torchrun, which does not know the signal and would end by it; then it is for those below it that have a
-handler. The kernel says who has one.
+Called by :mod:`dlsidecar.checkpoints.requests` with a process that the SideCar has started. A shell or a launcher, such
+as torchrun, has no handler for the signal and would end by it; then the signal is for the processes below it that
+have one, as the kernel shows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recip
 
 
 def would_die(pid: int, signum: signal.Signals, *, ignoring_counts: bool = True) -> bool:
-    """Whether the signal would end the process, because it neither catches nor ignores it."""
+    """Return whether the signal would end the process: it neither catches nor ignores it."""
     if signum in HARMLESS:
         return False
     try:
@@ -63,7 +63,7 @@ def would_die(pid: int, signum: signal.Signals, *, ignoring_counts: bool = True)
 def _find_below(
     root: int, processes: Mapping[int, Process], *, signum: signal.Signals
 ) -> list[int]:
-    """Return the topmost descendants that catch the signal; what they have started is theirs to tell."""
+    """Return the topmost descendants that catch the signal."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
         if not process.dead:
@@ -91,7 +91,7 @@ def _find_late(
 
 
 def _leaders(found: list[int]) -> list[int]:
-    """Return those of the lowest rank; all of them where nothing tells them apart."""
+    """Return the processes of the lowest rank; all where a rank is unknown."""
     ranks = {pid: _variable(pid, b"RANK") for pid in found}
     if not all(rank.isdigit() for rank in ranks.values()):
         return found

@@ -65,7 +65,6 @@ LONGEST_PATH = 400
 
 
 def _not_found(name: str, env: Mapping[str, str], *, error: OSError) -> str:
-    """Say what was not found, and where it was looked for."""
     if "/" in name:
         return f"{name}: {error.strerror}"
     path = env.get("PATH", "")
@@ -155,7 +154,7 @@ class Reaper:
                 break
             self.collected += 1
             ends.append((pid, read_status(status)))
-        # The kernel tells them in the order of their start. Of those that ended together, one that was
+        # The kernel reports them in the order of their start. Of those that ended together, one that was
         # killed comes first: the others may have ended because they lost it.
         for pid, ended in sorted(ends, key=lambda end: end[1].signal is None):
             callback = self._callbacks.pop(pid, None)
@@ -169,7 +168,6 @@ class Reaper:
 
 
 def read_status(status: int) -> Ended:
-    """Return how a process ended, from what the kernel says of it."""
     if os.WIFSIGNALED(status):
         return Ended(code=None, signal=os.WTERMSIG(status))
     return Ended(code=os.WEXITSTATUS(status), signal=None)

@@ -49,7 +49,7 @@ class _Block:
     beginning: int
     """After which beginning it was handed over."""
     was_tried: bool = False
-    """Whether a helper has ended over it."""
+    """True if a helper has ended while it read this."""
 
 
 class Matcher:
@@ -104,7 +104,6 @@ class Matcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was handed over has been answered."""
         return not self._open
 
     def begin(self) -> None:
@@ -176,7 +175,7 @@ class Matcher:
             self._feed_block(output[begin : begin + LARGEST_BLOCK], stream)
 
     def skip(self) -> None:
-        """Say that output was left out, so that two halves of lines are not joined."""
+        """Note that output was left out, so that two halves of lines are not joined."""
         self._gaps.add(0)
 
     def _feed_block(self, block: bytes, stream: int) -> None:
@@ -219,7 +218,7 @@ class Matcher:
     # --- what comes back --------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Take what has come; tell whether there was anything."""
+        """Read the answers; return whether there was one."""
         try:
             data = os.read(self._answers, LARGEST_BLOCK)
         except BlockingIOError:

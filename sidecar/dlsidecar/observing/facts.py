@@ -83,7 +83,7 @@ class Observer:
         warmth: Callable[[], Warmth] = Warmth,
     ) -> None:
         training = settings.training
-        self._settings = settings
+        self._training = training
         self._changed = changed
         self._gpu_thread = gpu_thread
         self._loop = asyncio.get_running_loop()
@@ -116,20 +116,16 @@ class Observer:
         return self.reported.all()[:MOST_PROBLEMS]
 
     def post(self, post: Post) -> None:
-        post = self._counted(post)
+        post = progress.in_iterations(post, self._training.samples_per_iteration)
         is_first = not self._meter.has_observed
         self._meter.observe(self._clock(), post)
         if is_first:
             # From this it is known how long the start took; all further ones can wait.
             self._changed()
 
-    def _counted(self, post: Post) -> Post:
-        return progress.in_iterations(post, self._settings.training.samples_per_iteration)
-
     # --- what comes in ----------------------------------------------------------------------
 
     def begin_start(self) -> None:
-        """A new start of the training: its speed is measured from the beginning."""
         for name in OF_ONE_START:
             self.reported.solve(name)
         self._unmatched = ""
@@ -149,14 +145,13 @@ class Observer:
         """Take what the regular expression found in a line; a late one is of the start before."""
         post = progress.parse_groups(groups)
         if is_late:
-            self._meter.recall(self._counted(post))
+            self._meter.recall(progress.in_iterations(post, self._training.samples_per_iteration))
         else:
             self._unmatched = ""
             self.reported.solve("ProgressNotMatched")
             self.post(post)
 
     def take_unmatched(self, line: str, *, is_late: bool) -> None:
-        """Take a line in which the expression found nothing, and which no other one followed yet."""
         if not is_late:
             self._unmatched = line
 
@@ -172,17 +167,16 @@ class Observer:
 
     def begin(self) -> None:
         # Armed before the look, so that a look that raises does not end the series.
-        self._timer = self._loop.call_later(self._settings.training.poll_seconds, self.begin)
+        self._timer = self._loop.call_later(self._training.poll_seconds, self.begin)
         self.poll()
         self._gpu_thread.ask(self.see_gpus)
 
     def poll(self) -> None:
-        """Look at everything that does not come by itself."""
         now = self.progress()
         if now.stalled:
             self.reported.complain(
                 "TrainingStalled",
-                f"nothing has moved for {self._settings.training.stall_seconds:g} s "
+                f"nothing has moved for {self._training.stall_seconds:g} s "
                 f"(iteration {now.iteration})",
             )
         else:
@@ -197,17 +191,16 @@ class Observer:
     def _update_hang(self, now: Progress) -> None:
         pauses = self._meter.pauses
         what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
-        limit = pauses.limit(self._settings.training.stall_seconds)
+        limit = pauses.limit(self._training.stall_seconds)
         self._hang.update(now.idle_seconds, limit, what=what)
 
     def _tell(self, what: str, news: object) -> None:
-        """Say that there is something new, if there is."""
         if self._told.get(what) != news:
             self._told[what] = news
             self._loop.call_soon(self._changed)
 
     def see_gpus(self, reading: Reading) -> None:
-        """Take what NVML has told, also where another part has asked."""
+        """Take a reading of NVML, also one that another part has asked for."""
         if reading is None:
             seconds = self._gpu_thread.patience_seconds
             self.reported.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
@@ -221,7 +214,7 @@ class Observer:
             self.reported,
             reading,
             gpu_thread=self._gpu_thread,
-            expected=self._settings.training.expects_gpus,
+            expected=self._training.expects_gpus,
         )
 
     def close(self) -> None:

@@ -130,5 +130,5 @@ class FileThread:
 
 
 def rest_after(took_seconds: float, *, at_least: float) -> float:
-    """Return the pause after a read that took so long, in proportion to it, so that polling is no burden."""
+    """Return the pause after a read, in proportion to its duration, so that polling is no burden."""
     return max(at_least, min(took_seconds * REST_FACTOR, LONGEST_REST_SECONDS))

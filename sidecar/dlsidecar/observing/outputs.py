@@ -76,7 +76,7 @@ class OutputForwarder:
         self._timer = self._loop.call_later(self.rest_seconds, self._listen)
 
     def wake(self) -> None:
-        """Rest no longer."""
+        """End the pause."""
         if self._timer is not None:
             self._timer.cancel()
             self._listen()
@@ -139,7 +139,6 @@ class OutputForwarder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was put in has come out."""
         waiting = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
         return not self._pending and not any(waiting)
 

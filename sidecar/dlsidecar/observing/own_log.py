@@ -1,9 +1,9 @@
 """
 The SideCar's own log, which stays small however often something goes wrong.
 
-A log of ours is turned over by a kubelet, or by ``dljob up`` as long as that runs; jobs go on without either. And
-a part of what is logged follows from what others do, such as requests that are refused. So lines are rationed, and
-the next line after those that were left out says how many they were.
+A kubelet rotates this log, or ``dljob up`` while it runs; jobs go on without either. And other programs can cause lines,
+by requests that are refused. So the number of lines is limited, and the next line after a gap gives the number of
+lines that were left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ LONGEST_LINE = 4096
 
 
 class LogLimit(logging.Filter):
-    """Lets a line through as long as there are not too many."""
-
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now

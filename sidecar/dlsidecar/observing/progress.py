@@ -1,9 +1,9 @@
 """
-How far the training is and how fast it goes, from what it says about itself.
+The progress and the speed of the training, from its own reports.
 
-:class:`Meter` takes what was said and a clock reading, and answers questions; it reads nothing.
-:func:`parse_groups` and :func:`parse_line` make a post of what a regular expression found in
-the log, and of a line of a JSON-lines file. Unknown numbers are metrics.
+:class:`Meter` takes reports with a clock reading, and reads nothing itself. :func:`parse_groups` and
+:func:`parse_line` make a report of the groups of a regular expression, and of a line of a JSON-lines file. Unknown
+numbers are metrics.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Meter:
         self.batch_size: int | None = None
         self.metrics: dict[str, float] = {}
         self.has_observed = False
-        """Whether anything was said since the latest start."""
+        """True once the training has reported anything since the latest start."""
         self._moved_at: float | None = None
         self._points: list[tuple[float, float]] = []
         self._is_warming_up = True
@@ -180,7 +180,7 @@ class Meter:
             self._interval = min(self._interval or step, step)
 
     def recall(self, seen: Post) -> None:
-        """Take in what the start before had said, and what so tells nothing of the pace."""
+        """Take a report of the former start, which shows nothing of the present speed."""
         if seen.epoch is not None:
             self.epoch = seen.epoch
         if seen.batch_size is not None:

@@ -160,7 +160,7 @@ class Outputs:
         self._on_problem = on_problem
         self._on_relief = on_relief
         self.forwarders: list[RankOutputForwarder] = []
-        """Those whose processes may still write."""
+        """Forwarders whose processes may still write."""
 
     def open(self, *, is_alone: bool = False) -> ProcessOutput:
         """Make the output of a process that is about to start."""

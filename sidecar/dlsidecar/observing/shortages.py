@@ -50,7 +50,7 @@ class Limit:
             return 0
 
     def was_reached(self) -> bool:
-        """Whether it has been run into since this was asked last."""
+        """Return whether the limit was reached since the last call."""
         before, self._count = self._count, self._read()
         return self._count > before
 
@@ -71,7 +71,7 @@ class PidLimit(Limit):
         super().__init__("pids", ("pids.events",), b"max")
 
     def find_shortage(self) -> str:
-        """Say that there were too many since this was asked last; empty if there were not."""
+        """Describe the shortage since the last call; empty if there was none."""
         if not self.was_reached():
             return ""
         limit = self.read_limit("pids.max")
@@ -89,7 +89,7 @@ class MemoryLimit(Limit):
         super().__init__("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
 
     def find_shortage(self) -> str:
-        """Say that the kernel killed a process since the last call; empty if it killed none."""
+        """Describe the shortage if the kernel has killed a process since the last call."""
         if not self.was_reached():
             return ""
         limit = self.read_limit("memory.max", "memory.limit_in_bytes")
@@ -98,7 +98,7 @@ class MemoryLimit(Limit):
 
 
 def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield where the kernel tells this of our control group, in either version."""
+    """Yield the existing files of our control group, in either version."""
     try:
         groups = read_file("/proc/self/cgroup").decode().splitlines()
     except OSError:

@@ -4,11 +4,11 @@ Ends the processes that an earlier start of the container has left on a plain ma
 ``dlsidecar.living`` calls it when it has the lock, so that no other SideCar of this name lives.
 Where namespaces are allowed the kernel ends everything with a SideCar, and elsewhere its keeper
 does. But the keeper may have been killed as well, and the kernel may take its time. Two ways of
-telling, because neither is enough:
+finding them, because neither is enough:
 
 - A process with our name in its environment is killed. That finds no process in another namespace,
   and none that has cleared its environment.
-- Each training process has inherited the :func:`hold` of the SideCar that started it, a lock which
+- Each training process has inherited the :func:`hold` of the SideCar that started it, a lock
   which the kernel gives back when the last of them is dead. The descriptors in ``/proc`` show the processes that
   have it, also with another environment and other parents, and these are killed. That finds no
   process that closes all descriptors that it did not open.
@@ -130,7 +130,6 @@ def kill_holders(held: int) -> int:
 
 
 def _has_lock(pid: int, there: os.stat_result) -> bool:
-    """Whether a process has a descriptor of that file on which a lock is held."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
     except OSError:

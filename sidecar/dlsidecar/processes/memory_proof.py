@@ -1,4 +1,4 @@
-"""Whether the GPUs of a start confirm its end: their memory is back at what it was before the start."""
+"""Asks the GPUs of a start whether their memory is back at its value before the start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MemoryProof:
         self._attempt = 0
 
     def ask(self, hear: Hear) -> None:
-        """Tell ``hear`` whether the release may be reported; to be asked once no process is left."""
+        """Call ``hear`` with whether the release may be reported; to be called once no process is left."""
         attempt = self._attempt
 
         def read(reading: Reading) -> None:

@@ -22,7 +22,7 @@ class RankProcess:
         self.pid = 0
         self.warm = False
         self.is_running = False
-        """Whether it has become the user's program."""
+        """False while a spare has not become the user's program yet."""
         self.ended: Ended | None = None
 
     def describe(self) -> Process:

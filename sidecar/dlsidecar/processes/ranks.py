@@ -153,7 +153,6 @@ def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def needs_meeting(run: Run) -> bool:
-    """Whether there are other processes to find; a process that is alone does not ask."""
     return run.world_size > 1
 
 
@@ -163,7 +162,7 @@ def meeting_host(run: Run) -> str:
 
 
 def name_of(run: Run, node: int) -> str:
-    """Return what tells a container from the others; on one machine they share its address."""
+    """Return a name that distinguishes a container; on one machine several share its address."""
     host = run.peers[node].host
     is_shared = sum(peer.host == host for peer in run.peers) > 1
     return f"{host}-{node}" if is_shared else host

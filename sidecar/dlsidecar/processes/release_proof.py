@@ -52,7 +52,7 @@ class ReleaseProof:
         self._loop = asyncio.get_running_loop()
         self._attempt = 0
         self.is_due = False
-        """Whether processes of the present attempt may live; it is proven once that none do."""
+        """True while processes of the present attempt may live."""
         self._is_killing = False
         self._looks = self._kills = 0
         self._empty_at: int | None = None

@@ -1,5 +1,5 @@
 """
-Whether the GPUs of a start hold no more memory than before it, where NVML can tell.
+Compares the memory in use of a start's GPUs with that before the start, where NVML reports it.
 
 Asked by :mod:`dlsidecar.processes.supervising` when no process of the job is to be found any more. Memory above
 the base line belongs to one of three: to a process of the job that only another daemon knows of
@@ -37,7 +37,7 @@ class Base:
 
     used: int
     processes: Mapping[int, int]
-    """The memory of each process on it, by the id that NVML tells."""
+    """The memory of each process on it, by the id that NVML reports."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,11 @@ class Release:
     """The GPUs of one start, as they were before it."""
 
     bases: Mapping[str, Base]
-    """By UUID; only of those that tell their memory."""
+    """By UUID; only of GPUs that report their memory."""
     is_stranger: Callable[[int], bool] = lambda _: False
-    """Whether the machine proves that a process is none of the job's."""
 
     def find_unreleased(self, gpus: Collection[Gpu]) -> dict[str, str]:
-        """Say of each GPU, by UUID, why it is not proven to be as free as it was."""
+        """Return by UUID why a GPU is not proven to be as free as before."""
         told = {one.uuid: one for one in gpus if one.memory_total}
         reasons = {}
         for uuid, base in self.bases.items():
@@ -98,7 +97,7 @@ def is_stranger(pid: int, since_ticks: float) -> bool:
     """
     Whether the machine shows that a process is older than the start, or another user's.
 
-    ``since_ticks`` counts from the boot, as the kernel tells the start of processes. NVML tells the
+    ``since_ticks`` counts from the boot, as the kernel counts the start of processes. NVML reports the
     ids of the machine; inside a container they cannot be looked up, and so nothing is proven.
     """
     root = kernel.outer_proc

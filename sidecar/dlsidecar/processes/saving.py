@@ -91,10 +91,8 @@ class CheckpointRequests:
 
     @property
     def is_securing(self) -> bool:
-        """Whether the checkpoint that was asked for is whole in memory and on its way to the disk."""
         return self._request is not None and self._request.is_securing
 
     @property
     def wants_end(self) -> bool:
-        """Whether ranks are to end after the checkpoint that was asked for."""
         return self._request is not None and not self._request.is_trial

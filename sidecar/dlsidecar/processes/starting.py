@@ -54,9 +54,9 @@ class RankStarter:
         self.attempt = 0
         self.rank_processes: list[RankProcess] = []
         self._has_reported = False
-        """Whether this start has been reported, as complete or as failed."""
+        """True once this start was reported as complete or failed."""
         self.is_terminating = False
-        """Whether this attempt is to end, so that nothing more of it starts."""
+        """True if this attempt is to end, so that no further rank starts."""
 
     def begin(self, attempt: int) -> None:
         """Forget the ranks of the former attempt."""

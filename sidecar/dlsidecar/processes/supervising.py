@@ -1,7 +1,7 @@
 """
 Starting the training processes, and ending them with proof that none is left.
 
-Called by ``dlsidecar.agent`` with what the machine decided; see
+Called by ``dlsidecar.agent`` with the decisions of the machine; see
 :class:`dlsidecar.contract.Supervisor` for the promises. The way down is: a checkpoint, SIGTERM to
 the ranks (and to what they leave behind as soon as they have ended), SIGKILL to everything that
 :mod:`dlsidecar.linux.family` can find, again and again, until :mod:`dlsidecar.processes.release_proof` has
@@ -174,7 +174,6 @@ class Processes:
             self._starter.fail(make_problem("CannotStart", f"{type(error).__name__}: {error}"))
 
     def _may_start(self, attempt: int) -> bool:
-        """Whether nothing has overtaken this attempt while it waited for an answer."""
         is_latest = attempt == self._starter.attempt
         return is_latest and self._proof.is_due and not self._starter.is_terminating
 

@@ -23,7 +23,7 @@ LARGEST_HEADERS = 16 * 1024
 
 class LimitedServer(HTTPServer):
     """
-    A server that does not let itself be drowned in connections.
+    A server with a limited number of connections.
 
     When there are as many as there may be, a new one takes the place of another: of a stranger,
     which has not yet shown who it is, of the address that has most of them; else of the guest that
@@ -55,7 +55,7 @@ class LimitedServer(HTTPServer):
         super().handle_stream(stream, address)
 
     def _make_room(self) -> bool:
-        """Send the one away that is missed least; tell whether there was one."""
+        """Close the least important connection; return whether there was one."""
         crowds = Counter(self._strangers.values())
         victims = sorted(self._strangers, key=lambda one: -crowds[self._strangers[one]])
         victim = next(iter([*victims, *self._guests]), None)

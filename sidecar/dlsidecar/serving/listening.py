@@ -36,7 +36,7 @@ UNHEARD_STEP_SECONDS = 0.1
 
 
 class Servers:
-    """All doors of one SideCar, open from :meth:`open` to :meth:`close`."""
+    """All listeners of one SideCar, open from :meth:`open` to :meth:`close`; opening raises OSError."""
 
     def __init__(self, agent: serving.Agent, settings: Serving) -> None:
         self._agent = agent
@@ -53,7 +53,6 @@ class Servers:
         self.health_port = 0
 
     def open(self) -> None:
-        """Listen; raises OSError if that is not possible."""
         settings = self._settings
         if settings.tls_folder:
             self._open_network()
@@ -135,7 +134,6 @@ class Servers:
         return bound
 
     def renew(self) -> None:
-        """Take renewed certificates over; to be called now and then."""
         if self._certificates is None or self._network is None:
             return
         context = self._certificates.renewed()
@@ -155,7 +153,6 @@ class Servers:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a change."""
         return sum(
             len(listener.waiting) + len(listener.waiting_guests) for listener in self._listeners
         )

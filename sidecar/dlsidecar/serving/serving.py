@@ -113,7 +113,7 @@ class Handler(RequestHandler):
         self.serving = serving
         self.listener = listener
         self.is_guest = False
-        """Whether it comes from one that may only read."""
+        """True for a client that may only read."""
         self._received = bytearray()
         self._limit: asyncio.TimerHandle | None = None
 
@@ -275,7 +275,7 @@ class StateHandler(Handler):
         return connection.stream
 
     def _has_hung_up(self) -> bool:
-        """Whether the client is gone; tornado reports that only while the request waits."""
+        """Return whether the client is gone; Tornado reports that only while the request waits."""
         stream = self._stream()
         return bool(stream is None or stream.closed())
 
@@ -341,7 +341,7 @@ class ProgressHandler(Handler):
 
 
 class HealthHandler(Handler):
-    """That the event loop turns is all that the kubelet must know: we are never to blame else."""
+    """An answer shows that the event loop turns, which is all that the kubelet must know."""
 
     def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")

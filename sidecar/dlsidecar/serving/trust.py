@@ -55,7 +55,7 @@ class Listener:
         self.heard = 0
         """The latest version that a controller has got."""
         self.is_closing = False
-        """Whether nothing will change any more, so that requests get a last answer."""
+        """True once nothing will change any more; requests then get a last answer."""
         self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None
         """Is called for each connection whose client may read, with whether that client may only read."""
         self._told: dict[IOStream, tuple[int, float]] = {}
@@ -68,7 +68,7 @@ class Listener:
         self._told[stream] = (version, time.monotonic())
 
     def owes(self, version: int) -> bool:
-        """Whether a follower got an earlier version just now, and is about to ask for this one."""
+        """Return whether a follower got an earlier version just now and will ask for this one."""
         since = time.monotonic() - ASKS_AGAIN_SECONDS
         return any(
             told < version and at > since and not stream.closed()
@@ -82,7 +82,7 @@ class Listener:
             waiting.cancel()
 
     def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
-        """Say why this request is not allowed to read, or to declare; empty if it is."""
+        """Return why this request may not read, or declare; empty if it may."""
         del request, may_declare
         return ""
 

@@ -35,7 +35,7 @@ class Spare:
         self.on_running: Callable[[str], None] | None = None
 
     def touched_gpu(self) -> bool:
-        """Whether it holds a GPU's device file open, as every process does that has started CUDA."""
+        """Return whether it has a GPU's device file open, as every process that has started CUDA."""
         try:
             links = [one.path for one in os.scandir(f"/proc/{self.pid}/fd")]
             return any(read_link(one).startswith("/dev/nvidia") for one in links)
@@ -43,16 +43,16 @@ class Spare:
             return False
 
     def memory_bytes(self) -> int:
-        """Return how much memory it has, with what it shares with others; cheap to ask."""
+        """Return its memory, with memory that it shares; cheap."""
         return read_resident(self.pid)
 
     def share_bytes(self) -> int:
-        """Return its own memory and its part of what several share; not to be asked all the time."""
+        """Return its own memory and its part of shared memory; expensive."""
         return read_share(f"/proc/{self.pid}/smaps_rollup") or self.memory_bytes()
 
 
 def read_share(path: str) -> int:
-    """Return the proportional share of memory that a file of the kernel tells; 0 if it does not."""
+    """Return the proportional share of memory in a file of the kernel; 0 where there is none."""
     try:
         words = Path(path).read_bytes().split()
         return int(words[words.index(b"Pss:") + 1]) << 10

@@ -116,7 +116,7 @@ def await_first_rank(environment: Mapping[str, str]) -> None:
 
 
 def is_open(port: int) -> bool:
-    """Whether a process on this machine, or in this container, waits for connections at this port."""
+    """Return whether a process of this machine or container listens at this port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as file:  # noqa: PTH123

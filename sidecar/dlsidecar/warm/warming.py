@@ -1,5 +1,5 @@
 """
-Keeping interpreters ready, so that a new start need not wait for its imports.
+Keeps interpreters ready, so that a start need not wait for its imports.
 
 They are started like any process and not forked from one another, because the threads of numpy and
 CUDA do not survive a fork. One that has touched a GPU is discarded, because CUDA has already fixed
@@ -79,7 +79,7 @@ class SparePool:
         self._loop = asyncio.get_running_loop()
         self._spares: list[Spare] = []
         self._sent: dict[int, Spare] = {}
-        """Those that have their order and have not yet answered."""
+        """Spares that have their order and have not yet answered."""
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
         self._review: asyncio.TimerHandle | None = None
@@ -148,12 +148,12 @@ class SparePool:
         self._steady, self._coming = count, 0
         self._update_wanted()
         self._discard_surplus()
-        # Those that were just handed out are not replaced before their start had its time.
+        # Spares that were just handed out are replaced only after a while: the start comes first.
         if self._timer is None:
             self._fill()
 
     def _update_wanted(self) -> None:
-        """Say how many there are to be, as memory is now."""
+        """Decide how many spares to keep, by the free memory."""
         asked = max(self._needed, self._most) if self._script else 0
         self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
         self._tell_limit(why)

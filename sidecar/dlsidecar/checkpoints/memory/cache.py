@@ -30,7 +30,7 @@ class Prepared:
 
     verdict: Verdict
     is_in_memory: bool = False
-    """Whether the start writes to memory, and not to the disk."""
+    """True if the start writes to memory; False if to the disk."""
     fault: str = ""
     """Why not, in words."""
 
@@ -197,7 +197,7 @@ class MemoryCache:
 
 
 def _has_files(files: Files, wanted: Mapping[str, Mark]) -> bool:
-    """Whether these are among the files, as they were; a link that was made to one since makes no difference."""
+    """Return whether the wanted files are unchanged; a new link to one makes no difference."""
     return all(name in files and files[name][:3] == mark[:3] for name, mark in wanted.items())
 
 

@@ -61,7 +61,7 @@ class Contents:
         return found
 
     def find_other(self, names: Iterable[str]) -> str:
-        """Say what is or may be here beside these files and their folders, in words; empty where nothing is."""
+        """Name a file or folder that is not among these; empty if there is none."""
         wanted = set(names)
         folders = {name[: at + 1] for name in wanted for at, sign in enumerate(name) if sign == "/"}
         odd = [name for name in self.snapshot.files if name not in wanted]

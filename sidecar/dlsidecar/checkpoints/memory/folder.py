@@ -68,7 +68,7 @@ class MemoryFolder:
                 remove(f"{snapshot.root}/{folder}")
 
     def _is_own(self) -> bool:
-        """Whether no other user has made it; a mount is the pod's."""
+        """Return whether the folder is ours; a mount belongs to the pod."""
         status = os.lstat(self._path)
         is_ours = status.st_uid == os.geteuid() or os.path.ismount(self._path)
         return stat.S_ISDIR(status.st_mode) and is_ours
@@ -98,7 +98,7 @@ class MemoryLimit:
         self.shortage = self.shortage or self.find_shortage(one, 0)
 
     def find_shortage(self, one: int, rest: int) -> str:
-        """Say that two checkpoints of this size and the other files do not fit; empty if they do."""
+        """Describe why two checkpoints of this size and the other files do not fit; empty if they do."""
         if 2 * one + rest <= self._limit_bytes:
             return ""
         others = f" and other files {in_mebibytes(rest)}" if rest else ""

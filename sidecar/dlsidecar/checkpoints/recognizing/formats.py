@@ -50,9 +50,9 @@ class Finding(NamedTuple):
     fault: str = ""
     """The fault, in words that follow the name of the file; empty if there is none."""
     is_proven: bool = False
-    """Whether the format shows that nothing is missing."""
+    """True if the format proves that nothing is missing."""
     is_passing: bool = False
-    """Whether only reading failed, for a reason that says nothing about the file."""
+    """True if reading failed for a passing reason, which proves nothing about the file."""
 
 
 def examine(path: str) -> Finding:
@@ -101,7 +101,7 @@ def _find_test(name: str, head: bytes) -> Test | None:
 
 
 def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
-    """Whether the file ends with its directory, which is written last."""
+    """A zip file ends with its directory, which is written last."""
     tail = _read_end(file, size, count=ZIP_END_BYTES + LONGEST_COMMENT)
     at = tail.rfind(ZIP_END)
     if at < 0 or len(tail) - at < ZIP_END_BYTES:
@@ -110,7 +110,7 @@ def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
 
 
 def _is_whole_safetensors(file: int, size: int, head: bytes) -> bool:
-    """Whether it has as many bytes as its header says that the tensors take."""
+    """The header gives the number of bytes of the tensors."""
     length = int.from_bytes(head[:8], "little")
     begin = 8 + length
     if len(head) < 8 or begin > size:
@@ -126,7 +126,7 @@ def _is_whole_safetensors(file: int, size: int, head: bytes) -> bool:
 
 
 def _is_whole_hdf5(_file: int, size: int, head: bytes) -> bool:
-    """Whether it reaches as far as its superblock says, and no program has it open for writing."""
+    """The superblock gives the length, and a flag that a program has it open for writing."""
     version = head[8] if len(head) == HEAD_BYTES else -1
     at = {0: 40, 1: 44, 2: 28, 3: 28}.get(version)
     if at is None or (version == 3 and head[11] & HDF5_IS_OPEN):

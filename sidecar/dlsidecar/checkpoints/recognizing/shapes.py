@@ -39,14 +39,14 @@ class Shape:
     """How many processes the job had, of which each may write files of its own."""
 
     def is_like(self, known: Shape) -> bool:
-        """Whether nothing is missing that the known one has."""
+        """Return whether it has all files of the known one."""
         is_sharded = max(known.names.values(), default=0) > 1
         if is_sharded and self.world != known.world:
             return False
         return all(self.names.get(name, 0) >= count for name, count in known.names.items())
 
     def is_whole_beside(self, known: Shape) -> bool:
-        """Whether it can be complete, though it was never seen to be completed."""
+        """Return whether it can be complete, although no sign shows that."""
         return self.is_like(known) and self.size + SLACK_BYTES >= known.size * WHOLE_SHARE
 
     @property

@@ -22,7 +22,7 @@ LOG = re.compile(
     r"|^(metrics|log|logs|all_results|train_results|eval_results)\.json$|^hparams\.yaml$",
     re.IGNORECASE,
 )
-"""How files are named that are written beside checkpoints and are none."""
+"""Names of files in the same folders that are no checkpoints."""
 LOG_FOLDERS = frozenset({".cache", ".git", "__pycache__", "mlruns", "tensorboard", "wandb"})
 UNFINISHED = re.compile(r"(^|[._-])tmp([._-]|$)|\.(part|partial|temp)$|~$", re.IGNORECASE)
 """How programs name what they are about to rename: seen as still as can be, it is no checkpoint."""
@@ -45,7 +45,7 @@ class Sign:
     pointer: str = ""
     """A file right below the path that is written when a unit is complete."""
     settles: bool = False
-    """Whether nothing shows that it is complete, but that it changes no more."""
+    """True if only the rest of its files shows that it is complete."""
 
 
 SIGNS: Mapping[Complete, Sign] = {
@@ -124,7 +124,7 @@ class Signs:
         return not expression or bool(re.fullmatch(expression, unit.rpartition("/")[2]))
 
     def missing(self, unit: str, files: Iterable[str]) -> str:
-        """Say which mark of a complete unit is not there; empty if none is, or none is needed."""
+        """Name the missing marks of a complete unit; empty if none is missing or needed."""
         within = {name[len(unit) :].lstrip("/") for name in files}
         if not self.sign.marks or within == {""}:
             return ""
@@ -159,7 +159,7 @@ def _sign_of_marker(saving: Saving, known: Iterable[str]) -> Sign:
 
 
 def recognise(names: Iterable[str]) -> Complete | None:
-    """Say which framework writes files of these names."""
+    """Return the framework that writes files of these names."""
     finished = [name for name in names if not is_unfinished(name)]
     for complete, expression in EVIDENCE:
         if any(map(expression.search, finished)):
@@ -179,7 +179,7 @@ def is_within(name: str, unit: str) -> bool:
 
 
 def is_noise(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a file is a log or unfinished; a pattern may say that a log's name is none."""
+    """Return whether a file is a log or unfinished; a pattern may name a log on purpose."""
     if is_unfinished(name):
         return True
     *folders, last = name.split("/")

@@ -1,9 +1,9 @@
 """
-Whether the GPUs of a start are empty, as NVML tells right before it.
+Finds GPUs that are in use right before a start, from the readings of NVML.
 
-The proof of a release says that the former job is gone. It says nothing of programs that DLJob does not
-know: another user on a shared machine, a pod that came by a way of its own. They are seen by what is in
-use of the GPU beyond its base line, which is the least that was ever seen in use of it.
+The proof of a release shows that the former job is gone, but not that no other program uses the GPU: that of another
+user on a shared machine, or of a pod that DLJob does not manage. Such a program shows as memory in use beyond
+the base line, the least that was ever in use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Bases:
                 self._least[gpu.uuid] = min(known, usage.memory_used)
 
     def why_used(self, gpu: Gpu) -> str:
-        """Say what uses a GPU on which nothing of the job is; empty if it is empty."""
+        """Describe the use of a GPU on which the job has no process; empty if there is none."""
         usage = usage_of(gpu)
         return find_users(usage, is_ours=_is_ours, describe=_describe) or find_load(
             usage, self._least.get(gpu.uuid)
@@ -61,7 +61,7 @@ class Bases:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether the machine shows that a process descends from this SideCar, as spare interpreters do."""
+    """Return whether the machine shows that a process descends from this SideCar, as spares do."""
     root = kernel.outer_proc
     if root is None:
         return False

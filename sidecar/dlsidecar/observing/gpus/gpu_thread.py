@@ -43,7 +43,7 @@ class GpuQuery:
         """Set the result, unless there is one already."""
         if self.timer is not None:
             self.timer.cancel()
-        # Taken before the call: an answer that comes after the time is up finds none to tell.
+        # Taken before the call, so that an answer after the timeout is dropped.
         hear, self._hear = self._hear, None
         if hear is not None:
             hear(reading)

@@ -70,7 +70,7 @@ class Device:
     """A GPU that NVML counts."""
 
     index: int
-    """In the order of the PCI bus, in which NVML enumerates, and CUDA as CUDA_DEVICE_ORDER tells it to."""
+    """In the order of the PCI bus, as NVML enumerates, and CUDA by CUDA_DEVICE_ORDER."""
     handle: Any
     """None where NVML gives none: this GPU is lost, and no other for it."""
     uuid: str = ""
@@ -162,9 +162,9 @@ class Nvml:
         )
 
     def _read_processes(self, handle: Any) -> tuple[GpuProcess, ...]:
-        """Return who has memory there; nothing where the driver does not tell, or is an old one."""
+        """Return the processes that have memory there; none where the driver does not report them."""
         found = {}
-        # Those that do both compute.
+        # A process in both lists computes.
         for kind in ("Graphics", "Compute"):
             # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
             question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
@@ -197,7 +197,7 @@ class Nvml:
 
 
 def why_closed(device: str) -> str:
-    """Say why a device file cannot be opened; empty if it can, or none is named."""
+    """Return why a device file cannot be opened; empty if it can, or none is named."""
     if not device:
         return ""
     try:
@@ -239,7 +239,7 @@ def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
 
 
 def find_lost(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
-    """Say of each GPU that the ids name and that can be used no more why that is."""
+    """Describe each of the named GPUs that can no longer be used."""
     chosen = [one for one in choose(gpus, ids) if one.lost_because]
     return [f"GPU {one.index} ({one.uuid}): {one.lost_because}" for one in chosen]
 
