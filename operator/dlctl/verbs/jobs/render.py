@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlclient.backend import Json
-from dlclient.sources import (
-    WrongJobs,
-    check,
-    is_job,
-    iter_sources,
-)
+from dlclient.sources import check, is_job, iter_sources
 from dlctl.inputs.completing import complete_files
 from dlctl.output.forms import to_yaml
 from dlctl.output.messages import complain
@@ -44,15 +39,10 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     from dloperator.settings import load_settings  # noqa: PLC0415 - likewise
 
     settings = load_settings(None, options).settings
-    try:
-        found = [source for name in files for source in iter_sources(name)]
-        # A file may also hold other objects, such as a volume.
-        sources = [source for source in found if is_job(source)]
-        check(sources)
-    except WrongJobs as wrong:
-        for line in wrong.lines:
-            complain(line)
-        return 1
+    found = [source for name in files for source in iter_sources(name)]
+    # A file may also hold other objects, such as a volume.
+    sources = [source for source in found if is_job(source)]
+    check(sources)
     pods: list[Json] = []
     status = 0
     for source in sources:
