@@ -263,7 +263,9 @@ def _may_be_saving(job_pod: JobPod) -> bool:
     state = job_pod.state
     if not job_pod.is_living:
         return False
-    return state is None or (_leads(state) and state.phase in _MAY_SAVE)
+    if state is None or any(run.rank_offset == 0 for run in job_pod.contact.coming):
+        return True  # The leader may have started there without a report so far.
+    return _leads(state) and state.phase in _MAY_SAVE
 
 
 def _waits_with(job_pod: JobPod) -> Stop | None:
