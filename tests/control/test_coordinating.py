@@ -224,6 +224,9 @@ def test_who_follows_is_hurried_as_soon_as_the_leader_has_saved():
     assert commands(unheard, *waiting) == []
     assert commands(Sat(None, since=NOW - 5), *waiting) == []
     hurried = [halt(PodKey(A, node), checkpoint=False, leave=True) for node in (N1, N2)]
+    # It has started perhaps, and has not said so.
+    silent = Sat(ready(), declared=run(3, 0, peers=3, at=0))
+    assert not set(hurried) & set(commands(silent, *waiting))
     # It has, it never will, it is not there any more.
     assert commands(part(0, told, CheckpointDone(1)), *waiting) == hurried
     assert commands(part(0, told, RankEnded(1, 0, None, 9)), *waiting) == hurried
