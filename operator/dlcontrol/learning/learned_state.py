@@ -165,7 +165,7 @@ class LearnedState:
             message=shorten(news.message),
             warning=news.warning,
         )
-        # A decision at the same time is made with what has happened before it.
+        # A decision at the same time already takes this news into account.
         self.notebook.record((RecordRow.of(line, uuid4().hex, place=-1, epoch=self._epoch),))
 
     def _show(self, scene: Scene) -> None:
