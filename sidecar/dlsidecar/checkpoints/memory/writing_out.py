@@ -1,7 +1,7 @@
 """
 When checkpoints in memory are written out: each complete one at once, and the rest before GPUs are released.
 
-:mod:`dlsidecar.checkpoints.memory.cache` does it, in the thread of the ledger_thread, which also looks at the disk before each start. A
+:mod:`dlsidecar.checkpoints.memory.cache` does it, in the thread of the ledger thread, which also looks at the disk before each start. A
 checkpoint that a change waits for goes before others: the copy of an older one is given up.
 """
 
@@ -25,7 +25,7 @@ RETRY_SECONDS = 0.005
 
 
 class Writer:
-    """Sends the ledger_thread to the memory of one job."""
+    """Has the ledger thread write out the memory of one job."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         """When it is looked again whether the training has saved itself unasked."""
         self._tasks: deque[tuple[Callable[[], Written], Callable[[Written, float], None]]] = deque()
-        """They wait until the ledger_thread is back, each with the function that hears of its result."""
+        """They wait until the ledger thread is back, each with the function that hears of its result."""
         self._retry: asyncio.TimerHandle | None = None
         self._securing = 0
         """The serial of a request whose checkpoint is on its way to the disk; 0 for none."""
@@ -74,8 +74,8 @@ class Writer:
     def secure(self, unit: str, files: Mapping[str, Mark], hear: Callable[[str], None]) -> None:
         """Write out the answer to a request, and say why that could not be; the empty string if it was."""
         if not self._has_begun_rest:
-            # The ledger_thread may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
-            # the processes the ledger_thread brings this very checkpoint to the disk.
+            # The ledger thread may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
+            # the processes the ledger thread brings this very checkpoint to the disk.
             self._serial += 1
         serial = self._securing = self._serial
 
@@ -112,16 +112,16 @@ class Writer:
 
     def _finish(self, written: Written, _: float) -> None:
         self._tell(written)
-        # This is never of a former start: the next one writes to memory only after the ledger_thread has
-        # made its visit, and the ledger_thread does one thing at a time.
+        # This is never of a former start: the next one writes to memory only after the ledger thread has
+        # made its visit, and the ledger thread does one thing at a time.
         self._is_done = True
 
     def _is_latest(self, serial: int) -> bool:
-        # The ledger_thread asks this in its thread, block by block; only the event
+        # The ledger thread asks this in its thread, block by block; only the event
         # loop changes the number.
         return serial == self._serial
 
-    # --- sending the ledger_thread ------------------------------------------------------------------
+    # --- sending the ledger thread ------------------------------------------------------------------
 
     def _look_after(self, seconds: float) -> None:
         self._stop_timer()
@@ -142,7 +142,7 @@ class Writer:
             self._look_after(LOOK_SECONDS)
 
     def _send(self, task: Callable[[], Written], hear: Callable[[Written, float], None]) -> None:
-        """Send the ledger_thread as soon as it is back from what it was sent for before."""
+        """Run a task on the ledger thread after those that were sent before."""
         self._stop_timer()
         self._tasks.append((task, hear))
         if self._retry is None:
@@ -151,7 +151,7 @@ class Writer:
     def _send_next(self) -> None:
         self._retry = None
         if self._tasks and self._ledger_thread.send(*self._tasks[0]):
-            # Only when it was sent, so that the order is kept while the ledger_thread is out.
+            # Only when it was sent, so that the order is kept while the ledger thread is out.
             self._tasks.popleft()
         if self._tasks:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._send_next)
