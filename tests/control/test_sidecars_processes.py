@@ -11,8 +11,8 @@ import pytest
 
 from dlwire.messages import Phase
 from tests.control.callers import calling, living
-from tests.sidecar.drivers import is_alive, wait_until, witnessed
-from tests.sidecar.sidecars import TRAINER, SideCar, read_children
+from tests.sidecar.drivers import is_alive, read_children, wait_until, witnessed
+from tests.sidecar.sidecars import TRAINER, SideCar
 
 pytestmark = pytest.mark.processes
 

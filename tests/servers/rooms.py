@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.sidecar.sidecars import read_children
+from tests.sidecar.drivers import read_children
 
 CLONE_NEWNET = 0x4000_0000
 CLONE_NEWPID = 0x2000_0000

@@ -233,3 +233,12 @@ class Driver:
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         self._reader.join(LIMIT_SECONDS)
+
+
+def read_children(pid: int) -> list[int]:
+    """Return the children of a process; the only one of a keeper is the SideCar itself."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]

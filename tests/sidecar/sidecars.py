@@ -23,7 +23,14 @@ from _sidecars import NO_FIELDS, write_fields
 
 from dlwire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
-from tests.sidecar.drivers import HERE, ROOT, find_processes, is_alive, wait_until
+from tests.sidecar.drivers import (
+    HERE,
+    ROOT,
+    find_processes,
+    is_alive,
+    read_children,
+    wait_until,
+)
 
 TRAINER = str(HERE / "trainers.py")
 POLL_SECONDS = 60
@@ -157,12 +164,3 @@ class SideCar:
                 self.process.kill()
                 self.process.wait(LONGEST_SECONDS)
         self.log.close()
-
-
-def read_children(pid: int) -> list[int]:
-    """Return the children of a process; the only one of a keeper is the SideCar itself."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    except OSError:
-        return []
-    return [int(child) for child in text.split()]

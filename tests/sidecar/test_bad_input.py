@@ -15,8 +15,8 @@ import pytest
 from dlsidecar import EXIT_UNAVAILABLE
 from dlwire.messages import Phase, State
 from tests.disks import on_small_disk
-from tests.sidecar.drivers import wait_until
-from tests.sidecar.sidecars import SideCar, read_children
+from tests.sidecar.drivers import read_children, wait_until
+from tests.sidecar.sidecars import SideCar
 
 pytestmark = pytest.mark.processes
 
