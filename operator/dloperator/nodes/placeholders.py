@@ -55,7 +55,7 @@ class PlaceholderSettings:
     """The pods that reserve GPUs for DLJob in the mode ``reserve``."""
 
     image: str = PAUSE
-    """An image whose program waits for a signal, and that can run as any user."""
+    """An image whose program waits until it is ended, and that can run as any user."""
     pull_policy: str = ""
     """Always, IfNotPresent or Never; empty leaves it to Kubernetes."""
     pull_secrets: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class PodSettings:
     init_memory: str = "32Mi"
     """The memory of that init container, as request and limit; a LimitRange may require more."""
     python: str = ""
-    """The Python interpreter of the trainer's image that runs the SideCar; empty: the first recent one."""
+    """The Python interpreter of the trainer's image that runs the SideCar; empty: the first that is recent enough."""
     gpu_access: GpuAccess = GpuAccess.RUNTIME_CLASS
     """How containers see GPUs: by a runtimeClass, by cdi (an annotation) or by dra-admin (a claim
     with adminAccess)."""
