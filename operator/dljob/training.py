@@ -52,18 +52,20 @@ __all__ = [
 ]
 
 REPORT_SECONDS = 0.2
-"""At most so often progress is sent; what is left out in between is made good by the next report."""
+"""The shortest interval between two sent reports; the next report includes a skipped one."""
 MARKER = ".dljob-complete"
 LARGEST_NUMBER = 1e300
 METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
-"""The largest number, and the names of metrics, that the SideCar accepts."""
+"""The metric names that the SideCar accepts."""
 
 
 # --- checkpoints ------------------------------------------------------------------------------
 
 
 def folder(default: str | os.PathLike[str] = "checkpoints") -> Path:
-    """Return the folder of this job's checkpoints, and create it if need be; without DLJob, ``default``."""
+    """
+    Return the checkpoint folder of this job and create it if missing; without DLJob, ``default``.
+    """
     _listen_once()
     path = Path(os.environ.get("DLJOB_CHECKPOINT_DIR") or default)
     path.mkdir(parents=True, exist_ok=True)
@@ -71,18 +73,21 @@ def folder(default: str | os.PathLike[str] = "checkpoints") -> Path:
 
 
 def latest(default: str | None = None) -> str | None:
-    """Return the path of the newest complete checkpoint; ``default`` where none is known by name."""
+    """
+    Return the path of the newest complete checkpoint, or ``default`` if no complete one is known.
+    """
     _listen_once()
     return os.environ.get("DLJOB_CHECKPOINT_RESUME") or default
 
 
 def should_save(step: int) -> bool:
     """
-    Say whether to save now: true once for each request, at the same step on every rank.
+    Return True if the training must save now: once per request, at the same step on every rank.
 
-    To be called by every rank after each step (or after each tenth: what matters is that all ranks call it
-    with the same steps). Within one container the ranks agree through a few bytes of shared memory. Over
-    several, they need ``torch.distributed``, and agree by one ``all_reduce`` of a single number.
+    Call this function on every rank after each step, or after every tenth step: all ranks must call
+    it with the same steps. Ranks in one container agree through a few bytes of shared memory. Ranks
+    in several containers need ``torch.distributed`` and agree by one ``all_reduce`` of a single
+    number.
     """
     _listen_once()
     return _agreement().take_request(step)
@@ -90,9 +95,10 @@ def should_save(step: int) -> bool:
 
 def listen(*signals: signal.Signals) -> None:
     """
-    Take these signals, too, for a request to save, such as ``SIGTERM``.
+    Treat these signals, such as ``SIGTERM``, as further requests to save.
 
-    The signal that the job file names is listened to without being asked. Only the main thread can.
+    The signal that the job file names is handled without this call. Only the main thread can call
+    this function.
     """
     for each in signals:
         _Request.listen_to(each)
@@ -100,17 +106,18 @@ def listen(*signals: signal.Signals) -> None:
 
 def mark_complete(path: str | os.PathLike[str], *, marker: str = "") -> None:
     """
-    Write the marker of a checkpoint that all its writers have written, after all is on the disk.
+    Write the marker file of a checkpoint after all its writers have finished and synced.
 
-    ``path`` is the checkpoint: its folder. Only one process may do it, and as the last. The job file says
-    ``complete: marker``, and its ``marker`` if it has another name.
+    ``path`` is the folder of the checkpoint. Only one process may call this function, and only as
+    the last step. Set ``complete: marker`` in the job file, and ``marker`` if the file has another
+    name.
     """
     name = marker or os.environ.get("DLJOB_CHECKPOINT_MARKER") or MARKER
     path = Path(path)
     for each in sorted(path.rglob("*"), reverse=True):
         _sync(each)
     mark = path / name
-    # Named when it is whole, so that there is no moment with an empty marker.
+    # Rename the file when it is complete, because an empty marker must never be visible.
     unnamed = mark.with_name(f"{name}.tmp")
     unnamed.write_text(f"{time.time()}\n")
     _sync(unnamed)
@@ -131,17 +138,17 @@ def _sync(path: Path) -> None:
 
 
 def is_leader() -> bool:
-    """Whether this is the process of rank 0, or the only one."""
+    """Return True in the process of rank 0, or in the only process."""
     return _number("RANK", "DLJOB_RANK", default=0) == 0
 
 
 def world_size() -> int:
-    """Return how many processes the job has now, on all machines."""
+    """Return the number of processes of the job on all machines."""
     return _number("WORLD_SIZE", "DLJOB_WORLD_SIZE", default=1)
 
 
 def local_world_size() -> int:
-    """Return how many of them are on this machine."""
+    """Return the number of processes of the job on this machine."""
     return _number("LOCAL_WORLD_SIZE", "DLJOB_LOCAL_WORLD_SIZE", default=world_size())
 
 
@@ -151,12 +158,12 @@ def batch_size(default: int) -> int:
 
 
 def process_batch_size(default: int) -> int:
-    """Return the part of the global batch that this process trains on."""
+    """Return the share of the global batch that this process trains on."""
     return _number("DLJOB_PROCESS_BATCH_SIZE", default=default)
 
 
 def learning_rate_factor() -> float:
-    """Return by what to multiply the learning rate, because the global batch size has changed."""
+    """Return the factor for the learning rate that the changed global batch size requires."""
     return float(os.environ.get("DLJOB_LEARNING_RATE_FACTOR") or 1.0)
 
 
@@ -170,18 +177,19 @@ def _number(*names: str, default: int) -> int:
 
 def report(step: int, *, epoch: float | None = None, **metrics: float) -> None:
     """
-    Tell how many steps are done, with any metrics; only what rank 0 tells is sent.
+    Report the number of finished steps and any metrics; only the reports of rank 0 are sent.
 
-    It needs ``progress: {http: true}`` or ``progress: {file: ...}`` in the job file. It never raises: a
-    report that cannot be sent is named once on the error output, and so is a metric that is no finite number
-    or whose name is not allowed; the step is reported without it, and the training goes on.
+    The job file must have ``progress: {http: true}`` or ``progress: {file: ...}``. This function
+    never raises. It prints an error once for a report that cannot be sent and for a metric with an
+    invalid name or a value that is not a finite number. It then reports the step without that
+    metric, and the training continues.
     """
     if is_leader():
         _Reporter.take(step, epoch, metrics)
 
 
 class _Reporter:
-    """Sends the reports, with a limit of their rate."""
+    """Sends the reports at a limited rate."""
 
     _due = 0.0
     _unsent: dict[str, Any] | None = None
@@ -189,7 +197,7 @@ class _Reporter:
     _is_registered = False
 
     _left_out: ClassVar[set[str]] = set()
-    """The metrics whose fault was reported already."""
+    """The metrics for which an error was printed."""
 
     @classmethod
     def take(cls, step: int, epoch: float | None, metrics: dict[str, float]) -> None:
@@ -206,14 +214,14 @@ class _Reporter:
         cls._unsent = told
         if not cls._is_registered:
             cls._is_registered = True
-            # The limit of the rate may have held back the last report.
+            # Send the last report at exit, because the rate limit may have delayed it.
             atexit.register(cls.send)
         if time.monotonic() >= cls._due:
             cls.send()
 
     @classmethod
     def _number(cls, name: str, value: Any) -> float | None:
-        """Return a number that can be sent; what is none is named once."""
+        """Return a number that can be sent; print an error once for any other value."""
         if value is None:
             return None
         try:
@@ -244,7 +252,7 @@ class _Reporter:
 
     @classmethod
     def send(cls) -> None:
-        # Taken first: what cannot be sent is not repeated, because the next report says more.
+        # Clear the report first: a failed report is not retried, because the next one is newer.
         told, cls._unsent = cls._unsent, None
         if told is None:
             return
@@ -263,7 +271,7 @@ def _send(told: dict[str, Any]) -> None:
         _post(address, json.dumps(told))
     elif file:
         flat = {**told.pop("metrics"), **told}
-        # In one call: the lines of several writers do not get into each other.
+        # Write each line in one call, so lines of several writers do not mix.
         with open(file, "ab", buffering=0) as lines:  # noqa: PTH123 - unbuffered
             lines.write(f"{json.dumps(flat)}\n".encode())
 
@@ -286,7 +294,7 @@ def _post(address: str, body: str) -> None:
 
 
 class _Request:
-    """Whether this process was asked to save, by a signal."""
+    """The flag that a signal sets to request a save."""
 
     is_open = False
     _listens_to: ClassVar[set[int]] = set()
@@ -303,10 +311,11 @@ class _Request:
         former = signal.getsignal(signum)
 
         def take(number: int, frame: Any) -> None:
-            # A flag and no lock: this interrupts the program at any place,
-            # also while it holds a lock.
+            # Set a flag without a lock, because a signal handler can interrupt code that holds the
+            # lock.
             cls.is_open = True
-            # A handler of the program's own is called as well; the default would end the process.
+            # Call the program's own handler as well, but not the default, which would end the
+            # process.
             if callable(former):
                 former(number, frame)
 
@@ -321,7 +330,7 @@ def _listen_once() -> None:
 
 
 class _Alone:
-    """The agreement of a process that has no peers."""
+    """The agreement of a single process."""
 
     def take_request(self, _step: int) -> bool:
         due, _Request.is_open = _Request.is_open, False
@@ -330,19 +339,21 @@ class _Alone:
 
 class _Board:
     """
-    The agreement of ranks in one container: a few bytes that all of them see.
+    The agreement of ranks in one container, through a few bytes of a shared file.
 
-    Each rank writes the step it has come to, and the rank that was asked fixes the step to save at: the one after
-    the farthest that any rank has come to. All of it is done under one lock, so that no rank can have passed
-    that step: to come to it, it has to take the lock after it was fixed.
+    Each rank writes its latest step. The rank that received the request sets the step to save at:
+    one after the latest step of any rank. All ranks do this under one lock, so no rank can have
+    passed the step to save at.
     """
 
     _NUMBERS = struct.Struct("=qq")
-    """A start of the ranks, and a step. Where a launcher starts its ranks again, old ones do not count."""
+    """
+    The start number and a step; entries of an earlier start are ignored after a launcher restart.
+    """
 
     def __init__(self, path: str, rank: int, *, world: int) -> None:
-        # Opened by each rank itself: flock keeps apart what was opened apart, and not the copies
-        # of an inherited descriptor.
+        # Open the file in each rank, because flock does not separate copies of an inherited
+        # descriptor.
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._place = rank + 1
         self._world = world
@@ -355,13 +366,13 @@ class _Board:
             agreed = self._read(0)
             if _Request.is_open and agreed <= self._saved:
                 reached = [self._read(place) for place in range(1, self._world + 1)]
-                # A rank that has not come to the former step must find it here yet.
+                # Keep the agreed step until every rank has reached it.
                 if agreed <= min(reached):
                     agreed = 1 + max(reached)
                     self._write(0, agreed)
         if not self._saved < agreed <= step:
             return False
-        # A step that lies behind its time was agreed on before this process could have heard of it.
+        # Ignore a request whose step passed before this process started.
         self._saved, _Request.is_open = agreed, False
         return True
 
@@ -371,8 +382,8 @@ class _Board:
         try:
             yield
         finally:
-            # Not left to a close: a forked child, such as a worker of a data
-            # loader, has the file open too.
+            # Unlock explicitly, because forked children such as data loader workers also hold the
+            # file open.
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _read(self, place: int) -> int:
@@ -380,7 +391,8 @@ class _Board:
         if len(data) < self._NUMBERS.size:
             return -1
         start, step = self._NUMBERS.unpack(data)
-        # Unwritten bytes are zero, and so is the number of the first start: steps are written one higher.
+        # Store steps plus one, because unwritten bytes are zero and the first start also has number
+        # 0.
         return step - 1 if start == self._start else -1
 
     def _write(self, place: int, step: int) -> None:
@@ -389,19 +401,18 @@ class _Board:
 
 
 class _Collective:
-    """The agreement of ranks on several machines: whether any of them was asked."""
+    """The agreement of ranks on several machines: True if any rank received a request."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        # By way of the processors, so that no GPU is waited for.
+        # Use gloo on the CPUs, because NCCL would wait for the GPUs.
         self._group = torch.distributed.new_group(backend="gloo")
 
     def take_request(self, _step: int) -> bool:
         distributed = self._torch.distributed
-        # A request that comes after this check counts at the next step.
+        # A request that arrives after this line counts at the next step.
         asked = self._torch.tensor([int(_Request.is_open)])
-        # Each rank takes part at each step, asked or not: the others would
-        # wait for one that does not.
+        # Every rank takes part at every step, because the other ranks block until all have joined.
         distributed.all_reduce(asked, op=distributed.ReduceOp.MAX, group=self._group)
         if not asked.item():
             return False
@@ -413,7 +424,7 @@ _agreements: list[_Alone | _Board | _Collective] = []
 
 
 def _agreement() -> _Alone | _Board | _Collective:
-    """Return how the ranks agree; found at the first question, by all of them alike."""
+    """Return the agreement of the ranks; all ranks choose it at the first call."""
     if not _agreements:
         _agreements.append(_find_agreement())
     return _agreements[0]
@@ -429,7 +440,7 @@ def _find_agreement() -> _Alone | _Board | _Collective:
         try:
             return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world=world)
         except OSError as error:
-            # A program that has changed its user may not open it, on any of its ranks.
+            # No rank of a program that has changed its user may open the file.
             denied = error
     torch = sys.modules.get("torch")
     if (

@@ -39,17 +39,17 @@ from dlwire.training import Confirmation, Split, Training
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
 ASK_AGAIN_SECONDS = 1.0
-"""The pause before a driver that did not answer is asked again how many GPUs there are."""
+"""The pause before the driver is asked again for the number of GPUs."""
 RELEASED_IN_USE_SECONDS = 60.0
-"""The time for which a release of GPUs in use is reported, so that a controller reads it although the next start begins at once."""
+"""How long a release of GPUs in use is reported, so the controller sees it despite a new start."""
 
 
 class LogCannotOpen(Exception):
-    """There is no place for the output of the training."""
+    """The output file of the training cannot be opened."""
 
 
 class Assembly:
-    """Everything below the agent; it is the agent's :class:`~dlsidecar.contract.Facts`."""
+    """All parts below the agent; implements :class:`~dlsidecar.contract.Facts`."""
 
     def __init__(
         self,
@@ -63,10 +63,11 @@ class Assembly:
         gpu_thread: GpuThread | None = None,
     ) -> None:
         """
-        Take over the children of this process: from here on, SIGCHLD is ours.
+        Take over the children of this process, and with them SIGCHLD.
 
-        ``mark`` names the job and this start of its container; ``environment`` is what the
-        training would get without us, and ``passed`` are descriptors that it gets from us. Raises :class:`LogCannotOpen`.
+        ``mark`` names the job and this start of its container; ``environment`` is the environment
+        of the training without the SideCar, and ``passed`` are descriptors that the training
+        inherits. Raises :class:`LogCannotOpen`.
         """
         training = settings.training
         self._environment = environment
@@ -168,21 +169,20 @@ class Assembly:
         )
 
     def begin(self) -> None:
-        """Begin to observe, and to keep spares."""
-        # Before the first child is started: an end before this would be
-        # noticed with the next one only.
+        """Begin to observe and to make spares."""
+        # Install the handler before the first child starts, or an early end would go unnoticed.
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._matcher.begin()
         for tail in self._tails:
             tail.begin()
         self._observer.begin()
-        # The first answer of a driver may take seconds, and one spare is needed in any case.
+        # Request one spare at once, because the driver's first answer may take seconds.
         self._spare_pool.expect(1, is_known=self._split is not Split.PER_GPU)
         if self._split is Split.PER_GPU:
             self._gpu_thread.ask(self._want_spares)
 
     def _want_spares(self, reading: Reading) -> None:
-        # One process per visible GPU is the most, and in a container all GPUs of the machine are visible.
+        # At most one process runs per visible GPU; a container may see all GPUs of the machine.
         visible = len(reading or ()) or gpus.count_named(self._environment) or 1
         most = min(visible, self._most_spares or visible)
         self._spare_pool.expect(most, is_known=reading is not None)
@@ -193,16 +193,16 @@ class Assembly:
         self._gpu_thread.ask(self._want_spares)
 
     async def finish_output(self) -> None:
-        """Give a slow reader of our output some time to take the last words of the training."""
-        # The forwarders are listed at each turn, because one whose processes have all ended closes
-        # itself and leaves the list.
+        """Give a slow reader of the output some time to read the last lines of the training."""
+        # List the forwarders in each turn, because a forwarder closes itself when its processes
+        # end.
         left = LAST_WORDS_SECONDS
         while left > 0 and not all(forwarder.is_empty for forwarder in self._all_forwarders()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
 
     def close(self) -> None:
-        """End all helpers; the job's processes must be gone by then."""
+        """End all helpers; the job's processes must have ended."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._asking is not None:
             self._asking.cancel()
@@ -213,7 +213,8 @@ class Assembly:
         self._spare_pool.close()
         for tail in self._tails:
             tail.close()
-        # The forwarders of the ranks before the common ones, which pass on what these still hold.
+        # Close the forwarders of the ranks before the common outputs, which pass on the remaining
+        # lines.
         self._outputs.close()
         if self._forwarders:
             for forwarder in self._forwarders:
@@ -253,7 +254,7 @@ class Assembly:
     # --- between the parts ------------------------------------------------------------------
 
     def _open_outputs(self, log_file: str) -> tuple[int, int]:
-        """Return what the training gets as its output and its error output."""
+        """Return the output and the error output of the training."""
         complain = self._observer.reported.complain
         if not log_file:
             solve = self._observer.reported.solve
@@ -288,7 +289,7 @@ class Assembly:
         self._tracebacks.feed(block, self._loop.time(), stream=stream)
 
     def _hear_failure(self) -> None:
-        """Read the output of the process before its failure; that of the processes that follow it comes later."""
+        """Read the output up to the failure, before the output of the processes that fail next."""
         for forwarder in self._all_forwarders():
             forwarder.read_now()
         for tail in self._tails:
@@ -317,17 +318,17 @@ class Assembly:
             self._observer.take_unmatched(found[UNMATCHED], is_late=is_late)
         elif CONFIRMED not in found:
             self._observer.take_groups(found, is_late=is_late)
-        # A line that was printed before this start confirms nothing of it.
+        # A line from before this start confirms nothing for this start.
         elif not is_late:
             self.supervisor.hear_confirmation()
 
     def _read_output(self) -> bool:
-        """Read without a pause; return whether all output of the processes that have ended was read."""
+        """Read without a pause; return True if all output of the ended processes was read."""
         forwarders = self._all_forwarders()
         for forwarder in forwarders:
             forwarder.wake()
-        # A read before an end may lack the last lines of that process.
-        # A list, because all() would stop at the first tail that is behind.
+        # Read after an end, because an earlier read may lack the last lines. Use a list, because
+        # all() would stop at the first tail that is behind.
         are_shown = [tail.catch_up(self.supervisor.ended) for tail in self._tails]
         return (
             all(are_shown)
@@ -336,11 +337,11 @@ class Assembly:
         )
 
     def _all_forwarders(self) -> tuple[OutputForwarder, ...]:
-        """Return the forwarders of the ranks before those that they write to."""
+        """Return the forwarders of the ranks before the forwarders that they write to."""
         return (*self._outputs.forwarders, *self._forwarders)
 
     def _begin_start(self) -> None:
-        # The last output of the start before must not count as the first output of this one.
+        # The last output of the previous start must not count as output of this one.
         for forwarder in self._all_forwarders():
             forwarder.read_now()
         for tail in self._tails:

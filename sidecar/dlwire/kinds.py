@@ -24,13 +24,13 @@ from typing import Any
 from dlwire.harmless import harmless
 
 LARGEST_WHOLE = 2**53 - 1
-"""Beyond this, JSON readers in other languages begin to round."""
+"""The largest integer that JSON readers in other languages read without rounding."""
 SHOWN_CHARACTERS = 80
 METADATA_KEY = "wire"
 
 
 class Wrong(ValueError):
-    """A wrong value, with its path, the problem and the remedy."""
+    """An invalid value with its path, the problem and the remedy."""
 
     def __init__(self, path: str, value: object, problem: str, remedy: str) -> None:
         self.path = path
@@ -41,19 +41,19 @@ class Wrong(ValueError):
         super().__init__(f"{where}: {problem} (it is {shown(value)}); {remedy}")
 
     def below(self, prefix: str) -> Wrong:
-        """Return the same problem with a longer path."""
+        """Return the same problem with ``prefix`` before the path."""
         return Wrong(joined(prefix, self.path), self.value, self.problem, self.remedy)
 
 
 class Kind(ABC):
-    """The kind of values that a field may have."""
+    """The kind of values that a field accepts."""
 
     @abstractmethod
     def read(self, value: Any, path: str) -> Any:
         """Return the checked value, or raise :class:`Wrong`."""
 
     def write(self, value: Any) -> Any:
-        """Return the value as :func:`json.dumps` can write it."""
+        """Return the value in a form that :func:`json.dumps` accepts."""
         return value
 
     @abstractmethod
@@ -62,14 +62,14 @@ class Kind(ABC):
 
 
 def wire(kind: Kind) -> dict[str, Any]:
-    """Make the metadata of a dataclass field that travels as ``kind``."""
+    """Return the metadata of a dataclass field of this kind."""
     return {METADATA_KEY: kind}
 
 
-# Cached, because a controller reads hundreds of messages a second, each with dozens of others in it.
+# Cache the result, because a controller reads hundreds of nested messages per second.
 @functools.cache
 def kinds_of(message: type) -> Mapping[str, tuple[str, Kind]]:
-    """Return, by the name on the wire, the attribute and the kind of each field of a message."""
+    """Return the attribute and the kind of each field of a message, by the field's JSON name."""
     return MappingProxyType(
         {
             camel(each.name): (each.name, each.metadata[METADATA_KEY])
@@ -90,7 +90,7 @@ def required_of(message: type) -> tuple[str, ...]:
 
 
 def camel(name: str) -> str:
-    """Turn ``world_size`` into ``worldSize``, because names on the wire look as in Kubernetes."""
+    """Turn ``world_size`` into ``worldSize``, the style of Kubernetes fields."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -107,7 +107,7 @@ def joined(prefix: str, path: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Write a value in one line, however large it is."""
+    """Return the value in one short line."""
     # Cut the value first, because the representation of a huge value costs time and memory.
     part = value[: SHOWN_CHARACTERS + 1] if isinstance(value, (str, bytes, list)) else value
     if isinstance(value, Mapping):
@@ -117,7 +117,7 @@ def shown(value: object) -> str:
     try:
         text = repr(part)
     except RecursionError:
-        # A value that could be read may be nested too deep to be written.
+        # A value that the parser accepts can be nested too deep to print.
         return "a value that is nested too deep"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
@@ -130,7 +130,7 @@ class Whole(Kind):
     maximum: int = LARGEST_WHOLE
 
     def read(self, value: Any, path: str) -> int:
-        # A boolean is an int in Python, and a mistake here.
+        # Refuse a boolean, which is an int in Python.
         if isinstance(value, bool) or not isinstance(value, int):
             raise Wrong(path, value, "must be a whole number", f"write {self.minimum} or more")
         if not self.minimum <= value <= self.maximum:
@@ -154,7 +154,7 @@ class Number(Kind):
     def read(self, value: Any, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise Wrong(path, value, "must be a number", "write a number")
-        # In this order, because isfinite fails for a huge whole number.
+        # Compare first, because isfinite raises for a huge integer.
         fits = self.minimum <= value <= self.maximum and math.isfinite(value)
         if not fits or (self.above and value <= self.minimum):
             than = "above" if self.above else "from"
@@ -182,13 +182,13 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """A short text, perhaps of a certain form."""
+    """A short text, optionally of a given form."""
 
     longest: int = 1024
     pattern: str = ""
     """A regular expression that the whole text must match; empty means any text."""
     like: str = "text"
-    """The description of such a text in the remedy for a wrong one."""
+    """The description of a valid text in the remedy."""
 
     def read(self, value: Any, path: str) -> str:
         if not isinstance(value, str):
@@ -211,7 +211,7 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class OneOf(Kind):
-    """One of the words of an enumeration."""
+    """One of the values of an enumeration."""
 
     words: Any
 
@@ -234,7 +234,7 @@ class OneOf(Kind):
 
 @dataclass(frozen=True)
 class Maybe(Kind):
-    """A value that may be missing, which is written as ``null``."""
+    """A value that may be missing; missing is written as ``null``."""
 
     kind: Kind
 
@@ -279,7 +279,7 @@ def _check_object(value: Any, path: str) -> None:
 
 @dataclass(frozen=True)
 class Named(Kind):
-    """Values of one kind, each under a name of the user's choice."""
+    """Values of one kind by names that the user chooses."""
 
     kind: Kind
     most: int
@@ -296,7 +296,7 @@ class Named(Kind):
         }
 
     def read_good(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the right values, up to ``most``, and leave out the others."""
+        """Read up to ``most`` valid values and ignore the others."""
         good: dict[str, Any] = {}
         for name, item in value.items():
             if len(good) < self.most:
@@ -326,7 +326,7 @@ class Nested(Kind):
                 given[attribute] = kind.read(value[name], joined(path, name))
             elif name in required_of(self.message):
                 raise Wrong(joined(path, name), None, "is missing", f"write {name}")
-        # Unknown fields come from a newer version of DLJob, and are ignored.
+        # Ignore unknown fields, which a newer version of DLJob may send.
         try:
             return self.message(**given)
         except Wrong as wrong:
@@ -342,7 +342,7 @@ class Nested(Kind):
         return {"$ref": f"#/components/schemas/{self.message.__name__}"}
 
     def described(self) -> dict[str, Any]:
-        """Describe the message itself, to which :meth:`schema` only refers."""
+        """Return the schema of the message, to which :meth:`schema` refers."""
         fields = {name: kind.schema() for name, (_, kind) in kinds_of(self.message).items()}
         described: dict[str, Any] = {"type": "object", "properties": fields}
         required = list(required_of(self.message))

@@ -104,11 +104,11 @@ class Reaction(NamedTuple):
     refused: Refused | None = None
     """Why a declaration was not accepted."""
     trigger: Trigger | None = None
-    """The meaning of the event; None if it had none, because it was refused, repeated or late."""
+    """The trigger of the event; None if the event was refused, repeated or late."""
 
 
 def react(machine: Machine, event: Event) -> Reaction:
-    """Return what becomes of the machine, and what has to be done."""
+    """Return the next machine and the actions that the event causes."""
     if isinstance(event, Told):
         return _told(machine, event.target)
     if isinstance(event, Interrupted):
@@ -129,22 +129,22 @@ def _told(machine: Machine, target: Target) -> Reaction:
     if known is not None and says_the_same(target, known):
         return _try(_start_again(stamped_by(machine, target)))
     if known is not None and is_hurried(known, target):
-        # That it shall hurry has overtaken this; who leads now may have wanted nothing of the kind.
+        # A new leader has not asked to hurry, so drop that request.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
     if not machine.may_start:
-        # The training may have been done: the author of this run has not seen its end.
+        # Do not start: the author of this run may not know that the training has ended.
         return Reaction(machine)
     reaction = _step(machine, _trigger_for_change(machine))
     coming = target.processes if isinstance(target, Run) else target.coming
     if machine.released or not coming or machine.is_leaving:
         return reaction
-    # Last, because what lives now is to be saved first.
+    # Prepare the spares last, because saving the running training has priority.
     return reaction._replace(actions=(*reaction.actions, Prepare(coming)))
 
 
 def _start_again(machine: Machine) -> Reaction:
-    """Start the run that waits after a good end, once its author says that it knows of the end."""
+    """Start the run that waits after a successful end once its author has seen that end."""
     waits = machine.phase is Phase.EXITED and machine.target != machine.run
     if waits and machine.may_start and isinstance(machine.target, Run) and not machine.is_leaving:
         return _step(machine, Trigger.RUN)
@@ -152,7 +152,7 @@ def _start_again(machine: Machine) -> Reaction:
 
 
 def _try(reaction: Reaction) -> Reaction:
-    """Have the training save itself and go on as well, where that is declared and not done."""
+    """Request a trial checkpoint if the target declares one that was not made yet."""
     if not reaction.machine.has_trial_to_make:
         return reaction
     tried = _step(reaction.machine, Trigger.TRY)
@@ -161,7 +161,7 @@ def _try(reaction: Reaction) -> Reaction:
 
 
 def _trigger_for_change(machine: Machine) -> Trigger:
-    """Name the news that the machine shall be something else than it is."""
+    """Return the trigger for a target that differs from the current state."""
     target = machine.target
     if not machine.released:
         wants_saving = not isinstance(target, Stop) or target.checkpoint
@@ -184,7 +184,7 @@ def _trigger_for_gone(machine: Machine) -> Trigger:
 
 
 def _step(machine: Machine, trigger: Trigger) -> Reaction:
-    """Look the trigger up, and turn the verbs of its row into actions."""
+    """Look up the row of the trigger and turn its verbs into actions."""
     row = TABLE[machine.phase].get(trigger)
     if row is None:
         return Reaction(machine)
@@ -211,15 +211,15 @@ def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     over = CheckpointTimedOut(machine.attempt)
     limits = machine.limits
     if machine.follows:
-        # The rank that saves the job is in another container, and may need its peers for that. The
-        # controller says when the checkpoint is over; without such news it is over when the leader
-        # must have ended, too.
+        # The rank that saves the job is in another container and may need these processes as peers.
+        # The controller reports the end of the checkpoint; without a report, wait until the
+        # leader's own limits have passed.
         seconds = limits.checkpoint_seconds + limits.grace_seconds
         following = replace(machine, saving=Saving.NONE, saving_problem=None)
         return following, (ArmTimer(over, seconds),)
     saving = replace(machine, saving=None, saving_problem=None)
     armed = ArmTimer(over, limits.checkpoint_seconds)
-    # A request that is under way is what this change needs, too.
+    # Reuse a request that is already under way.
     return saving, (armed,) if machine.is_trying else (Checkpoint(), armed)
 
 
@@ -264,7 +264,7 @@ _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] =
 
 def _started(machine: Machine, _: Started) -> Reaction:
     if machine.phase is Phase.STARTING:
-        # Until here it was the result of the former attempt's checkpoint.
+        # Discard the result of the previous attempt's checkpoint.
         machine = replace(machine, saving=Saving.NONE)
     return _try(_step(machine, Trigger.STARTED))
 
@@ -279,17 +279,17 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
     if machine.released or event.rank in {end.rank for end in machine.ended}:
         return Reaction(machine)
     machine = replace(machine, ended=(*machine.ended, event))
-    # Later a bad end is the answer to what we did, and no news.
+    # After STARTING and RUNNING, a failed process is the result of a stop and no failure.
     was_on_its_own = machine.phase in {Phase.STARTING, Phase.RUNNING}
     if was_on_its_own and not event.is_well:
-        # Several may end before the first end is answered: the first of them is why.
+        # Keep the first of several failed processes as the cause.
         culprit = machine.culprit or event
         machine = replace(machine, failure=_failure(culprit), culprit=culprit)
     if was_on_its_own and machine.is_trying:
         machine = replace(machine, trial=replace(machine.trial, ended=True))
     assert machine.run is not None
     if len(machine.ended) == machine.run.processes:
-        # A process that ends in Stopping was terminated, or follows a failure.
+        # A process that ends in STOPPING was terminated or follows a failure.
         is_finished = machine.phase in _UNTOUCHED and all(end.is_well for end in machine.ended)
         machine = replace(machine, is_finished=is_finished)
         return _step(machine, Trigger.ALL_ENDED)
@@ -297,7 +297,7 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
 
 
 _UNTOUCHED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.CHECKPOINTING})
-"""The phases in which no process has been terminated."""
+"""The phases in which no process was terminated."""
 
 
 def _failure(event: RankEnded) -> Problem:
@@ -312,7 +312,7 @@ def _failure(event: RankEnded) -> Problem:
 
 
 def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
-    # A checkpoint that is confirmed while the grace runs is one nevertheless.
+    # Accept a checkpoint that is confirmed during the grace period.
     if not machine.released and machine.saving is not Saving.NONE:
         machine = replace(machine, saving=Saving.CONFIRMED, saving_problem=None)
     return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
@@ -327,7 +327,7 @@ def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
     if machine.phase is Phase.RUNNING and not machine.is_trying:
-        return Reaction(machine)  # The trial that it was armed for is over.
+        return Reaction(machine)  # The timer was armed for a trial that is over.
     if machine.phase is Phase.CHECKPOINTING and not machine.follows:
         machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
@@ -336,7 +336,7 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
 
 
 def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
-    """Note how a trial went, if one is under way."""
+    """Record the result of the current trial, if any."""
     if not machine.is_trying:
         return machine
     return replace(
@@ -359,7 +359,7 @@ def _lingering(machine: Machine, event: Lingering) -> Reaction:
 
 
 def _gone(machine: Machine, _: Gone) -> Reaction:
-    # Only the way down ends in a proof: a supervisor reports every rank before.
+    # Only STOPPING ends with a proof; a supervisor reports every rank before the proof.
     if machine.phase is not Phase.STOPPING:
         return Reaction(machine)
     machine = replace(machine, is_stuck=False, lingering=None)

@@ -1,11 +1,11 @@
 """
-Seeing from its files that a checkpoint is complete.
+Confirm by its files that a checkpoint is complete.
 
-:mod:`dlsidecar.checkpoints.inspecting` looks, from a file thread, since the files may lie on a server that
-does not answer. Here is decided what follows from a look: a checkpoint is complete when nothing is
-lacking in it, no process of the job has a file of it open for writing, and either a sign of its
-framework says so or nothing has changed for long enough. That time follows from the shape of the
-job's last checkpoint (:mod:`dlsidecar.checkpoints.recognizing.shapes`).
+:mod:`dlsidecar.checkpoints.inspecting` reads the files in a file thread, because they may lie on a
+server that does not answer. This module judges the result. A checkpoint is complete when no part is
+missing, no process of the job has one of its files open for writing, and either a sign of its
+framework shows completion or the files have not changed for long enough. That time follows from the
+shape of the job's last checkpoint (:mod:`dlsidecar.checkpoints.recognizing.shapes`).
 """
 
 from __future__ import annotations
@@ -34,39 +34,41 @@ SILENT = "CheckpointPathDoesNotAnswer"
 INCOMPLETE = "CheckpointIncomplete"
 
 AGAIN_SECONDS = 0.1
-"""How long nothing may change in files that look like all of the last checkpoint."""
+"""The time without changes after which files of the last checkpoint's shape count as complete."""
 PROVEN_SECONDS = 0.02
-"""The same where the format of each of them shows that it is whole."""
+"""The same time if the format of each file proves that the file is complete."""
 LONGEST_DELAY_SECONDS = 0.5
-"""A look that comes later than this was held up by a machine that stood still, and the writer of the files with it."""
+"""A later result means that the machine was suspended, and the writer of the files with it."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """The functions that watch the path of the checkpoints, and those that get the result."""
+    """The settings and callbacks of a watch on the checkpoint path."""
 
     members: Callable[[], Iterable[int]]
-    """The processes of the job."""
+    """The process ids of the job."""
     file_thread: FileThread | None = None
-    """None where no file confirms."""
+    """None if the job does not confirm by files."""
     world: int = 1
-    """How many processes the whole job has."""
+    """The number of processes of the whole job."""
     known: Shape | None = None
-    """How the last checkpoint looked."""
+    """The shape of the last checkpoint."""
     confirmed: str | None = None
-    """Which one it was, if no start has looked at it since its confirmation."""
+    """The confirmed checkpoint, if no start has inspected it since."""
     confirmed_ns: int = 0
-    """When its first file was written."""
+    """The time at which its first file was written."""
     is_apart: bool = False
     """True if the first process of the job, the usual writer, is in another container."""
     distrust: str = ""
-    """Why no confirmation of this job counts; empty where it does."""
+    """The reason why confirmations of this job do not count, or the empty string."""
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
     on_relief: Callable[[str], None] = lambda _name: None
     on_confirmed: Callable[[str, Mapping[str, Mark]], None] = lambda _unit, _files: None
-    """Hears which checkpoint it was, and of which files."""
+    """Called with the confirmed checkpoint and its files."""
     secure: Callable[[str, Mapping[str, Mark], Callable[[str], None]], None] | None = None
-    """Brings a checkpoint in memory to the disk, before which it does not count, and says why that could not be."""
+    """
+    Copies a checkpoint from memory to disk, before which it does not count, and reports a failure.
+    """
     hint: str = ""
     """A hint for the report of an incomplete checkpoint."""
 
@@ -75,11 +77,11 @@ class FileWatch:
     """Waits for a new checkpoint under a path."""
 
     quick_seconds = 0.002
-    """How often to look at first, when the end may be near."""
+    """The first polling interval, while the checkpoint may be about to complete."""
     quick_for_seconds = 5.0
     period_seconds = 0.1
     doubt_seconds = 2.0
-    """For how long a file that seems older than the request does not count."""
+    """The time for which a file that seems older than the request does not count."""
 
     def __init__(
         self,
@@ -90,8 +92,9 @@ class FileWatch:
         confirmed: Callable[[], None],
     ) -> None:
         """
-        ``ready`` is called when it is known what was there before. It asks for the checkpoint, and returns
-        since when a change of a file can be the answer, by :func:`dlsidecar.checkpoints.checkpoint_files.stamp_ns`.
+        Call ``ready`` when the existing files are known. ``ready`` requests the checkpoint and
+        returns the earliest change time of a file that can be the answer, by
+        :func:`dlsidecar.checkpoints.checkpoint_files.stamp_ns`.
         """
         self._saving = saving
         self._watch = watch
@@ -102,38 +105,38 @@ class FileWatch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        """When the next look is to begin."""
+        """The time of the next inspection."""
         self._begun: float | None = None
         self._written_before: set[str] = set()
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
-        """When the last change of these files was seen."""
+        """The time of the last change of these files."""
         self._looked_at = 0.0
-        """When the look that is judged was begun: what happens after that it may not have seen."""
+        """The start time of the judged inspection, which may miss later changes."""
         self._lack = ""
         self._complete = saving.complete
         self._end: Callable[[str], None] | None = None
-        """Hears of the last look, once no process is left that could write."""
+        """Called with the last result after all processes that could write have ended."""
         self._ended_well = True
         self._is_over = False
         self.is_securing = False
         """True while a complete checkpoint is being copied to the disk."""
         self._asked_ns: int | None = None
-        """When the request was sent, until the first look after it."""
+        """The time of the request, until the first inspection after it."""
 
     def begin(self) -> None:
-        # The existing files have to be known before the training is asked to save itself.
+        # Record the existing files before the training is asked to save.
         self._look()
 
     def inspect_finally(self, hear: Callable[[str], None], *, ended_well: bool) -> None:
-        """Report what is missing now that all processes have ended, because no file will change again."""
+        """Report what is missing after all processes have ended and no file will change."""
         self._end, self._ended_well = hear, ended_well
         if not self.is_securing:
             self._look()
 
     def cancel(self) -> None:
         """Stop looking, and report what was still missing."""
-        # A look that is out cannot be called back: its answer finds that this is over.
+        # A running inspection cannot be cancelled; its result is ignored.
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_over and self._begun is not None and self._lack:
@@ -145,22 +148,22 @@ class FileWatch:
     # --- looking ----------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Have a look taken; while the last one is out, try again."""
+        """Inspect the files; retry later while an inspection is under way."""
         if self.is_securing:
             return
         file_thread = self._watch.file_thread
         assert file_thread is not None
         is_last = self._end is not None
-        # The inspector changes in the file thread alone, and one look
-        # is out at a time: no lock.
+        # No lock is needed: only the file thread changes the inspector, and one inspection runs at
+        # a time.
         look = self._choose_look(is_last=is_last)
         if not file_thread.send(look, partial(self._see, is_last=is_last)) and file_thread.is_lost:
             seconds = file_thread.patience_seconds
             self._watch.on_problem(
                 SILENT, f"{self._saving.path} has not answered for {seconds:g} s"
             )
-        # Also where the file thread was not sent, and for a look that raises and brings nothing back:
-        # only this timer tries again.
+        # Always set the timer: only the timer retries if the file thread was busy or the look
+        # raised.
         self._rest(0.0)
 
     def _choose_look(self, *, is_last: bool) -> Callable[[], Look]:
@@ -186,14 +189,17 @@ class FileWatch:
         self._look()
 
     def _forgive_pause(self) -> None:
-        """Count a pause of the machine, which this loop notices by its late timer, as no rest of the files."""
+        """
+        Do not count a pause of the machine, which makes the loop's timer late, as rest of the
+        files.
+        """
         late = self._loop.time() - self._due_at
         self._still_since += max(0.0, late - LONGEST_DELAY_SECONDS)
 
     def _see(self, look: Look, took_seconds: float, *, is_last: bool) -> None:
         if self._is_over:
             return
-        # The timer of the next look may be late as well, and what is found here may put it off.
+        # The next timer may be late as well, and this inspection may postpone it.
         self._forgive_pause()
         self._looked_at = self._loop.time() - took_seconds
         self._judge_path(look)
@@ -202,7 +208,7 @@ class FileWatch:
             self._finish(look)
             return
         if self._end is not None:
-            # It was taken before the last of them had ended.
+            # The inspection began before the last process had ended.
             self._look()
             return
         if self._begun is None:
@@ -216,20 +222,20 @@ class FileWatch:
             if found is not None:
                 self._secure(found, partial(self._go_on, found, took_seconds))
                 return
-        # _ready() may have failed the request, which ends this watch: a timer
-        # set now would outlive it.
+        # _ready() may have failed the request and ended this watch, which a new timer would
+        # outlive.
         if not self._is_over:
             self._rest(took_seconds)
 
     def _look_again_at_last(self, look: Look) -> None:
-        """Learn from the checkpoint that was confirmed in this start, as a new start does; one that is gone teaches nothing."""
+        """Update the shape from the checkpoint that this start confirmed, unless that is gone."""
         known, unit = self._watch.known, self._watch.confirmed
         if known is not None and unit is not None:
             files = look.before.get(unit, {})
             self._known = look_again(known, files, unit=unit, since_ns=self._watch.confirmed_ns)
 
     def _secure(self, one: Candidate, hear: Callable[[str], None]) -> None:
-        """Have it brought to the disk, if it is not written there."""
+        """Copy the checkpoint to disk, if it is not written there."""
         if self._watch.secure is None:
             hear("")
             return
@@ -247,7 +253,7 @@ class FileWatch:
         if not fault:
             self._confirm(one)
             self._confirmed()
-        # The last look was put off while the copy was on its way.
+        # The last inspection waited for the copy.
         elif self._end is not None:
             self._look()
         if not self._is_over:
@@ -266,7 +272,7 @@ class FileWatch:
     # --- judging ----------------------------------------------------------------------------
 
     def _choose(self, look: Look) -> tuple[Candidate | None, str]:
-        """Return the checkpoint that is complete; else what is in the way, in words."""
+        """Return the complete checkpoint, or else the obstacle in words."""
         if look.lack:
             return None, look.lack
         newest = look.candidates[-1]
@@ -276,7 +282,7 @@ class FileWatch:
         lack = lacks[0] if lacks else self._find_lack(look, newest)
         if not lack:
             return newest, ""
-        # One that was begun and completed since the request is what was asked for.
+        # Only a checkpoint that began and completed after the request answers the request.
         fresh = (
             one
             for one in look.candidates
@@ -293,7 +299,7 @@ class FileWatch:
         return lack or self._find_writer(look, one)
 
     def _find_too_small(self, look: Look, one: Candidate) -> str:
-        """Where no sign or format shows it, a full disk and the last checkpoint's size do."""
+        """Detect a truncated checkpoint by a full disk or by the size of the last checkpoint."""
         if one.is_sealed or one.is_proven:
             return ""
         if look.shortage:
@@ -311,7 +317,7 @@ class FileWatch:
         known = self._known
         if known is None:
             return UNKNOWN_SECONDS
-        # Which files a process in another container has open is not seen, so that all of it has to be there.
+        # Require all files: files that a process in another container has open are invisible here.
         is_enough = self._is_whole_beside if self._watch.is_apart else self._is_like_known
         if not is_enough(one):
             return known.settle_seconds
@@ -329,7 +335,10 @@ class FileWatch:
         return shape_of(one.files, one.unit, world=self._watch.world)
 
     def _find_writer(self, look: Look, one: Candidate) -> str:
-        """Name a file that is open for writing: of the checkpoint, or opened since the request."""
+        """
+        Return the name of a file of the checkpoint, or opened since the request, that is being
+        written.
+        """
         written = find_written(look.snapshot.root, self._watch.members())
         opened = set() if one.is_sealed else written - self._written_before
         patterns = (self._saving.files,) if self._saving.files else ()
@@ -359,7 +368,9 @@ class FileWatch:
         self._end(fault)
 
     def _choose_last(self, look: Look) -> tuple[Candidate | None, str]:
-        """No process writes any more; one that was killed, or failed, may not have finished."""
+        """
+        Choose after all processes have ended; a killed or failed process may not have finished.
+        """
         lacks = [look.lack] if look.lack else []
         for one in reversed(look.candidates if not look.lack else ()):
             lack = one.lack or self._find_too_small(look, one)

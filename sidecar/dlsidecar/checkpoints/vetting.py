@@ -1,10 +1,11 @@
 """
-Inspects the checkpoints before a start, and reports those that a kill or a full disk left torn.
+Inspects the checkpoints before a start, and reports the ones that a kill or a full disk left torn.
 
-Frameworks go on from the latest checkpoint that they find, complete or not. With ``checkpoint.vet`` a torn one is
-moved into a folder beside it, so that the framework finds the one before; on suspicion alone it is moved only
-while another checkpoint is left. A checkpoint that was confirmed and turns out to be unreadable is
-recorded (:mod:`dlsidecar.checkpoints.ledger`), and this job's confirmations count for nothing from then on.
+Frameworks resume from the latest checkpoint, complete or not. With ``checkpoint.vet`` a torn
+checkpoint is moved into a folder next to it, so the framework finds the previous one; a merely
+suspicious checkpoint is moved only while another one is left. If a confirmed checkpoint turns out
+to be unreadable, that is recorded (:mod:`dlsidecar.checkpoints.ledger`), and later confirmations of
+this job do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from dlwire.training import Complete, Saving
 
 MOST_SET_ASIDE = 2
 MOST_FRUITLESS = 2
-"""The number of starts in a row that fail before their first step until their checkpoint is blamed."""
+"""The number of consecutive starts without a first step after which their checkpoint is blamed."""
 
 UNREADABLE = "CheckpointUnreadable"
 NOT_TRUSTED = "CheckpointsNotTrusted"
@@ -55,9 +56,9 @@ class Verdict:
 
     ledger: Ledger = Ledger()
     resume: str = ""
-    """The latest complete checkpoint, as a path; empty where none is known by name."""
+    """The path of the latest complete checkpoint; empty if none is known by name."""
     unreadable: str = ""
-    """Which could not be read and what became of them, in words."""
+    """The unreadable checkpoints and their treatment, in words."""
 
     @property
     def distrust(self) -> str:
@@ -67,30 +68,30 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Unit:
-    """A checkpoint as it lies there before a start."""
+    """A checkpoint before a start."""
 
     name: str
     files: Mapping[str, Mark]
     torn: str
-    """The evidence that it is not complete, in words."""
+    """The evidence that the checkpoint is incomplete, in words."""
     is_certain: bool = True
-    """False if it only looks unlike the others."""
+    """False if the checkpoint only looks unlike the others."""
 
 
 def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
     """
-    Find the torn checkpoints and the latest whole one; with ``saving.vet``, move the torn ones aside.
+    Find the torn checkpoints and the latest complete one; with ``saving.vet``, move the torn ones.
 
-    Only the container of the job's first process records the findings; the other containers of the job
-    read them, before or after that. Nothing is touched once the result is no longer ``wanted``.
+    Only the container of the job's first process records the findings; the other containers of the
+    job read them before or after that. Nothing is changed once the result is no longer ``wanted``.
     """
     now = take_snapshot(saving.path)
     ledger = read_ledger(saving)
     if not leads:
-        # Blame that rests on the number of starts is for the one that counts them.
+        # Reset the count, because only the container that counts the starts blames a checkpoint.
         ledger = replace(ledger, fruitless=0)
     if not now.is_whole or not wanted():
-        # Of too many files, those that seem to be missing may only not have been looked at.
+        # With too many files, a missing file may only be unlisted.
         return Verdict(ledger)
     signs = resolve(saving, (), known=now.files)
     is_guessed = saving.complete is Complete.AUTO and not signs.sign.settles
@@ -99,7 +100,7 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     torn = units[: units.index(good)] if good else units
     movable = [unit for unit in torn if saving.vet and unit.name and (unit.is_certain or good)]
     if not wanted():
-        # Files are read slowly. By now a training may run that writes under these names.
+        # Reading takes time, and a new training may already write under these names.
         return Verdict(ledger)
     is_full = bool(movable and find_full_disk(now.root))
     moved = [unit for unit in movable if _set_aside(now.root, unit, is_full=is_full)]
@@ -112,14 +113,14 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
 
 
 def note_confirmed(ledger: Ledger, unit: str, *, files: Mapping[str, Mark], world: int) -> Ledger:
-    """Remember what was confirmed, until a start has seen whether it can be read."""
+    """Record the confirmed checkpoint until a start has checked that it can be read."""
     since = min((mark.written_ns for mark in files.values()), default=0)
     shape = shape_of(files, unit, world=world)
     return replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
 
 
 def note_fruitless(ledger: Ledger) -> Ledger:
-    """Remember that a start failed before its first step."""
+    """Record that a start failed before its first step."""
     return replace(ledger, fruitless=ledger.fruitless + 1)
 
 
@@ -129,13 +130,15 @@ def note_fruitless(ledger: Ledger) -> Ledger:
 def _find_units(
     now: Snapshot, signs: Signs, *, ledger: Ledger, is_guessed: bool, vets: bool
 ) -> list[Unit]:
-    """Return the checkpoints down to the first good one, in the order in which a framework takes them."""
+    """
+    Return the checkpoints down to the first good one, in the order in which a framework takes them.
+    """
     if signs.sign.pointer:
-        # The checkpoint that the pointer names was complete when it was written, and no other one is read.
+        # The checkpoint that the pointer names was complete, and the framework reads no other one.
         return []
     is_unnamed = signs.patterns == signs.sign.patterns
     if is_unnamed and signs.complete in {Complete.RENAME, Complete.MARKER}:
-        # Other files there have no name that shows that they are checkpoints.
+        # No name identifies the other files as checkpoints.
         return []
     folder = _Folder(now, signs, ledger)
     names = [name for name in folder.names() if not is_guessed or folder.is_of_framework(name)]
@@ -144,7 +147,7 @@ def _find_units(
         found.append(folder.judge(name))
         if not found[-1].torn:
             break
-    # A training that finds a torn one before it has not started from this one.
+    # A training that finds a torn checkpoint before this one did not start from this one.
     is_source = bool(found) and found[-1].name == ledger.source and (vets or len(found) == 1)
     if ledger.fruitless >= MOST_FRUITLESS and is_source:
         rest = map(folder.judge, names[len(found) :])
@@ -167,7 +170,7 @@ class _Folder:
         self._hollow = signs.find_hollow(now.folders, self._units)
 
     def is_of_framework(self, name: str) -> bool:
-        """Return whether the recognised framework writes it, or has begun to."""
+        """Return True if the recognised framework writes this checkpoint."""
         kin = [unit for unit, files in self._units.items() if self._is_recognised(files)]
         parts = {_part(each, unit) for unit in kin for each in self._units[unit]}
         files = self._units.get(name, {})
@@ -177,13 +180,13 @@ class _Folder:
         return recognise(files) is self._signs.complete
 
     def names(self) -> list[str]:
-        """Return their names in the order in which a framework would go on from them."""
+        """Return the names in the order in which a framework resumes from them."""
         by_number = self._signs.complete is Complete.HUGGINGFACE
 
         def age(name: str) -> tuple[tuple[int, ...], float]:
             number = tuple(map(int, DIGITS.findall(name.rpartition("/")[2]))) if by_number else ()
             times = [mark.written_ns for mark in self._units.get(name, {}).values()]
-            # One that holds nothing has no such time, and has just been begun.
+            # An empty checkpoint has no time and was just begun.
             return number, max(times, default=math.inf)
 
         return sorted([*self._units, *self._hollow], key=age, reverse=True)
@@ -197,19 +200,19 @@ class _Folder:
         missing = signs.missing(name, within)
         if missing:
             return Unit(name, files, f"it has no {missing}")
-        # Of others than our own, a copy may have changed these times.
+        # Check only the job's own checkpoint, because a copy may have changed the times of others.
         later = self._find_later(name, files) if name == self._ledger.source else ""
         if later:
             return Unit(name, files, f"{later} was written after its mark", is_certain=False)
         findings = {each: examine(f"{now.root}/{each}") for each in files}
-        # A file that could not be read for a passing reason is no evidence: the training reads it itself.
+        # Ignore files that failed to read for a temporary reason; the training reads them itself.
         fault = find_fault({each: one for each, one in findings.items() if not one.is_passing})
         if fault:
             return Unit(name, files, fault)
         return Unit(name, files, self._find_unlike(name, files), is_certain=False)
 
     def _find_later(self, name: str, files: Mapping[str, Mark]) -> str:
-        """Return a shard that was written over after the mark of the checkpoint before it."""
+        """Return a shard that was overwritten after the mark of the previous checkpoint."""
         if self._signs.complete is not Complete.DCP:
             return ""
         marks = self._signs.marks_of(name, self._now.files)
@@ -217,19 +220,19 @@ class _Folder:
         return next((each for each in sorted(files) if files[each].written_ns > sealed), "")
 
     def _find_unlike(self, name: str, files: Mapping[str, Mark]) -> str:
-        """Describe the difference from the others, where no sign shows that it is complete."""
+        """Describe how the checkpoint differs from the others, if no sign shows completion."""
         if not self._signs.sign.settles:
             return ""
         known = self._ledger.shape or self._find_largest(name)
         if known is None:
             return ""
-        # The number of processes that wrote it is unknown; the best guess is the number from before.
+        # The number of writers is unknown; assume the previous one.
         shape = shape_of(files, name, world=known.world)
         was_seen = self._ledger.pending == name and shape == known
         return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
 
     def _find_largest(self, name: str) -> Shape | None:
-        """Return how the largest of the others looks: they came before, and so were finished."""
+        """Return the shape of the largest earlier checkpoint, which is complete."""
         others = (
             shape_of(files, other, world=1) for other, files in self._units.items() if other != name
         )
@@ -253,7 +256,9 @@ def _compare(shape: Shape, known: Shape) -> str:
 
 
 def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -> Ledger:
-    """Conclude whether what was confirmed last was one, and what checkpoints look like."""
+    """
+    Update the ledger with the fate of the last confirmed checkpoint and the shape of checkpoints.
+    """
     blamed = [unit for unit in units if unit.torn and unit.name in {ledger.pending, ledger.source}]
     failed = [unit.name for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
     if ledger.pending and ledger.pending not in failed and _was_set_aside(root, ledger):
@@ -264,13 +269,15 @@ def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -
     fruitless = ledger.fruitless if source == ledger.source else 0
     shape = ledger.shape
     if good is not None and good.name == ledger.pending and shape is not None:
-        # Its last files may have come after it was confirmed: next time they are waited for.
+        # Files may have followed the confirmation; wait for them next time.
         shape = look_again(shape, good.files, unit=good.name, since_ns=ledger.since_ns) or shape
     return replace(ledger, shape=shape, pending=None, source=source, fruitless=fruitless)
 
 
 def _was_set_aside(root: str, ledger: Ledger) -> bool:
-    """Return whether another container of the job has moved the last confirmed one already."""
+    """
+    Return True if another container of the job has already moved the last confirmed checkpoint.
+    """
     name = ledger.pending or ""
     try:
         moved_ns = os.stat(_place_aside(root, name)).st_mtime_ns  # noqa: PTH116
@@ -285,7 +292,7 @@ def _place_aside(root: str, name: str) -> str:
 
 
 def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
-    """Move it to where no framework looks, and remove what has been there for longest."""
+    """Move the checkpoint to where no framework looks, and delete the oldest moved ones."""
     most = 0 if is_full and unit.is_certain else MOST_SET_ASIDE
     folder = f"{root}/{SET_ASIDE}"
     place = _place_aside(root, unit.name)
@@ -299,7 +306,7 @@ def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
         os.utime(place)
         with os.scandir(folder) as entries:
             known = sorted(entries, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
-        # On a full disk, what cannot be read is in the way of what could be.
+        # On a full disk, delete unreadable checkpoints to make space for readable ones.
         for entry in known[: len(known) - most]:
             _remove(entry.path)
     return True
@@ -307,7 +314,7 @@ def _set_aside(root: str, unit: Unit, *, is_full: bool) -> bool:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
-        # It calls itself for each level of a folder; what is deeper than that stays.
+        # rmtree recurses for each level; deeper folders stay.
         with contextlib.suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,13 +1,13 @@
 """
-Running the user's regular expressions where they cannot stall anything.
+Runs the user's regular expressions in a helper process, so they cannot stall the SideCar.
 
-:class:`Matcher` hands the output of the training to a helper process (:mod:`dlsidecar.observing.matching`)
-and calls back with what matched. It never waits for it: what the helper has not answered yet is
-kept, and of a training that says more than can be kept the rest is left out. A helper that works on
-one block for longer than it may is backtracking without end; it is killed, and the expression is
-reported by name. The next helper reads the unanswered output again, because a single line of it may
-be the one that confirms a checkpoint. Only the last allowed helper starts with the output that comes
-then, so that one burst does not use up all of them.
+:class:`Matcher` hands the output of the training to a helper process
+(:mod:`dlsidecar.observing.matching`) and calls back with the matches. The matcher never waits for
+the helper: it keeps unanswered output up to a limit and drops the rest. A helper that exceeds its
+time on one block is backtracking without end; the matcher kills the helper and reports the
+expression by name. The next helper reads the unanswered output again, because any line may confirm
+a checkpoint. The last allowed helper skips the unanswered output, so one burst does not use up all
+helpers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dlsidecar.observing.matching import STREAMS
 LARGEST_BLOCK = 65536
 MOST_OPEN = 1024
 MOST_OPEN_BYTES = 1 << 20
-"""The most output that may wait for its answers; output beyond that is left out."""
+"""The limit of unanswered output; further output is dropped."""
 
 Problem = Callable[[str, str], None]
 """Called with one word for programs and a sentence for people."""
@@ -42,18 +42,20 @@ Problem = Callable[[str, str], None]
 
 @dataclass
 class _Block:
-    """Output that was handed over together; empty where output was left out."""
+    """A block of output; empty if output was dropped."""
 
     content: bytes
     stream: int
     beginning: int
-    """After which beginning it was handed over."""
+    """The number of the beginning before which the block arrived."""
     was_tried: bool = False
-    """True if a helper has ended while it read this."""
+    """True if a helper ended while it read this block."""
 
 
 class Matcher:
-    """The two expressions of a job: of its progress, and of the line that confirms a checkpoint."""
+    """
+    Matches the two expressions of a job: its progress, and the line that confirms a checkpoint.
+    """
 
     patience_seconds = 2.0
     """The processor time that the helper may spend on one block."""
@@ -68,7 +70,9 @@ class Matcher:
         progress: str = "",
         confirm: str = "",
     ) -> None:
-        """``on_match`` gets what was found, and whether it was handed over before :meth:`begin`."""
+        """
+        Call ``on_match`` with the groups, and with True if the output arrived before :meth:`begin`.
+        """
         self._reaper = reaper
         self._on_match = on_match
         self._on_problem = on_problem
@@ -87,16 +91,16 @@ class Matcher:
         self._unsent = b""
         self._unread = b""
         self._gaps: set[int] = set()
-        """The streams of which something was left out."""
+        """The streams with dropped output."""
         self._halves: set[int] = set()
-        """The streams of which the helper has the beginning of a line."""
+        """The streams for which the helper holds an incomplete line."""
         self._open: deque[_Block] = deque()
-        """The blocks that wait for their answers."""
+        """The blocks without an answer."""
         self._open_bytes = 0
         self._watchdog: asyncio.TimerHandle | None = None
         self._cpu_at_answer = 0.0
         self._stuck: _Block | None = None
-        """Over what the helper is killed."""
+        """The block for which the helper was killed."""
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +111,9 @@ class Matcher:
         return not self._open
 
     def begin(self) -> None:
-        """Start the helper, if there is anything to match; a new beginning forgives the old."""
+        """
+        Start the helper if there is an expression to match; a new start resets earlier failures.
+        """
         self._beginnings += 1
         self._restarts = 0
         if self._pid is None and any(self._expressions) and not self._is_invalid:
@@ -118,14 +124,15 @@ class Matcher:
         self._answers, from_helper = os.pipe()
         command = [sys.executable, "-I", "-S", "-c", self._source, *self._expressions]
         try:
-            # As we were started: some interpreters do not find their own library without.
+            # Pass the SideCar's environment, without which some interpreters do not find their
+            # library.
             pid = start(command, env=os.environ, stdin=to_helper, stdout=from_helper)
         except CannotStart as error:
             self._close()
             self._on_problem("HelperCannotStart", str(error))
             return
         finally:
-            # Its ends: while we hold a copy of the writing one, its death brings no end of file.
+            # Close the helper's ends, or its death would not end the file.
             os.close(to_helper)
             os.close(from_helper)
         self._pid = pid
@@ -135,9 +142,9 @@ class Matcher:
         self._loop.add_reader(self._answers, self._read)
 
     def stop(self) -> None:
-        """End the helper. Its missing answers are lost."""
+        """End the helper; its pending answers are lost."""
         if self._pid is not None:
-            # Forgotten first, because _ended() would start the next one.
+            # Forget the process first, because _ended() would start the next helper.
             self._reaper.forget(self._pid)
             self._kill()
             self._pid = None
@@ -164,10 +171,10 @@ class Matcher:
 
     def feed(self, output: bytes, stream: int = 0) -> None:
         """
-        Hand over output of the training, or leave it out where the helper is far behind.
+        Hand over output of the training, or drop it if the helper is far behind.
 
-        Two streams are not mixed: half a line of one stream may wait for its other half
-        while the other stream goes on.
+        The streams stay separate: half a line of one stream may wait while the other stream
+        continues.
         """
         if self._pid is None:
             return
@@ -175,7 +182,7 @@ class Matcher:
             self._feed_block(output[begin : begin + LARGEST_BLOCK], stream)
 
     def skip(self) -> None:
-        """Note that output was left out, so that two halves of lines are not joined."""
+        """Note that output was dropped, so the halves of two lines are not joined."""
         self._gaps.add(0)
 
     def _feed_block(self, block: bytes, stream: int) -> None:
@@ -183,8 +190,7 @@ class Matcher:
             self._gaps.add(stream)
             return
         self._put(_Block(block, stream, self._beginnings))
-        # The block is in the queue of open ones by now, so that a helper that has just died loses
-        # nothing: the next one gets it.
+        # The block is already queued as open, so the next helper gets it if this one has died.
         self._send()
 
     def _put(self, block: _Block) -> None:
@@ -202,7 +208,7 @@ class Matcher:
         except BlockingIOError:
             sent = 0
         except OSError:
-            # It is gone; its end is about to be collected.
+            # The helper has ended, and the reaper will report that.
             self._unsent = b""
             return
         self._unsent = self._unsent[sent:]
@@ -211,14 +217,14 @@ class Matcher:
         else:
             self._loop.remove_writer(self._requests)
         if self._watchdog is None and self._pid is not None:
-            # The time that it has taken so far was for blocks that are answered.
+            # The processor time until now was spent on answered blocks.
             self._cpu_at_answer = processor_seconds(self._pid)
             self._watch()
 
     # --- what comes back --------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Read the answers; return whether there was one."""
+        """Read the answers; return True if there was one."""
         try:
             data = os.read(self._answers, LARGEST_BLOCK)
         except BlockingIOError:
@@ -240,7 +246,7 @@ class Matcher:
             return
         block = self._open.popleft()
         self._open_bytes -= len(block.content)
-        # After a gap the rest of a line is left out as well.
+        # After a gap, drop the rest of a line as well.
         is_whole = block.content.endswith((b"\n", b"\r"))
         (self._halves.discard if is_whole else self._halves.add)(block.stream)
         for found in answer:
@@ -253,9 +259,10 @@ class Matcher:
 
     def _look(self) -> None:
         """
-        See whether the helper is stuck.
+        Check whether the helper is stuck.
 
-        Judged by its processor time, because on a loaded machine the clock accuses the innocent.
+        Use its processor time, because wall-clock time would blame a healthy helper on a loaded
+        machine.
         """
         self._watchdog = None
         if self._pid is None or not self._open:
@@ -269,17 +276,16 @@ class Matcher:
             f"{' or '.join(repr(one) for one in self._expressions if one)}",
         )
         self._stuck = self._open[0]
-        # The next one is not started here but when its end is heard, by when
-        # its last answers are read.
+        # The next helper starts when the end of this one is reported and its last answers are read.
         self._kill()
 
     def _ended(self, ended: Ended) -> None:
-        # Its last answers may still be in the pipe.
+        # Read the last answers, which may still be in the pipe.
         while self._read():
             pass
         self._pid = None
         left = self._leave_out_the_culprit()
-        # Kept before _close(), which resets all of this and makes a new queue of open blocks.
+        # Keep these values, because _close() resets them and creates a new queue of open blocks.
         before, after = self._halves, self._gaps
         self._close()
         if self._is_invalid:
@@ -299,7 +305,7 @@ class Matcher:
             )
 
     def _leave_out_the_culprit(self) -> deque[_Block]:
-        """Return what is still to be read, less that over which the helper has ended."""
+        """Return the unanswered blocks without the one on which the helper ended."""
         left = self._open
         if left and (left[0] is self._stuck or left[0].was_tried):
             self._halves.add(left.popleft().stream)
@@ -308,7 +314,7 @@ class Matcher:
         return left
 
     def _hand_over_anew(self, left: deque[_Block], before: set[int], *, after: set[int]) -> None:
-        """Let a new helper read what the last one has not answered, between what was left out."""
+        """Let a new helper read the unanswered blocks, between the gaps."""
         if self._pid is None:
             return
         self._gaps = before
@@ -320,7 +326,7 @@ class Matcher:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has spent, or 0 where there is none."""
+    """Return the processor time of a process, or 0 if there is none."""
     try:
         fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

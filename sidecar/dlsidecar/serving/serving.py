@@ -66,7 +66,7 @@ REMEDIES = {
 
 
 class Agent(Protocol):
-    """The parts that the server hands values to."""
+    """The interface of the agent that the server calls."""
 
     @property
     def incarnation(self) -> str: ...
@@ -89,7 +89,7 @@ class Agent(Protocol):
     def metrics(self) -> str: ...
 
     async def wait_for_change(self, version: int) -> None:
-        """Return as soon as the version is another one."""
+        """Return when the version differs from the given one."""
         ...
 
 
@@ -106,7 +106,7 @@ class Refusing(Exception):
 
 @stream_request_body
 class Handler(RequestHandler):
-    """The common part of all requests: their limits, and how they are refused."""
+    """The base of all request handlers: limits and refusals."""
 
     def initialize(self, agent: Agent, serving: Serving, *, listener: trust.Listener) -> None:
         self.agent = agent
@@ -129,9 +129,10 @@ class Handler(RequestHandler):
         self._limit_body()
 
     def _limit_body(self) -> None:
-        # Check it before reading the body, because the server must not read one that is too large.
+        # Check the length before reading the body, because the server must not read a large body.
         length = self.request.headers.get("Content-Length", "")
-        # Not all that Python calls digits are; what is none is refused with the body.
+        # Require ASCII, because ``isdigit`` accepts other digits; refuse other values with the
+        # body.
         is_number = length.isascii() and length.isdigit()
         if is_number and int(length[:20]) > self.serving.largest_body:
             raise self._too_large()
@@ -140,7 +141,6 @@ class Handler(RequestHandler):
             self._limit = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
     def _be_late(self) -> None:
-        """The body has not come in time."""
         self.set_header("Connection", "close")
         message = f"the body has not come within {self.serving.header_seconds:g} s"
         self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
@@ -158,7 +158,7 @@ class Handler(RequestHandler):
         super().on_connection_close()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._finished:  # It was refused, as too late or as too large.
+        if self._finished:  # The request was refused as late or large.
             return
         self._received += chunk
         if len(self._received) > self.serving.largest_body:
@@ -175,7 +175,7 @@ class Handler(RequestHandler):
         self.finish(codec.encode(self.agent.state()))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        # A client's mistake goes to the client; a fault of ours goes to our log.
+        # Send a client's mistake to the client, and log a fault of the SideCar.
         if isinstance(value, (Refusing, HTTPError, Wrong)):
             log.info("refused %s: %s", self._request_summary(), value)
         elif not isinstance(value, StreamClosedError):
@@ -213,7 +213,7 @@ class Handler(RequestHandler):
 
     @classmethod
     def methods(cls) -> list[str]:
-        """Return the methods that are answered here."""
+        """Return the HTTP methods that this handler implements."""
         return [
             method
             for method in cls.SUPPORTED_METHODS
@@ -237,7 +237,7 @@ def _as_refusing(
 
 
 class TargetHandler(Handler):
-    """Takes the target that the controller declares."""
+    """Accepts the target that the controller declares."""
 
     def put(self) -> None:
         target = codec.decode_target(self.body())
@@ -249,7 +249,7 @@ class TargetHandler(Handler):
 
 
 class StateHandler(Handler):
-    """Returns the state; if asked to wait, as soon as it changes."""
+    """Returns the state; on request, waits until the state changes."""
 
     change: asyncio.Future[None] | None = None
 
@@ -264,7 +264,7 @@ class StateHandler(Handler):
         if is_known and wait > 0 and is_awaited:
             await self._wait(wait, patience)
         if self.listener.is_closing:
-            # Further requests over this connection would only delay our end.
+            # Close the connection, because further requests would delay the end of the SideCar.
             self.set_header("Connection", "close")
         if wait > 0 and not self._has_hung_up():
             self.listener.note_answer(self._stream(), self.agent.version)
@@ -275,12 +275,12 @@ class StateHandler(Handler):
         return connection.stream
 
     def _has_hung_up(self) -> bool:
-        """Return whether the client is gone; Tornado reports that only while the request waits."""
+        """Return True if the client has disconnected; Tornado reports that only during a wait."""
         stream = self._stream()
         return bool(stream is None or stream.closed())
 
     async def _wait(self, seconds: float, patience: float) -> None:
-        # Clients that may only read do not take from the limit of those that may declare.
+        # Count read-only clients apart, so they cannot use up the limit of the controller.
         waiting = self.listener.waiting_guests if self.is_guest else self.listener.waiting
         if len(waiting) >= self.serving.most_waiting:
             raise Refusing(Refused.TOO_MANY, f"{len(waiting)} requests wait already")
@@ -294,7 +294,8 @@ class StateHandler(Handler):
 
     async def _wait_for_news(self, known: State, patience: float) -> None:
         await self.agent.wait_for_change(known.version)
-        # A follower of hundreds of SideCars cannot read each step of each training.
+        # Batch changes, because the controller follows hundreds of SideCars and cannot read each
+        # step.
         if patience > 0:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
@@ -305,7 +306,7 @@ class StateHandler(Handler):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        # The client is gone, so another request can have its place.
+        # The client has disconnected, so free its place for another request.
         if self.change is not None:
             self.change.cancel()
 
@@ -332,7 +333,7 @@ class StateHandler(Handler):
 
 
 class ProgressHandler(Handler):
-    """How far the training says it is."""
+    """Accepts the progress that the training reports."""
 
     def post(self) -> None:
         self.agent.post(codec.decode_post(self.body()))
@@ -341,7 +342,7 @@ class ProgressHandler(Handler):
 
 
 class HealthHandler(Handler):
-    """An answer shows that the event loop turns, which is all that the kubelet must know."""
+    """Answers the kubelet; an answer shows that the event loop runs."""
 
     def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -349,7 +350,7 @@ class HealthHandler(Handler):
 
 
 class MetricsHandler(Handler):
-    """For Prometheus."""
+    """Serves the metrics for Prometheus."""
 
     def get(self) -> None:
         self.set_header("Content-Type", METRICS)
@@ -357,7 +358,7 @@ class MetricsHandler(Handler):
 
 
 class NotFoundHandler(Handler):
-    """Any other path."""
+    """Answers any other path."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -391,7 +392,8 @@ def _application(
         [(path, handler, given) for path, handler in paths.items()],
         default_handler_class=NotFoundHandler,
         default_handler_args=given,
-        # Tornado's own would fill the log of the training with a line per poll.
+        # Replace Tornado's log function, which would write one line per poll into the training's
+        # log.
         log_function=_log_request,
     )
 

@@ -39,20 +39,19 @@ Problem = Callable[[str, str], None]
 
 class SparePool:
     """
-    The spares of one job.
+    The spare interpreters of one job.
 
-    :meth:`take` hands one out. It is then a training process like any other: the spare_pool knows
-    nothing of it any more.
+    A spare that :meth:`take` returns is a training process; the pool no longer tracks it.
     """
 
     most_failures = 3
     refill_seconds = 1.0
-    """After a start the training comes first; then the next spares are made."""
+    """The delay before new spares are made after a start, because the training has priority."""
     answer_seconds = 5.0
     waking_seconds = 60.0
-    """The longest time that a start waits for a spare that still imports."""
+    """The longest time that a start waits for a spare that is still importing."""
     review_seconds = 5.0
-    """The time between two looks whether the spares still fit into memory."""
+    """The interval between two checks that the spares fit into memory."""
 
     def __init__(
         self,
@@ -66,7 +65,10 @@ class SparePool:
         on_relief: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
-        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
+        """
+        Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name when it is
+        over.
+        """
         self._script = take_apart(command) if preload else None
         self._preload = tuple(preload)
         self._source = read_helper("warm/spare.py")
@@ -79,20 +81,20 @@ class SparePool:
         self._loop = asyncio.get_running_loop()
         self._spares: list[Spare] = []
         self._sent: dict[int, Spare] = {}
-        """Spares that have their order and have not yet answered."""
+        """Spares that received their order and have not answered."""
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
         self._review: asyncio.TimerHandle | None = None
         self._most = 0
-        """The largest number of processes here, as far as it is known."""
+        """The largest known number of processes in this container."""
         self._is_most_known = False
         self._steady = 0
-        """The number of processes that run."""
+        """The number of running processes."""
         self._coming = 0
-        """The number of spares that the expected start needs; 0 if none is expected."""
+        """The number of spares that the expected start needs; 0 if no start is expected."""
         self.budget = Budget()
         self.wanted = 0
-        """How many the spare_pool keeps at this moment, as far as memory allows."""
+        """The number of spares to keep now, limited by memory."""
         if preload and self._script is None:
             on_problem("NoWarmStart", f"not a Python script: {' '.join(command)[:200]}")
 
@@ -108,10 +110,11 @@ class SparePool:
     @property
     def awaited(self) -> int:
         """
-        How many will be ready soon if nothing fails, with those that are; a start that waits for them is warm.
+        The number of spares that are ready or will be soon; a start that waits for them is warm.
 
-        Those that cannot be made are not among them. While it is open how many processes there can be, there is
-        one more, because a spare_pool that awaited none would look like one that needs none.
+        Spares that cannot be made do not count. While the number of processes is unknown, the
+        result includes one more, because a pool that awaits no spare would look like a pool that
+        needs none.
         """
         is_filling = self._timer is not None
         soon = self.wanted if is_filling else min(self.wanted, len(self._spares))
@@ -124,11 +127,11 @@ class SparePool:
 
     @property
     def limit_bytes(self) -> int:
-        """How much memory they may take, as it was when that was last looked at."""
+        """The memory limit of the spares at the last check."""
         return self.budget.limit_bytes
 
     def expect(self, most: int, *, is_known: bool = True) -> None:
-        """Keep a spare for each of the most processes that there can be, where memory allows it."""
+        """Keep one spare for each of at most ``most`` processes, as far as memory allows."""
         self._most = most
         self._is_most_known = is_known
         self._update_wanted()
@@ -136,7 +139,7 @@ class SparePool:
             self._fill()
 
     def prepare(self, count: int) -> None:
-        """Make the spares for a start of ``count`` processes, without waiting any longer."""
+        """Make the spares for a start of ``count`` processes without further delay."""
         self._coming = count
         self._update_wanted()
         if self._timer is not None:
@@ -144,16 +147,16 @@ class SparePool:
         self._fill()
 
     def want(self, count: int) -> None:
-        """Keep at least a spare for each of the processes that run now."""
+        """Keep at least one spare for each running process."""
         self._steady, self._coming = count, 0
         self._update_wanted()
         self._discard_surplus()
-        # Spares that were just handed out are replaced only after a while: the start comes first.
+        # Delay the replacement of spares that were just taken, because the start has priority.
         if self._timer is None:
             self._fill()
 
     def _update_wanted(self) -> None:
-        """Decide how many spares to keep, by the free memory."""
+        """Set the number of spares to keep from the free memory."""
         asked = max(self._needed, self._most) if self._script else 0
         self.wanted, why = self.budget.allow(asked, ready=self.ready) if asked else (0, "")
         self._tell_limit(why)
@@ -162,18 +165,18 @@ class SparePool:
 
     @property
     def _needed(self) -> int:
-        """How many processes start next, as far as that is known."""
+        """Return the number of processes of the next start, as far as known."""
         return max(self._steady, self._coming, 1)
 
     def _tell_limit(self, why: str) -> None:
-        # Fewer than there could ever be are no trouble while the next start finds enough.
+        # Report too few spares only if the next start lacks some.
         if why and self.wanted < self._needed:
             self._on_problem("SparesLimited", why)
         elif not why:
             self._on_relief("SparesLimited")
 
     def _review_memory(self) -> None:
-        """Give up the spares whose memory the training needs; the next start makes them again."""
+        """Discard spares when the training needs their memory; the next start makes them again."""
         self._review = self._loop.call_later(self.review_seconds, self._review_memory)
         allowed, why = self.budget.allow(self.wanted, ready=self.ready)
         if allowed < self.wanted:
@@ -221,7 +224,7 @@ class SparePool:
         self._spares.append(spare)
         self._reaper.watch(pid, lambda ended: self._ended(spare, ended))
         os.set_blocking(answers, False)
-        # One that does not take its order at once is not waiting for it.
+        # A spare that does not read its order at once is not waiting for one.
         os.set_blocking(orders, False)
         self._loop.add_reader(answers, self._read, spare)
         return True
@@ -232,7 +235,8 @@ class SparePool:
         except BlockingIOError:
             return
         if not data:
-            # The reaper reports its end, but one that only closed the pipe is of no use either.
+            # The reaper reports an ended spare; a spare that only closed its pipe is useless as
+            # well.
             self._loop.remove_reader(spare.answers)
             self._refuse(spare, "it closed its pipe")
             return
@@ -266,7 +270,7 @@ class SparePool:
         self._on_change()
 
     def _shed(self) -> None:
-        """Give up what turns out to be too large, now that it is known how much one takes."""
+        """Discard spares that exceed the limit once the size of one spare is known."""
         self._update_wanted()
         self._discard_surplus()
 
@@ -296,7 +300,7 @@ class SparePool:
         self._spares.remove(spare)
         self._reaper.forget(spare.pid)
         self._close(spare)
-        # Children are collected on this loop alone, so that the number is still the spare's.
+        # Only this loop collects children, so the process id still belongs to the spare.
         send(spare.pid, signal.SIGKILL)
 
     def _close(self, spare: Spare) -> None:
@@ -304,7 +308,7 @@ class SparePool:
             self._loop.remove_reader(spare.answers)
             os.close(spare.answers)
             os.close(spare.orders)
-            # Timers come here later; the numbers may be those of other files by then.
+            # Clear the descriptors, because late timers would otherwise use numbers of other files.
             spare.answers = spare.orders = -1
 
     # --- using them -------------------------------------------------------------------------
@@ -317,12 +321,13 @@ class SparePool:
         rank: int | None = None,
     ) -> int | None:
         """
-        Let a spare become the training, and return its process id; None where there is none.
+        Turn a spare into a training process and return its process id; return None if no spare is
+        left.
 
         The lines of its output begin with ``rank``, unless the process is alone in its job.
 
-        ``on_running`` hears the empty string when it has, or why it has not. The caller watches
-        for its end from here on.
+        Call ``on_running`` with the empty string when the program runs, or else with the reason.
+        The caller watches for the end of the process.
         """
         ready = (one for one in self._spares if one.is_ready)
         spare = next(ready, None) or next(iter(self._spares), None)
@@ -332,7 +337,7 @@ class SparePool:
             self._fail("a spare interpreter has touched a GPU")
             self._discard(spare)
             return None
-        # Only what it does not have yet: the whole may be more than a pipe takes at once.
+        # Send only the variables that the spare lacks, because all of them may exceed the pipe.
         known = self._environment
         order = {
             "environment": {one: to for one, to in environment.items() if known.get(one) != to},
@@ -343,7 +348,7 @@ class SparePool:
         spare.output.sign(rank)
         self._spares.remove(spare)
         self._sent[spare.pid] = spare
-        # The caller watches it in this turn of the loop, before its end can be collected.
+        # The caller watches the process in this turn of the loop, before its end can be collected.
         self._reaper.forget(spare.pid)
         self._fill_later()
         self._failures = 0
@@ -363,18 +368,18 @@ class SparePool:
             while order:
                 order = order[os.write(spare.orders, order) :]
         except OSError as error:
-            # Not at once: the caller kills the spare by its process id, and has it
-            # only when take() returns.
+            # Call back later: the caller kills the spare by its process id, which take() has yet to
+            # return.
             self._loop.call_soon(self._refuse, spare, error.strerror or str(error))
             return
         self._loop.call_later(self.answer_seconds, self._refuse, spare, "it does not answer")
 
     def _refuse(self, spare: Spare, reason: str) -> None:
-        # The timers of one that has answered or was discarded come here as well.
+        # Ignore late timers of a spare that has answered or was discarded.
         if spare.answers < 0:
             return
         if spare in self._spares:
-            # It waits no more; the reaper will report its end.
+            # The spare no longer waits for orders; the reaper will report its end.
             send(spare.pid, signal.SIGKILL)
             return
         self._sent.pop(spare.pid, None)
@@ -383,7 +388,7 @@ class SparePool:
             spare.on_running(reason)
 
     def read_answer(self, pid: int) -> None:
-        """Hear what a spare that was handed out has answered before it ended."""
+        """Read the answer that a spare wrote before it ended."""
         if pid in self._sent:
             self._read(self._sent[pid])
 
