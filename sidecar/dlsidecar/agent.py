@@ -1,10 +1,11 @@
 """
 The agent: receives events, decides by the table, and has the actions carried out.
 
-All events arrive here, on one event loop: declarations of the controller from
-:mod:`dlsidecar.serving.serving`, news of the processes from a :class:`~dlsidecar.contract.Supervisor`, and
-time from the loop. Each is an event for :func:`dlsidecar.behaviour.machine.react`; its actions are carried
-out in their order before the next event is looked at. The agent itself decides nothing.
+All events arrive here on one event loop: declarations of the controller from
+:mod:`dlsidecar.serving.serving`, process events from a :class:`~dlsidecar.contract.Supervisor`, and
+timers from the loop. Each is an event for :func:`dlsidecar.behaviour.machine.react`; the agent
+carries out the resulting actions in order before it handles the next event. The agent itself
+decides nothing.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._own_problems: dict[str, Problem] = {}
         self.left: asyncio.Future[int] = self._loop.create_future()
-        """The exit status, as soon as the SideCar shall end."""
+        """The exit status, set when the SideCar is to end."""
 
     def begin(self, supervisor: Supervisor, facts: Facts) -> None:
-        """Set the parts that do the work; no event may arrive before."""
+        """Set the supervisor and the facts; no event may arrive before this call."""
         self._supervisor = supervisor
         self._facts = facts
 
@@ -97,11 +98,11 @@ class Agent:
             while self._inbox:
                 self._take(self._inbox.popleft())
         finally:
-            # Where a step raises, the rest of the inbox waits in its order for the next event.
+            # After an exception, the rest of the inbox waits in order for the next event.
             self._is_busy = False
 
     def declare(self, target: Target) -> Refused | None:
-        """Handle a declaration of the controller; return the reason if it is refused."""
+        """Handle a declaration of the controller; return the reason for a refusal, else None."""
         assert not self._is_busy, "requests come from the loop and never from within a step"
         refused = react(self._machine, Told(target)).refused
         if refused is None:
@@ -140,10 +141,10 @@ class Agent:
 
     def _carry_out(self, action: Action) -> None:
         """
-        Carry an action out; where that breaks, go on with the next.
+        Carry out an action; on an exception, report a problem and continue with the next action.
 
-        It breaks where a machine has run out of something, descriptors for example. The next action
-        is most often the timer that leads out of it, by another attempt.
+        An action fails if the machine has run out of a resource, for example descriptors. The next
+        action is usually the timer that leads to another attempt.
         """
         try:
             self._do(action)
@@ -151,8 +152,8 @@ class Agent:
             log.exception("%s did not succeed", type(action).__name__)
             if isinstance(action, StartProcesses):
                 problem = make_problem("CannotStart", f"{type(error).__name__}: {error}")
-                # Into the inbox, because the step that is being carried out has further actions,
-                # and they belong to the machine as it is now.
+                # Queue the failure, because the remaining actions of this step belong to the
+                # current machine.
                 self._inbox.append(StartFailed(action.attempt, problem))
 
     def _do(self, action: Action) -> None:
@@ -205,7 +206,9 @@ class Agent:
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether the training ended by itself and well, so that it is done although a command to leave waited."""
+        """
+        Return True if the training ended by itself and well, even if a leave command is pending.
+        """
         return self._machine.phase is Phase.EXITED and self._machine.has_ended_well
 
     @property
@@ -247,7 +250,7 @@ class Agent:
             at=culprit.at,
             exit_code=culprit.exit_code,
             signal=culprit.signal,
-            # A process that a signal has ended raised no exception.
+            # A process that a signal ended raised no exception.
             exception=words.exception_of(culprit.rank) if culprit.signal is None else "",
             lines=words.lines,
         )
@@ -260,7 +263,7 @@ class Agent:
         return tuple(_fitting(problem) for problem in dict.fromkeys(known))[:MOST_PROBLEMS]
 
     def complain(self, problem: Problem) -> None:
-        """Show a problem of the SideCar itself until it is solved."""
+        """Report a problem of the SideCar itself until it is solved."""
         if self._own_problems.get(problem.name) != problem:
             log.warning("%s: %s; %s", problem.name, problem.message, problem.remedy)
             self._own_problems[problem.name] = problem
@@ -278,15 +281,15 @@ class Agent:
     def changed(self) -> None:
         """Wake all requests that wait for a change of the state."""
         self._version += 1
-        # Setting a result only schedules the task that waits, so that the set does not change in
-        # this loop. One that was woken or cancelled just before leaves the set when its task runs.
+        # Setting a result only schedules the waiting task, so the set does not change in this loop.
+        # A task that was woken or cancelled just before leaves the set when it runs.
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def wait_for_change(self, version: int) -> None:
-        # Nothing is awaited between this comparison and the entry in the set:
-        # no change slips through.
+        # There is no await between this comparison and the entry in the set, so no change is
+        # missed.
         while self._version == version:
             waiting = self._loop.create_future()
             self._waiting.add(waiting)
@@ -308,7 +311,7 @@ def limits_of(training: Training) -> Limits:
 
 
 def _fitting(problem: Problem) -> Problem:
-    """Cut long texts, because the reader accepts no more."""
+    """Cut long texts to the limit of the protocol."""
     if max(len(problem.message), len(problem.remedy)) <= LONGEST_MESSAGE:
         return problem
     message, remedy = problem.message[:LONGEST_MESSAGE], problem.remedy[:LONGEST_MESSAGE]

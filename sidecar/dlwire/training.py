@@ -1,8 +1,8 @@
 """
 The description of a training that its SideCar gets at the start: one JSON object, ``--training``.
 
-The controller makes it from the job, and :mod:`dlsidecar.options` reads it. Fields that keep their default
-are left out of it.
+The controller makes it from the job, and :mod:`dlsidecar.options` reads it. Fields with their
+default value are omitted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dlwire.kinds import (
 )
 
 ENDING_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGKILL"})
-"""Signals that ask a program to end, by convention also one that saves itself on them."""
+"""Signals that conventionally ask a program to end, even if the program saves itself first."""
 MARKER = ".dljob-complete"
-"""The file that a training writes last, unless its job names another."""
+"""The default name of the file that a training writes last."""
 
 ANY = r"[^\x00]*"
 TEXT = Text(65536, ANY)
@@ -42,7 +42,7 @@ PERIOD = Number(0.1, 1e7)
 
 
 class Framework(str, Enum):
-    """How the training processes learn their ranks and peers."""
+    """The way in which training processes learn their ranks and peers."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
@@ -52,7 +52,7 @@ class Framework(str, Enum):
 
 
 class Split(str, Enum):
-    """How many processes share the GPUs of a container."""
+    """The way in which processes share the GPUs of a container."""
 
     PER_GPU = "perGpu"
     PER_NODE = "perNode"
@@ -68,21 +68,23 @@ class GpuIds(str, Enum):
 
 
 class Confirmation(str, Enum):
-    """How the job shows that its checkpoint is written."""
+    """The way in which the job shows that its checkpoint is written."""
 
     FILE = "file"
     """A checkpoint under its path is newer than the request, and complete."""
     LOG = "log"
     """A line of the output matches a regular expression."""
     EXIT = "exit"
-    """The processes that were asked end by themselves."""
+    """The processes that received the request end by themselves."""
 
 
 class Complete(str, Enum):
     """The sign of a complete checkpoint; :mod:`dlsidecar.checkpoints.recognizing.signs` implements them."""
 
     AUTO = "auto"
-    """The marks of the framework whose files are found; without such files, as ``settled``."""
+    """
+    The marks of the framework that writes the files; ``settled`` if no framework is recognised.
+    """
     SETTLED = "settled"
     RENAME = "rename"
     MARKER = "marker"
@@ -98,7 +100,9 @@ class Complete(str, Enum):
 
 @dataclass(frozen=True)
 class Saving:
-    """How the job saves itself before it is stopped; at most one of the first three is set."""
+    """
+    The way in which the job saves itself before a stop; at most one of the first three is set.
+    """
 
     signal: str = field(default="", metadata=wire(SIGNAL))
     """The name of a signal, such as ``SIGUSR1``."""
@@ -133,14 +137,16 @@ class Saving:
     )
     """The file that completes a checkpoint, with ``complete: marker``."""
     settle_seconds: float | None = field(default=None, metadata=wire(Maybe(SECONDS)))
-    """How long the files of a checkpoint without a sign have to rest; None to learn the time."""
+    """
+    How long the files of a checkpoint without a sign must stay unchanged; None to learn the time.
+    """
     vet: bool = field(default=False, metadata=wire(Flag()))
-    """True to move torn checkpoints out of the way before each start; else they are only reported."""
+    """True to move torn checkpoints away before each start; False to only report them."""
     timeout_seconds: float = field(default=60.0, metadata=wire(SECONDS))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))
-    """How much memory may hold the checkpoints that are being written out; 0 for none."""
+    """The memory limit of checkpoints that are being written to disk; 0 for none."""
     memory_path: str = field(default="", metadata=wire(TEXT))
-    """The folder in memory that the training then writes to."""
+    """The folder in memory that the training writes to if ``memory_bytes`` is set."""
 
     @property
     def is_possible(self) -> bool:
@@ -148,7 +154,7 @@ class Saving:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the training is expected to go on after it has saved itself."""
+        """True if the training is expected to continue after it has saved itself."""
         return self.is_possible and goes_on_after_saving(
             signal=self.signal, confirm=self.confirm.value, has_command=bool(self.command)
         )
@@ -156,27 +162,30 @@ class Saving:
 
 @dataclass(frozen=True)
 class Training:
-    """The job, as far as a SideCar has to know it."""
+    """The part of the job that a SideCar needs."""
 
     command: tuple[str, ...] = ()
-    """What follows ``--`` on the command line."""
+    """The arguments after ``--`` on the command line."""
     framework: Framework = field(default=Framework.NONE, metadata=wire(OneOf(Framework)))
     processes: Split = field(default=Split.PER_NODE, metadata=wire(OneOf(Split)))
     gpu_ids: GpuIds = field(default=GpuIds.TOLD, metadata=wire(OneOf(GpuIds)))
     checkpoint: Saving = field(default=Saving(), metadata=wire(Nested(Saving)))
     grace_seconds: float = field(default=10.0, metadata=wire(SECONDS))
-    """Between SIGTERM and SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
     kill_seconds: float = field(default=5.0, metadata=wire(PERIOD))
-    """From each SIGKILL to the report of a process that does not end, and the next SIGKILL."""
+    """
+    The time from each SIGKILL until a remaining process is reported and SIGKILL is sent again.
+    """
     release_seconds: float = field(default=0.0, metadata=wire(SECONDS))
-    """On GPUs that others share: how long memory in use blocks the release, once it is proven that no
-    process of the job is left; 0 for as long as the memory is in use."""
+    """On shared GPUs: how long memory in use delays the release after the proof that no process of
+    the job is left; 0 for as long as the memory is in use.
+    """
     preload: tuple[str, ...] = field(default=(), metadata=wire(Each(TEXT, 256)))
     """The modules that spare interpreters import; empty for no spares."""
     most_spares: int = field(default=0, metadata=wire(Whole(maximum=9999)))
-    """The most processes that the job can have here, and so the most spares; 0 for one per visible GPU."""
+    """The largest number of spares, which is that of processes here; 0 for one per visible GPU."""
     spare_memory_bytes: int = field(default=0, metadata=wire(Whole()))
-    """The memory that all spares may take together; 0 for half of the free memory."""
+    """The memory limit of all spares together; 0 for half of the free memory."""
     progress_log: str = field(default="", metadata=wire(TEXT))
     """A regular expression whose named groups are ``iteration``, ``epoch``, ``batch`` or metrics."""
     progress_file: str = field(default="", metadata=wire(TEXT))
@@ -184,27 +193,27 @@ class Training:
     progress_socket: str = field(default="", metadata=wire(TEXT))
     """A Unix socket at which the training may post its progress over HTTP; empty for none."""
     iterations: int = field(default=0, metadata=wire(Whole()))
-    """How many iterations the training is to do; 0 for unknown."""
+    """The total number of iterations; 0 if unknown."""
     samples_per_iteration: int = field(default=0, metadata=wire(Whole()))
-    """The samples or tokens of one iteration, where the training reports those; 0 for unknown."""
+    """The samples or tokens per iteration, if the training reports those; 0 if unknown."""
     stall_seconds: float = field(default=600.0, metadata=wire(SECONDS))
     """The time without progress after which a training counts as stalled."""
     log_file: str = field(default="", metadata=wire(TEXT))
-    """Where the output goes; empty for the SideCar's own output."""
+    """The file of the output; empty for the SideCar's own output."""
     poll_seconds: float = field(default=5.0, metadata=wire(PERIOD))
     """How often the SideCar reads the GPUs and the progress."""
     expects_gpus: bool = field(default=True, metadata=wire(Flag()))
-    """False to report no problem when no GPU is visible."""
+    """False if a job without a visible GPU is no problem."""
 
 
 def goes_on_after_saving(*, signal: str, confirm: str, has_command: bool) -> bool:
-    """Whether a training that is asked in this way is expected to save itself and to train on."""
+    """Return True if a training with these settings is expected to save itself and continue."""
     ends = confirm == "exit" and not has_command
     return not ends and signal not in ENDING_SIGNALS
 
 
 def write_training(training: Training) -> str:
-    """Write the description as one line of JSON, without the fields that keep their default."""
+    """Return the description as one line of JSON, without fields that have their default value."""
     return json.dumps(_changed(training), separators=(",", ":"))
 
 
@@ -220,10 +229,10 @@ def _changed(message: Training | Saving) -> dict[str, Any]:
 
 
 def read_training(text: str) -> Training:
-    """Read what :func:`write_training` has written; raises :class:`~dlwire.kinds.Wrong`."""
+    """Parse the result of :func:`write_training`; raises :class:`~dlwire.kinds.Wrong`."""
     document = codec.parse(text.encode("utf-8", "surrogateescape"))
     training: Training = Nested(Training).read(document, "")
-    # Another reader leaves unknown fields alone; people write this one by hand, and misspell them.
+    # Refuse unknown fields, because people write this JSON by hand and may misspell names.
     _refuse_unknown(document, Training, path="")
     _refuse_unknown(document.get("checkpoint", {}), Saving, path="checkpoint")
     _refuse_contradictions(training.checkpoint)

@@ -1,10 +1,11 @@
 """
-Asking the job to save itself, and seeing that it has.
+Requests a checkpoint of the job and detects its confirmation.
 
-A :class:`Request` is made when the job must stop, or shall try its checkpoint, and lives until it has reported its outcome
-or is cancelled. The machine decides how long to wait.
+A :class:`Request` is made when the job must stop or must try its checkpoint. It lives until it has
+reported its outcome or is cancelled. The machine decides how long to wait.
 
-A confirmation by file is :mod:`dlsidecar.checkpoints.confirming`'s; by a line, an end or a command is seen here.
+:mod:`dlsidecar.checkpoints.confirming` handles confirmation by file; this module handles
+confirmation by a line, an end or a command.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNREAD = "the training ended, and what it said last, which may confirm its check
 
 
 class Asked(Protocol):
-    """A training process, as far as a checkpoint needs to know it."""
+    """The interface of a training process that a checkpoint request needs."""
 
     @property
     def pid(self) -> int: ...
@@ -50,30 +51,30 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class LastOutput:
-    """What the output of a training shows when its processes have ended."""
+    """The evidence in the output of a training whose processes have ended."""
 
     is_read: Callable[[], bool] = lambda: True
-    """Whether the SideCar has read the output to its end."""
+    """Returns True if the SideCar has read the output to its end."""
     is_counted: bool = False
-    """Whether the number of iterations to do is known."""
+    """True if the total number of iterations is known."""
     shows_all_done: Callable[[], bool] = lambda: False
-    """Whether the training reported its last iteration."""
+    """Returns True if the training reported its last iteration."""
 
 
 class Request:
     """
     One request for a checkpoint.
 
-    ``tell`` hears once how it went: the empty string, or why there will be no checkpoint. It is
-    never called from within the constructor.
+    ``tell`` is called once with the outcome: the empty string, or the reason why there will be no
+    checkpoint. The constructor never calls it.
     """
 
     period_seconds = 0.1
     settling_seconds = 30.0
     """
-    The longest time to read the last lines, if their end does not come before.
+    The longest time to read the last lines.
 
-    Only output that cannot be read takes this time; on a busy machine the matcher may take some seconds.
+    Only unreadable output takes this long; on a busy machine the matcher may take some seconds.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class Request:
         tell: Callable[[str], None],
     ) -> None:
         self.is_trial = False
-        """True if the training is to go on after it."""
+        """True if the training is to continue after the checkpoint."""
         self.is_given_up = False
-        """True if the outcome no longer matters; it may be on its way."""
+        """True if the outcome no longer matters, although it may still arrive."""
         self._saving = saving
         self._asked = [one for one in ranks if one.ended is None]
         if not saving.to_all:
@@ -106,7 +107,7 @@ class Request:
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
         self.is_settling = False
-        """True while the last output of processes that have all ended is being read."""
+        """True while the last output of the ended processes is being read."""
         self._calls: list[asyncio.Task[None]] = []
         self._command: int | None = None
         self._files: FileWatch | None = None
@@ -121,9 +122,11 @@ class Request:
     # --- asking -----------------------------------------------------------------------------
 
     def _ask(self) -> int:
-        """Ask for the checkpoint; return since when a change of a file can be the answer."""
+        """
+        Ask for the checkpoint; return the earliest change time of a file that can be the answer.
+        """
         since_ns = stamp_ns()
-        # The number of a process that has ended may belong to another process.
+        # The id of an ended process may belong to another process.
         self._asked = [one for one in self._asked if one.ended is None]
         if not self._asked:
             self._fail("no training process runs")
@@ -138,7 +141,7 @@ class Request:
         return since_ns
 
     def _signal(self, signum: signal.Signals) -> int:
-        # A process that has just been started may not have got so far as to expect it.
+        # A process that was just started may not have installed its signal handler yet.
         found = [
             find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
         ]
@@ -150,7 +153,7 @@ class Request:
         since_ns = await_next_stamp()
         for pid in pids:
             send(pid, signum)
-        # Where the kernel let others run meanwhile, a stamp of that tick may be older than the request.
+        # If the kernel ran other processes meanwhile, a stamp of that tick may precede the request.
         sent_ns = stamp_ns()
         return since_ns if sent_ns <= since_ns else sent_ns + 1
 
@@ -175,27 +178,29 @@ class Request:
     async def _post(self, one: Asked) -> None:
         port, _, path = self._saving.http.partition("/")
         url = f"http://127.0.0.1:{int(port) + one.local_rank}/{path}"
-        # The machine's time-out comes first; this one only makes sure that nothing is left.
+        # The machine's time-out comes first; this one only cleans up.
         limit = self._saving.timeout_seconds + 1
         request = HTTPRequest(
             url, method="POST", body=b"", connect_timeout=limit, request_timeout=limit
         )
         try:
-            # All at once: where ranks save together, none answers before the last was asked.
+            # Send all requests at once: ranks that save together answer only after the last is
+            # asked.
             await AsyncHTTPClient(max_clients=MOST_GPUS).fetch(request)
         except Exception as error:  # noqa: BLE001 - the job may answer anything, or nothing
-            # A call that cancel() has ended reports no fault: CancelledError is no Exception.
+            # A call that cancel() ends raises CancelledError, which is no Exception, and reports
+            # nothing.
             self._fail(f"POST {url}: {error}")
 
     # --- hearing ----------------------------------------------------------------------------
 
     def hear_line(self) -> None:
-        """A line of the log matched the expression that confirms."""
+        """Handle a log line that matches the confirmation expression."""
         if self._saving.confirm is Confirmation.LOG:
             self._finish("")
 
     def hear_end(self) -> None:
-        """A training process ended."""
+        """Handle the end of a training process."""
         ends = [one.ended for one in self._asked]
         if self._tell is None or not all(ends) or not ends:
             return
@@ -222,20 +227,19 @@ class Request:
         return f"a process that was asked for a checkpoint ended by {killed}"
 
     def _await_output(self, limit: float) -> None:
-        """Wait until all output has been read; a line that confirms ends this at once."""
-        # Asked again and again, because neither the matcher nor a slow file
-        # says when it has caught up.
+        """Wait until all output has been read; a confirming line ends the wait at once."""
+        # Poll, because neither the matcher nor a slow file signals that it has caught up.
         is_read = self._output.is_read()
         if not is_read and self._loop.time() <= limit:
             self._timer = self._loop.call_later(self.period_seconds / 10, self._await_output, limit)
         elif self._saving.confirm is Confirmation.LOG:
             self._fail(UNCONFIRMED if is_read else UNREAD.format(self.settling_seconds))
         else:
-            # A training that was done did not end because it was asked to save itself.
+            # A training that finished its work did not end because of the request.
             self._finish(DONE if self._output.shows_all_done() else "")
 
     def _inspect_finally(self, files: FileWatch, killed: str, *, is_well: bool) -> None:
-        """Look at the files once more: all processes have ended, so no file will change again."""
+        """Inspect the files once more, because all processes have ended and no file will change."""
         if self.is_settling:
             return
         self.is_settling = True
@@ -251,7 +255,7 @@ class Request:
 
     def _limit_final_inspection(self, files: FileWatch) -> None:
         def end() -> None:
-            # A copy from memory to the disk has a limit of its own. Where it fails, another look follows.
+            # A copy from memory to disk has its own limit; if it fails, another inspection follows.
             if files.is_securing:
                 self._limit_final_inspection(files)
             else:
@@ -269,8 +273,7 @@ class Request:
         self._finish(reason or "unknown")
 
     def _finish(self, reason: str) -> None:
-        # Taken first: an outcome that comes later, of a command or of another
-        # rank, finds none to tell.
+        # Clear the callback first, so a later outcome of a command or another rank is not reported.
         tell, self._tell = self._tell, None
         self.cancel()
         reason = reason or self._distrust
@@ -285,8 +288,8 @@ class Request:
         for timer in (self._timer, self._limit):
             if timer is not None:
                 timer.cancel()
-        # Our own call may be what ends us; it is over by itself then.
-        # A command goes on: it is a process of the job, and is ended with the others.
+        # Do not cancel the current call, which ends by itself. A command continues, because it is a
+        # process of the job and ends with the others.
         current = asyncio.current_task() if self._calls else None
         for call in self._calls:
             if call is not current:

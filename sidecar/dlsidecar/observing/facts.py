@@ -1,9 +1,8 @@
 """
 Facts that the state machine does not hold: progress, GPUs, spares and problems.
 
-:class:`Observer` is the :class:`~dlsidecar.contract.Facts` of the agent. It brings together what
-comes from the output, from a progress file and from the training itself, and looks at the GPUs
-now and then.
+:class:`Observer` is the :class:`~dlsidecar.contract.Facts` of the agent. It combines the output, a
+progress file and the training's own reports, and polls the GPUs.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ OF_ONE_START = (
     "ProgressNotMatched",
     "ProgressNotUnderstood",
 )
-"""Problems that a new start clears: it tries again, and reports them again if they persist."""
+"""Problems that a new start clears; the start reports them again if they persist."""
 
 
 class ProgressFile:
-    """Reads progress from a file that the training appends to, in pieces as they come."""
+    """Reads progress from blocks that the training appends to a file."""
 
     def __init__(
         self, path: str, post: Callable[[Post], None], *, complain: Callable[[str, str], None]
@@ -50,7 +49,6 @@ class ProgressFile:
         self._unread = b""
 
     def take(self, block: bytes) -> None:
-        """Take what was appended to the progress file."""
         *lines, rest = (self._unread + block).split(b"\n")
         self._unread = rest[:LONGEST_LINE]
         for line in filter(None, lines):
@@ -67,10 +65,10 @@ class ProgressFile:
 
 
 class Observer:
-    """Collects the facts; each question is answered from what was last seen."""
+    """Collects the facts; each query returns the latest known value."""
 
     unmatched_seconds = 30.0
-    """The time without a matching line after which the expression for the progress may be wrong."""
+    """The time without a match after which the progress expression may be wrong."""
 
     def __init__(
         self,
@@ -94,7 +92,7 @@ class Observer:
         self._shortages = ShortageWatch(self.reported, log_file=training.log_file)
         self.file = ProgressFile(training.progress_file, self.post, complain=self.reported.complain)
         self._unmatched = ""
-        """The last line on which the expression for the progress was tried in vain in this start."""
+        """The last line of this start that the progress expression did not match."""
         self._told: dict[str, object] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._hang = Hang(
@@ -120,7 +118,7 @@ class Observer:
         is_first = not self._meter.has_observed
         self._meter.observe(self._clock(), post)
         if is_first:
-            # From this it is known how long the start took; all further ones can wait.
+            # The first report shows how long the start took; later reports can wait.
             self._changed()
 
     # --- what comes in ----------------------------------------------------------------------
@@ -133,16 +131,16 @@ class Observer:
 
     def end_start(self) -> None:
         if self._unmatched:
-            # Nothing more will be printed: how far it came will never be known.
+            # No more output follows, so the progress will stay unknown.
             self._complain_of_unmatched()
         self._meter.end()
         self._hang.end()
         self.reported.solve("TrainingStalled")
-        # It may be why the training ended.
+        # A shortage may be the reason why the training ended.
         self._shortages.update()
 
     def take_groups(self, groups: dict[str, str], *, is_late: bool = False) -> None:
-        """Take what the regular expression found in a line; a late one is of the start before."""
+        """Take the groups of a matched line; a late line belongs to the previous start."""
         post = progress.parse_groups(groups)
         if is_late:
             self._meter.recall(progress.in_iterations(post, self._training.samples_per_iteration))
@@ -160,13 +158,13 @@ class Observer:
         message = (
             f"progress.log has matched no line of the output; the last line is {self._unmatched!r}"
         )
-        # Another last line is no news, and would fill the log.
+        # Do not log the problem again only because the last line differs.
         self.reported.complain_again(name, message)
 
     # --- looking now and then ---------------------------------------------------------------
 
     def begin(self) -> None:
-        # Armed before the look, so that a look that raises does not end the series.
+        # Set the timer first, so an exception in the poll does not end the polling.
         self._timer = self._loop.call_later(self._training.poll_seconds, self.begin)
         self.poll()
         self._gpu_thread.ask(self.see_gpus)
@@ -200,7 +198,7 @@ class Observer:
             self._loop.call_soon(self._changed)
 
     def see_gpus(self, reading: Reading) -> None:
-        """Take a reading of NVML, also one that another part has asked for."""
+        """Take a reading of NVML, including readings that another part requested."""
         if reading is None:
             seconds = self._gpu_thread.patience_seconds
             self.reported.complain("GPUsDoNotAnswer", f"NVML has not answered for {seconds:g} s")
@@ -226,7 +224,7 @@ class Observer:
 def _report_gpus(
     problems: Problems, reading: Sequence[Gpu], *, gpu_thread: GpuThread, expected: bool
 ) -> None:
-    """Report GPUs that have vanished, and that none is visible where one is expected."""
+    """Report vanished GPUs, and a missing GPU where one is expected."""
     lost = gpus.find_lost(reading, [str(one.index) for one in reading])
     if lost:
         problems.complain("GPUsVanished", "; ".join(lost))

@@ -1,9 +1,9 @@
 """
 The progress and the speed of the training, from its own reports.
 
-:class:`Meter` takes reports with a clock reading, and reads nothing itself. :func:`parse_groups` and
-:func:`parse_line` make a report of the groups of a regular expression, and of a line of a JSON-lines file. Unknown
-numbers are metrics.
+:class:`Meter` takes reports with a clock reading, and reads nothing itself. :func:`parse_groups`
+makes a report from the groups of a regular expression, and :func:`parse_line` from a line of a
+JSON-lines file. Unknown numbers become metrics.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LARGEST_NUMBER = 1e300
 """The limit of the protocol: no reader accepts a state with a larger number."""
 
 METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
-"""The names that the protocol accepts."""
+"""The metric names that the protocol accepts."""
 
-# Other spellings under which people log the same thing.
+# Other common names of the same quantity.
 ITERATION_NAMES = ("iteration", "iterations", "step", "global_step", "iter")
 EPOCH_NAMES = ("epoch", "epochs")
 AMOUNT_NAMES = ("sample", "samples", "token", "tokens")
@@ -32,14 +32,14 @@ BATCH_NAMES = ("batchSize", "batch_size", "batch")
 
 
 class NotProgress(ValueError):
-    """A report cannot be read as progress; the text says why."""
+    """A report that cannot be read as progress; the text gives the reason."""
 
 
 def parse_groups(groups: Mapping[str, object]) -> Post:
     """
-    Return the observation in named values; what is no number of the protocol is left out.
+    Return the report in named values, without values that are no valid number.
 
-    Numbers may come as text, and with the commas that people print into large ones.
+    Numbers may be text with thousands separators.
     """
     numbers: dict[str, float] = {}
     for name, value in groups.items():
@@ -58,10 +58,10 @@ def parse_groups(groups: Mapping[str, object]) -> Post:
 
 def in_iterations(post: Post, amount: int) -> Post:
     """
-    Read a number of samples or tokens as iterations of ``amount`` each, instead of the training's own steps.
+    Convert a number of samples or tokens into iterations of ``amount`` each.
 
-    The steps of a training whose batch is that of one process are larger on more GPUs, so that
-    counted in them neither its length nor its speed would mean the same after a change.
+    If each process has a fixed batch size, a step of the training is larger on more GPUs. Counted
+    in such steps, neither length nor speed would be comparable after a change of GPUs.
     """
     if not amount:
         return post
@@ -89,7 +89,7 @@ def to_number(value: object) -> float | None:
 def take(
     numbers: dict[str, float], names: tuple[str, ...], *, most: float = LARGEST_NUMBER
 ) -> float | None:
-    """Remove the first of the names whose number is from 0 to ``most``, and return its number."""
+    """Remove the first of the names that has a number from 0 to ``most``, and return the number."""
     for name in names:
         if 0 <= numbers.get(name, -1.0) <= most:
             return numbers.pop(name)
@@ -97,7 +97,7 @@ def take(
 
 
 def parse_line(line: bytes) -> Post:
-    """Return the observation in one line of a JSON-lines file."""
+    """Return the report in one line of a JSON-lines file."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -113,12 +113,12 @@ def parse_line(line: bytes) -> Post:
 
 class Meter:
     """
-    Folds observations into progress and speed.
+    Folds reports into progress and speed.
 
-    The speed is the median over all pairs of the slope between them (Theil and Sen): a pause for
-    a checkpoint or an evaluation moves it little, and one wrong line not at all. A new start
-    clears the window, and the first observations after it are not believed where there are
-    enough others, because they hold compiling and warming up.
+    The speed is the median of the slopes between all pairs of reports (Theil and Sen), so a pause
+    for a checkpoint or an evaluation has little effect, and one wrong line has none. A new start
+    clears the window. If there are enough reports, the first ones after a start are ignored,
+    because they include compilation and warm-up.
     """
 
     most_points = 48
@@ -132,7 +132,7 @@ class Meter:
         self.batch_size: int | None = None
         self.metrics: dict[str, float] = {}
         self.has_observed = False
-        """True once the training has reported anything since the latest start."""
+        """True if the training has reported anything since the latest start."""
         self._moved_at: float | None = None
         self._points: list[tuple[float, float]] = []
         self._is_warming_up = True
@@ -142,7 +142,7 @@ class Meter:
         self.pauses = Pauses()
 
     def begin(self, now: float) -> None:
-        """A new start: what was measured before says nothing about the speed to come."""
+        """Begin a new start, for which earlier measurements of the speed do not count."""
         self._points = []
         self._is_warming_up = True
         self._speed = None
@@ -153,7 +153,7 @@ class Meter:
         self.pauses.begin()
 
     def end(self) -> None:
-        """Nothing runs any more, so nothing can stall; the last progress stays to be read."""
+        """End stall detection when no process runs; the last progress stays readable."""
         self._moved_at = None
         self._points = []
         self._speed = None
@@ -162,7 +162,7 @@ class Meter:
     def observe(self, now: float, seen: Post) -> None:
         if seen == Post():
             return
-        # After a start the training may report once more the work that it did after the checkpoint.
+        # After a start, the training may report again the work that followed the checkpoint.
         is_first, self.has_observed = not self.has_observed, True
         if is_first or self._has_moved(seen):
             self._moved_at = now
@@ -174,13 +174,16 @@ class Meter:
         self.recall(seen)
 
     def _see_interval(self, iteration: int) -> None:
-        """Note the shortest way from one report to the next: lines that are read together hide some."""
+        """
+        Record the smallest interval between reports, because lines that are read together hide
+        some.
+        """
         step = iteration - (self.iteration or 0)
         if step > 0:
             self._interval = min(self._interval or step, step)
 
     def recall(self, seen: Post) -> None:
-        """Take a report of the former start, which shows nothing of the present speed."""
+        """Take a report of the previous start, which does not count for the present speed."""
         if seen.epoch is not None:
             self.epoch = seen.epoch
         if seen.batch_size is not None:
@@ -203,7 +206,7 @@ class Meter:
 
     def _add_point(self, now: float, iteration: int) -> None:
         if self._points and iteration <= self._points[-1][1]:
-            # Several ranks say the same; a number that falls means another count from here on.
+            # Several ranks report the same number; a lower number begins a new count.
             if iteration < self._points[0][1]:
                 self._points = [(now, iteration)]
                 self._is_stale = True
@@ -219,12 +222,12 @@ class Meter:
             self._is_warming_up = False
             del self._points[0]
         if len(self._points) > self.most_points:
-            # Every second one goes, the newest stays: the window stays as long as it was.
+            # Drop every second point and keep the newest, so the window keeps its length.
             self._points = self._points[::-1][::2][::-1]
         self._is_stale = True
 
     def progress(self, now: float) -> Progress:
-        """Return all of it in the words of the protocol."""
+        """Return the progress in the form of the protocol."""
         idle = 0.0 if self._moved_at is None else max(0.0, now - self._moved_at)
         return Progress(
             iteration=self.iteration or 0,
@@ -240,7 +243,7 @@ class Meter:
 
     @property
     def iterations_per_second(self) -> float | None:
-        """None until two different iterations have been seen since the start."""
+        """The speed; None until two different iterations were reported since the start."""
         if self._is_stale:
             self._is_stale = False
             self._speed = slope(self._points)
@@ -257,6 +260,6 @@ def slope(points: list[tuple[float, float]]) -> float | None:
     )
     if not slopes:
         return None
-    # Not by the module `statistics`, which brings half a megabyte with it.
+    # Avoid the module `statistics`, which takes half a megabyte of memory.
     middle = len(slopes) // 2
     return (slopes[middle] + slopes[~middle]) / 2

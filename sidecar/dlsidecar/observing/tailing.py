@@ -1,9 +1,9 @@
 """
-Follows a file that another program writes: the log on one machine, and a file of progress.
+Follows a file that another program writes: a log on one machine, or a progress file.
 
 The file may lie on a network, where each read can take long or never end, so a
-:class:`~dlsidecar.observing.file_threads.FileThread` reads it. It queues its findings in the order of
-the file; the event loop takes them from the queue.
+:class:`~dlsidecar.observing.file_threads.FileThread` reads it. The thread queues its findings in
+the order of the file; the event loop takes them from the queue.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ SILENT = "it has not answered for {:g} s; everything else goes on without it"
 
 
 class Skipped:
-    """Something was left out here, or another file begins."""
+    """Marks dropped output, or the beginning of another file."""
 
 
 class Readable:
-    """It can be read, from here on."""
+    """Marks that the file can be read from here on."""
 
 
 Found = Union[bytes, str, Skipped, Readable]
-"""Appended bytes; why the file cannot be read; or one of the two above."""
+"""Appended bytes, the reason why the file cannot be read, or one of the two classes above."""
 
 
 class FollowedFile:
     """
-    The file as the thread sees it; nothing of it but ``found`` is used on the event loop.
+    The file as the thread sees it; the event loop uses only ``found``.
 
-    A look may take long or never end, so that only one is under way at a time.
+    One read runs at a time, because a read may take long or never end.
     """
 
     def __init__(self, path: str, *, farthest: int) -> None:
         self._path = path
         self._farthest = farthest
         self.found: deque[Found] = deque()
-        """Filled on the thread, emptied on the loop, in the order of the file."""
-        # These two belong to the thread alone.
+        """Filled by the thread and emptied by the loop, in the order of the file."""
+        # Only the thread uses the next two attributes.
         self._file = -1
         self._identity: tuple[int, int] = (0, 0)
 
     def read(self) -> None:
-        """Read on, but only so far that the loop is not kept from its other work."""
+        """Read further, up to a limit that does not block the loop."""
         self._read_on()
 
     def read_to_end(self) -> None:
-        """Read on to the end, or as far as a file that still grows is worth it."""
+        """Read to the end, up to a limit for a file that still grows."""
         for _ in range(1 + self._farthest // (BLOCK * BLOCKS_AT_ONCE)):
             if not self._read_on():
                 return
 
     def _read_on(self) -> bool:
-        """Read on; return whether there is more."""
+        """Read further; return True if there is more."""
         try:
             return self._follow()
         except OSError as error:
@@ -82,8 +82,8 @@ class FollowedFile:
             return False
         size = os.fstat(self._file).st_size
         position = os.lseek(self._file, 0, os.SEEK_CUR)
-        # A file that was cut and has grown beyond this place since is not noticed: its writer
-        # would have to do both between two looks.
+        # A file that was cut and has since grown beyond this position is not detected, because both
+        # would have to happen between two reads.
         if size < position:
             self.found.append(Skipped())
             os.lseek(self._file, 0, os.SEEK_SET)
@@ -100,7 +100,7 @@ class FollowedFile:
     def open(self, *, at_end: bool) -> None:
         self.close()
         try:
-            # A named pipe is not even opened, lest its writer take us for the reader.
+            # Do not open a named pipe, because its writer would take this process for the reader.
             if not stat.S_ISREG(os.stat(self._path).st_mode):  # noqa: PTH116
                 self.found.append("not a regular file")
                 return
@@ -124,16 +124,16 @@ class FollowedFile:
 
 class Tail:
     """
-    Follows a file that another program writes, and passes on the lines that it appends.
+    Follows a file that another program writes, and passes on the appended lines.
 
-    It polls a few times a second, because network file systems send no notifications. Far behind,
-    it skips to the end: progress is news, not an archive.
+    The tail polls a few times a second, because network file systems send no notifications. If it
+    is far behind, it skips to the end, because only the newest progress matters.
     """
 
     period_seconds = 0.2
     farthest = 1 << 20
     first_look_seconds = 5.0
-    """For how long a beginning may be held up by a file that does not answer."""
+    """The longest delay of a start by a file that does not answer."""
     hasty_look_seconds = 0.1
 
     def __init__(
@@ -145,7 +145,10 @@ class Tail:
         on_problem: Callable[[str], None],
         on_relief: Callable[[], None],
     ) -> None:
-        """``on_problem`` hears why the file cannot be read, ``on_relief`` when it can again."""
+        """
+        Call ``on_problem`` with the reason why the file cannot be read, and ``on_relief`` when it
+        can.
+        """
         self.path = path
         self._show = show
         self._skip = skip
@@ -157,10 +160,10 @@ class Tail:
         self._file = FollowedFile(path, farthest=self.farthest)
         self._moment: object = None
         self._caught = threading.Event()
-        """Set when the look that belongs to this moment is over."""
+        """Set when the read for the current moment has ended."""
         self._told = ""
         self._silent = SILENT.format(self._file_thread.patience_seconds)
-        # Lines that exist already are of an earlier life and say nothing about the speed of this one.
+        # Existing lines belong to an earlier start and do not count for the speed of this one.
         self._file_thread.run(
             lambda: self._file.open(at_end=True), limit_seconds=self.first_look_seconds
         )
@@ -175,11 +178,11 @@ class Tail:
         self._rest(0.0)
 
     def _hear(self, _: None, took_seconds: float) -> None:
-        # Back on the event loop: the thread rests, so that nothing changes in what it has found.
+        # This runs on the event loop while the thread rests, so the findings do not change.
         if self._told == self._silent:
             self._relieve()
         self._take()
-        # None after close(): a look that was out then must not begin the series again.
+        # After close(), a read that was under way must not restart the timer.
         if self._timer is not None:
             self._rest(took_seconds)
 
@@ -190,20 +193,20 @@ class Tail:
         self._timer = self._loop.call_later(seconds, self._tick)
 
     def read_now(self) -> None:
-        """Show at once what has been appended since the last look, if the file lets us."""
+        """Read what was appended since the last read, if the file answers."""
         self._file_thread.run(self._file.read, limit_seconds=self.hasty_look_seconds)
         self._take()
 
     def catch_up(self, moment: object) -> bool:
         """
-        Show what has been appended, and return whether all is shown that was there at this moment.
+        Read what was appended, and return True once everything up to this moment was passed on.
 
-        The first call for a moment has the file read to its end; later calls for the same moment find out whether
-        that is over. No call waits for a slow file.
+        The first call for a moment starts a read to the end; later calls for the same moment check
+        whether the read is over. No call waits for a slow file.
         """
         if moment != self._moment:
             self._moment = moment
-            # A look for an earlier moment may still be out, and sets the event of that moment.
+            # A read for an earlier moment may be under way, and sets that moment's event.
             self._caught = caught = threading.Event()
 
             def read_to_end() -> None:
@@ -212,14 +215,13 @@ class Tail:
 
             self._file_thread.post(read_to_end)
             caught.wait(self.hasty_look_seconds)
-        # Asked before the blocks are taken: what is found after that counts for the next call.
+        # Check before taking the blocks: later findings count for the next call.
         is_over = self._caught.is_set()
         self._take()
         return is_over
 
     def _take(self) -> None:
-        # A look that was not waited for may append meanwhile: a deque is safe for one that
-        # appends and one that takes.
+        # The thread may append meanwhile: a deque is safe for one appender and one taker.
         while self._file.found:
             self._take_one(self._file.found.popleft())
 
@@ -247,6 +249,6 @@ class Tail:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # It may be in there: it closes behind itself when it is back.
+        # If the thread is busy reading, it closes the file afterwards.
         self._file_thread.run(self._file.close, limit_seconds=self.hasty_look_seconds)
         self._file_thread.close()

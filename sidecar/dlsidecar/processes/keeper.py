@@ -73,17 +73,17 @@ def unblock_signals() -> None:
 
 def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     """
-    Run the SideCar such that nothing outlives it; return its exit status.
+    Run the SideCar such that no process outlives it; return its exit status.
 
-    ``run`` begins with the signals blocked: PID 1 never gets those that it has no handler for, and
-    so it calls :func:`unblock_signals` when its handlers are installed. With ``isolate`` false the
-    keeper makes no namespace even where it could.
+    ``run`` begins with the signals blocked, because PID 1 never receives signals without a handler.
+    ``run`` calls :func:`unblock_signals` after it has installed its handlers. With ``isolate``
+    false, the keeper makes no namespace.
     """
     block_signals()
     if os.getpid() == 1:
         return run()
     become_subreaper()
-    # Its descriptor still shows the machine when a namespace has a /proc of its own.
+    # This descriptor still shows the machine after the namespace has its own /proc.
     kernel.outer_proc = os.open(PROC, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     in_namespace = isolate and is_isolation_possible()
     if in_namespace:
@@ -99,11 +99,11 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
 
 
 def _become_sidecar(run: Callable[[], int], keeper: int, *, in_namespace: bool) -> None:
-    """Be the child: it never returns, even by an exception."""
+    """Run the SideCar as the child; never return, even on an exception."""
     status = 70
     try:
         die_with_parent(signal.SIGKILL if in_namespace else signal.SIGTERM)
-        # Seen from inside a namespace, the parent is always 0.
+        # Inside a new PID namespace, the parent's id is always 0.
         if not in_namespace and os.getppid() != keeper:
             return
         if in_namespace:
@@ -124,14 +124,14 @@ def _become_sidecar(run: Callable[[], int], keeper: int, *, in_namespace: bool) 
 
 
 def unshare() -> None:
-    """Let the next child be PID 1 of a new namespace; raise OSError where that is not allowed."""
+    """Make the next child PID 1 of a new namespace; raise OSError where that is not allowed."""
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWPID | CLONE_NEWNS
     if user != 0:
         flags |= CLONE_NEWUSER
     _check(libc.unshare(flags))
     if user != 0:
-        # Users stay the same: only one user and one group exist in the namespace.
+        # Keep the user ids: only one user and one group exist in the namespace.
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{user} {user} 1")
         _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -143,8 +143,8 @@ def _write(path: str, text: str) -> None:
 
 
 def mount_proc() -> None:
-    """Show only the processes of the namespace, to us and to the training."""
-    # Later mounts outside (data sets, say) shall still appear here.
+    """Mount a /proc that shows only the processes of the namespace."""
+    # Later mounts outside, such as data sets, must still appear here.
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
     _check(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
 
@@ -156,7 +156,7 @@ def _check(result: int) -> None:
 
 
 def is_isolation_possible() -> bool:
-    """Try it out in processes that end at once, since half a namespace cannot be left again."""
+    """Try namespaces in a short-lived process, because a partial namespace cannot be left."""
     prober = os.fork()
     if prober == 0:
         os._exit(_probe())
@@ -187,17 +187,17 @@ def _probe_mount() -> int:
 
 def wait_for(child: int) -> int:
     """
-    Collect all processes that end until the child does, and pass signals on to it; return its status.
+    Collect ended processes and forward signals until the child ends; return the child's status.
 
-    The signals stay blocked and are waited for. A handler would come too late for a signal that arrives right
-    before a call that blocks: Python runs handlers between its own steps only, so that the signal would wait for
-    the end of the child, which waits for the signal.
+    The signals stay blocked and are waited for. A handler could miss a signal that arrives right
+    before a blocking call: Python runs handlers only between its own steps, so the signal would
+    wait for the end of the child, which waits for the signal.
     """
     signal.signal(signal.SIGCHLD, lambda *_: None)
     awaited = {signal.SIGCHLD, *FORWARDED}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     while True:
-        # One that ended before its signal was blocked sends none any more.
+        # A child that ended before SIGCHLD was blocked sends none any more.
         status = collect(child)
         if status is not None:
             return status
@@ -207,7 +207,7 @@ def wait_for(child: int) -> int:
 
 
 def collect(child: int) -> int | None:
-    """Collect all processes that have ended; return the status of the child if it is among them."""
+    """Collect all ended processes; return the child's status if the child is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -221,7 +221,7 @@ def collect(child: int) -> int | None:
 
 def kill_all() -> None:
     """
-    Kill all that descends from us, until the kernel says that we have no children any more.
+    Kill all descendants until the kernel reports that no children are left.
 
     That is a proof: every descendant of a subreaper has a living ancestor among its children.
     """
@@ -247,7 +247,7 @@ def kill_descendants() -> None:
 
 
 def exit_like(status: int) -> int:
-    """Return the exit status of the child; if a signal ended it, end by the same signal."""
+    """Return the exit status of the child; if a signal ended the child, end by the same signal."""
     if os.WIFSIGNALED(status):
         signum = os.WTERMSIG(status)
         if signum != signal.SIGKILL:

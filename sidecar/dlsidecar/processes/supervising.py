@@ -1,11 +1,11 @@
 """
-Starting the training processes, and ending them with proof that none is left.
+Starts the training processes, and ends them with proof that none is left.
 
-Called by ``dlsidecar.agent`` with the decisions of the machine; see
-:class:`dlsidecar.contract.Supervisor` for the promises. The way down is: a checkpoint, SIGTERM to
-the ranks (and to what they leave behind as soon as they have ended), SIGKILL to everything that
-:mod:`dlsidecar.linux.family` can find, again and again, until :mod:`dlsidecar.processes.release_proof` has
-proven that nothing is left.
+``dlsidecar.agent`` calls this module with the decisions of the machine; see
+:class:`dlsidecar.contract.Supervisor` for the guarantees. A stop takes these steps: a checkpoint,
+SIGTERM to the ranks (and to the processes that they leave behind, as soon as the ranks have ended),
+and SIGKILL to everything that :mod:`dlsidecar.linux.family` finds, repeated until
+:mod:`dlsidecar.processes.release_proof` has proven that no process is left.
 """
 
 from __future__ import annotations
@@ -42,30 +42,32 @@ from dlwire.training import Training
 log = logging.getLogger(__name__)
 
 EARLY_SECONDS = 300.0
-"""A start that fails so early and before its first step may have failed to read its checkpoint."""
+"""
+A start that fails within this time, before its first step, may be unable to read its checkpoint.
+"""
 LAST_LINES_SECONDS = 1.0
 """The longest time that the release waits for the last lines of a training that ended by itself."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """The functions by which a supervisor asks and informs the other parts."""
+    """The callbacks of a supervisor to the other parts."""
 
     report: Report = lambda _event: None
     on_begin: Callable[[], None] = lambda: None
     """Called before the ranks of an attempt are started."""
     on_gone: Callable[[], None] = lambda: None
     on_failure: Callable[[], None] = lambda: None
-    """Called when the first process of a start has failed by itself, before any is ended."""
+    """Called when the first process of a start fails by itself, before the others are ended."""
     has_stepped: Callable[[], bool] = lambda: True
-    """Asked when a process has ended, whether this start of the training took a step."""
+    """Called when a process has ended: True if this start of the training took a step."""
     output: LastOutput = LastOutput()
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
     """Called with each problem of the checkpoints."""
     on_relief: Callable[[str], None] = lambda _name: None
     """Called with the name of such a problem when it is over."""
     on_released_in_use: Callable[[str], None] = lambda _why: None
-    """Called with the reason when GPUs are released though their memory is in use."""
+    """Called with the reason when GPUs are released while their memory is in use."""
 
 
 class Processes:
@@ -94,7 +96,9 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0
         self._read_until: float | None = None
-        """Until when unread output keeps a start from being over; None where it ended otherwise."""
+        """
+        The time until which unread output delays the end of a start; None if it ended otherwise.
+        """
         self._memory = MemoryProof(
             admission.gpu_thread,
             release_seconds=training.release_seconds,
@@ -107,7 +111,7 @@ class Processes:
             memory=self._memory,
             tell=self._tell,
             ranks_live=lambda: bool(self._starter.living()),
-            # While a checkpoint is on its way to the disk, the limit is that of the store.
+            # While a checkpoint is copied to disk, the limit of the store applies.
             is_settling=lambda: self._requests.is_settling and not self._requests.is_securing,
             is_output_pending=lambda: self._has_unread_lines() or self._store.write_the_rest(),
             on_gone=self._end_start,
@@ -133,20 +137,20 @@ class Processes:
         )
 
     def describe(self) -> tuple[Process, ...]:
-        # One that could not be started has no process id.
+        # A process that could not be started has no process id.
         return tuple(one.describe() for one in self._starter.rank_processes if one.pid)
 
     # --- starting ---------------------------------------------------------------------------
 
     def start(self, run: Run, attempt: int) -> None:
-        # From here on, news of the former attempt is known by its number and dropped: ends,
-        # answers of spares, confirmations.
+        # From here on, events of the previous attempt (ends, answers of spares, confirmations) are
+        # recognised by its number and dropped.
         self._starter.begin(attempt)
         self._proof.begin(attempt)
         self._read_until = None
         self._started_at = self._loop.time()
 
-        # The GPUs and the folder of checkpoints are looked at in threads, and meanwhile the attempt may be ended.
+        # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
         def start_ranks(names: Mapping[str, str]) -> None:
             if self._may_start(attempt):
                 self._start_ranks(run, names)
@@ -156,15 +160,15 @@ class Processes:
                 self._starter.fail(answer)
             else:
                 self._memory.release = answer.release
-                # Nothing that is torn must be left where the training looks for checkpoints.
+                # Vet first, because the training must not find a torn checkpoint.
                 self._store.vet(run, lambda: start_ranks(answer.names))
 
         self._admission.ask(run, hear, is_wanted=lambda: self._may_start(attempt))
 
     def _start_ranks(self, run: Run, names: Mapping[str, str]) -> None:
-        """Start the ranks; where that breaks, as for want of a descriptor, the start has failed."""
-        # The agent, which carried out the start, is no caller of this when the answer came from a thread.
-        # Without this report the machine would wait for the start for ever.
+        """Start the ranks; an exception, such as too few descriptors, fails the start."""
+        # Report exceptions here: after an answer from a thread, the agent is not the caller.
+        # Without a report, the machine would wait for the start forever.
         try:
             self._hooks.on_begin()
             if self._starter.start(run, names):
@@ -179,7 +183,7 @@ class Processes:
 
     @property
     def ended(self) -> tuple[int, int]:
-        """The attempt, and how many of its processes have ended."""
+        """The attempt, and the number of its processes that have ended."""
         return self._starter.attempt, sum(
             one.ended is not None for one in self._starter.rank_processes
         )
@@ -191,8 +195,8 @@ class Processes:
         return [one.pid for one in self._process_tree.members()]
 
     def _tell(self, event: Event) -> None:
-        # The order stays: the memory proof and the release proof report through here as well, so
-        # that Gone comes after each end.
+        # The order is kept: the memory proof and the release proof also report here, so Gone
+        # follows each end.
         self._loop.call_soon(self._hooks.report, event)
 
     # --- hearing ----------------------------------------------------------------------------
@@ -211,15 +215,14 @@ class Processes:
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether the SideCar has not asked for an end yet: neither by a signal nor by a checkpoint
-        before it."""
+        """True if the SideCar has not asked for an end, by a signal or by a checkpoint before it."""
         return not self._starter.is_terminating and not self._requests.wants_end
 
     def _see_failure(self, ended: Ended) -> None:
         """
-        Note that a start failed by itself, if this is the first end that says so.
+        Record that a start failed by itself, on the first end that shows it.
 
-        One that fails early may have failed to read its checkpoint.
+        An early failure may mean that the training could not read its checkpoint.
         """
         is_own = self._ends_by_itself and ended.code != 0
         if is_own:
@@ -230,7 +233,7 @@ class Processes:
             self._store.note_failure()
 
     def hear_child(self) -> None:
-        """Some child was collected: look at once, if we are looking."""
+        """Scan at once after a child was collected, if scanning is under way."""
         self._proof.hear_child()
 
     # --- stopping ---------------------------------------------------------------------------
@@ -245,17 +248,16 @@ class Processes:
         self._requests.give_up()
 
     def hear_confirmation(self) -> None:
-        """A line of the log matched the expression that confirms a checkpoint."""
+        """Handle a log line that matches the expression of a checkpoint confirmation."""
         self._requests.hear_line()
 
     def terminate(self) -> None:
-        # Where all that were asked have ended, their files or last lines may
-        # still confirm the checkpoint.
+        # After all ranks have ended, their files or last lines may still confirm the checkpoint.
         if not self._requests.is_settling:
             self._requests.cancel()
         self._starter.is_terminating = True
         living = self._starter.living()
-        # The ranks first: helpers that lose their parent's protection too early make it fail.
+        # End the ranks first: helpers that end before their parent would make it fail.
         for one in living:
             send(one.pid, signal.SIGTERM)
         if not living:
@@ -267,8 +269,8 @@ class Processes:
             send(one.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        # A copy from memory to the disk may take longer than the grace. The release waits for it in
-        # any case, and it needs no process: so it can still confirm the checkpoint.
+        # A copy from memory to disk may take longer than the grace period. The release waits for
+        # the copy, which needs no process, so the copy can still confirm the checkpoint.
         if not self._requests.is_securing:
             self._requests.cancel()
         # Spares that are just becoming ranks must not be replaced by cold starts.
@@ -276,12 +278,12 @@ class Processes:
         self._proof.kill()
 
     def forward(self, signum: int) -> None:
-        """Pass on a signal that was meant for the training."""
+        """Forward a signal to the training processes."""
         for one in self._starter.living():
             send(one.pid, signum)
 
     def close(self) -> None:
-        """Leave nothing open; the job's processes are gone by then."""
+        """Close all resources; the job's processes must have ended."""
         self._environment.close()
         self._store.close()
 
@@ -291,10 +293,10 @@ class Processes:
 
     def _has_unread_lines(self) -> bool:
         """
-        Whether the last lines of a training that ended by itself are still to be read.
+        Return True if the last lines of a training that ended by itself are still unread.
 
-        They say how far it came. No process is left by then, so that only a slow reader, a slow file or an
-        output without a reader delays the release, and not for long.
+        The last lines show the final progress. No process is left, so only a slow reader, a slow
+        file or an output without a reader delays the release, for a limited time.
         """
         if self._read_until is None or self._loop.time() > self._read_until:
             return False

@@ -1,9 +1,9 @@
 """
 The readings of this machine's GPUs, from NVML where it is available.
 
-NVML reports the process ids of the machine, which mean nothing inside a container; :mod:`dlsidecar.processes.releasing`
-draws the conclusions from them. Without NVML everything else works as well; it is said
-once, and the GPUs are then taken to be what they are said to be.
+NVML reports the process ids of the machine, which mean nothing inside a container;
+:mod:`dlsidecar.processes.releasing` evaluates them. Without NVML everything else works; the SideCar
+reports that once and trusts the declared GPUs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 DRIVER = "libnvidia-ml.so.1"
 NOT_IDS = frozenset({"all", "none", "void"})
-"""The words that NVIDIA_VISIBLE_DEVICES may have instead of a list."""
+"""Values of NVIDIA_VISIBLE_DEVICES that are not lists."""
 DEVICE = "/dev/nvidia{}"
-"""Where a GPU is opened, by its minor number."""
+"""The device file of a GPU, by its minor number."""
 LOST: Mapping[int, str] = MappingProxyType(
     {
         6: "NVML no longer finds it",
@@ -34,18 +34,19 @@ LOST: Mapping[int, str] = MappingProxyType(
         999: "NVML answers with an unknown error",
     }
 )
-"""NVML's errors for a GPU that fell off its bus, by number. Error 3 (not supported), with which a GPU refuses to
-report its memory, is none of them."""
+"""NVML's error numbers for a GPU that fell off its bus. They exclude error 3 (not supported), which
+a GPU returns if it cannot report its memory.
+"""
 XID_EVENT = 0x8
 MOST_XIDS = 64
 LONGEST_REASON = 200
 
 
 class GpuReader(Protocol):
-    """Where the numbers come from."""
+    """A source of GPU readings."""
 
     missing: str
-    """Why there is nothing to read, or the empty string."""
+    """The reason why there are no readings, or the empty string."""
 
     def read(self) -> list[Gpu]: ...
 
@@ -53,7 +54,7 @@ class GpuReader(Protocol):
 
 
 class NoGpuReader:
-    """A machine without NVML."""
+    """The reader of a machine without NVML."""
 
     def __init__(self, missing: str) -> None:
         self.missing = missing
@@ -70,18 +71,18 @@ class Device:
     """A GPU that NVML counts."""
 
     index: int
-    """In the order of the PCI bus, as NVML enumerates, and CUDA by CUDA_DEVICE_ORDER."""
+    """The index in PCI bus order, as NVML counts, and CUDA with CUDA_DEVICE_ORDER."""
     handle: Any
-    """None where NVML gives none: this GPU is lost, and no other for it."""
+    """None if NVML returns no handle, because the GPU is lost."""
     uuid: str = ""
     model: str = ""
     file: str = ""
-    """Empty where it cannot be opened even at the beginning, or where that is not known."""
+    """Empty if the file is unknown or could not be opened at the beginning."""
     lost_because: str = ""
 
 
 class Nvml:
-    """NVML by nvidia-ml-py."""
+    """NVML through nvidia-ml-py."""
 
     missing = ""
 
@@ -93,7 +94,7 @@ class Nvml:
         self._events = self._register_events()
 
     def _open(self, index: int) -> Device:
-        """Find a GPU; one that the driver has lost is only counted."""
+        """Find a GPU; a GPU that the driver has lost has no handle."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = to_text(self._nvml.nvmlDeviceGetUUID(handle))
@@ -105,7 +106,7 @@ class Nvml:
         return Device(index, handle, uuid, model, self._find_file(handle))
 
     def _register_events(self) -> Any:
-        """Register for Xid errors, which some drivers and most virtual GPUs refuse."""
+        """Register for Xid errors, which some drivers and most virtual GPUs do not support."""
         try:
             events = self._nvml.nvmlEventSetCreate()
         except self._nvml.NVMLError as error:
@@ -117,7 +118,7 @@ class Nvml:
         return events
 
     def _find_file(self, handle: Any) -> str:
-        """Return the device file of a GPU; empty where it cannot be opened even now."""
+        """Return the device file of a GPU; empty if it cannot be opened now."""
         minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
         device = "" if minor is None else DEVICE.format(minor)
         return "" if why_closed(device) else device
@@ -127,9 +128,9 @@ class Nvml:
         return [self._read_one(device) for device in self._devices]
 
     def _ask_memory(self, handle: Any) -> tuple[Any, str]:
-        """Return the answer, and why there is none if that is because the GPU is lost."""
-        # The later version does not count what the driver keeps for itself, which is more than half a
-        # gibibyte on large GPUs. Drivers before 510 do not know it.
+        """Return the memory reading, and the reason if it is missing because the GPU is lost."""
+        # Version 2 excludes the memory reserved by the driver, more than half a gibibyte on large
+        # GPUs. Drivers before 510 lack it.
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         later = version and self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version)
         if later:
@@ -145,7 +146,7 @@ class Nvml:
             return Gpu(device.index, lost_because=device.lost_because)
         memory, lost = self._ask_memory(handle)
         rates = self._ask(self._nvml.nvmlDeviceGetUtilizationRates, handle)
-        # Uncorrectable errors, counted since the driver was loaded.
+        # Uncorrectable errors since the driver was loaded.
         ecc = self._ask(self._nvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)
         return Gpu(
             index=device.index,
@@ -157,16 +158,16 @@ class Nvml:
             xid_errors=tuple(self._xids.get(device.uuid, ())),
             ecc_errors=int(ecc or 0),
             processes=self._read_processes(handle),
-            # Our own open device stays open when access is revoked, but a new process cannot open it.
+            # An open device stays open when access is revoked, but a new process cannot open it.
             lost_because=lost or why_closed(device.file),
         )
 
     def _read_processes(self, handle: Any) -> tuple[GpuProcess, ...]:
-        """Return the processes that have memory there; none where the driver does not report them."""
+        """Return the processes with memory on the GPU; none if the driver does not report them."""
         found = {}
-        # A process in both lists computes.
+        # Read compute last, so a process in both lists counts as a compute process.
         for kind in ("Graphics", "Compute"):
-            # Without the version nvidia-ml-py refuses to ask drivers of another one than its own.
+            # Name the version, or nvidia-ml-py fails on drivers of another version.
             question = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
             for one in (question and self._ask(question, handle)) or ():
                 pid, used = int(one.pid), int(one.usedGpuMemory or 0)
@@ -174,7 +175,7 @@ class Nvml:
         return tuple(found[pid] for pid in sorted(found))[:MOST_GPU_PROCESSES]
 
     def _ask(self, question: Any, *arguments: Any) -> Any:
-        """Return the answer, or None: not every GPU can answer every question."""
+        """Return the answer; None if the GPU does not support the question."""
         try:
             return question(*arguments)
         except self._nvml.NVMLError:
@@ -186,7 +187,7 @@ class Nvml:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = to_text(self._nvml.nvmlDeviceGetUUID(event.device))
             except self._nvml.NVMLError:
-                # Nothing new: it calls that a time-out.
+                # NVML reports the absence of new events as a time-out.
                 return
             errors = self._xids.setdefault(uuid, [])
             if int(event.eventData) not in errors and len(errors) < MOST_XIDS:
@@ -197,7 +198,7 @@ class Nvml:
 
 
 def why_closed(device: str) -> str:
-    """Return why a device file cannot be opened; empty if it can, or none is named."""
+    """Return why a device file cannot be opened; empty if it can, or if no file is given."""
     if not device:
         return ""
     try:
@@ -212,8 +213,8 @@ def to_text(name: str | bytes) -> str:
 
 
 def open_gpu_reader() -> GpuReader:
-    """Return NVML, or say why there is none. It never raises."""
-    # Asked first, because the bindings are as large as half of the SideCar.
+    """Return a reader over NVML, or a reader with the reason why there is none. Never raises."""
+    # Check for the library first, because the bindings are as large as half of the SideCar.
     try:
         ctypes.CDLL(DRIVER)
     except OSError:
@@ -232,25 +233,25 @@ def open_gpu_reader() -> GpuReader:
 
 
 def find_unknown(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
-    """Return those ids, indices or UUIDs, that no GPU of this machine answers to."""
+    """Return the indices or UUIDs that match no GPU of this machine."""
     known = {str(one.index) for one in gpus} | {one.uuid for one in gpus}
-    # NVML counts whole GPUs, and does not name the parts of one among them.
+    # NVML counts whole GPUs, and does not list their MIG parts.
     return [one for one in ids if one not in known and not one.startswith("MIG-")]
 
 
 def find_lost(gpus: Collection[Gpu], ids: Collection[str]) -> list[str]:
-    """Describe each of the named GPUs that can no longer be used."""
+    """Describe each of the named GPUs that is lost."""
     chosen = [one for one in choose(gpus, ids) if one.lost_because]
     return [f"GPU {one.index} ({one.uuid}): {one.lost_because}" for one in chosen]
 
 
 def choose(gpus: Collection[Gpu], ids: Collection[str]) -> list[Gpu]:
-    """Return the GPUs that the ids, indices or UUIDs, name."""
+    """Return the GPUs with these indices or UUIDs."""
     return [one for one in gpus if str(one.index) in ids or one.uuid in ids]
 
 
 def count_named(environment: Mapping[str, str]) -> int:
-    """Return how many GPUs the environment names one by one; 0 where it does not."""
+    """Return the number of GPUs that the environment lists; 0 if it has no list."""
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         ids = [one for one in environment.get(name, "").split(",") if one.strip()]
         if ids and not set(ids) & NOT_IDS:
