@@ -2,7 +2,8 @@
 The events of a SideCar, and the actions that answer them: values only.
 
 The events come from the controller, from the processes and from timers.
-:mod:`dlsidecar.behaviour.machine` answers them with actions, and ``dlsidecar.agent`` carries these out.
+:mod:`dlsidecar.behaviour.machine` answers them with actions, and ``dlsidecar.agent`` carries these
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dlwire.messages import Problem, Run, Target
 
 @dataclass(frozen=True)
 class Told:
-    """The controller declared what shall be."""
+    """The controller declared a target."""
 
     target: Target
 
@@ -29,7 +30,7 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Started:
-    """Every process of the attempt runs: it has become the user's program."""
+    """Every process of the attempt runs the user's program."""
 
     attempt: int
 
@@ -37,9 +38,9 @@ class Started:
 @dataclass(frozen=True)
 class StartFailed:
     """
-    At least one process could not be started; others may have been, and may live.
+    At least one process could not be started; others may have been started, and may live.
 
-    It proves nothing: :class:`Gone` follows, at once if there is nothing to be waited for.
+    This event proves nothing: :class:`Gone` follows, at once if there is nothing to wait for.
     """
 
     attempt: int
@@ -48,12 +49,12 @@ class StartFailed:
 
 @dataclass(frozen=True)
 class RankEnded:
-    """A process that is a rank ended; it may leave others behind."""
+    """The process of a rank ended; it may leave other processes behind."""
 
     attempt: int
     rank: int
     exit_code: int | None
-    """None if a signal ended it."""
+    """None if a signal ended the process."""
     signal: int | None = None
     at: float = 0.0
     """In seconds since 1970."""
@@ -65,14 +66,14 @@ class RankEnded:
 
 @dataclass(frozen=True)
 class CheckpointDone:
-    """The job confirmed its checkpoint in the way it said it would."""
+    """The job confirmed its checkpoint."""
 
     attempt: int
 
 
 @dataclass(frozen=True)
 class CheckpointFailed:
-    """There will be no checkpoint, and no use in waiting for it."""
+    """The checkpoint failed, and waiting for it is pointless."""
 
     attempt: int
     problem: Problem
@@ -80,28 +81,28 @@ class CheckpointFailed:
 
 @dataclass(frozen=True)
 class CheckpointTimedOut:
-    """The time for the checkpoint is over."""
+    """The time limit of the checkpoint has passed."""
 
     attempt: int
 
 
 @dataclass(frozen=True)
 class GraceOver:
-    """The time between SIGTERM and SIGKILL is over."""
+    """The time between SIGTERM and SIGKILL has passed."""
 
     attempt: int
 
 
 @dataclass(frozen=True)
 class StillThere:
-    """It is some time since SIGKILL, and there is still no proof."""
+    """Some time has passed since SIGKILL, and there is still no proof."""
 
     attempt: int
 
 
 @dataclass(frozen=True)
 class Lingering:
-    """No process of the attempt is to be found any more, and yet something is in the way of Gone."""
+    """No process of the attempt is found, but something else prevents Gone."""
 
     attempt: int
     problem: Problem
@@ -110,10 +111,10 @@ class Lingering:
 @dataclass(frozen=True)
 class Gone:
     """
-    It is proven that no process of the attempt is left, not as a descendant either.
+    It is proven that no process of the attempt is left, including descendants.
 
-    Where the memory of the GPUs can be read, it is back at its base line. After this no process of
-    the attempt can appear any more.
+    If the memory of the GPUs can be read, it is back at its base line. After this event no process
+    of the attempt can appear.
     """
 
     attempt: int
@@ -145,7 +146,7 @@ class StartProcesses:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make spares for the processes that are to start once those that live are gone."""
+    """Make spares for the processes that start after the present ones have ended."""
 
     processes: int
 
@@ -155,27 +156,27 @@ class Checkpoint:
     """Ask the job to save itself, and watch for its confirmation."""
 
     is_trial: bool = False
-    """True if the training is to go on after the checkpoint."""
+    """True if the training is to continue after the checkpoint."""
 
 
 @dataclass(frozen=True)
 class GiveUpCheckpoint:
-    """Watch for the confirmation no longer; the training goes on."""
+    """Stop watching for the confirmation; the training continues."""
 
 
 @dataclass(frozen=True)
 class Terminate:
-    """SIGTERM to every process of the job that lives; end a start that is under way."""
+    """Send SIGTERM to every living process of the job, and end a start that is under way."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL to every process of the job that lives, again until none is left."""
+    """Send SIGKILL to every living process of the job, repeatedly until none is left."""
 
 
 @dataclass(frozen=True)
 class ArmTimer:
-    """Deliver :attr:`event` after :attr:`seconds`; the timer armed before is cancelled."""
+    """Deliver :attr:`event` after :attr:`seconds`, and cancel the previous timer."""
 
     event: Event
     seconds: float

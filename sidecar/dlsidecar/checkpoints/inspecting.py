@@ -1,8 +1,9 @@
 """
-Looking at the checkpoints of a job for one request: which are new, and what each of them lacks.
+Inspects the checkpoints of a job for one request: which are new, and what each of them lacks.
 
-Everything here reads files and so runs in a file thread. :mod:`dlsidecar.checkpoints.confirming` answers the
-questions for the kernel and the clock: which processes write there, and for how long nothing has changed.
+This module reads files and so runs in a file thread. :mod:`dlsidecar.checkpoints.confirming` adds
+what the kernel and the clock show: which processes write the files, and how long the files have not
+changed.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from dlwire.training import Complete, Saving
 
 TAIL_BYTES = 256
 MOST_TAILS = 64
-"""The number of files, those that were written last, whose ends are remembered."""
+"""The number of recently written files whose last bytes are remembered."""
 NOTHING_NEW = "there is nothing new"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint in which something is new."""
+    """A checkpoint with new files."""
 
     unit: str
-    """Its name below the path; empty where all below the path is one."""
+    """The name below the path; empty if all files below the path are one checkpoint."""
     files: Mapping[str, Mark]
-    """All of it, or only what is new where all below the path is one."""
+    """All files of the checkpoint, or only the new ones if all files below the path are one."""
     lack: str = ""
     """The missing part, in words; empty if none is visible."""
     is_proven: bool = False
-    """True if the format of each file proves that it is whole."""
+    """True if the format of each file proves that the file is complete."""
     is_sealed: bool = False
-    """True if a sign shows that it is complete, so that no rest is needed."""
+    """True if a sign shows completion, so the files need not settle."""
     is_fresh: bool = False
-    """True if no file of it existed at the first look."""
+    """True if none of its files existed at the first inspection."""
 
     @property
     def size(self) -> int:
@@ -61,30 +62,30 @@ class Look:
 
     snapshot: Snapshot
     candidates: tuple[Candidate, ...] = ()
-    """The one last that was written last."""
+    """In the order of writing, the latest last."""
     lack: str = NOTHING_NEW
-    """The missing part of each, in words; empty if none is visible."""
+    """The missing part of each checkpoint, in words; empty if none is visible."""
     complete: Complete = Complete.AUTO
-    """By which sign they are looked at."""
+    """The sign that this inspection uses."""
     shortage: str = ""
-    """That there is no room where they are written."""
+    """The shortage of disk space at the checkpoints, in words."""
     before: Mapping[str, Mapping[str, Mark]] = field(default_factory=dict)
-    """The checkpoints that the first look finds, by their names below the path."""
+    """The checkpoints of the first inspection by their names below the path."""
 
 
 class Inspector:
-    """Looks again and again at one path, and knows what was there at first."""
+    """Inspects one path repeatedly and compares it with the first inspection."""
 
     def __init__(self, saving: Saving) -> None:
         self._saving = saving
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None
-        """The first look, and what was written between it and the request."""
+        """The files of the first inspection, and files written between it and the request."""
         self._tails: dict[str, bytes] = {}
         self._findings: dict[tuple[str, Mark], Finding] = {}
 
     def inspect(self) -> Look:
-        """Take a look; the first is what the later ones are held against."""
+        """Inspect the files; later inspections are compared with the first."""
         now = take_snapshot(self._saving.path)
         if self._before is None:
             self._first = self._before = now
@@ -94,10 +95,10 @@ class Inspector:
 
     def inspect_after_request(self, asked_ns: int) -> Look:
         """
-        Take the first look after the request, and count as old what was written before it.
+        Inspect after the request, and count files written before the request as old.
 
-        Trainings save themselves also unasked. One that does so between the first look and the request has
-        not heard of the request, and goes on beyond what it has saved.
+        Trainings also save themselves without a request. A checkpoint between the first inspection
+        and the request does not answer the request, because the training continues beyond it.
         """
         assert self._first is not None
         now = take_snapshot(self._saving.path)
@@ -107,7 +108,7 @@ class Inspector:
         return self._compare(now, self._before)
 
     def inspect_without_clock(self) -> Look:
-        """Compare with the first look alone: the server of the files may have a clock that is late."""
+        """Compare only with the first inspection, because the file server's clock may be late."""
         self._before = self._first
         return self.inspect()
 
@@ -133,7 +134,7 @@ class Inspector:
         )
 
     def _is_appended(self, root: str, name: str, *, mark: Mark, before: Mark | None) -> bool:
-        """Return whether the file has only grown at its end, as logs do."""
+        """Return True if the file has only grown at its end, as logs do."""
         tail = self._tails.get(name)
         if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
             return False
@@ -143,7 +144,9 @@ class Inspector:
     def _add_pointer(
         signs: Signs, units: dict[str, dict[str, Mark]], *, news: Mapping[str, Mark]
     ) -> dict[str, dict[str, Mark]]:
-        """Count the file that points at the latest checkpoint, even if it is named as a log."""
+        """
+        Include the file that points at the latest checkpoint, even if it has the name of a log.
+        """
         pointer = signs.sign.pointer
         if pointer in news:
             units.setdefault("", {})[pointer] = news[pointer]
@@ -191,7 +194,9 @@ def find_fault(findings: Mapping[str, Finding]) -> str:
 
 
 def is_sealed(signs: Signs, unit: str, *, files: Mapping[str, Mark], is_proven: bool) -> bool:
-    """Return whether a mark, a pointer, a rename or a format shows that the checkpoint is complete."""
+    """
+    Return True if a mark, a pointer, a rename or a format shows that the checkpoint is complete.
+    """
     if signs.sign.settles:
         return False
     has_marks = bool(signs.sign.marks) and set(files) != {unit}
@@ -199,7 +204,7 @@ def is_sealed(signs: Signs, unit: str, *, files: Mapping[str, Mark], is_proven: 
 
 
 def _seal_succeeded(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """A training that writes its next checkpoint has done with the one before."""
+    """Count a checkpoint as complete when the training writes the next one."""
     if not candidates:
         return ()
     *before, last = candidates
@@ -223,7 +228,7 @@ def _read_tails(now: Snapshot) -> dict[str, bytes]:
 
 
 def _read(path: str, offset: int, *, count: int) -> bytes:
-    """Return a part of a file; nothing where it cannot be read."""
+    """Return a part of a file; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -1,9 +1,11 @@
 """
-The checkpoints of a job over its starts: looked at before each, and remembered after each.
+The checkpoints of a job over its starts: inspected before each, and recorded after each.
 
-:mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the files, from a file thread.
-A file system that does not answer holds up a start for a few seconds and no longer. With checkpoints in memory the ledger_thread
-also copies them (:mod:`dlsidecar.checkpoints.memory.writing_out`), and a start waits for the latest one as long as a request would.
+:mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the
+files in a file thread. A file system that does not answer delays a start by a few seconds at most.
+With checkpoints in memory, the ledger thread also copies them
+(:mod:`dlsidecar.checkpoints.memory.writing_out`), and a start waits for the latest one as long as a
+request would.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from dlwire.messages import Run
 from dlwire.training import Confirmation, Saving
 
 FOLDER = "DLJOB_CHECKPOINT_DIR"
-"""The variable by which the training finds the folder for its checkpoints."""
+"""The variable with the folder for the training's checkpoints."""
 NOT_IN_MEMORY = "CheckpointsNotInMemory"
 HINT = f" (with checkpoint.memory, the training has to write to ${FOLDER}, which dljob.training.folder() returns)"
 
 
 class CheckpointStore:
-    """Knows what is known of the checkpoints under a job's path."""
+    """Keeps the known facts about the checkpoints under a job's path."""
 
     def __init__(
         self,
@@ -48,13 +50,13 @@ class CheckpointStore:
         on_problem: Callable[[str, str], None],
         on_relief: Callable[[str], None],
     ) -> None:
-        """``read_free`` returns how much memory is free for checkpoints; -1 where that is not known."""
+        """``read_free`` returns the free memory for checkpoints; -1 if unknown."""
         self._saving = saving
         self._on_problem, self._on_relief = on_problem, on_relief
         self._file_thread = (
             FileThread("checkpoint") if saving.confirm is Confirmation.FILE else None
         )
-        # One thread, so that notes after a stop are written before the next start reads them.
+        # One thread, so notes after a stop are written before the next start reads them.
         self._ledger_thread = FileThread("ledger") if saving.path else None
         self._memory = MemoryCache(saving, read_free) if saving.memory_path else None
         self._writer = self._make_writer()
@@ -77,7 +79,9 @@ class CheckpointStore:
 
     @property
     def saving(self) -> Saving:
-        """How the latest start saves itself: its folder is that in memory where it writes to memory."""
+        """
+        The saving of the latest start, with the folder in memory if the start writes to memory.
+        """
         in_memory = replace(self._saving, path=self._saving.memory_path)
         return in_memory if self._is_in_memory else self._saving
 
@@ -87,13 +91,13 @@ class CheckpointStore:
 
     @property
     def resume(self) -> str:
-        """The latest complete checkpoint, as far as it was known at the last start."""
+        """The latest complete checkpoint at the last start."""
         return self._verdict.resume
 
     # --- before a start ---------------------------------------------------------------------
 
     def vet(self, run: Run, hear: Callable[[], None]) -> None:
-        """Look at the checkpoints, and call back when the training may start."""
+        """Inspect the checkpoints, and call back when the training may start."""
         self._leads, self._world = run.rank_offset == 0, run.world_size
         self._is_alone = run.processes == run.world_size
         self._is_in_memory = False
@@ -113,7 +117,7 @@ class CheckpointStore:
         return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
 
     def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
-        """Look at the checkpoints, by the ledger_thread."""
+        """Inspect the checkpoints on the ledger thread."""
         if self._memory is None or not self._leads:
             return Prepared(vet(self._saving, leads=self._leads, wanted=wanted))
         return self._memory.prepare(is_alone=self._is_alone, wanted=wanted)
@@ -161,12 +165,14 @@ class CheckpointStore:
         )
 
     def begin_start(self, members: Callable[[], Iterable[int]]) -> None:
-        """Begin to write out; the processes of a start may save themselves unasked."""
+        """
+        Begin to write out, because the processes of a start may save themselves without a request.
+        """
         if self._writer is not None and self._is_in_memory:
             self._writer.begin(members)
 
     def write_the_rest(self) -> bool:
-        """Write out what processes that have all ended left in memory; return whether that goes on."""
+        """Write out what the ended processes left in memory; return True while that continues."""
         return self._writer is not None and self._writer.write_the_rest()
 
     def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
@@ -176,7 +182,8 @@ class CheckpointStore:
         self._note(note_fruitless(self._verdict.ledger))
 
     def _note(self, ledger: Ledger) -> None:
-        # Also a trial confirms, after which the next request comes without a start and so without a look at the file.
+        # A trial also confirms a checkpoint, and the next request follows without a start and its
+        # inspection.
         self._verdict = replace(self._verdict, ledger=ledger)
         if self._leads and self._ledger_thread is not None:
             self._ledger_thread.post(partial(write_ledger, self._saving, ledger))

@@ -28,29 +28,29 @@ from dlsidecar.linux.kernel import send
 PROC = "/proc"
 BLOCK = 1 << 16
 MARK = "DLJOB_MARK"
-"""Names the job and the start of its container in the environment of all that we start."""
+"""The variable that names the job and the start of its container in all started processes."""
 
 
 class Process:
     """A process at one moment."""
 
-    # No dataclass, because the keeper can do without the modules that come with one.
+    # Avoid dataclasses, because the keeper can save the memory of their modules.
     __slots__ = ("dead", "group", "parent", "pid", "session", "started")
 
     def __init__(self, pid: int, fields: list[bytes], *, dead: bool) -> None:
-        """``fields`` are those of ``/proc/PID/stat`` from the state on."""
+        """``fields`` are the fields of ``/proc/PID/stat`` from the state on."""
         self.pid = pid
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
         self.started = int(fields[19])
-        """In clock ticks since boot. Together with the id it names a process for ever."""
+        """In clock ticks since boot; together with the id, this identifies a process forever."""
         self.dead = dead
-        """A zombie: it holds nothing any more but its entry."""
+        """True for a zombie, which holds only its table entry."""
 
 
 def read_process(pid: int) -> Process | None:
-    """Return what ``/proc`` says of a process, or None when there is none."""
+    """Return the process from ``/proc``, or None if there is none."""
     try:
         process = parse_process(pid, read_file(f"{PROC}/{pid}/stat"))
         process.dead = process.dead and not _has_other_threads(pid)
@@ -60,14 +60,14 @@ def read_process(pid: int) -> Process | None:
 
 
 def parse_process(pid: int, text: bytes) -> Process:
-    """Return what the file ``stat`` of a process says; raises ValueError or IndexError if it is none."""
-    # The name is in brackets and may itself contain brackets and blanks.
+    """Parse the file ``stat`` of a process; raise ValueError or IndexError for other text."""
+    # The name is in parentheses and may itself contain parentheses and blanks.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(pid, fields, dead=fields[0] in b"ZXx")
 
 
 def read_file(path: str) -> bytes:
-    """Return what is in a file of the kernel; much faster than by a file object."""
+    """Return the contents of a kernel file, much faster than with a file object."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         blocks = [os.read(file, BLOCK)]
@@ -79,7 +79,7 @@ def read_file(path: str) -> bytes:
 
 
 def _has_other_threads(pid: int) -> bool:
-    """Return whether other threads outlive the first: the process then only looks like a zombie."""
+    """Return True if threads outlive the first one, which makes the process look like a zombie."""
     try:
         return len(os.listdir(f"{PROC}/{pid}/task")) > 1  # noqa: PTH208
     except OSError:
@@ -87,9 +87,9 @@ def _has_other_threads(pid: int) -> bool:
 
 
 def scan() -> dict[int, Process]:
-    """Return every process there is to be seen."""
+    """Return all visible processes."""
     found = {}
-    # Much faster than pathlib, and this is done again and again.
+    # Much faster than pathlib, for a call that is repeated often.
     for name in os.listdir(PROC):  # noqa: PTH208
         if name.isdigit():
             process = read_process(int(name))
@@ -99,7 +99,7 @@ def scan() -> dict[int, Process]:
 
 
 def descend(processes: dict[int, Process], roots: Iterable[int]) -> set[int]:
-    """Return the roots and all that descends from them."""
+    """Return the roots and all their descendants."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -115,9 +115,9 @@ def descend(processes: dict[int, Process], roots: Iterable[int]) -> set[int]:
 
 def ancestors(processes: dict[int, Process], pid: int) -> set[int]:
     """
-    Return a process and those above it.
+    Return a process and its ancestors.
 
-    One SideCar may run inside another job, and then those above it carry the mark of that job.
+    If a SideCar runs inside another job, its ancestors carry the mark of that job.
     """
     found: set[int] = set()
     while pid in processes and pid not in found:
@@ -127,7 +127,7 @@ def ancestors(processes: dict[int, Process], pid: int) -> set[int]:
 
 
 def read_environment(pid: int) -> list[bytes]:
-    """Return what the process was started with; nothing if it is gone, or not ours to read."""
+    """Return the initial environment of a process; empty if the process is gone or not readable."""
     try:
         return read_file(f"{PROC}/{pid}/environ").split(b"\0")
     except OSError:
@@ -138,7 +138,7 @@ class ProcessTree:
     """
     All processes of the job, as seen from the SideCar that started them.
 
-    ``spared`` is asked at every look, because warm spares come, go and become training.
+    ``spared`` is called at every scan, because spares come, go and become training processes.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ProcessTree:
             ours = set(processes)
         else:
             ours = descend(processes, [own])
-            # A process of the job carries the mark, and so does one that it had started.
+            # A process of the job carries the mark, and so do processes that it started.
             rest = processes.keys() - ours - spared - ancestors(processes, own)
             ours |= descend(processes, (pid for pid in rest if self._mark in read_environment(pid)))
         ours -= spared | {own}
@@ -172,10 +172,10 @@ class ProcessTree:
 
     def kill(self) -> list[Process]:
         """
-        Send SIGKILL to all that live, and return them.
+        Send SIGKILL to all living processes of the job, and return them.
 
-        Whole process groups first: the kernel kills a group in one go, so that what forks for
-        ever does not outrun us.
+        Kill process groups first: the kernel kills a group at once, so a process that forks forever
+        cannot outrun the signals.
         """
         processes = scan()
         ours = self._ours(processes)

@@ -1,12 +1,13 @@
 """
 The output of the training: passed on unchanged, and copied to the reader of its progress.
 
-Two ways. In a container a :class:`OutputForwarder` moves bytes from a pipe to our own output. It reads no more
-than it can pass on: when no program reads our output, the training blocks in its `write`, just as
-it would without us. On one machine the training writes straight into a file, and a
-:class:`~dlsidecar.observing.tailing.Tail` follows it; there the training never waits for a reader.
+In a container an :class:`OutputForwarder` moves bytes from a pipe to the SideCar's own output. It
+reads no more than it can forward: if no program reads the SideCar's output, the training blocks in
+its `write`, as it would without a SideCar. On one machine the training writes to a file, and a
+:class:`~dlsidecar.observing.tailing.Tail` follows the file; there the training never waits for a
+reader.
 
-Both live as long as the SideCar, so that the output of one start follows the output of the last.
+Both live as long as the SideCar, so the output of one start follows the output of the previous one.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ F_SETPIPE_SZ = 1031
 
 class OutputForwarder:
     """
-    Moves what comes out of a pipe to one of our own outputs, and shows it to ``copy``.
+    Moves the bytes of a pipe to an output of the SideCar, and passes them to ``copy``.
 
-    When it has emptied the pipe it rests for a moment, so that a training which prints a thousand
-    lines a second wakes us twenty times and not a thousand.
+    The forwarder pauses when the pipe is empty, so a training that prints a thousand lines per
+    second wakes the SideCar twenty times per second and not a thousand times.
     """
 
     rest_seconds = 0.05
@@ -47,14 +48,17 @@ class OutputForwarder:
         on_problem: Problem,
         on_relief: Callable[[str], None],
     ) -> None:
-        """``on_problem`` hears a name and a sentence, ``on_relief`` the name when it is over."""
+        """
+        Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name when it is
+        over.
+        """
         self._copy = copy
         self._on_problem = on_problem
         self._on_relief = on_relief
         self._loop = asyncio.get_running_loop()
         self._source, self.inlet = os.pipe()
-        """``inlet`` is what a training process gets as its output."""
-        # A larger pipe wakes us more rarely; where it is not allowed, the usual one will do.
+        """``inlet`` becomes the output of a training process."""
+        # A larger pipe reduces wake-ups; if it is not allowed, the default size works.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._source, F_SETPIPE_SZ, PIPE_CAPACITY)
         os.set_blocking(self._source, False)
@@ -65,7 +69,7 @@ class OutputForwarder:
         self._timer: asyncio.TimerHandle | None = None
         self._listen()
 
-    # It does one of three things: it listens to the source, rests, or waits for the sink.
+    # The forwarder listens to the source, pauses, or waits for the sink.
 
     def _listen(self) -> None:
         self._timer = None
@@ -82,9 +86,10 @@ class OutputForwarder:
             self._listen()
 
     def read_now(self) -> None:
-        """Pass on the waiting output within this call, but not where our own output would block."""
-        # No more than the pipe holds, because a process that goes on printing would
-        # keep the event loop here.
+        """
+        Forward the waiting output within this call, unless the SideCar's own output would block.
+        """
+        # Read at most one pipe's capacity, because a busy writer could block the event loop.
         for _ in range(PIPE_CAPACITY // BLOCK):
             if self.is_empty or self._pending:
                 return
@@ -96,8 +101,7 @@ class OutputForwarder:
             block = os.read(self._source, BLOCK)
         except BlockingIOError:
             return
-        # Shown before it is written: a sink that blocks holds up the training, and not
-        # the reader of its progress.
+        # Copy first: a blocked sink delays the training, but not the reader of its progress.
         self._copy(block)
         self._pending = memoryview(block)
         if not self._flush():
@@ -112,7 +116,7 @@ class OutputForwarder:
             self._listen()
 
     def _flush(self) -> bool:
-        """Return whether all that was read is passed on, or lost."""
+        """Return True if everything that was read is forwarded or dropped."""
         try:
             while self._pending:
                 self._pending = self._pending[self._write(self._pending) :]
@@ -125,14 +129,14 @@ class OutputForwarder:
         return True
 
     def _lose(self, error: OSError) -> None:
-        """Throw away what cannot be written: a full disk must not end the training."""
+        """Drop output that cannot be written, because a full disk must not end the training."""
         self._lost = "DiskFull" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "OutputLost"
         self._lost_at = self._loop.time()
         self._on_problem(self._lost, f"output of the training is lost: {error.strerror}")
         self._pending = memoryview(b"")
 
     def _see_relief(self) -> None:
-        # On a disk that is nearly full, every other write may well succeed.
+        # Wait, because on a nearly full disk every other write may succeed.
         if self._lost and self._loop.time() - self._lost_at > self.relief_seconds:
             self._on_relief(self._lost)
             self._lost = ""
@@ -143,14 +147,14 @@ class OutputForwarder:
         return not self._pending and not any(waiting)
 
     def close(self) -> None:
-        """Pass on the waiting output as far as that does not block, and close everything."""
+        """Forward the waiting output without blocking, and close everything."""
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._sink)
         if self._timer is not None:
             self._timer.cancel()
         with contextlib.suppress(OSError):
-            # It ends by BlockingIOError: our own `inlet` is still open, so
-            # that the pipe has no end.
+            # The loop ends with BlockingIOError, because the open `inlet` keeps the pipe from
+            # ending.
             while self._flush():
                 self._pending = memoryview(os.read(self._source, BLOCK))
         for descriptor in (self._source, self.inlet, self._sink):
@@ -159,9 +163,9 @@ class OutputForwarder:
 
 def open_sink(descriptor: int) -> tuple[int, Callable[[memoryview], int]]:
     """
-    Return a descriptor of our own for an output, and how to write to it without ever waiting.
+    Return a descriptor for an output and a function that writes to it without blocking.
 
-    The one we were given is shared with others, who would be surprised if it stopped blocking.
+    The inherited descriptor is shared with other processes and must stay blocking.
     """
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
@@ -172,8 +176,8 @@ def open_sink(descriptor: int) -> tuple[int, Callable[[memoryview], int]]:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             ours = os.open(f"/proc/self/fd/{descriptor}", flags)
             return ours, lambda data: os.write(ours, data)
-    # A regular file never blocks. Some pipes cannot be opened a second time (they may belong to
-    # another user); once such a pipe is ready, it takes at least one page without blocking.
+    # A regular file never blocks. Some pipes cannot be opened again (they may belong to another
+    # user); a ready pipe accepts at least one page without blocking.
     ours = os.dup(descriptor)
     if stat.S_ISREG(kind):
         return ours, lambda data: os.write(ours, data)

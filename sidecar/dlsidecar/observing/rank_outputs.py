@@ -1,11 +1,12 @@
 """
-The output of each process where several share a node, so that a line says which rank wrote it.
+The output of each process on a shared node, with the rank before each line.
 
-Each process has a pipe of its own. A :class:`RankOutputForwarder` moves its whole lines to the common output, each
-after ``rank 3 | ``. Only whole lines are moved, and into a pipe never more than the kernel writes in one piece,
-so that lines of two ranks are never mixed. A process that is alone in its job writes lines as they are.
+Each process has its own pipe. A :class:`RankOutputForwarder` moves its complete lines to the common
+output, each after ``rank 3 | ``. It writes only complete lines, and to a pipe at most the size that
+the kernel writes atomically, so lines of two ranks never mix. The lines of a process that is alone
+in its job have no prefix.
 
-A line that goes on for too long is cut. Progress bars end their lines with a carriage return.
+A line that is too long is cut. Progress bars end their lines with a carriage return.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from dlsidecar.observing.outputs import BLOCK, OutputForwarder
 
 LONGEST_LINE = 4000
 AT_ONCE = 4096
-"""The number of bytes that the kernel writes to a pipe in one piece (PIPE_BUF)."""
+"""The number of bytes that the kernel writes to a pipe atomically (PIPE_BUF)."""
 LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 
 
 class RankOutputForwarder(OutputForwarder):
-    """Moves the lines of one process to the common output. It closes itself when no process writes any more."""
+    """
+    Moves the lines of one process to the common output, and closes itself when no writer is left.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class RankOutputForwarder(OutputForwarder):
         self._on_end = on_end
         self._prefix = b""
         self._begun = b""
-        """The line that has not ended yet."""
+        """The current incomplete line."""
         self._write_some = self._write
         self._write = self._write_lines
 
@@ -48,7 +51,7 @@ class RankOutputForwarder(OutputForwarder):
         self._prefix = b"rank %d | " % rank
 
     def let_go(self) -> None:
-        """Close our end for writing, so that the end of all writers is noticed."""
+        """Close the SideCar's writing end, so the end of all writers is noticed."""
         os.close(self.inlet)
         self.inlet = -1
 
@@ -82,7 +85,7 @@ class RankOutputForwarder(OutputForwarder):
             self._rest()
 
     def _take(self, block: bytes) -> bytes:
-        """Return the lines that are whole now, with the rank; at the end also the rest."""
+        """Return the complete lines with the rank; at the end, also the rest."""
         data = self._begun + block
         if not self._prefix:
             self._begun = b""
@@ -90,7 +93,7 @@ class RankOutputForwarder(OutputForwarder):
         end = data.rfind(b"\n") + 1
         # A carriage return at the very end may be half of a line break.
         end = max(end, data.rfind(b"\r", end, len(data) - 1) + 1)
-        # Searched only where lines are whole, because a search without a find takes quadratic time.
+        # Search complete lines only, because a search without a match takes quadratic time.
         lines, rest = LINE.findall(data[:end]), data[end:]
         while len(rest) > LONGEST_LINE:
             lines.append(rest[:LONGEST_LINE] + b"\n")
@@ -102,7 +105,7 @@ class RankOutputForwarder(OutputForwarder):
         return b"".join(self._prefix + piece for line in lines for piece in _iter_pieces(line))
 
     def close(self) -> None:
-        """Pass the rest on, as far as it goes without waiting, and close everything."""
+        """Forward the rest without waiting, and close everything."""
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._sink)
         if self._timer is not None:
@@ -121,8 +124,6 @@ class RankOutputForwarder(OutputForwarder):
 
 
 class ProcessOutput:
-    """The output and the error output of one process."""
-
     def __init__(
         self, descriptors: tuple[int, int], forwarders: tuple[RankOutputForwarder, ...] = ()
     ) -> None:
@@ -130,19 +131,19 @@ class ProcessOutput:
         self._forwarders = forwarders
 
     def sign(self, rank: int | None) -> None:
-        """Begin each line with this rank; not at all with ``None``, where the process is alone."""
+        """Begin each line with this rank; ``None`` for a process that is alone in its job."""
         for forwarder in self._forwarders:
             if rank is not None:
                 forwarder.sign(rank)
 
     def let_go(self) -> None:
-        """Keep nothing open that the process has inherited."""
+        """Close the ends that the process has inherited."""
         for forwarder in self._forwarders:
             forwarder.let_go()
 
 
 class Outputs:
-    """The common output, and those of the processes that write into it."""
+    """The common output, and the outputs of the processes that write to it."""
 
     def __init__(
         self,
@@ -160,10 +161,10 @@ class Outputs:
         self._on_problem = on_problem
         self._on_relief = on_relief
         self.forwarders: list[RankOutputForwarder] = []
-        """Forwarders whose processes may still write."""
+        """Forwarders with processes that may still write."""
 
     def open(self, *, is_alone: bool = False) -> ProcessOutput:
-        """Make the output of a process that is about to start."""
+        """Return the output of a process that is about to start."""
         if is_alone or not self._by_rank:
             return ProcessOutput(self.common)
         forwarders = {sink: self._make_forwarder(sink) for sink in dict.fromkeys(self.common)}
@@ -188,7 +189,7 @@ class Outputs:
 
 
 def _iter_pieces(line: bytes) -> list[bytes]:
-    """Cut a line that is too long into lines."""
+    """Split a line that is too long into lines."""
     if len(line) <= LONGEST_LINE:
         return [line]
     pieces = [line[at : at + LONGEST_LINE] for at in range(0, len(line), LONGEST_LINE)]
@@ -196,4 +197,4 @@ def _iter_pieces(line: bytes) -> list[bytes]:
 
 
 def _show_nobody(_: bytes) -> None:
-    """The common output shows it."""
+    """Do nothing, because the common output shows the block."""

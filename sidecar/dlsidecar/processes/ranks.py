@@ -32,19 +32,21 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """One process to be started."""
+    """One process to start."""
 
     rank: int
     local_rank: int
     gpus: tuple[str, ...]
     environment: Mapping[str, str]
-    """Its variables in addition to the container's own environment."""
+    """Variables that extend the container's environment."""
 
 
 def lay_out(
     run: Run, *, framework: str, names: Mapping[str, str] = MappingProxyType({})
 ) -> list[Rank]:
-    """Return the processes that this container runs; ``names`` are those of GPUs that are called otherwise."""
+    """
+    Return the ranks of this container; ``names`` maps GPUs to the names that the training gets.
+    """
     describe = FRAMEWORKS[framework]
     ranks = []
     for local_rank in range(run.processes):
@@ -63,15 +65,15 @@ def lay_out(
 
 
 def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
-    """Return the GPUs of one process: in order, all of the same number as far as it comes out."""
+    """Return the GPUs of one process: consecutive, and equally many per process where possible."""
     begin = len(run.gpus) * local_rank // run.processes
     end = len(run.gpus) * (local_rank + 1) // run.processes
-    # More processes than GPUs: some of them have to share.
+    # With more processes than GPUs, some processes share a GPU.
     return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
 
 
 def describe_place(run: Run, local_rank: int) -> dict[str, str]:
-    """Return what :mod:`dljob.training` reads where a framework has no words of its own for it."""
+    """Return the variables that :mod:`dljob.training` reads if the framework has none."""
     return {
         "DLJOB_RANK": str(run.rank_offset + local_rank),
         "DLJOB_WORLD_SIZE": str(run.world_size),
@@ -81,7 +83,7 @@ def describe_place(run: Run, local_rank: int) -> dict[str, str]:
 
 def describe_batch(run: Run, local_rank: int) -> dict[str, str]:
     """
-    Return the batch size, if one is declared: of the whole job, and of this process.
+    Return the declared batch size of the whole job and of this process.
 
     The parts of the processes differ by one sample at most and add up to the whole.
     """
@@ -127,7 +129,9 @@ def describe_launch(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def describe_torchrun(run: Run) -> dict[str, str]:
-    """Return the options that a torchrun reads here, so that it needs none on its command line."""
+    """
+    Return the options that torchrun reads from the environment, so its command line needs none.
+    """
     return {
         "PET_NNODES": str(len(run.peers)),
         "PET_NODE_RANK": str(run.node_rank),
@@ -157,12 +161,12 @@ def needs_meeting(run: Run) -> bool:
 
 
 def meeting_host(run: Run) -> str:
-    """Return the address at which its processes meet."""
+    """Return the address at which the processes meet."""
     return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
 
 
 def name_of(run: Run, node: int) -> str:
-    """Return a name that distinguishes a container; on one machine several share its address."""
+    """Return a name for a container; containers on one machine may share an address."""
     host = run.peers[node].host
     is_shared = sum(peer.host == host for peer in run.peers) > 1
     return f"{host}-{node}" if is_shared else host
@@ -183,7 +187,7 @@ def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
         "HOROVOD_SIZE": str(run.world_size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
         "HOROVOD_LOCAL_SIZE": str(run.processes),
-        # Among those of the same local rank: how far along, and how many there are.
+        # The position and the number of processes with the same local rank.
         "HOROVOD_CROSS_RANK": str(nodes.index(run.node_rank)),
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }

@@ -1,7 +1,8 @@
 """
-The doors of a SideCar: opened before anything is done, closed when all is done.
+The listeners of a SideCar: opened before anything else, closed at the end.
 
-:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` says which clients may enter.
+:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` decides which
+clients may connect.
 """
 
 from __future__ import annotations
@@ -25,18 +26,22 @@ log = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
 NO_LIMIT = 2**62
-"""Tornado closes where a body is too large. We answer first, and so count ourselves."""
+"""
+Disable Tornado's body limit, which closes the connection; the server counts and answers itself.
+"""
 LONGEST_SOCKET_PATH = 103
-"""The longest path that Linux allows, less the suffix that the socket has before it is ready."""
+"""The longest path that Linux allows, minus the temporary suffix of the socket."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
 UNHEARD_SECONDS = 30.0
-"""For longer, no controller is expected to take over from one that died."""
+"""The longest time in which a controller is expected to replace one that died."""
 UNHEARD_STEP_SECONDS = 0.1
 
 
 class Servers:
-    """All listeners of one SideCar, open from :meth:`open` to :meth:`close`; opening raises OSError."""
+    """
+    All listeners of one SideCar, open from :meth:`open` to :meth:`close`; opening raises OSError.
+    """
 
     def __init__(self, agent: serving.Agent, settings: Serving) -> None:
         self._agent = agent
@@ -49,7 +54,7 @@ class Servers:
         self._locks: list[int] = []
         self._closings: set[asyncio.Future[None]] = set()
         self.port = 0
-        """Where the controller is listened to; differs from the settings if those say 0."""
+        """The port for the controller; differs from the settings if they say 0."""
         self.health_port = 0
 
     def open(self) -> None:
@@ -102,7 +107,7 @@ class Servers:
             app,
             ssl_options=context,
             idle_connection_timeout=seconds,
-            # Ours comes first, with an answer; this one closes the connection.
+            # The server's own limit comes first, with an answer; this limit closes the connection.
             body_timeout=seconds + LAST_WORDS_SECONDS,
             max_header_size=LARGEST_HEADERS,
             max_body_size=NO_LIMIT,
@@ -114,18 +119,18 @@ class Servers:
         return server
 
     def _unix_socket(self, path: str) -> socket.socket:
-        """Listen at a socket that at every moment only its owner may open."""
+        """Listen at a socket that only its owner can open at any moment."""
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
             text = f"a socket's path has at most {LONGEST_SOCKET_PATH} bytes"
             raise OSError(text, path)
-        # First, because bind_unix_socket() removes a socket that it finds at `.new`: without the
-        # lock that may be one of another SideCar that begins at the same moment.
+        # Lock first, because bind_unix_socket() removes a socket at `.new`, which without the lock
+        # may belong to a SideCar that starts at the same moment.
         self._locks.append(lock(path))
-        # The umask is that of the whole process; the threads that make files begin after open().
+        # The umask holds for the whole process; threads that create files start after open().
         before = os.umask(0o177)
         try:
-            # In one step, so that a socket is missing only before the first start of this name and
-            # after one that ended in order: watchers outside rely on that.
+            # Replace the socket atomically, because watchers rely on a socket that is missing only
+            # before the first start and after an orderly end.
             bound = bind_unix_socket(f"{path}.new", mode=0o600)
             Path(f"{path}.new").rename(path)
         finally:
@@ -141,9 +146,9 @@ class Servers:
             return
         log.info("the certificates were renewed")
         self._network.use(context)
-        # A client that the old CA admitted has to authenticate with the new one.
+        # Close all connections, so clients of the old CA must authenticate with the new one.
         closing = asyncio.ensure_future(self._network.close_all_connections())
-        # The event loop holds its tasks weakly: without this set one may be collected half-way.
+        # Keep a reference, because the event loop holds tasks weakly and they might be collected.
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
 
@@ -159,9 +164,10 @@ class Servers:
 
     async def wait_until_heard(self) -> None:
         """
-        Wait until a controller has got the present state, for some time.
+        Wait for a limited time until a controller has received the present state.
 
-        Only this state shows that the training is done; a controller that never gets it starts the training again.
+        Only this state shows that the training is done; a controller that never receives it starts
+        the training again.
         """
         version, left = self._agent.version, UNHEARD_SECONDS
         while left > 0 and all(listener.heard < version for listener in self._listeners):
@@ -172,22 +178,23 @@ class Servers:
         """
         Accept no new connections, and give the followers time to read the last state.
 
-        Only the last state has the cost of the end. So followers count as well that have just
-        got the state before, and are about to ask.
+        Only the last state has the cost of the end. A follower that has just received the previous
+        state counts as well, because it is about to ask again.
         """
         for server in self._servers:
             server.stop()
         for listener in self._listeners:
             listener.close()
-        # Turns of the loop are counted and not the clock: after a pause of the machine the
-        # followers still get theirs.
+        # Count loop turns instead of time, so followers keep their chance after a pause of the
+        # machine.
         left = LAST_WORDS_SECONDS
         while left > 0 and (self.waiting or self._owes_last_state()):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
             await server.close_all_connections()
-        # While the locks are held: after that, a socket of this path may be the next SideCar's.
+        # Remove the sockets while the locks are held; afterwards, a socket may be the next
+        # SideCar's.
         for path in self._paths:
             path.unlink(missing_ok=True)
         for held in self._locks:
@@ -200,11 +207,11 @@ class Servers:
 
 def lock(path: str) -> int:
     """
-    Take the right to listen at a socket, or raise OSError if a living process has it.
+    Lock the right to listen at a socket; raise OSError if a living process holds the lock.
 
-    A socket outlives a process that was killed, so its existence proves nothing. The kernel gives
-    the lock back at each death. Its file stays: to remove it would let two at once have a lock of
-    the same name.
+    A socket outlives a killed process, so its existence proves nothing. The kernel releases the
+    lock at each death. The lock file stays, because after its removal two processes could hold
+    locks of the same name.
     """
     held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -24,34 +24,32 @@ from dlwire.messages.targets import TARGET, Target, Term
 
 
 class Phase(str, Enum):
-    """The phase of a SideCar."""
-
     READY = "Ready"
     """It has started and has no command yet."""
     STARTING = "Starting"
     RUNNING = "Running"
     CHECKPOINTING = "Checkpointing"
-    """The processes have been asked to save themselves, because they must end."""
+    """The processes were asked to save themselves, because they must end."""
     STOPPING = "Stopping"
-    """They have to end, or have ended, and it is not yet proven that none is left."""
+    """The processes must end, or have ended without a proof that none is left."""
     STOPPED = "Stopped"
-    """None is left, as was declared."""
+    """No process is left, as declared."""
     EXITED = "Exited"
-    """They ended by themselves and well; none is left."""
+    """The processes ended by themselves and well; none is left."""
     FAILED = "Failed"
-    """They could not be started, or one ended badly; none is left."""
+    """The processes could not be started, or one ended badly; none is left."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be, and what to do about it."""
+    """A problem and its remedy."""
 
     name: str = field(metadata=wire(NAME))
-    """In CamelCase, as the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
+    """In CamelCase, like the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
     message: str = field(metadata=wire(Text(LONGEST_MESSAGE)))
     remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
-    """The GPUs of the run that it is about, as the run names them, where it is about some of them only."""
+    """The affected GPUs by their names in the run; empty if the problem is not limited to some."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,14 @@ class Process:
     """One training process of the latest start."""
 
     rank: int = field(metadata=wire(Whole()))
-    """In the whole job."""
+    """The rank in the whole job."""
     pid: int = field(metadata=wire(Whole()))
-    """As this container counts; 0 while there is none."""
+    """The process id in this container; 0 while there is no process."""
     gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
     warm: bool = field(default=False, metadata=wire(Flag()))
-    """Whether an interpreter that was ready became it."""
+    """True if the process was a spare interpreter."""
     exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
-    """Absent while it runs, and when a signal ended it."""
+    """Absent while the process runs, and if a signal ended it."""
     signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
 
     @property
@@ -76,38 +74,45 @@ class Process:
 
 @dataclass(frozen=True)
 class Failure:
-    """Which process of the latest start failed first, and by itself; the others were ended then."""
+    """The first process of the latest start that failed by itself; the others were ended then."""
 
     rank: int = field(metadata=wire(Whole()))
-    """In the whole job."""
+    """The rank in the whole job."""
     at: float = field(metadata=wire(Number()))
-    """In seconds since 1970, by the clock of the node: over several containers the earliest counts."""
+    """
+    Seconds since 1970 by the clock of the node; the earliest failure of all containers counts.
+    """
     exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
-    """Absent if a signal ended it."""
+    """Absent if a signal ended the process."""
     signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
     exception: str = field(default="", metadata=wire(Text(LONGEST_LAST_LINE)))
-    """The last line of the traceback that was printed first around the failure; empty if none was."""
+    """The last line of the first traceback around the failure; empty if there was none."""
     lines: tuple[str, ...] = field(
         default=(), metadata=wire(Each(Text(LONGEST_LAST_LINE), MOST_LAST_LINES))
     )
-    """The last lines of the container's processes before it; they share their output."""
+    """
+    The last lines of the container's processes before the failure; the processes share their
+    output.
+    """
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the training is, as far as it can be known."""
+    """The progress of the training, as far as known."""
 
     iteration: int = field(default=0, metadata=wire(Whole()))
     epoch: float = field(default=0.0, metadata=wire(Number()))
     batch_size: int = field(default=0, metadata=wire(Whole()))
-    """The global batch size that the training says it uses; 0 if it does not say."""
+    """The global batch size that the training reports; 0 if it reports none."""
     metrics: Mapping[str, float] = field(default_factory=dict, metadata=wire(METRICS))
     iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
-    """Measured over the latest iterations of this start only; 0 while it cannot be known."""
+    """Measured over the latest iterations of this start only; 0 while unknown."""
     idle_seconds: float = field(default=0.0, metadata=wire(Number()))
-    """For how long no iteration has been reported, or since the latest start none ever was."""
+    """The seconds since the last reported iteration, or since the start if there was none."""
     begun: bool = field(default=False, metadata=wire(Flag()))
-    """Whether anything was reported since the latest start: the training has taken a step."""
+    """
+    True if the training has reported anything since the latest start, and so has taken a step.
+    """
     stalled: bool = field(default=False, metadata=wire(Flag()))
     interval: int = field(default=0, metadata=wire(Whole()))
     """The fewest iterations between two reports of this start; 0 before the second report."""
@@ -128,19 +133,21 @@ class Warmth:
     """The interpreters that wait to become training processes."""
 
     wanted: int = field(default=0, metadata=wire(Whole()))
-    """How many there will be soon, with those that are ready; 0 where none are made or none fits into memory.
-    Before the driver has told how many GPUs there are it is more than are ready."""
+    """The number of spares that are ready or will be soon; 0 if none are made or none fits into
+    memory. Until the driver has reported the number of GPUs, this number is larger than the number
+    of ready spares.
+    """
     ready: int = field(default=0, metadata=wire(Whole()))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))
     limit_bytes: int = field(default=0, metadata=wire(Whole()))
-    """How much memory they may take together; 0 while that is not known."""
+    """The memory limit of all spares together; 0 while unknown."""
 
 
 class Saving(str, Enum):
-    """How the checkpoint before a stop went."""
+    """The outcome of the checkpoint before a stop."""
 
     NONE = "none"
-    """There was none to make."""
+    """No checkpoint was requested."""
     CONFIRMED = "confirmed"
     FAILED = "failed"
     TIMED_OUT = "timedOut"
@@ -159,47 +166,50 @@ class Change:
 
 @dataclass(frozen=True)
 class Trial:
-    """A checkpoint that was asked for only to see that it works, while the training goes on."""
+    """A checkpoint that only tests whether saving works, while the training continues."""
 
     number: int = field(default=0, metadata=wire(Whole()))
-    """Which one, as the run named it; 0 if none was asked for in this start."""
+    """The number of the trial from the run; 0 if none was requested in this start."""
     saving: Saving = field(default=Saving.NONE, metadata=wire(OneOf(Saving)))
-    """How it went; ``none`` while it is under way."""
+    """The outcome; ``none`` while the trial is under way."""
     iteration: int = field(default=0, metadata=wire(Whole()))
-    """Which iteration was reported last when it was asked for, so that it holds at least that."""
+    """The last iteration reported before the request, which the checkpoint includes."""
     seconds: float = field(default=0.0, metadata=wire(Number()))
-    """From the request to the outcome; 0 while it is under way."""
+    """The time from the request to the outcome; 0 while the trial is under way."""
     went_on: bool = field(default=False, metadata=wire(Flag()))
-    """Whether the training has reported a later iteration since the outcome."""
+    """True if the training has reported a later iteration since the outcome."""
     ended: bool = field(default=False, metadata=wire(Flag()))
-    """Whether a process ended during the trial, or right after it and before it went on."""
+    """
+    True if a process ended during the trial, or after the trial before the training continued.
+    """
     message: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
-    """Why it was not confirmed."""
+    """The reason why the checkpoint was not confirmed."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything a SideCar knows about this start of its container."""
+    """The state of a SideCar in this start of its container."""
 
     incarnation: str = field(metadata=wire(INCARNATION))
-    """Which start of the container this is; all else holds for this start only."""
+    """The start of the container; all other fields hold for this start only."""
     version: int = field(metadata=wire(Whole()))
-    """Rises with every change of this state, from 1."""
+    """Increases with every change of this state, from 1."""
     phase: Phase = field(metadata=wire(OneOf(Phase)))
     released: bool = field(metadata=wire(Flag()))
-    """Whether it is proven that no process of the job is left in this incarnation."""
+    """True if it is proven that no process of the job is left in this incarnation."""
     epoch: int = field(default=0, metadata=wire(Whole()))
     generation: int = field(default=0, metadata=wire(Whole()))
-    """With the epoch: the highest term seen, which is that of the target."""
+    """Together with the epoch: the highest known term, which is that of the target."""
     target: Target | None = field(default=None, metadata=wire(Maybe(TARGET)))
     """The latest declaration, to which the SideCar converges."""
     held: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
-    """The GPUs that processes of the job may use; none once they are released."""
+    """The GPUs that processes of the job may use; empty after the release."""
     held_generation: int = field(default=0, metadata=wire(Whole()))
     """The generation whose processes were started last."""
     leaving: bool = field(default=False, metadata=wire(Flag()))
-    """Whether the SideCar is about to end. Until it has ended, a newer run prevents that, unless
-    the platform ends the container."""
+    """True if the SideCar is about to end. Until it has ended, a newer run cancels the end, unless
+    the platform ends the container.
+    """
     processes: tuple[Process, ...] = field(
         default=(), metadata=wire(Each(Nested(Process), MOST_GPUS))
     )
@@ -208,14 +218,14 @@ class State:
     warmth: Warmth = field(default=Warmth(), metadata=wire(Nested(Warmth)))
     change: Change | None = field(default=None, metadata=wire(Maybe(Nested(Change))))
     trial: Trial | None = field(default=None, metadata=wire(Maybe(Nested(Trial))))
-    """The latest trial of a checkpoint; absent where the training cannot save itself and go on."""
+    """The latest trial of a checkpoint; absent if the training cannot save itself and continue."""
     failure: Failure | None = field(default=None, metadata=wire(Maybe(Nested(Failure))))
-    """Absent while the latest start goes on, and where it ended well or was ended from outside."""
+    """Absent while the latest start runs, and if it ended well or was ended from outside."""
     problems: tuple[Problem, ...] = field(
         default=(), metadata=wire(Each(Nested(Problem), MOST_PROBLEMS))
     )
     installation: str = field(default="", metadata=wire(INSTALLATION))
-    """The installation of DLJob whose commands are obeyed: that of the first that named one."""
+    """The installation of DLJob that this SideCar obeys: the first one that named itself."""
 
     @property
     def term(self) -> Term:
@@ -223,10 +233,10 @@ class State:
 
     def essence(self) -> State:
         """
-        Leave out what changes all the time.
+        Return the state without values that change all the time.
 
-        Two states of the same essence differ in nothing but how far the training is, in figures
-        of GPUs and memory, and in the wording of problems.
+        States with the same essence differ only in progress, in figures of GPUs and memory, and in
+        the wording of problems.
         """
         return replace(
             self,

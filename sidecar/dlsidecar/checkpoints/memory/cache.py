@@ -1,12 +1,13 @@
 """
-The folder in memory that a training writes its checkpoints to, as a cache of the folder on the disk.
+The folder in memory that a training writes its checkpoints to, as a cache of the folder on disk.
 
-A checkpoint counts when it is on the disk, and not before (docs/decisions/0012-checkpoints-in-memory.md). So each one that is
-complete in memory is written out, older ones leave the memory when a newer one needs the room, and before each start
-the memory is made to hold what the disk holds: the latest whole checkpoint, and the files that belong to none. A SideCar begins
-with an empty memory, because the checkpoints that another one left there may be torn.
+A checkpoint counts only when it is on disk (docs/decisions/0012-checkpoints-in-memory.md). So the
+cache writes out each checkpoint that is complete in memory and removes older ones when a newer one
+needs the space. Before each start, it fills the memory with the contents of the disk: the latest
+complete checkpoint, and the files outside checkpoints. A SideCar begins with an empty memory,
+because checkpoints of an earlier SideCar may be torn.
 
-All of it reads and writes files, and so is done in a file thread, by one thread at a time.
+This module reads and writes files, and so runs in a file thread, one thread at a time.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from dlwire.training import Saving
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a look at the checkpoints before a start."""
+    """The result of the preparation before a start."""
 
     verdict: Verdict
     is_in_memory: bool = False
-    """True if the start writes to memory; False if to the disk."""
+    """True if the start writes to memory; False if to disk."""
     fault: str = ""
-    """Why not, in words."""
+    """The reason for writing to disk, in words."""
 
 
 @dataclass(frozen=True)
@@ -40,34 +41,36 @@ class Written:
     """The result of writing out."""
 
     unit: str = ""
-    """The checkpoint that is on the disk now and was not before."""
+    """The checkpoint that was written to disk."""
     fault: str = ""
     shortage: str = ""
-    """That the memory is too small for the checkpoints of this training, in words."""
+    """The reason why the memory is too small for the checkpoints, in words."""
 
 
 class MemoryCache:
     """The memory of one job in one container."""
 
     def __init__(self, saving: Saving, read_free: Callable[[], int]) -> None:
-        """``read_free`` returns how much memory the container may still take; -1 where that is not known."""
+        """``read_free`` returns the free memory of the container; -1 if unknown."""
         self._disk = saving
         self._here = replace(saving, path=saving.memory_path)
         self._folder = MemoryFolder(saving.memory_path, saving.memory_bytes, read_free)
         self._limit = MemoryLimit(saving.memory_bytes)
         self._written: dict[str, Files] = {}
-        """The files in memory of checkpoints that are on the disk, by the names of the checkpoints."""
+        """The files of checkpoints in memory that are also on disk, by checkpoint."""
         self._beside: dict[str, Mark] = {}
-        """Files of no checkpoint, as they were written out last."""
+        """The files outside checkpoints, as last written out."""
         self._latest = ""
-        """The checkpoint that was written out last, which no rotation of the training takes from the disk."""
+        """
+        The last checkpoint written out, which stays on disk even if the training rotates it away.
+        """
 
     def prepare(self, *, is_alone: bool, wanted: Callable[[], bool]) -> Prepared:
         """
-        Write out the rest of the memory, look at the disk, and let the memory hold the same.
+        Write out the rest of the memory, check the disk, and fill the memory from the disk.
 
-        Only while all processes of the job are in this container, which the caller knows: shards of several
-        containers are one checkpoint together.
+        The caller must ensure that all processes of the job are in this container, because shards
+        of several containers form one checkpoint.
         """
         fault = self._folder.open() or self.write_out_all(wanted).fault
         repair(take_snapshot(self._disk.path), wanted)
@@ -84,7 +87,7 @@ class MemoryCache:
         return Prepared(_move(verdict, self._disk.path, here=self._here.path), is_in_memory=True)
 
     def close(self) -> None:
-        """Give the memory back, also that of a SideCar before this one."""
+        """Free the memory, including that of an earlier SideCar."""
         self._folder.close()
 
     def _clear(self) -> None:
@@ -94,7 +97,9 @@ class MemoryCache:
     # --- from the disk ----------------------------------------------------------------------
 
     def _fill(self, verdict: Verdict, wanted: Callable[[], bool]) -> str:
-        """Let the memory hold the latest whole checkpoint and the files of none; return why it cannot."""
+        """
+        Copy the latest complete checkpoint and the other files to memory; return why that failed.
+        """
         disk, here = _look(self._disk), _look(self._here)
         if disk.snapshot.gap:
             return disk.snapshot.gap
@@ -120,7 +125,7 @@ class MemoryCache:
     # --- to the disk ------------------------------------------------------------------------
 
     def write_out(self, unit: str, files: Files, goes_on: Callable[[], bool]) -> Written:
-        """Write out a checkpoint that was seen to be complete as these files."""
+        """Write out a checkpoint that is complete with these files."""
         now = _look(self._here)
         if now.snapshot.gap or not unit:
             return Written(fault=now.snapshot.gap or "the checkpoint has no name of its own")
@@ -132,16 +137,16 @@ class MemoryCache:
 
     def write_out_newest(self, pids: Iterable[int] | None, goes_on: Callable[[], bool]) -> Written:
         """
-        Write out the latest complete checkpoint if it is not on the disk already.
+        Write out the latest complete checkpoint if it is not on disk already.
 
-        ``pids`` are the processes that may write; None where all have ended.
+        ``pids`` are the processes that may write; None if all have ended.
         """
         now = _look(self._here)
         if now.snapshot.gap:
             return Written(fault=now.snapshot.gap)
         self._limit.note(now.size)
         unit = now.find_newest(pids, self._written)
-        # A look that comes too late must not remove what the next start has written under these names.
+        # A late run must not remove files that the next start wrote under these names.
         if goes_on():
             self._follow_removals(now)
         if not unit or self._is_on_disk(now, unit):
@@ -149,7 +154,7 @@ class MemoryCache:
         return self._write_out(now, unit, goes_on=goes_on)
 
     def write_out_all(self, goes_on: Callable[[], bool]) -> Written:
-        """Write out the rest of a training that has ended; the checkpoint that was begun last may be torn."""
+        """Write out the rest of a training that has ended; its last checkpoint may be torn."""
         if not self._folder.is_open:
             return Written()
         written = self.write_out_newest(None, goes_on)
@@ -170,7 +175,7 @@ class MemoryCache:
         return Written(unit, shortage=self._limit.shortage)
 
     def _write_beside(self, now: Contents, goes_on: Callable[[], bool]) -> None:
-        """Write out the files of no checkpoint; those that grow meanwhile come with the next one."""
+        """Write out the files outside checkpoints; files that grow meanwhile follow next time."""
         files = now.snapshot.files
         for name in now.beside():
             if files[name] != self._beside.get(name):
@@ -183,13 +188,13 @@ class MemoryCache:
         return known is not None and known.keys() == files.keys() and _has_files(files, known)
 
     def _make_room(self, now: Contents, unit: str) -> None:
-        """Remove from memory the checkpoints before the one on the disk, as far as the next needs the room."""
+        """Remove older checkpoints from memory until the next one fits."""
         for other in now.find_older(unit, limit_bytes=self._disk.memory_bytes):
             remove(f"{now.snapshot.root}/{other}")
             self._written.pop(other, None)
 
     def _follow_removals(self, now: Contents) -> None:
-        """Remove from the disk the checkpoints that the training has removed from memory, but for the latest."""
+        """Remove checkpoints from disk that the training removed from memory, except the latest."""
         for unit in [one for one in self._written if not now.files_of(one)]:
             if unit != self._latest and not os.path.lexists(f"{now.snapshot.root}/{unit}"):
                 remove(f"{self._disk.path}/{unit}")
@@ -197,7 +202,7 @@ class MemoryCache:
 
 
 def _has_files(files: Files, wanted: Mapping[str, Mark]) -> bool:
-    """Return whether the wanted files are unchanged; a new link to one makes no difference."""
+    """Return True if the wanted files are unchanged; new links to them do not matter."""
     return all(name in files and files[name][:3] == mark[:3] for name, mark in wanted.items())
 
 
@@ -206,6 +211,6 @@ def _look(saving: Saving) -> Contents:
 
 
 def _move(verdict: Verdict, disk: str, *, here: str) -> Verdict:
-    """Name the copy in memory, where there is one, as the checkpoint that the training goes on from."""
+    """Replace the path of the checkpoint to resume by its copy in memory, if there is one."""
     below = verdict.resume[len(os.path.realpath(disk)) :]
     return replace(verdict, resume=os.path.realpath(here) + below if below else "")

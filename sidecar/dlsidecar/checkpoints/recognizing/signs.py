@@ -1,9 +1,9 @@
 """
 Recognises checkpoints below a path, and the sign by which one is complete.
 
-A *unit* is one checkpoint: a file, a folder, or (without a pattern) all files below the path. Each
-way to see that a unit is complete is a :class:`Sign`, as a value; frameworks differ in nothing else.
-Logs lie in the same folders as checkpoints, grow at every step, and never are a part of one.
+A *unit* is one checkpoint: a file, a folder, or (without a pattern) all files below the path. A
+:class:`Sign` describes one way to see that a unit is complete; frameworks differ only in their
+signs. Logs may lie in the same folders, grow at every step, and never belong to a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOG = re.compile(
     r"|^(metrics|log|logs|all_results|train_results|eval_results)\.json$|^hparams\.yaml$",
     re.IGNORECASE,
 )
-"""Names of files in the same folders that are no checkpoints."""
+"""Names of log files in the folders of checkpoints."""
 LOG_FOLDERS = frozenset({".cache", ".git", "__pycache__", "mlruns", "tensorboard", "wandb"})
 UNFINISHED = re.compile(r"(^|[._-])tmp([._-]|$)|\.(part|partial|temp)$|~$", re.IGNORECASE)
-"""How programs name what they are about to rename: seen as still as can be, it is no checkpoint."""
+"""Names that programs give to files before a rename; such a file is never a checkpoint."""
 MAY_BE_EMPTY = re.compile(r"^(__init__\.py|\.git\w+|_SUCCESS|\.gitkeep)$")
 DIGITS = re.compile(r"\d+")
 
@@ -34,18 +34,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sign:
-    """How one sees that a unit is complete."""
+    """The sign of a complete unit."""
 
     patterns: tuple[str, ...] = ()
-    """The names of units, where the job does not say them; empty: all files below the path are one unit."""
+    """The default patterns of unit names; empty if all files below the path are one unit."""
     named: str = ""
-    """An expression for the last part of their names, since patterns cannot say "only digits"."""
+    """
+    An expression for the last part of unit names, because patterns cannot express "only digits".
+    """
     marks: tuple[tuple[str, ...], ...] = ()
-    """Files in the folder of a complete unit: all of one of these groups."""
+    """Groups of files in the folder of a complete unit; all files of one group must exist."""
     pointer: str = ""
-    """A file right below the path that is written when a unit is complete."""
+    """A file directly below the path that is written when a unit is complete."""
     settles: bool = False
-    """True if only the rest of its files shows that it is complete."""
+    """True if only unchanged files show that the unit is complete."""
 
 
 SIGNS: Mapping[Complete, Sign] = {
@@ -58,24 +60,26 @@ SIGNS: Mapping[Complete, Sign] = {
         ("**/checkpoint*",), named=r"checkpoint[-_]\d+", marks=(("random_states_0.pkl",),)
     ),
     Complete.DCP: Sign(marks=((".metadata",),)),
-    # A file, unless the strategy writes shards: FSDP's end with meta.pt, DeepSpeed's with latest.
+    # A single file, unless the strategy writes shards: FSDP writes meta.pt last, DeepSpeed latest.
     Complete.LIGHTNING: Sign(("**/*.ckpt",), marks=((".metadata", "meta.pt"), ("latest",))),
     Complete.KERAS: Sign(("**/*.keras", "**/*.h5")),
     Complete.TENSORFLOW: Sign(pointer="checkpoint"),
     Complete.DEEPSPEED: Sign(pointer="latest"),
     Complete.MEGATRON: Sign(pointer="latest_checkpointed_iteration.txt"),
 }
-"""All but ``auto``, which becomes one of them, and ``marker``, whose file the job may name."""
+"""
+The signs without ``auto``, which resolves to one of them, and ``marker``, which the job names.
+"""
 
 EVIDENCE: tuple[tuple[Complete, re.Pattern[str]], ...] = (
     (Complete.MARKER, re.compile(rf"(^|/){re.escape(MARKER)}$")),
-    # Others name their folders as Trainer does: diffusers with Accelerate, and people.
+    # Other programs use Trainer's folder names as well, such as diffusers with Accelerate.
     (Complete.ACCELERATE, re.compile(r"(^|/)checkpoint[-_]\d+/random_states_\d+\.pkl$")),
     (
         Complete.HUGGINGFACE,
         re.compile(
             r"(^|/)checkpoint-\d+/(training_args\.bin|trainer_state\.json"
-            # Shards of FSDP: of those in a folder below, a Trainer's own mark comes later.
+            # Shards of FSDP, but not in a Trainer's subfolder, where Trainer's own mark follows.
             r"|[^/]+/(\.metadata|__\d+_\d+\.distcp))$"
         ),
     ),
@@ -85,19 +89,19 @@ EVIDENCE: tuple[tuple[Complete, re.Pattern[str]], ...] = (
     (Complete.DCP, re.compile(r"(^|/)(\.metadata|__\d+_\d+\.distcp)$")),
     (Complete.TENSORFLOW, re.compile(r"^[^/]+\.data-\d{5}-of-\d{5}$")),
 )
-"""Which files only one framework writes, the more particular ones first."""
+"""Files that only one framework writes, the most specific patterns first."""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """The signs of a job's checkpoints, from its file or from its checkpoints themselves."""
+    """The signs of a job's checkpoints, from the job file or from existing checkpoints."""
 
     complete: Complete
     sign: Sign
     patterns: tuple[str, ...]
 
     def group(self, files: Mapping[str, T]) -> dict[str, dict[str, T]]:
-        """Sort files by the unit that they belong to; what belongs to none is left out."""
+        """Group files by unit, without files that belong to no unit."""
         is_sharded = self.complete is Complete.DCP and not self.patterns
         homes = _find_homes(files) if is_sharded else ()
         marks = {mark for group in self.sign.marks for mark in group}
@@ -111,7 +115,7 @@ class Signs:
         return units
 
     def find_hollow(self, folders: Iterable[str], units: Iterable[str]) -> list[str]:
-        """Return the folders that are named as a checkpoint and hold nothing of one."""
+        """Return the folders that have the name of a checkpoint but none of its files."""
         known = set(units)
         if not self.patterns:
             alike = {normalise(unit) for unit in known}
@@ -124,7 +128,7 @@ class Signs:
         return not expression or bool(re.fullmatch(expression, unit.rpartition("/")[2]))
 
     def missing(self, unit: str, files: Iterable[str]) -> str:
-        """Name the missing marks of a complete unit; empty if none is missing or needed."""
+        """Return the missing marks of the unit; empty if none is missing or needed."""
         within = {name[len(unit) :].lstrip("/") for name in files}
         if not self.sign.marks or within == {""}:
             return ""
@@ -133,13 +137,13 @@ class Signs:
         return " and ".join(next(marks for marks in lacking if len(marks) == fewest))
 
     def marks_of(self, unit: str, files: Iterable[str]) -> list[str]:
-        """Return the existing marks, by their full names."""
+        """Return the existing marks of the unit by their full names."""
         names = {f"{unit}/{mark}".lstrip("/") for group in self.sign.marks for mark in group}
         return sorted(names & set(files))
 
 
 def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Signs:
-    """Choose the signs of a job's checkpoints; ``auto`` looks at the new files first, then at all."""
+    """Choose the signs of a job's checkpoints; ``auto`` examines the new files first, then all."""
     complete = saving.complete
     if complete is Complete.AUTO:
         complete = recognise(news) or recognise(known) or Complete.SETTLED
@@ -149,7 +153,7 @@ def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Sig
 
 
 def _sign_of_marker(saving: Saving, known: Iterable[str]) -> Sign:
-    """The marker is in the folder of each unit, or is one for all right below the path."""
+    """Find the marker in the folder of each unit, or directly below the path for all units."""
     if saving.marker in known or not saving.files:
         inside = any(name.endswith(f"/{saving.marker}") for name in known)
         if saving.marker in known or not inside:
@@ -159,7 +163,7 @@ def _sign_of_marker(saving: Saving, known: Iterable[str]) -> Sign:
 
 
 def recognise(names: Iterable[str]) -> Complete | None:
-    """Return the framework that writes files of these names."""
+    """Return the framework that writes files with these names."""
     finished = [name for name in names if not is_unfinished(name)]
     for complete, expression in EVIDENCE:
         if any(map(expression.search, finished)):
@@ -179,7 +183,7 @@ def is_within(name: str, unit: str) -> bool:
 
 
 def is_noise(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a file is a log or unfinished; a pattern may name a log on purpose."""
+    """Return True for a log or an unfinished file, unless a pattern names the file."""
     if is_unfinished(name):
         return True
     *folders, last = name.split("/")
@@ -191,7 +195,9 @@ def is_noise(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def find_unit(name: str, patterns: tuple[str, ...]) -> str | None:
-    """Return the beginning of the name that a pattern means; all is one unit without a pattern."""
+    """
+    Return the part of the name that a pattern matches; without patterns, all files are one unit.
+    """
     if not patterns:
         return ""
     parts = name.split("/")
@@ -204,7 +210,7 @@ def find_unit(name: str, patterns: tuple[str, ...]) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> int:
-    """Return how many of the parts the pattern takes, at least; 0 if it does not match."""
+    """Return the smallest number of parts that the pattern matches; 0 if it does not match."""
     if not parts:
         return 0
     if pattern[0] == "**":
@@ -220,7 +226,7 @@ def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> int:
 
 
 def _find_homes(files: Iterable[str]) -> frozenset[str]:
-    """Return the folders that hold shards of torch.distributed.checkpoint."""
+    """Return the folders with shards of torch.distributed.checkpoint."""
     shard = dict(EVIDENCE)[Complete.DCP]
     return frozenset(name.rpartition("/")[0] for name in files if shard.search(name))
 
@@ -232,5 +238,5 @@ def _find_home(name: str, homes: Iterable[str]) -> str | None:
 
 
 def normalise(name: str) -> str:
-    """Return the name without what counts in it, such as a step or a rank."""
+    """Return the name without its numbers, such as a step or a rank."""
     return DIGITS.sub("#", name)
