@@ -63,9 +63,7 @@ METRIC_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_./@-]{0,63}")
 
 
 def folder(default: str | os.PathLike[str] = "checkpoints") -> Path:
-    """
-    Return the checkpoint folder of this job and create it if missing; without DLJob, ``default``.
-    """
+    """Return this job's checkpoint folder and create it if missing; without DLJob, ``default``."""
     _listen_once()
     path = Path(os.environ.get("DLJOB_CHECKPOINT_DIR") or default)
     path.mkdir(parents=True, exist_ok=True)
@@ -73,9 +71,7 @@ def folder(default: str | os.PathLike[str] = "checkpoints") -> Path:
 
 
 def latest(default: str | None = None) -> str | None:
-    """
-    Return the path of the newest complete checkpoint, or ``default`` if no complete one is known.
-    """
+    """Return the path of the newest complete checkpoint; ``default`` if none is known."""
     _listen_once()
     return os.environ.get("DLJOB_CHECKPOINT_RESUME") or default
 
@@ -84,10 +80,9 @@ def should_save(step: int) -> bool:
     """
     Return True if the training must save now: once per request, at the same step on every rank.
 
-    Call this function on every rank after each step, or after every tenth step: all ranks must call
-    it with the same steps. Ranks in one container agree through a few bytes of shared memory. Ranks
-    in several containers need ``torch.distributed`` and agree by one ``all_reduce`` of a single
-    number.
+    Call it on all ranks with the same steps, for example after each or every tenth step. Ranks in
+    one container agree through a few bytes of shared memory. Ranks in several containers need
+    ``torch.distributed`` and agree by one ``all_reduce`` of a single number.
     """
     _listen_once()
     return _agreement().take_request(step)
@@ -97,8 +92,7 @@ def listen(*signals: signal.Signals) -> None:
     """
     Treat these signals, such as ``SIGTERM``, as further requests to save.
 
-    The signal that the job file names is handled without this call. Only the main thread can call
-    this function.
+    The signal in the job file needs no call. Call this function only in the main thread.
     """
     for each in signals:
         _Request.listen_to(each)
@@ -108,9 +102,8 @@ def mark_complete(path: str | os.PathLike[str], *, marker: str = "") -> None:
     """
     Write the marker file of a checkpoint after all its writers have finished and synced.
 
-    ``path`` is the folder of the checkpoint. Only one process may call this function, and only as
-    the last step. Set ``complete: marker`` in the job file, and ``marker`` if the file has another
-    name.
+    ``path`` is the folder of the checkpoint. Only one process may call this, as the last step. Set
+    ``complete: marker`` in the job file, and ``marker`` if the file has another name.
     """
     name = marker or os.environ.get("DLJOB_CHECKPOINT_MARKER") or MARKER
     path = Path(path)
@@ -180,9 +173,8 @@ def report(step: int, *, epoch: float | None = None, **metrics: float) -> None:
     Report the number of finished steps and any metrics; only the reports of rank 0 are sent.
 
     The job file must have ``progress: {http: true}`` or ``progress: {file: ...}``. This function
-    never raises. It prints an error once for a report that cannot be sent and for a metric with an
-    invalid name or a value that is not a finite number. It then reports the step without that
-    metric, and the training continues.
+    never raises. It prints an error once for a report that cannot be sent, and for a metric with an
+    invalid name or value, which it leaves out.
     """
     if is_leader():
         _Reporter.take(step, epoch, metrics)
@@ -314,8 +306,7 @@ class _Request:
             # Set a flag without a lock, because a signal handler can interrupt code that holds the
             # lock.
             cls.is_open = True
-            # Call the program's own handler as well, but not the default, which would end the
-            # process.
+            # Call the program's own handler, but not the default, which would end the process.
             if callable(former):
                 former(number, frame)
 
@@ -347,9 +338,7 @@ class _Board:
     """
 
     _NUMBERS = struct.Struct("=qq")
-    """
-    The start number and a step; entries of an earlier start are ignored after a launcher restart.
-    """
+    """The start number and a step; entries of an earlier start are ignored."""
 
     def __init__(self, path: str, rank: int, *, world: int) -> None:
         # Open the file in each rank, because flock does not separate copies of an inherited
@@ -391,8 +380,7 @@ class _Board:
         if len(data) < self._NUMBERS.size:
             return -1
         start, step = self._NUMBERS.unpack(data)
-        # Store steps plus one, because unwritten bytes are zero and the first start also has number
-        # 0.
+        # Store steps plus one, because unwritten bytes and the first start's number are 0.
         return step - 1 if start == self._start else -1
 
     def _write(self, place: int, step: int) -> None:

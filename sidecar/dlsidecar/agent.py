@@ -3,9 +3,8 @@ The agent: receives events, decides by the table, and has the actions carried ou
 
 All events arrive here on one event loop: declarations of the controller from
 :mod:`dlsidecar.serving.serving`, process events from a :class:`~dlsidecar.contract.Supervisor`, and
-timers from the loop. Each is an event for :func:`dlsidecar.behaviour.machine.react`; the agent
-carries out the resulting actions in order before it handles the next event. The agent itself
-decides nothing.
+timers from the loop. The agent carries out the actions of :func:`dlsidecar.behaviour.machine.react`
+in order before the next event, and decides nothing itself.
 """
 
 from __future__ import annotations
@@ -206,9 +205,7 @@ class Agent:
 
     @property
     def has_ended_well(self) -> bool:
-        """
-        Return True if the training ended by itself and well, even if a leave command is pending.
-        """
+        """Return True if the training ended well by itself, even if a leave command is pending."""
         return self._machine.phase is Phase.EXITED and self._machine.has_ended_well
 
     @property

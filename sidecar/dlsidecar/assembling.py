@@ -65,9 +65,8 @@ class Assembly:
         """
         Take over the children of this process, and with them SIGCHLD.
 
-        ``mark`` names the job and this start of its container; ``environment`` is the environment
-        of the training without the SideCar, and ``passed`` are descriptors that the training
-        inherits. Raises :class:`LogCannotOpen`.
+        ``mark`` names the job and this start of its container; ``environment`` is that of the
+        training, and ``passed`` are descriptors that it inherits. Raises :class:`LogCannotOpen`.
         """
         training = settings.training
         self._environment = environment
@@ -213,8 +212,7 @@ class Assembly:
         self._spare_pool.close()
         for tail in self._tails:
             tail.close()
-        # Close the forwarders of the ranks before the common outputs, which pass on the remaining
-        # lines.
+        # Close the forwarders of the ranks first; the common ones pass on their last lines.
         self._outputs.close()
         if self._forwarders:
             for forwarder in self._forwarders:

@@ -82,9 +82,7 @@ class Complete(str, Enum):
     """The sign of a complete checkpoint; :mod:`dlsidecar.checkpoints.recognizing.signs` implements them."""
 
     AUTO = "auto"
-    """
-    The marks of the framework that writes the files; ``settled`` if no framework is recognised.
-    """
+    """The marks of the framework that writes the files; ``settled`` if none is recognised."""
     SETTLED = "settled"
     RENAME = "rename"
     MARKER = "marker"
@@ -100,9 +98,7 @@ class Complete(str, Enum):
 
 @dataclass(frozen=True)
 class Saving:
-    """
-    The way in which the job saves itself before a stop; at most one of the first three is set.
-    """
+    """The way in which the job saves itself before a stop; at most one of the first three."""
 
     signal: str = field(default="", metadata=wire(SIGNAL))
     """The name of a signal, such as ``SIGUSR1``."""
@@ -137,9 +133,7 @@ class Saving:
     )
     """The file that completes a checkpoint, with ``complete: marker``."""
     settle_seconds: float | None = field(default=None, metadata=wire(Maybe(SECONDS)))
-    """
-    How long the files of a checkpoint without a sign must stay unchanged; None to learn the time.
-    """
+    """How long files of a checkpoint without a sign must stay unchanged; None to learn it."""
     vet: bool = field(default=False, metadata=wire(Flag()))
     """True to move torn checkpoints away before each start; False to only report them."""
     timeout_seconds: float = field(default=60.0, metadata=wire(SECONDS))
@@ -173,13 +167,9 @@ class Training:
     grace_seconds: float = field(default=10.0, metadata=wire(SECONDS))
     """The time between SIGTERM and SIGKILL."""
     kill_seconds: float = field(default=5.0, metadata=wire(PERIOD))
-    """
-    The time from each SIGKILL until a remaining process is reported and SIGKILL is sent again.
-    """
+    """The time from each SIGKILL to a report of the remaining process and another SIGKILL."""
     release_seconds: float = field(default=0.0, metadata=wire(SECONDS))
-    """On shared GPUs: how long memory in use delays the release after the proof that no process of
-    the job is left; 0 for as long as the memory is in use.
-    """
+    """On shared GPUs: how long memory in use delays the release of an ended job; 0 for no limit."""
     preload: tuple[str, ...] = field(default=(), metadata=wire(Each(TEXT, 256)))
     """The modules that spare interpreters import; empty for no spares."""
     most_spares: int = field(default=0, metadata=wire(Whole(maximum=9999)))

@@ -2,8 +2,7 @@
 The events of a SideCar, and the actions that answer them: values only.
 
 The events come from the controller, from the processes and from timers.
-:mod:`dlsidecar.behaviour.machine` answers them with actions, and ``dlsidecar.agent`` carries these
-out.
+:mod:`dlsidecar.behaviour.machine` answers with actions; ``dlsidecar.agent`` carries them out.
 """
 
 from __future__ import annotations

@@ -66,9 +66,7 @@ class Watch:
     on_confirmed: Callable[[str, Mapping[str, Mark]], None] = lambda _unit, _files: None
     """Called with the confirmed checkpoint and its files."""
     secure: Callable[[str, Mapping[str, Mark], Callable[[str], None]], None] | None = None
-    """
-    Copies a checkpoint from memory to disk, before which it does not count, and reports a failure.
-    """
+    """Copies a checkpoint from memory to disk, where it counts, and reports a failure."""
     hint: str = ""
     """A hint for the report of an incomplete checkpoint."""
 
@@ -93,8 +91,7 @@ class FileWatch:
     ) -> None:
         """
         Call ``ready`` when the existing files are known. ``ready`` requests the checkpoint and
-        returns the earliest change time of a file that can be the answer, by
-        :func:`dlsidecar.checkpoints.checkpoint_files.stamp_ns`.
+        returns the earliest time stamp of a file that can be the answer.
         """
         self._saving = saving
         self._watch = watch
@@ -189,10 +186,7 @@ class FileWatch:
         self._look()
 
     def _forgive_pause(self) -> None:
-        """
-        Do not count a pause of the machine, which makes the loop's timer late, as rest of the
-        files.
-        """
+        """Do not count a pause of the machine as time in which the files were unchanged."""
         late = self._loop.time() - self._due_at
         self._still_since += max(0.0, late - LONGEST_DELAY_SECONDS)
 
@@ -336,8 +330,7 @@ class FileWatch:
 
     def _find_writer(self, look: Look, one: Candidate) -> str:
         """
-        Return the name of a file of the checkpoint, or opened since the request, that is being
-        written.
+        Return a file being written that belongs to the checkpoint or was opened since the request.
         """
         written = find_written(look.snapshot.root, self._watch.members())
         opened = set() if one.is_sealed else written - self._written_before
@@ -368,9 +361,7 @@ class FileWatch:
         self._end(fault)
 
     def _choose_last(self, look: Look) -> tuple[Candidate | None, str]:
-        """
-        Choose after all processes have ended; a killed or failed process may not have finished.
-        """
+        """Choose after all processes have ended; a killed one may not have finished."""
         lacks = [look.lack] if look.lack else []
         for one in reversed(look.candidates if not look.lack else ()):
             lack = one.lack or self._find_too_small(look, one)

@@ -2,8 +2,7 @@
 Inspects the checkpoints of a job for one request: which are new, and what each of them lacks.
 
 This module reads files and so runs in a file thread. :mod:`dlsidecar.checkpoints.confirming` adds
-what the kernel and the clock show: which processes write the files, and how long the files have not
-changed.
+what the kernel and the clock show: which processes write, and how long the files rest.
 """
 
 from __future__ import annotations
@@ -144,9 +143,7 @@ class Inspector:
     def _add_pointer(
         signs: Signs, units: dict[str, dict[str, Mark]], *, news: Mapping[str, Mark]
     ) -> dict[str, dict[str, Mark]]:
-        """
-        Include the file that points at the latest checkpoint, even if it has the name of a log.
-        """
+        """Include the file that points at the latest checkpoint, even with the name of a log."""
         pointer = signs.sign.pointer
         if pointer in news:
             units.setdefault("", {})[pointer] = news[pointer]
@@ -194,9 +191,7 @@ def find_fault(findings: Mapping[str, Finding]) -> str:
 
 
 def is_sealed(signs: Signs, unit: str, *, files: Mapping[str, Mark], is_proven: bool) -> bool:
-    """
-    Return True if a mark, a pointer, a rename or a format shows that the checkpoint is complete.
-    """
+    """Return True if a mark, pointer, rename or format shows that the checkpoint is complete."""
     if signs.sign.settles:
         return False
     has_marks = bool(signs.sign.marks) and set(files) != {unit}

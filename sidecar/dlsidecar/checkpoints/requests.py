@@ -4,8 +4,7 @@ Requests a checkpoint of the job and detects its confirmation.
 A :class:`Request` is made when the job must stop or must try its checkpoint. It lives until it has
 reported its outcome or is cancelled. The machine decides how long to wait.
 
-:mod:`dlsidecar.checkpoints.confirming` handles confirmation by file; this module handles
-confirmation by a line, an end or a command.
+:mod:`dlsidecar.checkpoints.confirming` handles confirmation by file, this module all others.
 """
 
 from __future__ import annotations
@@ -122,9 +121,7 @@ class Request:
     # --- asking -----------------------------------------------------------------------------
 
     def _ask(self) -> int:
-        """
-        Ask for the checkpoint; return the earliest change time of a file that can be the answer.
-        """
+        """Ask for the checkpoint; return the earliest time stamp of a file that can answer."""
         since_ns = stamp_ns()
         # The id of an ended process may belong to another process.
         self._asked = [one for one in self._asked if one.ended is None]
@@ -184,12 +181,10 @@ class Request:
             url, method="POST", body=b"", connect_timeout=limit, request_timeout=limit
         )
         try:
-            # Send all requests at once: ranks that save together answer only after the last is
-            # asked.
+            # Send all at once: ranks that save together answer only after the last is asked.
             await AsyncHTTPClient(max_clients=MOST_GPUS).fetch(request)
         except Exception as error:  # noqa: BLE001 - the job may answer anything, or nothing
-            # A call that cancel() ends raises CancelledError, which is no Exception, and reports
-            # nothing.
+            # A call that cancel() ends raises CancelledError, which is no Exception.
             self._fail(f"POST {url}: {error}")
 
     # --- hearing ----------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """
 The checkpoints of a job over its starts: inspected before each, and recorded after each.
 
-:mod:`dlsidecar.checkpoints.vetting` and :mod:`dlsidecar.checkpoints.ledger` read and write the
-files in a file thread. A file system that does not answer delays a start by a few seconds at most.
-With checkpoints in memory, the ledger thread also copies them
-(:mod:`dlsidecar.checkpoints.memory.writing_out`), and a start waits for the latest one as long as a
-request would.
+The ledger thread does the work in :mod:`dlsidecar.checkpoints.vetting`,
+:mod:`dlsidecar.checkpoints.ledger` and :mod:`dlsidecar.checkpoints.memory.writing_out`. A file
+system that does not answer delays a start by a few seconds; writing out memory delays a start as
+long as a request would.
 """
 
 from __future__ import annotations
@@ -79,9 +78,7 @@ class CheckpointStore:
 
     @property
     def saving(self) -> Saving:
-        """
-        The saving of the latest start, with the folder in memory if the start writes to memory.
-        """
+        """The saving of the latest start, with the folder in memory if that is used."""
         in_memory = replace(self._saving, path=self._saving.memory_path)
         return in_memory if self._is_in_memory else self._saving
 
@@ -165,9 +162,7 @@ class CheckpointStore:
         )
 
     def begin_start(self, members: Callable[[], Iterable[int]]) -> None:
-        """
-        Begin to write out, because the processes of a start may save themselves without a request.
-        """
+        """Begin to write out, because processes may save themselves without a request."""
         if self._writer is not None and self._is_in_memory:
             self._writer.begin(members)
 
@@ -182,8 +177,7 @@ class CheckpointStore:
         self._note(note_fruitless(self._verdict.ledger))
 
     def _note(self, ledger: Ledger) -> None:
-        # A trial also confirms a checkpoint, and the next request follows without a start and its
-        # inspection.
+        # A trial also confirms, and the next request comes without an inspection.
         self._verdict = replace(self._verdict, ledger=ledger)
         if self._leads and self._ledger_thread is not None:
             self._ledger_thread.post(partial(write_ledger, self._saving, ledger))

@@ -2,10 +2,9 @@
 Inspects the checkpoints before a start, and reports the ones that a kill or a full disk left torn.
 
 Frameworks resume from the latest checkpoint, complete or not. With ``checkpoint.vet`` a torn
-checkpoint is moved into a folder next to it, so the framework finds the previous one; a merely
-suspicious checkpoint is moved only while another one is left. If a confirmed checkpoint turns out
-to be unreadable, that is recorded (:mod:`dlsidecar.checkpoints.ledger`), and later confirmations of
-this job do not count.
+checkpoint is moved into a folder next to it, so the framework finds the previous one; a suspicious
+one is moved only while another one is left. After an unreadable confirmed checkpoint, confirmations
+of this job do not count (:mod:`dlsidecar.checkpoints.ledger`).
 """
 
 from __future__ import annotations
@@ -130,9 +129,7 @@ def note_fruitless(ledger: Ledger) -> Ledger:
 def _find_units(
     now: Snapshot, signs: Signs, *, ledger: Ledger, is_guessed: bool, vets: bool
 ) -> list[Unit]:
-    """
-    Return the checkpoints down to the first good one, in the order in which a framework takes them.
-    """
+    """Return the checkpoints down to the first good one, in the framework's order."""
     if signs.sign.pointer:
         # The checkpoint that the pointer names was complete, and the framework reads no other one.
         return []
@@ -256,9 +253,7 @@ def _compare(shape: Shape, known: Shape) -> str:
 
 
 def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -> Ledger:
-    """
-    Update the ledger with the fate of the last confirmed checkpoint and the shape of checkpoints.
-    """
+    """Record the fate of the last confirmed checkpoint and the shape of checkpoints."""
     blamed = [unit for unit in units if unit.torn and unit.name in {ledger.pending, ledger.source}]
     failed = [unit.name for unit in blamed if unit.name == ledger.pending or ledger.fruitless]
     if ledger.pending and ledger.pending not in failed and _was_set_aside(root, ledger):
@@ -275,9 +270,7 @@ def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -
 
 
 def _was_set_aside(root: str, ledger: Ledger) -> bool:
-    """
-    Return True if another container of the job has already moved the last confirmed checkpoint.
-    """
+    """Return True if another container has already moved the last confirmed checkpoint."""
     name = ledger.pending or ""
     try:
         moved_ns = os.stat(_place_aside(root, name)).st_mtime_ns  # noqa: PTH116

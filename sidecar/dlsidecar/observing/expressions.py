@@ -53,9 +53,7 @@ class _Block:
 
 
 class Matcher:
-    """
-    Matches the two expressions of a job: its progress, and the line that confirms a checkpoint.
-    """
+    """Matches the two expressions of a job: for its progress and for confirmed checkpoints."""
 
     patience_seconds = 2.0
     """The processor time that the helper may spend on one block."""
@@ -70,9 +68,7 @@ class Matcher:
         progress: str = "",
         confirm: str = "",
     ) -> None:
-        """
-        Call ``on_match`` with the groups, and with True if the output arrived before :meth:`begin`.
-        """
+        """Call ``on_match`` with the groups, and True for output from before :meth:`begin`."""
         self._reaper = reaper
         self._on_match = on_match
         self._on_problem = on_problem
@@ -111,9 +107,7 @@ class Matcher:
         return not self._open
 
     def begin(self) -> None:
-        """
-        Start the helper if there is an expression to match; a new start resets earlier failures.
-        """
+        """Start the helper if there is an expression; a new start resets earlier failures."""
         self._beginnings += 1
         self._restarts = 0
         if self._pid is None and any(self._expressions) and not self._is_invalid:
@@ -124,8 +118,7 @@ class Matcher:
         self._answers, from_helper = os.pipe()
         command = [sys.executable, "-I", "-S", "-c", self._source, *self._expressions]
         try:
-            # Pass the SideCar's environment, without which some interpreters do not find their
-            # library.
+            # Pass on the environment, because some interpreters need it to find their library.
             pid = start(command, env=os.environ, stdin=to_helper, stdout=from_helper)
         except CannotStart as error:
             self._close()
@@ -261,8 +254,7 @@ class Matcher:
         """
         Check whether the helper is stuck.
 
-        Use its processor time, because wall-clock time would blame a healthy helper on a loaded
-        machine.
+        Use its processor time, because a loaded machine delays healthy helpers.
         """
         self._watchdog = None
         if self._pid is None or not self._open:

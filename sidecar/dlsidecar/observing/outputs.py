@@ -4,8 +4,7 @@ The output of the training: passed on unchanged, and copied to the reader of its
 In a container an :class:`OutputForwarder` moves bytes from a pipe to the SideCar's own output. It
 reads no more than it can forward: if no program reads the SideCar's output, the training blocks in
 its `write`, as it would without a SideCar. On one machine the training writes to a file, and a
-:class:`~dlsidecar.observing.tailing.Tail` follows the file; there the training never waits for a
-reader.
+:class:`~dlsidecar.observing.tailing.Tail` follows the file, and the training never waits.
 
 Both live as long as the SideCar, so the output of one start follows the output of the previous one.
 """
@@ -48,10 +47,7 @@ class OutputForwarder:
         on_problem: Problem,
         on_relief: Callable[[str], None],
     ) -> None:
-        """
-        Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name when it is
-        over.
-        """
+        """Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name."""
         self._copy = copy
         self._on_problem = on_problem
         self._on_relief = on_relief
@@ -86,9 +82,7 @@ class OutputForwarder:
             self._listen()
 
     def read_now(self) -> None:
-        """
-        Forward the waiting output within this call, unless the SideCar's own output would block.
-        """
+        """Forward the waiting output within this call, unless the sink would block."""
         # Read at most one pipe's capacity, because a busy writer could block the event loop.
         for _ in range(PIPE_CAPACITY // BLOCK):
             if self.is_empty or self._pending:

@@ -174,10 +174,7 @@ class Meter:
         self.recall(seen)
 
     def _see_interval(self, iteration: int) -> None:
-        """
-        Record the smallest interval between reports, because lines that are read together hide
-        some.
-        """
+        """Record the smallest interval of reports; lines that are read together hide some."""
         step = iteration - (self.iteration or 0)
         if step > 0:
             self._interval = min(self._interval or step, step)

@@ -145,10 +145,7 @@ class Tail:
         on_problem: Callable[[str], None],
         on_relief: Callable[[], None],
     ) -> None:
-        """
-        Call ``on_problem`` with the reason why the file cannot be read, and ``on_relief`` when it
-        can.
-        """
+        """Call ``on_problem`` with why the file cannot be read, and ``on_relief`` when it can."""
         self.path = path
         self._show = show
         self._skip = skip

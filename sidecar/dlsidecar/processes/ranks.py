@@ -44,9 +44,7 @@ class Rank:
 def lay_out(
     run: Run, *, framework: str, names: Mapping[str, str] = MappingProxyType({})
 ) -> list[Rank]:
-    """
-    Return the ranks of this container; ``names`` maps GPUs to the names that the training gets.
-    """
+    """Return the ranks of this container; ``names`` maps GPUs to the training's names."""
     describe = FRAMEWORKS[framework]
     ranks = []
     for local_rank in range(run.processes):
@@ -129,9 +127,7 @@ def describe_launch(run: Run, local_rank: int) -> dict[str, str]:
 
 
 def describe_torchrun(run: Run) -> dict[str, str]:
-    """
-    Return the options that torchrun reads from the environment, so its command line needs none.
-    """
+    """Return the options of torchrun as variables, so its command line needs none."""
     return {
         "PET_NNODES": str(len(run.peers)),
         "PET_NODE_RANK": str(run.node_rank),

@@ -42,9 +42,7 @@ from dlwire.training import Training
 log = logging.getLogger(__name__)
 
 EARLY_SECONDS = 300.0
-"""
-A start that fails within this time, before its first step, may be unable to read its checkpoint.
-"""
+"""A start that fails this early, before its first step, may lack a readable checkpoint."""
 LAST_LINES_SECONDS = 1.0
 """The longest time that the release waits for the last lines of a training that ended by itself."""
 
@@ -96,9 +94,7 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self._started_at = 0.0
         self._read_until: float | None = None
-        """
-        The time until which unread output delays the end of a start; None if it ended otherwise.
-        """
+        """Until when unread output delays the end of a start; None if it ended otherwise."""
         self._memory = MemoryProof(
             admission.gpu_thread,
             release_seconds=training.release_seconds,

@@ -1,8 +1,8 @@
 """
 The listeners of a SideCar: opened before anything else, closed at the end.
 
-:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` decides which
-clients may connect.
+:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` admits
+clients.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
 NO_LIMIT = 2**62
-"""
-Disable Tornado's body limit, which closes the connection; the server counts and answers itself.
-"""
+"""Disable Tornado's body limit, which closes the connection; the server counts itself."""
 LONGEST_SOCKET_PATH = 103
 """The longest path that Linux allows, minus the temporary suffix of the socket."""
 LAST_WORDS_SECONDS = 1.0
@@ -39,9 +37,7 @@ UNHEARD_STEP_SECONDS = 0.1
 
 
 class Servers:
-    """
-    All listeners of one SideCar, open from :meth:`open` to :meth:`close`; opening raises OSError.
-    """
+    """All listeners of one SideCar, from :meth:`open` to :meth:`close`; opening raises OSError."""
 
     def __init__(self, agent: serving.Agent, settings: Serving) -> None:
         self._agent = agent
@@ -166,8 +162,7 @@ class Servers:
         """
         Wait for a limited time until a controller has received the present state.
 
-        Only this state shows that the training is done; a controller that never receives it starts
-        the training again.
+        Only this state shows that the training is done; without it, the controller starts it again.
         """
         version, left = self._agent.version, UNHEARD_SECONDS
         while left > 0 and all(listener.heard < version for listener in self._listeners):
@@ -193,8 +188,7 @@ class Servers:
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
             await server.close_all_connections()
-        # Remove the sockets while the locks are held; afterwards, a socket may be the next
-        # SideCar's.
+        # Remove the sockets under their locks, before they can be the next SideCar's.
         for path in self._paths:
             path.unlink(missing_ok=True)
         for held in self._locks:

@@ -131,8 +131,7 @@ class Handler(RequestHandler):
     def _limit_body(self) -> None:
         # Check the length before reading the body, because the server must not read a large body.
         length = self.request.headers.get("Content-Length", "")
-        # Require ASCII, because ``isdigit`` accepts other digits; refuse other values with the
-        # body.
+        # Require ASCII, because ``isdigit`` accepts other digits.
         is_number = length.isascii() and length.isdigit()
         if is_number and int(length[:20]) > self.serving.largest_body:
             raise self._too_large()
@@ -294,8 +293,7 @@ class StateHandler(Handler):
 
     async def _wait_for_news(self, known: State, patience: float) -> None:
         await self.agent.wait_for_change(known.version)
-        # Batch changes, because the controller follows hundreds of SideCars and cannot read each
-        # step.
+        # Batch changes, because the controller follows hundreds of SideCars.
         if patience > 0:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
@@ -392,8 +390,7 @@ def _application(
         [(path, handler, given) for path, handler in paths.items()],
         default_handler_class=NotFoundHandler,
         default_handler_args=given,
-        # Replace Tornado's log function, which would write one line per poll into the training's
-        # log.
+        # Replace Tornado's log function, which would log a line per poll.
         log_function=_log_request,
     )
 

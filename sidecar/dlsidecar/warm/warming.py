@@ -65,10 +65,7 @@ class SparePool:
         on_relief: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
-        """
-        Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name when it is
-        over.
-        """
+        """Call ``on_problem`` with a name and a sentence, and ``on_relief`` with the name."""
         self._script = take_apart(command) if preload else None
         self._preload = tuple(preload)
         self._source = read_helper("warm/spare.py")
@@ -112,9 +109,8 @@ class SparePool:
         """
         The number of spares that are ready or will be soon; a start that waits for them is warm.
 
-        Spares that cannot be made do not count. While the number of processes is unknown, the
-        result includes one more, because a pool that awaits no spare would look like a pool that
-        needs none.
+        Spares that cannot be made do not count. While the number of processes is unknown, one more
+        counts, because a pool without a spare would seem to need none.
         """
         is_filling = self._timer is not None
         soon = self.wanted if is_filling else min(self.wanted, len(self._spares))
@@ -235,8 +231,7 @@ class SparePool:
         except BlockingIOError:
             return
         if not data:
-            # The reaper reports an ended spare; a spare that only closed its pipe is useless as
-            # well.
+            # The reaper reports an ended spare; one that only closed its pipe is useless.
             self._loop.remove_reader(spare.answers)
             self._refuse(spare, "it closed its pipe")
             return
@@ -320,15 +315,7 @@ class SparePool:
         *,
         rank: int | None = None,
     ) -> int | None:
-        """
-        Turn a spare into a training process and return its process id; return None if no spare is
-        left.
-
-        The lines of its output begin with ``rank``, unless the process is alone in its job.
-
-        Call ``on_running`` with the empty string when the program runs, or else with the reason.
-        The caller watches for the end of the process.
-        """
+        """Turn a spare into a training process and return its id; None if no spare is left."""
         ready = (one for one in self._spares if one.is_ready)
         spare = next(ready, None) or next(iter(self._spares), None)
         if spare is None or self._script is None:

@@ -79,9 +79,7 @@ class Failure:
     rank: int = field(metadata=wire(Whole()))
     """The rank in the whole job."""
     at: float = field(metadata=wire(Number()))
-    """
-    Seconds since 1970 by the clock of the node; the earliest failure of all containers counts.
-    """
+    """Seconds since 1970 by the node's clock; the earliest failure of all containers counts."""
     exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
     """Absent if a signal ended the process."""
     signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
@@ -90,10 +88,7 @@ class Failure:
     lines: tuple[str, ...] = field(
         default=(), metadata=wire(Each(Text(LONGEST_LAST_LINE), MOST_LAST_LINES))
     )
-    """
-    The last lines of the container's processes before the failure; the processes share their
-    output.
-    """
+    """The last lines of the container's output before the failure."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +105,7 @@ class Progress:
     idle_seconds: float = field(default=0.0, metadata=wire(Number()))
     """The seconds since the last reported iteration, or since the start if there was none."""
     begun: bool = field(default=False, metadata=wire(Flag()))
-    """
-    True if the training has reported anything since the latest start, and so has taken a step.
-    """
+    """True if the training has reported anything, and so a step, since the latest start."""
     stalled: bool = field(default=False, metadata=wire(Flag()))
     interval: int = field(default=0, metadata=wire(Whole()))
     """The fewest iterations between two reports of this start; 0 before the second report."""
@@ -133,9 +126,8 @@ class Warmth:
     """The interpreters that wait to become training processes."""
 
     wanted: int = field(default=0, metadata=wire(Whole()))
-    """The number of spares that are ready or will be soon; 0 if none are made or none fits into
-    memory. Until the driver has reported the number of GPUs, this number is larger than the number
-    of ready spares.
+    """The number of spares that are ready or will be soon; 0 if none are made or fit into memory.
+    It exceeds the number of ready spares until the driver has reported the GPUs.
     """
     ready: int = field(default=0, metadata=wire(Whole()))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))
@@ -179,9 +171,7 @@ class Trial:
     went_on: bool = field(default=False, metadata=wire(Flag()))
     """True if the training has reported a later iteration since the outcome."""
     ended: bool = field(default=False, metadata=wire(Flag()))
-    """
-    True if a process ended during the trial, or after the trial before the training continued.
-    """
+    """True if a process ended during the trial, or after it before the training continued."""
     message: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     """The reason why the checkpoint was not confirmed."""
 
@@ -207,8 +197,7 @@ class State:
     held_generation: int = field(default=0, metadata=wire(Whole()))
     """The generation whose processes were started last."""
     leaving: bool = field(default=False, metadata=wire(Flag()))
-    """True if the SideCar is about to end. Until it has ended, a newer run cancels the end, unless
-    the platform ends the container.
+    """True if the SideCar is about to end; a newer run still cancels that, except a platform's end.
     """
     processes: tuple[Process, ...] = field(
         default=(), metadata=wire(Each(Nested(Process), MOST_GPUS))

@@ -2,10 +2,9 @@
 The folder in memory that a training writes its checkpoints to, as a cache of the folder on disk.
 
 A checkpoint counts only when it is on disk (docs/decisions/0012-checkpoints-in-memory.md). So the
-cache writes out each checkpoint that is complete in memory and removes older ones when a newer one
-needs the space. Before each start, it fills the memory with the contents of the disk: the latest
-complete checkpoint, and the files outside checkpoints. A SideCar begins with an empty memory,
-because checkpoints of an earlier SideCar may be torn.
+cache writes out each complete checkpoint, and removes older ones for a newer one. Before each
+start, it copies the latest complete checkpoint and the files outside checkpoints to memory. A
+SideCar begins with an empty memory, because checkpoints of an earlier SideCar may be torn.
 
 This module reads and writes files, and so runs in a file thread, one thread at a time.
 """
@@ -61,9 +60,7 @@ class MemoryCache:
         self._beside: dict[str, Mark] = {}
         """The files outside checkpoints, as last written out."""
         self._latest = ""
-        """
-        The last checkpoint written out, which stays on disk even if the training rotates it away.
-        """
+        """The last checkpoint written out, which stays on disk despite the training's rotation."""
 
     def prepare(self, *, is_alone: bool, wanted: Callable[[], bool]) -> Prepared:
         """
@@ -97,9 +94,7 @@ class MemoryCache:
     # --- from the disk ----------------------------------------------------------------------
 
     def _fill(self, verdict: Verdict, wanted: Callable[[], bool]) -> str:
-        """
-        Copy the latest complete checkpoint and the other files to memory; return why that failed.
-        """
+        """Copy the latest complete checkpoint and other files to memory; return an obstacle."""
         disk, here = _look(self._disk), _look(self._here)
         if disk.snapshot.gap:
             return disk.snapshot.gap

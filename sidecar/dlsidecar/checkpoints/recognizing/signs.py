@@ -39,9 +39,7 @@ class Sign:
     patterns: tuple[str, ...] = ()
     """The default patterns of unit names; empty if all files below the path are one unit."""
     named: str = ""
-    """
-    An expression for the last part of unit names, because patterns cannot express "only digits".
-    """
+    """An expression for the last part of unit names: patterns cannot express "only digits"."""
     marks: tuple[tuple[str, ...], ...] = ()
     """Groups of files in the folder of a complete unit; all files of one group must exist."""
     pointer: str = ""
@@ -67,9 +65,7 @@ SIGNS: Mapping[Complete, Sign] = {
     Complete.DEEPSPEED: Sign(pointer="latest"),
     Complete.MEGATRON: Sign(pointer="latest_checkpointed_iteration.txt"),
 }
-"""
-The signs without ``auto``, which resolves to one of them, and ``marker``, which the job names.
-"""
+"""All but ``auto``, which resolves to one of them, and ``marker``, which the job names."""
 
 EVIDENCE: tuple[tuple[Complete, re.Pattern[str]], ...] = (
     (Complete.MARKER, re.compile(rf"(^|/){re.escape(MARKER)}$")),
@@ -195,9 +191,7 @@ def is_noise(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def find_unit(name: str, patterns: tuple[str, ...]) -> str | None:
-    """
-    Return the part of the name that a pattern matches; without patterns, all files are one unit.
-    """
+    """Return the part of the name that a pattern matches; all files are one unit without one."""
     if not patterns:
         return ""
     parts = name.split("/")

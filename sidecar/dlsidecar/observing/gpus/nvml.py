@@ -34,9 +34,7 @@ LOST: Mapping[int, str] = MappingProxyType(
         999: "NVML answers with an unknown error",
     }
 )
-"""NVML's error numbers for a GPU that fell off its bus. They exclude error 3 (not supported), which
-a GPU returns if it cannot report its memory.
-"""
+"""NVML's errors for a lost GPU. Error 3 (not supported) is none: some GPUs cannot report memory."""
 XID_EVENT = 0x8
 MOST_XIDS = 64
 LONGEST_REASON = 200
