@@ -45,9 +45,9 @@ class Place:
     namespace: str
     """The operator's own namespace, with its Lease and its CA."""
     identity: str
-    """A name that no other process ever had."""
+    """A name that is unique to this process."""
     watched: tuple[str, ...] = ()
-    """The namespaces whose jobs it runs; empty: all."""
+    """The namespaces to watch; empty means all."""
     health: str = ":8080"
     """The address of /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = MetricsSettings()
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def pod_namespaces(self) -> tuple[str, ...]:
-        """The namespaces of its pods; empty: all."""
+        """Return the namespaces of the operator's pods; empty means all."""
         return (*self.watched, self.namespace) if self.watched else ()
 
 
@@ -90,14 +90,16 @@ class Operator:
         """The ID that commands carry; known once the definition of DLJobs is read."""
         self._metrics = Metrics()
         self._complaint = "has not read the cluster yet"
-        """Why it is not ready; a replica that waits to lead is ready."""
+        """The reason why the operator is not ready; a replica that waits to lead is ready."""
         plainly = None if place.metrics.protected else self._metrics.text
         self.health_server = HealthServer(
             read_endpoint(place.health), is_ready=lambda: self._complaint, metrics=plainly
         )
 
     async def run(self) -> None:
-        """Operate until cancelled; raises :class:`~dlcontrol.situation.ports.Fenced` if it leads no more."""
+        """Operate until cancelled; raises :class:`~dlcontrol.situation.ports.Fenced` once
+        leadership is lost.
+        """
         await self.health_server.open()
         try:
             await self._prepare()
@@ -171,7 +173,7 @@ class Operator:
         finally:
             # Not awaited: between two sleeps it parses one spec, and changes nothing else.
             reading.cancel()
-        # However long it takes to take over, the Lease is renewed from the first moment.
+        # Renew the Lease from the start, because taking over may take long.
         await together(self._election.keep(), self._govern_on())
 
     async def _govern_on(self) -> None:
@@ -188,8 +190,8 @@ class Operator:
             except Behind as behind:
                 log.warning("goes on in epoch %d: %s", behind.epoch, behind)
                 await self._election.rise(behind.epoch, str(behind))
-                # Only once: a SideCar that lies could name ever later epochs, and this operator would
-                # never decide. From now on such a SideCar is set aside.
+                # Only once: a lying SideCar could name ever later epochs and so block all
+                # decisions. From now on such a SideCar is quarantined.
                 work = replace(work, options=replace(work.options, may_rise=False))
 
     async def _read_ahead(self) -> None:

@@ -1,22 +1,17 @@
-"""
-The next commands by which every job gets the GPUs that were decided for it: the paper's
-coordinator, as a function.
+"""Returns the next commands that give every job its decided GPUs: the paper's coordinator.
 
 It reads one :class:`~dlcontrol.situation.scene.Scene` and returns the commands that are safe now.
-It remembers nothing from one cycle to the next, so that a restart of the controller, a lost command
-and a decision that a newer one has replaced need no code of their own: the next cycle finds the
-steps that are left. Every command is a declaration, which is harmless when repeated; a command that
-waits for its answer is not repeated.
-
-In place, a newcomer's pods start at once, while its victims still train; when they are ready, the
-controller orders the victims to run on the rest of their GPUs, or to stop. A job that grows trains on until
-its new GPUs are free and its pods on new nodes ready. With the mechanism ``recreate`` a change ends the
-job's pods, and new ones are asked for when all their GPUs are free.
-
-A job over several containers changes as one: all get the command to stop, and only when each of them has
-released everything do all get the command to run. Where its leader alone saves it, the others train on until it
-has, and then get the command to hurry. If a job has lost some of its processes or containers, the rest is
-ended at once, because it only hangs.
+It keeps no state between cycles, so a restart of the controller, a lost command or a replaced
+decision needs no code of its own: the next cycle finds the remaining steps. Every command is a
+declaration, which is harmless when repeated; a command that waits for its answer is not repeated.
+In place, a newcomer's pods start at once, while its victims still train; when the pods are ready,
+the controller orders the victims to run on the rest of their GPUs, or to stop. A job that grows
+trains on until its new GPUs are free and its pods on new nodes ready. With the mechanism
+``recreate`` a change ends the job's pods, and new ones are requested when all their GPUs are free.
+A job over several containers changes as one: all get the command to stop, and only when each of
+them has released everything do all get the command to run. If only the job's leader saves, the
+others train on until it has saved, and then get the command to hurry. If a job has lost some of its
+processes or containers, the rest is ended at once, because it only hangs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -134,7 +129,7 @@ def _remove_silent(case: JobInScene) -> Iterator[Command]:
 
 
 def _remove_blind(case: JobInScene) -> Iterator[Command]:
-    """End the pods that are to end and cannot prove it, for want of GPUs that they could ask."""
+    """End pods that cannot prove their end, because they cannot see the GPUs to query them."""
     for job_pod in case.present:
         if job_pod.pod.phase is PodPhase.UP and job_pod.is_leaving and cannot_prove(job_pod):
             yield Remove(
@@ -144,9 +139,9 @@ def _remove_blind(case: JobInScene) -> Iterator[Command]:
 
 
 def _go(case: JobInScene) -> Iterator[Command]:
-    """The job has no GPUs any more: its processes stop, and its pods end."""
+    """Stop the processes and end the pods of a job that has no GPUs any more."""
     if case.entry.may_come_back and any(_is_to_be_heard(case, job_pod) for job_pod in case.present):
-        return  # Whether it goes on as it was is said when they are.
+        return  # The record then shows whether the job continues unchanged.
     trains_on = case.is_awaited() and not case.claimants_are_ready()
     yield from _halt(
         case,
@@ -178,7 +173,7 @@ def _approach(case: JobInScene, placement: Placement) -> Iterator[Command]:
 
 
 def _try_checkpoint(case: JobInScene) -> Iterator[Command]:
-    """Nothing is to be changed, so that the checkpoint can be tried before something is."""
+    """Try the checkpoint while no change is pending, before the first change needs it."""
     number = trials.find_due(case.scene, case.entry)
     if not number:
         return
@@ -214,7 +209,7 @@ def _halt(
 
 
 def _hurry(case: JobInScene) -> Iterator[Command]:
-    """End what waits for the checkpoint of the job's leader, as soon as that is over."""
+    """Send the hurry command to pods that wait for the leader's checkpoint, once that is over."""
     if case.entry.job.checkpoint.to != "leader" or any(map(_may_be_saving, case.present)):
         return
     for job_pod in case.present:
@@ -224,7 +219,9 @@ def _hurry(case: JobInScene) -> Iterator[Command]:
 
 
 def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
-    """Return True for a SideCar that is back, and has not yet reported its processes under this epoch."""
+    """Return True for a SideCar that has come back and has not reported its processes in this
+    epoch.
+    """
     is_foreign = _wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch)
     return case.in_place and (is_foreign or case.scene.is_awaited(job_pod))
 
@@ -264,7 +261,7 @@ def _may_be_saving(job_pod: JobPod) -> bool:
     if not job_pod.is_living:
         return False
     if state is None or any(run.rank_offset == 0 for run in job_pod.contact.coming):
-        return True  # The leader may have started there without a report so far.
+        return True  # The leader may have started there without a report yet.
     return _leads(state) and state.phase in _MAY_SAVE
 
 
@@ -273,10 +270,11 @@ def _waits_with(job_pod: JobPod) -> Stop | None:
     state, declared = job_pod.state, job_pod.contact.declared
     if state is None or not isinstance(state.target, Stop) or not job_pod.contact.reachable:
         return None
-    # It has the term of the first stop, so the term does not show whether this one was sent.
+    # The hurried stop has the same term as the first, so the term does not show whether it was
+    # sent.
     is_said = isinstance(declared, Stop) and not declared.checkpoint
     is_waiting = state.phase is SideCarPhase.CHECKPOINTING and not _leads(state)
-    # One that was interrupted takes no orders.
+    # A SideCar that was interrupted accepts no orders.
     is_ours = state.leaving == state.target.leave and not is_said
     return state.target if is_waiting and is_ours else None
 

@@ -1,9 +1,8 @@
-"""
-From a scene to the snapshot that a decision is made from, and from a plan back to statuses.
+"""Makes the snapshot for a decision from a scene, and statuses from a plan.
 
 The brain knows jobs, nodes and decisions. It does not see the reports of SideCars, or which GPUs
 are still physically held, with one exception: this module marks a GPU as unavailable, with the
-reason, if a pod may hold it whose SideCar does not answer.
+reason, if a pod without an answering SideCar may hold it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,18 +55,18 @@ def take_snapshot(
     limits: NamespaceLimits | None = None,
     policy_state: object = None,
 ) -> Snapshot:
-    """Show the brain the jobs it can decide about, and the GPUs that it can give away."""
+    """Make the snapshot of the jobs that can be decided about and the GPUs that can be given away."""
     quarantine = quarantine if quarantine is not None else Quarantine()
     running: list[JobState] = []
     pending: list[JobState] = []
     kept: dict[GpuRef, str] = {}
     beyond: dict[str, int] = {}
-    """How many GPUs they have in each namespace."""
+    """The number of GPUs of these jobs by namespace."""
     for job, entry in scene.entries.items():
         # The record of a job holds as long as no newer one can be written.
         if not is_schedulable(scene, entry) and job not in quarantine.unwritable.jobs:
             if entry.may_come_back:
-                # No other job can have them, so they count as used.
+                # No other job can get these GPUs, so they count as used.
                 _count(beyond, job, more=len(entry.status.leftover))
             continue
         state = None
@@ -108,7 +107,7 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
         return False
     if status.placement is not None:
         return True
-    # The job cannot begin anywhere until it is proven that no process of it is left.
+    # The job can start nowhere until all its processes are proven to have ended.
     job_pods = scene.pods_of(entry.job.id).values()
     return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in job_pods)
 
@@ -119,8 +118,7 @@ def _may_train_on(scene: Scene, job_pod: JobPod) -> bool:
 
 
 def count_speeds(entry: Entry, profile: Profile | None) -> int:
-    """
-    Return the number of shapes in which the speed of the job is known, the present one included.
+    """Return the number of shapes with a known speed of the job, the present one included.
 
     The first known shape predicts the speed of the others.
     """
@@ -135,7 +133,7 @@ def _state_of(
     trains = status.phase is Phase.RUNNING and status.speed > 0
     at = scene.now
     if trains and status.iterated_at:
-        # A hanging job keeps its speed, and would soon count as nearly done.
+        # A hanging job keeps its speed, so its estimate would soon approach the end.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
     predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
@@ -166,7 +164,7 @@ def _state_of(
 
 
 def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
-    """Where the job has a pod that it could train in, so that it needs no new one there."""
+    """Return the nodes where the job needs no new pod, because it has one that it could train in."""
     return tuple(
         node
         for node, job_pod in scene.pods_of(job).items()
@@ -178,7 +176,7 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
 
 
 def find_unproven(scene: Scene) -> dict[GpuRef, str]:
-    """Find GPUs that a pod may hold which does not answer, and that are not decided for its job."""
+    """Find GPUs that an unresponsive pod may hold and that are not assigned to its job."""
     silent = [
         job_pod
         for job_pods in scene.job_pods.values()
@@ -198,7 +196,7 @@ def _answers(scene: Scene, job_pod: JobPod) -> bool:
         return False
     if job_pod.contact.reachable:
         return True
-    # A pod that was lost with its node, and is back, may go on with its GPUs.
+    # A pod that was lost with its node and has come back may continue on its GPUs.
     is_decided = scene.entries[job_pod.key.job].status.placement is not None
     return (is_decided or job_pod.is_known) and scene.now - job_pod.contact.since < SILENT_S
 
@@ -228,7 +226,9 @@ def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobSt
 
 
 def _informed(status: Status, assumptions: Sequence[str], *, policy: Policy) -> Condition | None:
-    """Return the condition about assumptions; one without assumptions is only for a job that had some before."""
+    """Return the condition about assumptions; "no assumptions" is set only if there were some
+    before.
+    """
     if assumptions:
         return Condition(
             ConditionType.INFORMED, status=False, reason="Assumed", message=". ".join(assumptions)
@@ -262,7 +262,7 @@ def _stopped(status: Status, step: Stop, *, scene: Scene) -> Status:
     status = status.decided(None, now=scene.now, cause=step.cause)
     started, broken = scene.latest_start(step.job), status.broken
     if len(started) > 1 and any(job_pod.key.node not in scene.nodes for job_pod in started):
-        # The processes on the other nodes would wait for it in their checkpoint.
+        # The processes on the other nodes would wait for the broken ones in their checkpoint.
         broken = max(broken, started[0].start)
     phase = lifecycle.advance(status.phase, event)
     return replace(status, phase=phase, broken=broken, speed=0.0, paused_at=None)

@@ -1,10 +1,9 @@
-"""
-GPUs with broken hardware, as SideCars report them: no job is newly given such a GPU.
+"""GPUs with broken hardware, as SideCars report them; no job newly gets such a GPU.
 
-The fault outlives the SideCar that reported it, until a person reinstates the GPU
-by hand, or it is another one by now, or its machine has rebooted. Reports until then are
-pardoned for good, and only later reports count again. :meth:`GpuFaults.write` and
-:meth:`GpuFaults.restore` hand it on to the next controller, where the platform keeps it.
+The fault outlives the SideCar that reported it, until a person reinstates the GPU, the GPU is
+replaced or its machine reboots. Reports from before a reinstatement never count again; later ones
+do. :meth:`GpuFaults.write` and :meth:`GpuFaults.restore` pass the faults to the next controller,
+where the platform stores them.
 """
 
 import logging
@@ -38,7 +37,7 @@ HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
         120: "GSP error",
     }
 )
-"""The errors of the driver for which the device is at fault. Most others are bugs of a user's program."""
+"""Driver errors that mean broken hardware. Most others are bugs of a user's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class _Report:
     """The reported faults of a GPU."""
 
     xids: frozenset[tuple[str, int]] = frozenset()
-    """Each with the SideCar that saw it; to a later one the same error is a new one."""
+    """Each error with the SideCar that saw it; the same error from a later SideCar is a new one."""
     ecc: int = 0
 
     def joined(self, other: "_Report") -> "_Report":
@@ -57,7 +56,7 @@ class _Report:
 
     @property
     def sentence(self) -> str:
-        """The faults as a sentence; empty if there are none."""
+        """Return the faults as a sentence; empty if there are none."""
         errors = [f"Xid {code} ({HARDWARE_XIDS[code]})" for code in sorted(self._codes)]
         if self.ecc:
             errors.append(f"{self.ecc} uncorrected memory error{'s' if self.ecc > 1 else ''}")
@@ -69,10 +68,10 @@ class _Report:
 
 
 class _Device(NamedTuple):
-    """A GPU, in one start of its machine."""
+    """A GPU, during one uptime of its machine."""
 
     ref: GpuRef
-    """Where it was seen last."""
+    """The place where the GPU was seen last."""
     uuid: str = ""
     boot: str = ""
 
@@ -86,7 +85,7 @@ class _Device(NamedTuple):
         """Return the present place of the GPU; None if it is gone, or its machine has rebooted since."""
         node = scene.nodes.get(self.ref.node)
         if node is None:
-            return self.ref  # It may come back as it was.
+            return self.ref  # The same GPU may come back.
         boot = scene.machine(node.name).boot
         if self.boot and boot and boot != self.boot:
             return None
@@ -116,7 +115,7 @@ class ReturnedNodes:
         """Return the nodes that were uncordoned since the last call."""
         cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
         back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
-        # A node that is away at the moment was not given back.
+        # A node that is absent at the moment was not uncordoned.
         self._cordoned = (self._cordoned - back) | cordoned
         return back
 
@@ -136,7 +135,7 @@ class Reinstatements:
             for number, word in scene.machine(name).pardons.items()
         }
         before = self.seen if self.seen is not None else shown
-        # A node that is away at the moment shows nothing.
+        # A node that is absent at the moment shows no token.
         away = {ref: word for ref, word in before.items() if ref.node not in scene.nodes}
         self.seen = away | shown
         return frozenset(ref for ref, word in shown.items() if before.get(ref) != word)
@@ -156,15 +155,15 @@ class GpuFaults:
         self._reinstatements = Reinstatements()
         self._suspicions = Suspicions()
         self._suspected: list[tuple[GpuRef, JobId]] = []
-        """Which GPUs are suspected by which nodes, for reports."""
+        """The suspected GPUs with the nodes that suspect them, for reports."""
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
-        """The broken GPUs, and why."""
+        """The broken GPUs and the reasons."""
         return {device.ref: report.sentence for device, report in self._faults.items()}
 
     def update(self, scene: Scene) -> tuple[GpuRef, ...]:
-        """Learn what SideCars report; returns the GPUs that are known as broken only now."""
+        """Take in the reports of SideCars; return the newly broken GPUs."""
         testimonies = _testimonies(scene)
         self._reports = {ref: _joined(said.values()) for ref, said in testimonies.items()}
         self._faults = _still_there(self._faults, scene)
@@ -210,7 +209,7 @@ class GpuFaults:
         return pardoned
 
     def mark(self, scene: Scene) -> Scene:
-        """Show the scene with those that are broken out of service."""
+        """Mark the broken GPUs in the scene as out of service."""
         if not self._faults:
             return scene
         faults = self.faults
@@ -218,7 +217,9 @@ class GpuFaults:
         return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
-        """Yield the news for the owners of broken GPUs and for the jobs that suspect a GPU alone."""
+        """Yield news for the owners of broken GPUs, and for the jobs that are alone in suspecting a
+        GPU.
+        """
         for ref, job in self._suspected:
             message = (
                 f"GPU {ref} is suspected: {self._reports[ref].sentence} by this job's SideCar alone; it stays in"
@@ -238,7 +239,7 @@ class GpuFaults:
         self._suspicions.settle(ref)
         broken = [device for device in self._faults if device.ref == ref]
         for device in broken:
-            # This controller may not have heard yet from the SideCar that reported it.
+            # The SideCar that reported the fault may not have reported to this controller yet.
             was = self._faults.pop(device)
             self._reinstated[device] = was.joined(self._reinstated.get(device, _Report()))
         if ref in self._reports:
@@ -258,7 +259,7 @@ class GpuFaults:
         }
 
     def restore(self, document: Json) -> None:
-        """Know what the former controller knew; raises what it raises if that cannot be read."""
+        """Restore the state of the former controller; raises an error if it cannot be read."""
         faults = dict(_read(each) for each in document.get("faults", ()))
         pardons = dict(_read(each) for each in document.get("pardons", ()))
         seen = {_read_ref(str(ref)): str(word) for ref, word in document.get("seen", {}).items()}
@@ -294,7 +295,7 @@ def _joined(reports: Iterable[_Report]) -> _Report:
 
 
 def _testimonies(scene: Scene) -> dict[GpuRef, dict[JobId, _Report]]:
-    """Put together, by jobs, what their SideCars say against the GPUs that they see."""
+    """Collect, by job, the errors that SideCars report about the GPUs they see."""
     said: dict[GpuRef, dict[JobId, _Report]] = {}
     for job, node, state in _iter_states(scene):
         for gpu in state.gpus:
@@ -313,10 +314,10 @@ def _uncontradicted(
     *,
     scene: Scene,
 ) -> dict[GpuRef, list[JobId]]:
-    """
-    Leave out what another job's SideCar on the node contradicts.
+    """Leave out errors that another job's SideCar on the node contradicts.
 
-    The driver counts memory errors per GPU, so every container that sees the GPU sees the same number.
+    The driver counts memory errors per GPU, so every container that sees the GPU sees the same
+    number.
     """
     seen = _seen_without_errors(scene, testimonies)
     return {

@@ -1,11 +1,12 @@
-"""
-Whether the checkpoints of a job can be counted on, and what of its work would be lost without.
+"""Decides whether the checkpoints of a job can be relied on, and which work a change would lose.
 
-Called by :mod:`dlcontrol.judging.judging` in each cycle, and by :mod:`dlcontrol.deciding.snapshots`, which marks for the
-brain the jobs whose work nothing saves (:mod:`dlcore.keeping`). A checkpoint counts when a SideCar has
-confirmed one, which is tried before the first change (:mod:`dlcontrol.judging.trials`). Where saving means ending,
-only that change shows whether it works; until then all that it may lose is part of its price. Where no
-SideCar asks, the iteration that the next start goes on at is the only evidence.
+Called by :mod:`dlcontrol.judging.judging` in each cycle, and by
+:mod:`dlcontrol.deciding.snapshots`, which marks the jobs whose work is not saved for the brain
+(:mod:`dlcore.keeping`). A checkpoint counts once a SideCar has confirmed one, in a trial before the
+first change (:mod:`dlcontrol.judging.trials`). If saving ends the training, only the change itself
+shows whether saving works; until then the price of the change includes all work that it may lose.
+If no SideCar requests checkpoints, the iteration at which the next start continues is the only
+evidence.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ _REMEDY = (
     "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
 TO_BE_TRIED = "NotTriedYet"
-"""The reason of a condition that is no trouble: the trial is still to come."""
+"""The reason of a condition that is no fault: the trial is still to come."""
 _WHEN_TRIED = (
     "its checkpoint is tried while it trains, once it has taken a step; until one is confirmed it keeps"
     " its GPUs"
@@ -33,19 +34,22 @@ _UNTRIED = (
     " is part of the price of a change"
 )
 _WELL_KNOWN_TRIALS = 2
-"""The number of failures in a row that count, where a checkpoint was confirmed before."""
+"""The number of failures in a row after which checkpoints that were confirmed before count as
+failing.
+"""
 _PAUSE_S = 600.0
-"""The time after which a change may try again a checkpoint that was confirmed before; then twice as
-long."""
+"""The time after which a change may retry a checkpoint that was confirmed before; doubles each
+time.
+"""
 _LONGEST_PAUSE_S = 86400.0
 _LOSABLE = 0.25
-"""A start that does more of the work again shows that its checkpoint does not work."""
+"""The checkpoint does not work if a start repeats more than this share of the work."""
 _ENDING_S = 600.0
-"""The longest time from the last step to the end in which a job keeps its GPUs."""
+"""The longest time for which a job keeps its GPUs between its last step and its end."""
 _MOST_OVER = 1.01
-"""A training that goes on beyond its number of iterations does not end soon."""
+"""A training that exceeds its number of iterations by more than this factor does not end soon."""
 _LOOK_S = 10.0
-"""A checkpoint may lack the work of this time before the controller heard of it."""
+"""A checkpoint may lack this much work, because reports reach the controller late."""
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
@@ -53,7 +57,7 @@ def is_declared(checkpoint: Checkpoint) -> bool:
 
 
 def is_asked(checkpoint: Checkpoint) -> bool:
-    """Return True if the SideCar asks for checkpoints, and so can report how that went."""
+    """Return True if the SideCar requests checkpoints, and so can report the result."""
     return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
 
 
@@ -78,13 +82,16 @@ def counts(job: Job, status: Status, *, now: float) -> bool:
 
 
 def _pause_after(status: Status) -> float:
-    """For how long a job keeps its GPUs whose checkpoint was confirmed once and fails now."""
+    """Return how long a job keeps its GPUs after a checkpoint failed that was confirmed before."""
     counted = status.trials - _WELL_KNOWN_TRIALS + 1
     return wait_after(counted, first_seconds=_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
 def unsaved_from(job: Job, status: Status, *, now: float) -> float | None:
-    """From which iteration on a change would lose its work; ``None`` if it would lose none."""
+    """Return the iteration from which on a change would lose work;
+
+    ``None`` if it would lose none.
+    """
     if _is_ending(job, status, now=now):
         return float(status.iteration)
     if status.phase is not Phase.RUNNING or counts(job, status, now=now):
@@ -93,10 +100,8 @@ def unsaved_from(job: Job, status: Status, *, now: float) -> float | None:
 
 
 def _is_ending(job: Job, status: Status, *, now: float) -> bool:
-    """
-    Whether the training has taken its last step and evaluates, exports or uploads its result.
-
-    A change would lose that work, and could not pay: no iteration is left.
+    """Return True if the training has taken its last step and evaluates, exports or uploads its
+    result.||A change would lose that work and could not pay off, because no iteration is left.
     """
     total = job.training.iterations
     if status.phase is not Phase.RUNNING or total is None:
@@ -106,7 +111,7 @@ def _is_ending(job: Job, status: Status, *, now: float) -> bool:
 
 
 def risked_from(job: Job, status: Status) -> float | None:
-    """From which iteration on a change may lose its work, because no checkpoint is confirmed yet."""
+    """Return the iteration from which on a change may lose work for want of a confirmed checkpoint."""
     is_known = job.checkpoint.trusted or status.trust is Trust.CONFIRMED
     if status.phase is not Phase.RUNNING or is_known:
         return None
@@ -128,10 +133,9 @@ def notice_for(job: Job) -> str:
 
 
 def follow_saving(status: Status, job_pods: Iterable[JobPod], *, now: float) -> Status:
-    """
-    Take over how the latest checkpoint went, in every phase of the job.
+    """Record the result of the latest checkpoint, in every phase of the job.
 
-    A SideCar may know it only for a moment, before it leaves or starts what comes next.
+    A SideCar may report the result only briefly, before it leaves or starts the next processes.
     """
     states = [
         job_pod.state for job_pod in job_pods if job_pod.state is not None and job_pod.state.change
@@ -155,13 +159,13 @@ def _follow(status: Status, state: State, *, now: float) -> Status:
     if change is None or change.generation <= status.judged or change.saving is Saving.NONE:
         return status
     if change.saving is Saving.CONFIRMED:
-        # The training may have gone on while it was written.
+        # The training may have continued while the checkpoint was written.
         since = round(status.pace * change.checkpoint_seconds)
         saved = max(0, status.iteration - since)
         status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
         return replace(status, judged=StartNumber(change.generation))
     if change.saving is Saving.FAILED and _has_ended_by_itself(state):
-        return status  # Unknown so far: what the next start does again will show it.
+        return status  # Unknown so far: the work that the next start repeats will show it.
     status = replace(status, judged=StartNumber(change.generation))
     has_nothing_new = status.iteration == status.saved > 0
     return status if has_nothing_new else fail_saving(status, now)
@@ -175,7 +179,7 @@ def _has_ended_by_itself(state: State) -> bool:
 
 
 def fail_saving(status: Status, now: float) -> Status:
-    """Note that a checkpoint was asked for in vain."""
+    """Record a failed request for a checkpoint."""
     trials = status.trials + 1
     # A job before its first iteration had nothing to save, and some jobs never report iterations.
     is_proven = trials >= _WELL_KNOWN_TRIALS or (not status.saved_at and status.iteration > 0)
@@ -184,17 +188,19 @@ def fail_saving(status: Status, now: float) -> Status:
 
 
 def reset_trust(status: Status) -> Status:
-    """Its user has resumed it, and so has had the chance to mend what failed: it is untried again."""
+    """Mark the checkpoints as untried, because the user has resumed the job and may have fixed
+    them.
+    """
     if status.trust is not Trust.FAILED:
         return status
-    # Later reports of SideCars about ends before that are no news.
+    # Later reports about earlier ends are no news.
     judged = max(status.judged, status.stop_generation)
     fresh = replace(status, trust=Trust.UNTRIED, judged=judged, trials=0, failed_at=0.0)
     return replace(fresh, saved=0, saved_at=0.0, ends=False)
 
 
 def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status:
-    """A start reports its first iteration: what it does again was lost with the start before."""
+    """Record the work lost with the former start, once a new start reports its first iteration."""
     lost = status.iteration - iteration
     if is_declared(job.checkpoint):
         status = _weigh(status, iteration, now=now)
@@ -208,7 +214,8 @@ def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status
 def _weigh(status: Status, iteration: int, *, now: float) -> Status:
     """Judge a checkpoint by the first iteration of the start that began with it."""
     if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
-        # Zero trials say that no request failed: what was confirmed was not gone on from.
+        # Zero trials mean that no request failed: the training did not continue from the confirmed
+        # one.
         return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now, trials=0)
     if status.trust is Trust.FAILED and _goes_on(status, iteration):
         return replace(status, trust=Trust.UNTRIED, saved=iteration, trials=0, failed_at=0.0)
@@ -222,10 +229,8 @@ def _weigh(status: Status, iteration: int, *, now: float) -> Status:
 
 
 def _goes_on(status: Status, iteration: int) -> bool:
-    """
-    Whether a start goes on near the end of the former, and farther than it can have come since.
-
-    That says something about a checkpoint only if the start is later than its last failure.
+    """Return True if a start continues near the end of the former, farther than it can have come
+    since.||That is evidence about a checkpoint only if the start is later than its last failure.
     """
     if status.decided_at <= status.failed_at:
         return False

@@ -1,9 +1,8 @@
-"""
-The way to one SideCar: questions and declarations over HTTP, and what can become of them.
+"""Connects to one SideCar: sends polls and declarations over HTTP, and classifies failures.
 
-Over a Unix socket on one machine, over mutual TLS on a network, where the SideCar has to prove that
-it is the one of this job and we that we are the controller (docs/protocol.md). A failure on the way
-is :class:`Unreachable`, with one line that says why; a refusal of the SideCar is
+Uses a Unix socket on one machine and mutual TLS on a network, where the SideCar proves that it
+belongs to this job and the controller proves its own identity (docs/protocol.md). A failed
+connection is :class:`Unreachable`, with the reason in one line; a refusal by the SideCar is
 :class:`NotAccepted`. This module retries nothing; :mod:`dlcontrol.sidecars.following` does.
 """
 
@@ -103,7 +102,7 @@ class DialSettings:
     """How many bytes from one SideCar may exceed that rate in a burst."""
 
     def __post_init__(self) -> None:
-        """Refuse what would ask no SideCar ever, or all the time."""
+        """Refuse settings with which the controller would never poll, or poll without a pause."""
         for name in (
             "wait_seconds",
             "silence_seconds",
@@ -123,17 +122,17 @@ class DialSettings:
 
 
 class Unreachable(Exception):
-    """There was no answer, or none that can be understood; the text is one line that says why."""
+    """The SideCar gave no answer or an unreadable one; the text is the reason in one line."""
 
     def __init__(self, why: str, *, is_outdated: bool = False) -> None:
-        # It may quote what a hostile one has sent.
+        # The reason may quote text from a hostile SideCar.
         super().__init__(harmless(why))
         self.is_outdated = is_outdated
-        """A SideCar listens there, and its certificate has expired."""
+        """True if a SideCar listens there and its certificate has expired."""
 
 
 class NotAccepted(Exception):
-    """It answered, and refused."""
+    """The SideCar answered with a refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.error.value}: {refusal.message}")
@@ -152,7 +151,7 @@ class Credentials:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return what to dial with at present; raises :class:`Unreachable` if there is nothing."""
+        """Return the current TLS context; raises :class:`Unreachable` if there is none."""
         if self._now() >= self._looked_at + self._renewal_seconds:
             self._look()
         if self._context is None:
@@ -161,9 +160,9 @@ class Credentials:
         return self._context
 
     def _look(self) -> None:
-        # Noted first, so that files that cannot be used are not read with every dial.
+        # Set before the check, so that unusable files are not read again at every connection.
         self._looked_at = self._now()
-        # Taken before the files are read: a write in between shows as a change at the next look.
+        # Taken before the files are read, so that a write in between is noticed at the next check.
         stamp = [_stamp_of(self._folder / name) for name in (CERTIFICATE, KEY, AUTHORITY)]
         if stamp == self._stamp:
             return
@@ -171,7 +170,7 @@ class Credentials:
         try:
             self._context = self._load()
         except OSError as error:
-            # They may be half written. The old ones serve until these are touched again.
+            # The files may be half written. Keep the old certificates until the files change again.
             log.warning("cannot use the certificates in %s: %s", self._folder, error)
 
     def _load(self) -> ssl.SSLContext:
@@ -191,11 +190,10 @@ def _stamp_of(file: Path) -> object:
 
 
 class OwnedConnector(aiohttp.UnixConnector):
-    """
-    Connections to a socket in a folder of a user, who may put anything in its place.
+    """Connects to a socket in a user's folder, where the user may have replaced the socket.
 
-    A link there would lead root, who may connect to all, to the SideCar of another user. So the kernel is
-    asked who listens, before a single byte is sent.
+    Root may connect to any socket, so a link there would lead to the SideCar of another user. The
+    connector asks the kernel which user listens before it sends anything.
     """
 
     def __init__(self, path: str, owner: int, *, keepalive_timeout: float) -> None:
@@ -210,7 +208,7 @@ class OwnedConnector(aiohttp.UnixConnector):
         # the socket that this connection has reached.
         listener = None if transport is None else read_peer(transport.get_extra_info("socket")).uid
         if listener != self._owner and transport is not None:
-            # The pool does not get to know this connection, so nothing else would close it.
+            # The pool does not own this connection yet, so nothing else would close it.
             transport.abort()
         why = f"user {listener} listens there, and the job is of user {self._owner}"
         self._insist(listener == self._owner, req, why=why)
@@ -223,7 +221,7 @@ class OwnedConnector(aiohttp.UnixConnector):
 
 
 def _is_socket(path: str) -> bool:
-    """Return False if the path exists and is no socket, or a link to one."""
+    """Return True if the path is absent or a socket, and not a link."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
@@ -231,18 +229,17 @@ def _is_socket(path: str) -> bool:
 
 
 class Line:
-    """
-    The way to one SideCar, with connections of its own that are kept between requests.
+    """The kept-alive connections to one SideCar.
 
-    Each request has a connection of its own, so that a declaration never waits behind a request
-    without an answer. Cancelling a request closes its connection.
+    Each request has a connection of its own, so a declaration never waits behind a request without
+    an answer. Cancelling a request closes its connection.
     """
 
     def __init__(
         self, address: Address, settings: DialSettings, *, credentials: Credentials | None
     ) -> None:
         self.received = 0
-        """How many bytes it has said so far."""
+        """The number of bytes received so far."""
         self._address = address
         self._settings = settings
         self._credentials = credentials
@@ -259,8 +256,8 @@ class Line:
         else:
             host = f"[{address.host}]" if ":" in address.host else address.host
             self._base = f"https://{host}:{address.port}/{codec.VERSION}"
-        # A hostile SideCar could fill a jar of cookies, and send a few bytes that inflate to
-        # gigabytes: neither is counted in ``largest_answer``.
+        # A hostile SideCar could fill a cookie jar, or send a few bytes that inflate to gigabytes;
+        # ``largest_answer`` limits neither.
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -271,8 +268,7 @@ class Line:
     async def read_state(
         self, known: State | None, *, wait: float = 0.0, progress: float = 0.0
     ) -> State:
-        """
-        Ask what is; with a known state and a time to wait, as soon as it is something else.
+        """Request the state; given a known state and a time to wait, wait until the state differs.
 
         The SideCar may hold back mere progress for the time ``progress``.
         """
@@ -333,7 +329,7 @@ class Line:
         answer = bytearray()
         async for chunk in response.content.iter_any():
             answer += chunk
-            # Counted by the chunk, so that an answer that is cut off is paid for as well.
+            # Counted by the chunk, so that a truncated answer counts as well.
             self.received += len(chunk)
             if len(answer) > self._settings.largest_answer:
                 raise Unreachable(

@@ -1,14 +1,12 @@
-"""
-The controller's side of the talk with the SideCars (docs/protocol.md): hundreds, on one event loop.
+"""The controller's connections to the SideCars (docs/protocol.md): hundreds, on one event loop.
 
-The loop (:mod:`dlcontrol.loop`) says with :meth:`SideCars.follow` which pods there are, with
-:meth:`SideCars.declare` what each shall do, and reads with :meth:`SideCars.contact` what is known of
-it; none of them waits. Behind them two small activities a pod do: one asks for news for ever, the
-other says what shall be, until it is accepted. They use connections of their own, so that a
-declaration never waits for news. Both come back after each failure, later each time, and the
-success of one ends the pause of the other.
-
-:mod:`dlcontrol.sidecars.contacts` reads the answers, :mod:`dlcontrol.sidecars.dialing` sends the requests.
+The loop (:mod:`dlcontrol.loop`) names the pods with :meth:`SideCars.follow`, sets their commands
+with :meth:`SideCars.declare`, and reads their states with :meth:`SideCars.contact`; none of these
+calls waits. Each pod has two background tasks: one polls for news for ever, the other sends the
+declared command until the SideCar accepts it. The tasks use separate connections, so a declaration
+never waits for a poll. Both retry after each failure with a growing pause, and the success of one
+ends the pause of the other. :mod:`dlcontrol.sidecars.contacts` reads the answers,
+:mod:`dlcontrol.sidecars.dialing` sends the requests.
 """
 
 import asyncio
@@ -40,13 +38,14 @@ from dlwire.messages import Refusal, Refused, State, Target
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""The number of short requests, those that SideCars answer at once, that may run at the same time."""
+"""The most short requests, which SideCars answer at once, that may run at the same time."""
 STAMP_S = 3.0
-"""How long a SideCar that obeys a former leader is not asked for news, unless its new command comes before."""
+"""How long a SideCar that obeys a former leader is not polled, unless its new command comes first.
+"""
 
 
 class Doubted(Exception):
-    """It answered, and says what only another controller could have made so."""
+    """The SideCar reported a state that only another controller could have caused."""
 
     def __init__(self, foreign: ForeignEpoch) -> None:
         super().__init__(f"it is not believed: {foreign.sentence}")
@@ -54,7 +53,7 @@ class Doubted(Exception):
 
 
 class SideCars:
-    """All SideCars of a controller; to be made on the event loop that it lives on."""
+    """All SideCars of a controller; created on the event loop that runs their tasks."""
 
     def __init__(self, around: Surroundings, settings: DialSettings) -> None:
         self._around = around
@@ -73,11 +72,10 @@ class SideCars:
         self._endings: set[asyncio.Task[None]] = set()
 
     def follow(self, key: PodKey, address: Address) -> None:
-        """
-        Speak to the SideCar of this pod from now on.
+        """Follow the SideCar of this pod from now on.
 
-        Again at the same address it changes nothing. Another address is another SideCar, of which
-        nothing is known yet.
+        A repeat with the same address changes nothing. Another address means another SideCar, whose
+        state is still unknown.
         """
         present = self._followers.get(key)
         if present is not None and present.address == address:
@@ -89,7 +87,7 @@ class SideCars:
         )
 
     def forget(self, key: PodKey) -> None:
-        """Close the connection; this SideCar has no more news from now on."""
+        """Close the connections to this SideCar and stop polling it."""
         follower = self._followers.pop(key, None)
         if follower is None:
             return
@@ -100,11 +98,9 @@ class SideCars:
         ending.add_done_callback(self._endings.discard)
 
     def declare(self, key: PodKey, target: Target) -> None:
-        """
-        Send this target until the SideCar accepts it or refuses it for good, in place of the former target.
-
-        A repeat changes nothing, and neither does a target that is older than the last declared
-        one, or meant for another start of the container.
+        """Send this target, in place of the former one, until the SideCar accepts or finally
+        refuses it.||A repeat changes nothing, nor does a target that is older than the last
+        declared one or meant for another start of the container.
         """
         self._followers[key].declare(replace(target, installation=self._around.installation))
 
@@ -114,7 +110,7 @@ class SideCars:
         return NO_CONTACT if follower is None else follower.known.contact
 
     async def close(self) -> None:
-        """Forget all of them, and return when nothing of it is left."""
+        """Forget all SideCars, and return once all their tasks have ended."""
         for key in list(self._followers):
             self.forget(key)
         while self._endings:
@@ -122,27 +118,26 @@ class SideCars:
 
 
 class _Crowd:
-    """
-    Limits how many SideCars a controller talks to at the same time.
+    """Limits how many SideCars a controller talks to at the same time.
 
-    If it dialled thousands at once, all would be too late: each handshake would wait for all the others
-    until its limit was over, and start again. SideCars that do not answer have turns of their own, so that
-    they keep no others waiting.
+    If the controller dialled thousands at once, every handshake would wait for all others until it
+    timed out and started again. SideCars that do not answer have a limit of their own, so they do
+    not delay the others.
     """
 
     def __init__(self, pace: Callable[[], float]) -> None:
         self.pace = pace
-        """How long each may keep mere progress to itself."""
+        """How long each SideCar may hold back mere progress."""
         self._answering = asyncio.Semaphore(AT_ONCE)
         self._silent = asyncio.Semaphore(AT_ONCE)
 
     def turn(self, contact: Contact) -> asyncio.Semaphore:
-        """Return what to hold while a question is asked that is answered at once."""
+        """Return the semaphore to hold during a request that is answered at once."""
         return self._answering if contact.reachable else self._silent
 
 
 class _Follower:
-    """One SideCar: what is known of it, and the two activities."""
+    """One SideCar: its known state and its two background tasks."""
 
     def __init__(
         self,
@@ -154,7 +149,6 @@ class _Follower:
         around: Surroundings,
         crowd: _Crowd,
     ) -> None:
-        """Speak to one of a crowd."""
         self._crowd = crowd
         self.address = address
         self.known = ContactLog(around.clock())
@@ -166,15 +160,17 @@ class _Follower:
         self._budget = Budget(settings)
         self._is_crowded = False
         self._stir = asyncio.Event()
-        """Set for an instant, when it can be reached again."""
+        """Set for an instant when the SideCar can be reached again."""
         self._failures = 0
-        """How often in a row it was asked in vain."""
+        """The number of failed polls in a row."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._telling: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
-        """Set when a command was sent, in vain or not."""
+        """Set after each attempt to send a command, failed or not."""
         self._refused: tuple[Target, float] | None = None
-        """The command that it refused for good last, and until when that command is not repeated."""
+        """The command that the SideCar finally refused last, and the time until which it is not
+        repeated.
+        """
         self._listening = self._begin(self._listen())
 
     def declare(self, target: Target) -> None:
@@ -186,13 +182,13 @@ class _Follower:
         before = self.known.contact
         is_due = self.known.declare(target)
         if self.known.contact is not before and self._telling is not None:
-            # Something newer shall be, so that the older need not be said any longer.
+            # A newer target replaces the one that is being sent.
             self._telling.cancel()
         if is_due:
             self._telling = self._begin(self._tell(target))
 
     def cancel(self) -> None:
-        """Do nothing more; to be ended afterwards."""
+        """Cancel both tasks; the caller awaits their end."""
         for task in self._tasks:
             task.cancel()
 
@@ -235,13 +231,13 @@ class _Follower:
         return 0.0
 
     async def _ask(self) -> None:
-        """Ask once, and wait for news only where all is well."""
+        """Poll once; wait for news only if the last poll succeeded."""
         contact, asked = self.known.contact, self.known.ask()
         waits = contact.reachable and not self._is_crowded
         self._is_crowded = False
         self._around.meter.polled()
         progress = self._crowd.pace()
-        # One that has no news at all is not asked more often than one that has.
+        # Poll a SideCar without news no more often than one with news.
         wait = max(self._settings.wait_seconds, progress) if waits else 0.0
         async with contextlib.nullcontext() if waits else self._crowd.turn(contact):
             state = await self._line.read_state(contact.state, wait=wait, progress=progress)
@@ -251,20 +247,22 @@ class _Follower:
             await self._leave_to_command()
 
     async def _leave_to_command(self) -> None:
-        """
-        Leave the connection to the command with which a new leader takes over what the SideCar does.
+        """Leave the connection to the command by which a new leader takes over the SideCar.
 
-        The next question would hold the connection until there is news, so that the command would need another one.
-        Where thousands are taken over, handshakes are what takes the time.
+        The next poll would hold the connection until there is news, so the command would need a
+        second connection. When a leader takes over thousands of SideCars, handshakes cost the most
+        time.
         """
-        # No task ran since _hear() woke the loop, so this cannot erase the sign of its command.
+        # No task ran since _hear() woke the loop, so this cannot clear the event of the new
+        # command.
         self._told.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STAMP_S):
                 await self._told.wait()
 
     def _take_refusal(self, refusal: Refusal) -> None:
-        # As many clients as it allows wait for its news already. It answers requests that do not wait.
+        # The SideCar has its maximum of waiting clients, but still answers requests that do not
+        # wait.
         self._is_crowded = refusal.error is Refused.TOO_MANY
         if not self._is_crowded:
             self._lose(Unreachable(f"it does not answer us: {shown(refusal)}"))
@@ -288,7 +286,7 @@ class _Follower:
         try:
             await self._put(target)
         except (Unreachable, Doubted) as error:
-            # That a container has ended is no news of the one that came after it.
+            # A report that a container has ended says nothing about its successor.
             if self.known.is_due(target):
                 self._lose(error)
         except NotAccepted as error:
@@ -323,13 +321,15 @@ class _Follower:
             self._refused = (target, self._loop.time() + self._settings.refused_pause_seconds)
         self._tell_others(before, Answer.NOTHING)
         if refusal.error is Refused.OTHER_INCARNATION:
-            # The incarnation whose news we wait for is gone, and may never say so.
+            # The incarnation that we poll is gone, and may never answer.
             self._ask_again()
 
     # --- what becomes of it
 
     def _insist_on_truth(self, said: State | Refusal) -> None:
-        """Take nothing in of one that obeys another controller than us, nor count it as reachable."""
+        """Reject the state of a SideCar that obeys another controller, and do not count it as
+        reachable.
+        """
         ours = self._around.installation
         is_foreign = bool(ours and said.installation) and said.installation != ours
         if is_foreign or said.epoch > self._around.epoch:
@@ -359,7 +359,7 @@ class _Follower:
         now = self.known.contact
         if now.reachable and not before.reachable:
             log.info("the SideCar of %s answers", self._key)
-            # set() releases all present waiters, so that clear() only lets later pauses last.
+            # set() wakes all present waiters; clear() at once makes later pauses last.
             self._stir.set()
             self._stir.clear()
         elif before.reachable and not now.reachable:
@@ -382,7 +382,8 @@ class _Follower:
             first_seconds=shortest,
             longest_seconds=self._settings.longest_pause_seconds,
         )
-        # Chance keeps SideCars apart that failed together, as those of one node do.
+        # A random part spreads the retries of SideCars that failed together, as those of one node
+        # do.
         return shortest + self._around.chance() * (longest - shortest)
 
     async def _rest(self, seconds: float) -> None:

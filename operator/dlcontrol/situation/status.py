@@ -1,14 +1,12 @@
-"""
-The record about a job: the status of a DLJob, on every platform.
+"""The record of a job: the status of a DLJob, on every platform.
 
-The controller's loop alone writes it, and always before it acts on it (law 4). A controller that
-starts reads the decisions from here, and the held GPUs from the SideCars.
-
-Three fields exist for law 1 alone. ``pods`` are the pods that were ever asked for and are not proven
-to have ended. ``leftover`` are GPUs of former decisions that the job was not yet seen to have
-released. Where a SideCar cannot be asked, the job may hold everything of ``placement`` and
-``leftover`` on that node. ``used`` says in which pods processes may have started, so that the end of
-any other pod needs no proof.
+Only the controller's loop writes the record, and always before it acts on it (law 4). A controller
+that starts reads the decisions from the record, and the held GPUs from the SideCars. Three fields
+exist for law 1 alone. ``pods`` are the requested pods that are not proven to have ended.
+``leftover`` are GPUs of former decisions that the job was not yet seen to have released. If a
+SideCar cannot be reached, the job may hold everything of ``placement`` and ``leftover`` on that
+node. ``used`` lists the pods in which processes may have started; the end of any other pod needs no
+proof.
 """
 
 from collections.abc import Iterable
@@ -25,13 +23,13 @@ StartNumber = NewType("StartNumber", int)
 
 
 class Booking(NamedTuple):
-    """A pod that was asked for."""
+    """A requested pod."""
 
     node: NodeName
     serial: int = 0
-    """Counts the pods of the job, so that a new one on the same node is known from the old one."""
+    """Counts the pods of the job, to distinguish a new pod from an old one on the same node."""
     shaped: DecisionNumber = DecisionNumber(0)
-    """The value of :attr:`Status.shaped` when the pod was asked for."""
+    """The value of :attr:`Status.shaped` when the pod was requested."""
 
 
 class Ended(NamedTuple):
@@ -42,32 +40,32 @@ class Ended(NamedTuple):
     """
 
     start: StartNumber = StartNumber(0)
-    """The start that they were a part of, by its generation on the wire."""
+    """The start that the containers were a part of, by its generation on the wire."""
     containers: int = 0
     unasked: int = 0
-    """In how many of them the processes ended by themselves: nothing had asked for that."""
+    """The number of containers in which the processes ended without a command."""
 
 
 class ConditionType(StrEnum):
     """Facts about a job in addition to its phase."""
 
     SCHEDULED = "Scheduled"
-    """GPUs are decided for it; if not, the reason says why it waits."""
+    """GPUs are assigned to the job; if not, the reason says why it waits."""
     INITIALIZED = "Initialized"
-    """All its pods are up, and their SideCars ready."""
+    """All pods of the job are up, and their SideCars ready."""
     PROGRESSING = "Progressing"
-    """Its iterations advance; false when they stand still."""
+    """The job's iterations advance; false when they stand still."""
     TROUBLED = "Troubled"
-    """Its SideCars complain of something; the reason names all of it."""
+    """SideCars of the job report faults; the reason names all of them."""
     SET_ASIDE = "SetAside"
-    """DLJob decides nothing about it at the moment; the reason says why."""
+    """DLJob makes no decisions about the job at the moment; the reason says why."""
     INFORMED = "Informed"
-    """All that the policy uses of the job is known; if not, the message says what it assumes."""
+    """The policy knows all that it uses of the job; if not, the message names its assumptions."""
     SAVED = "Saved"
-    """A change of its GPUs loses no work of it; if not, it keeps its GPUs."""
+    """A change of its GPUs loses no work of the job; if it would, the job keeps its GPUs."""
     FINISHED = "Finished"
     TEMPLATE_VALID = "TemplateValid"
-    """Kubernetes takes its pods; not reported on one machine."""
+    """Kubernetes accepts the job's pods; not reported on one machine."""
 
 
 class Trust(StrEnum):
@@ -75,9 +73,11 @@ class Trust(StrEnum):
 
     UNTRIED = "Untried"
     CONFIRMED = "Confirmed"
-    """Its SideCar has confirmed the latest that was asked for."""
+    """The SideCar has confirmed the latest requested checkpoint."""
     FAILED = "Failed"
-    """The latest that were asked for were not confirmed in time, or a start did not go on at one."""
+    """The latest requested checkpoints were not confirmed in time, or a start did not continue from
+    one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +91,35 @@ class Condition:
     message: str
     """A sentence, for people."""
     since: float = field(default=0.0, compare=False)
-    """When ``status`` last changed."""
+    """The time when ``status`` last changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """
-    Everything that is recorded about a job. Times are seconds since the epoch; 0 or ``None``: never.
+    """Everything that is recorded about a job.
 
-    :mod:`dlcontrol.situation.status_schema` describes the fields; what no user needs to know of one stands here.
-    They are not nested as in the document: docs/decisions/0013-status-is-flat.md says why.
+    Times are seconds since the epoch; 0 or ``None``: never.
+    :mod:`dlcontrol.situation.status_schema` describes the fields; the attributes here have only the
+    details that users do not need. The fields are not nested as in the document:
+    docs/decisions/0013-status-is-flat.md explains why.
     """
 
     phase: Phase = Phase.SUBMITTED
     generation: DecisionNumber = DecisionNumber(0)
     placement: Placement | None = None
     adopted: StartNumber = StartNumber(0)
-    """The start that fits this decision, because a newer decision took back a change that had not begun; 0: none."""
+    """The start that fits this decision, because a newer decision cancelled a change before it
+    began; 0: none.
+    """
     shaped: DecisionNumber = DecisionNumber(0)
-    """Where pods are granted their devices when they start, those booked before are of no use any more."""
+    """Pods booked before this decision are useless where pods get their devices when they start."""
     gang: int = 0
     batch_size: int | None = None
     cause: Cause | None = None
     saves: bool = True
     pods: tuple[Booking, ...] = ()
     used: frozenset[int] = frozenset()
-    """The serials of the pods that were seen to be up; no other pod ever got a command to run."""
+    """The serials of the pods that were seen up; no other pod ever got a command to run."""
     leftover: frozenset[GpuRef] = frozenset()
     booked: int = 0
     booked_at: float = 0.0
@@ -130,10 +133,10 @@ class Status:
     running: StartNumber = StartNumber(0)
     containers: int = 0
     broken: StartNumber = StartNumber(0)
-    """The rest of this start hangs and cannot save itself. Its failure is counted already."""
+    """The rest of this start hangs and cannot save. Its failure is counted already."""
     ended: Ended = Ended()
     paused_at: float | None = None
-    """It is reset at the first step after the change."""
+    """Reset at the first step after the change."""
 
     iteration: int = 0
     iterated_at: float = 0.0
@@ -156,7 +159,7 @@ class Status:
     """If true, no further trial is made."""
     failed_at: float = 0.0
     saved: int = 0
-    """The iteration of the last confirmed checkpoint, or the one at which a start went on."""
+    """The iteration of the last confirmed checkpoint, or the one at which a start continued."""
     saved_at: float = 0.0
     heard: StartNumber = StartNumber(0)
     pace: float = 0.0
@@ -166,7 +169,7 @@ class Status:
     failures: int = 0
     restarts: int = 0
     setbacks: int = 0
-    """Starts that lasted only a short time count, too."""
+    """Includes starts that lasted only a short time."""
     reshapes: int = 0
     reshape_seconds: float = 0.0
     exit_code: int | None = None
@@ -179,7 +182,7 @@ class Status:
 
     @property
     def has_anything(self) -> bool:
-        """True while it has GPUs, or a pod that may have been started."""
+        """True while the job has GPUs, or a pod that may have been started."""
         return bool(self.pods) or self.placement is not None
 
     @property
@@ -193,14 +196,14 @@ class Status:
         return self.adopted or StartNumber(2 * self.generation + 1)
 
     def says_the_same_as(self, other: "Status") -> bool:
-        """Compare everything but the progress of the job, a change of which alone is not written."""
+        """Return True if the statuses differ only in progress, which alone causes no write."""
         return self is other or all(
             getattr(self, name) == getattr(other, name) for name in _LASTING
         )
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if it was ever set."""
-        # On the hot path of every cycle, where a generator costs more than the conditions it iterates over.
+        # A generator would cost more than the conditions here, in the hot path of every cycle.
         for each in self.conditions:
             if each.type is kind:
                 return each

@@ -138,7 +138,7 @@ class StatusWriter:
     async def _take_step(self, job: JobId, wanted: Status | None) -> bool:
         """Make the next write; return true if it was the last."""
         name = name_of(job)
-        # Read only now, because the version from when the write was queued may be outdated.
+        # Read late, because the version from when the write was queued may be outdated.
         document = self._mirrors.jobs.get(name)
         if document is None:
             return True  # The job was deleted, and had nothing.
@@ -184,7 +184,7 @@ class StatusWriter:
         metadata = document["metadata"]
         wanted = self.documents.write(self.trusted.trusted(document), status)
         changes = differences(document.get("status") or {}, wanted)
-        # Noted first: the watch may show the result before the answer, or instead of it.
+        # Noted before the write, because the watch may show the result before the answer.
         self._jobs.note_attempt(document, wanted)
         written = await self._api.merge(
             DLJOBS,
