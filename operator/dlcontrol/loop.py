@@ -1,13 +1,11 @@
-"""
-The one loop: wait, observe, judge, decide, record, act.
+"""The control loop: wait, observe, judge, decide, record, act. No other code decides.
 
-Nothing else decides. Each part that learns something (a user has written, a SideCar has news, a timer is
-over) wakes the loop, and the loop reads everything again. It records its findings and decisions before it
-acts, and it commands SideCars by declarations; so it can be killed at any instant, and the
-next one continues from the record and from the GPUs that SideCars hold.
-
-A decision is made when the input of decisions has changed, or when the policy or the period asks
-for one; between decisions the loop only carries out the last one.
+Every source of news (a user, a SideCar, a timer) wakes the loop, and the loop reads everything
+again. It records its findings and decisions before it acts, and it commands SideCars by
+declarations; so it can be killed at any instant, and the next one continues from the record and
+from the GPUs that SideCars hold. A decision is made when the input of decisions has changed, or
+when the policy or the period asks for one; between decisions the loop only carries out the last
+one.
 """
 
 import asyncio
@@ -43,11 +41,11 @@ CYCLE: Final = "cycle"
 
 
 class Controller:
-    """
-    Waits, and puts the steps of a cycle in order; one object for as long as this process leads.
+    """Waits, and runs the steps of a cycle in order; one object for as long as this process leads.
 
     Its parts observe (:class:`~dlcontrol.observing.Observer`), judge and decide
-    (:class:`~dlcontrol.scheduling.Scheduler`), and record, act and report (:class:`~dlcontrol.effecting.Effects`).
+    (:class:`~dlcontrol.scheduling.Scheduler`), and record, act and report
+    (:class:`~dlcontrol.effecting.Effects`).
     """
 
     def __init__(
@@ -120,7 +118,8 @@ class Controller:
         try:
             while True:
                 await self._run_once()
-                # Other tasks on this event loop get their share of time, however much news there is.
+                # Leave other tasks on this event loop their share of time, even under a flood of
+                # news.
                 await asyncio.sleep(self._effort.rest(self._pace))
                 # Skip the settle delay while the previous plan is unfinished.
                 settles = not self.scheduler.is_unfinished
@@ -160,9 +159,9 @@ class Controller:
             raise Fenced(f"a cycle has not ended for {seconds:g} s") from error
 
     async def cycle(self) -> None:
-        """Read everything once, and do what follows from it."""
+        """Read everything once, then judge, decide, record and act."""
         began = time.perf_counter()
-        # Before anything is read: news that comes while this cycle waits begins the next one.
+        # Before the observation, because news that arrives during this cycle begins the next one.
         self._alarm.begin_cycle()
         self.effects.check()
 

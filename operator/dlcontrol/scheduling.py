@@ -1,8 +1,7 @@
-"""
-Judges all jobs, finds when a decision is due, asks the policy, and checks the policy's answer.
+"""Judges all jobs, decides when a decision is due, asks the policy, and checks its plan.
 
-Called by :mod:`dlcontrol.loop` in each cycle. A plan that breaks a law about a job sets that job aside, and a
-policy that fails leaves every job with its GPUs.
+Called by :mod:`dlcontrol.loop` in each cycle. A job whose plan breaks a law is set aside; if the
+policy fails, every job keeps its GPUs.
 """
 
 import logging
@@ -53,7 +52,7 @@ class Options:
 
     @classmethod
     def of(cls, settings: "Settings", policy: Policy) -> "Options":
-        """Take the controller's part of the settings; the policy is read already."""
+        """Return the controller's part of the settings, with the policy already loaded."""
         return cls(
             policy=policy,
             mechanism=Mechanism(settings.mechanism),
@@ -75,13 +74,13 @@ class _Decided:
     policy_state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
     is_first: bool = True
-    """The policy's state is still to be taken over from an earlier controller."""
+    """The policy must still take over its state from an earlier controller."""
     is_unfinished: bool = False
     """The next cycle decides again, because this one carries out only a part of the plan."""
 
 
 class Scheduler:
-    """Judges and decides; one for the life of a controller."""
+    """Judges jobs and decides; one for the life of a controller."""
 
     def __init__(
         self,
@@ -107,7 +106,6 @@ class Scheduler:
 
     @property
     def wake_at(self) -> float:
-        """The time at which the policy asks for the next decision."""
         return self._last.wake_at
 
     @property
@@ -115,7 +113,7 @@ class Scheduler:
         return self._last.is_unfinished
 
     def judge(self, scene: Scene) -> Mapping[JobId, Verdict]:
-        """Return the new status of every job for which something has changed."""
+        """Return the new status of every job that has changed."""
         return judging.judge(
             scene,
             self._options.rules,
@@ -126,7 +124,7 @@ class Scheduler:
         )
 
     def note_decided(self, scene: Scene) -> None:
-        """Remember the scene after a decision; only a change from it calls for another decision."""
+        """Remember the scene after a decision; only a change of that scene causes another decision."""
         # An unfinished plan is decided again, even if nothing else has changed.
         self._last.basis = None if self._last.is_unfinished else self._basis(scene)
 
@@ -135,7 +133,7 @@ class Scheduler:
         self._last.basis = None
 
     def is_due(self, scene: Scene) -> bool:
-        """Return True if the input of the last decision has changed, or its time is over."""
+        """Return True if the input of the last decision has changed or the next decision is due."""
         last = self._last
         if scene.now >= min(last.at + self._options.pace.period_seconds, last.wake_at):
             return True
@@ -161,7 +159,7 @@ class Scheduler:
         return jobs, tuple(scene.nodes.values()), snapshots.find_unproven(scene).keys()
 
     def decide(self, scene: Scene) -> Decision:
-        """Ask the policy. A job about which no sound plan can be made is set aside, alone."""
+        """Ask the policy for a plan; set aside only the jobs without a sound plan."""
         self._quarantine.readmit(scene)
         self._last.at = scene.now
         name = self._options.policy.name

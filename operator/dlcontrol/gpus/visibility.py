@@ -1,11 +1,10 @@
-"""
-GPUs that a container cannot use, although its node is said to have them.
+"""GPUs that a container cannot use although its node has them.
 
-A device that vanishes from a container (as when systemd reloads its units on the machine, and with them the
-rules on which process may open which device) comes back only with a new container. So no job gets it as
-long as the container that lost it exists, and one may try it after that. A GPU that a new container does
-not see from its beginning is out of service until some container sees it again, or until an administrator
-takes its node out and gives it back.
+A device that vanishes from a container (as when systemd reloads its units, and with them the device
+rules) comes back only with a new container. So no job gets the GPU as long as the container that
+lost it exists; afterwards a job may try it. A GPU that a new container does not see from its start
+is out of service until some container sees it again, or until an administrator cordons and
+uncordons its node.
 """
 
 import logging
@@ -46,9 +45,8 @@ class _View:
     seen: frozenset[GpuRef]
     missing: Mapping[GpuRef, str]
     ever_seen: frozenset[GpuRef]
-    """Since it began."""
     since: float
-    """When this controller first spoke to it."""
+    """When this controller first reached the container."""
 
     @property
     def job(self) -> JobId:
@@ -61,11 +59,11 @@ class _Absence:
 
     why: str
     since: float
-    """When this controller first spoke to that container."""
+    """When this controller first reached that container."""
 
 
 class MissingGpus:
-    """Which GPUs containers do not see, as far as this controller has heard."""
+    """The GPUs that containers do not see, as far as their SideCars have reported."""
 
     def __init__(self) -> None:
         self._views: dict[_Name, _View] = {}
@@ -78,11 +76,11 @@ class MissingGpus:
 
     @property
     def absent(self) -> Mapping[GpuRef, str]:
-        """The GPUs that new containers did not see, and why."""
+        """The GPUs that new containers did not see, and the reasons."""
         return {ref: absence.why for ref, absence in self._absences.items()}
 
     def update(self, scene: Scene) -> None:
-        """Learn what SideCars see, and what they do not."""
+        """Take in which GPUs the containers see."""
         before = self._unavailable
         returned, reinstated = (
             self._returned_nodes.update(scene),
@@ -132,7 +130,7 @@ class MissingGpus:
         return {**self._lost, **self.absent}
 
     def mark(self, scene: Scene) -> Scene:
-        """Show the scene with those out of service."""
+        """Mark these GPUs in the scene as out of service."""
         unavailable = self._unavailable
         if not unavailable:
             return scene
@@ -155,7 +153,7 @@ class MissingGpus:
         name = _Name(job_pod.key, state.incarnation)
         known = self._views.get(name)
         if known is not None and known.state is state and known.node is node:
-            return known  # Nothing is new; with thousands of containers that is most of them.
+            return known  # Nothing is new, as for most of thousands of containers.
         seen = seen_in(scene, job_pod)
         ever_seen = seen if known is None else seen | known.ever_seen
         missing, since = missing_in(scene, job_pod), job_pod.contact.first_seen
@@ -170,7 +168,7 @@ class MissingGpus:
 
 
 def seen_in(scene: Scene, job_pod: JobPod) -> frozenset[GpuRef]:
-    """Which GPUs of its node a container sees, and can use."""
+    """Return the GPUs of its node that a container sees and can use."""
     state = job_pod.state
     gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
     found = (scene.gpu_names.find_seen(job_pod.key.node, gpu) for gpu in gpus)
@@ -212,7 +210,7 @@ def missing_in(scene: Scene, job_pod: JobPod) -> Mapping[GpuRef, str]:
 def _named_in_vain(
     state: State, refs: Mapping[int, GpuRef], *, complaints: Mapping[str, str]
 ) -> Mapping[GpuRef, str]:
-    """Find GPUs on which processes were to run, and of which the driver knows nothing."""
+    """Find GPUs that were assigned to processes and that the driver does not know."""
     if UNKNOWN not in complaints or not isinstance(state.target, Run):
         return {}
     there = {str(gpu.index) for gpu in state.gpus}

@@ -1,8 +1,8 @@
-"""
-The consequence when a job ends, fails or cannot continue: no further attempt, or another one
-after a pause that grows, with its GPUs or without.
+"""Decides what follows when a job ends, fails or cannot continue.
 
-:mod:`dlcontrol.judging.happenings` finds what has happened, and :meth:`Case.apply` draws the consequence.
+The job gets no further attempt, or another one after a growing pause, with its GPUs or without.
+:mod:`dlcontrol.judging.happenings` finds what has happened, and :meth:`Case.apply` applies the
+result.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -27,15 +27,17 @@ class Then(Enum):
     FINISH = auto()
     GIVE_UP = auto()
     RETRY = auto()
-    """The failure is its own and counts; another attempt follows after a pause, if any is left."""
+    """The failure is the job's own and counts; another attempt follows after a pause, if any is
+    left.
+    """
     RESTART = auto()
-    """No failure of its own is known; another start follows, after a pause if this recurs."""
+    """The job is not known to be at fault; another start follows, after a pause if this recurs."""
     STEP_BACK = auto()
-    """It gives back the GPUs that it cannot use, and is placed again at once."""
+    """The job gives back the GPUs that it cannot use, and is placed again at once."""
     WAIT = auto()
-    """It gives back its GPUs; another start waits for the proof that no process is left."""
+    """The job gives back its GPUs; another start waits for the proof that no process is left."""
     NOTHING = auto()
-    """An earlier cycle has drawn the consequence."""
+    """An earlier cycle has handled this already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Happening:
     keeps: bool = True
     """The job can start again on its GPUs."""
     ran: bool = True
-    """Its processes had started; the first loss of these counts as an accident."""
+    """The job's processes had started; their first loss counts as an accident."""
     exit_code: int | None = None
     condition: Condition | None = None
 
@@ -73,10 +75,10 @@ class Case:
         self.started = self.latest.job_pods
         has_ended_pods = len(self.job_pods) < len(self.all_job_pods)
         self.last = ProcessSet(scene, entry, with_ended=True) if has_ended_pods else self.latest
-        """The same, with the pods that have ended since: how their processes ended counts all the same."""
+        """The same start including pods that have ended since, because their exits still count."""
         ended = self.status.ended
         self.ended = ended if ended.start == self.last.generation else Ended()
-        """The ends in those pods of this start that are forgotten by now."""
+        """The ends in already forgotten pods of this start."""
 
     @property
     def trains(self) -> bool:
@@ -109,7 +111,7 @@ class Case:
     def _end(
         self, event: Event, reason: str, *, message: str, exit_code: int | None = None
     ) -> None:
-        """End the job: it gives its GPUs back, and nothing of it starts again."""
+        """End the job for good, and release its GPUs."""
         self.follow_progress()  # The last progress may arrive together with the end.
         done = self.status.decided(None, now=self.now)
         done = replace(

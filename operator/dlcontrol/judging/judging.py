@@ -1,14 +1,11 @@
-"""
-From a scene to new statuses: each job is judged by the news about its pods and processes.
+"""Makes new statuses from a scene: judges each job by the news about its pods and processes.
 
-SideCars say what their processes do; here it is concluded that a job has started, has finished,
-has crashed and gets another attempt, or will not be tried again. Like everything that leads to a
-record, it is a function of one look at everything, so that a controller that starts in the middle
-comes to the same conclusions as the one that was killed.
-
-Processes are known by the *start* that they belong to, a generation on the wire. The decision that
-a job is at may be newer than its living processes, because it trains on until its new GPUs are free or
-the jobs that get its old ones are ready. The end of an older start counts all the same.
+SideCars report what their processes do; this package concludes that a job has started, has
+finished, has crashed and gets another attempt, or will not be tried again. The result depends on
+one scene only, so a restarted controller comes to the same conclusions as its predecessor.
+Processes are identified by the *start* that they belong to, a generation on the wire. The current
+decision about a job may be newer than its living processes, because the job trains on until its new
+GPUs are free or the jobs that get its old ones are ready. The end of an older start still counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,7 +66,7 @@ HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
     find_failed_start,
     find_falling_apart,
 )
-"""In the order in which they are looked for: the first that is found decides."""
+"""In the order of the checks: the first match decides."""
 
 
 def judge(
@@ -81,7 +78,7 @@ def judge(
     resumptions: Mapping[JobId, Resumption] | None = None,
     starting: StartingPods | None = None,
 ) -> dict[JobId, Verdict]:
-    """Return the new status of every job for which something has changed."""
+    """Return the new status of every job that has changed."""
     quarantine = quarantine if quarantine is not None else Quarantine()
     starting = starting if starting is not None else StartingPods()
     starting.keep(scene.entries)
@@ -103,7 +100,7 @@ def judge(
 
 
 def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
-    """Return True for a job that is over or just waits, as thousands may, so that nothing is to be judged."""
+    """Return True for a job that is over or just waits and needs no judging, as thousands may."""
     status = entry.status
     if status.is_final:
         return True
@@ -142,9 +139,9 @@ def reach_verdict(case: Case, learnt: Learnt) -> Verdict:
 
 
 def _judge_all(case: Case, learnt: Learnt) -> None:
-    """See what has happened; the first that has decides, and the rest is for the next look."""
+    """Apply the first happening that is found; the next cycle judges the rest."""
     case.forecast = learnt.forecast
-    # Before anything else: who knows it may leave, and news of the next start may overtake it.
+    # First, because the SideCar may leave, and news of the next start may overtake this report.
     case.status = follow_saving(case.status, case.all_job_pods, now=case.now)
     case.status, news = trials.follow_trial(
         case.status, case.job, started=case.started, now=case.now
@@ -171,7 +168,7 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
 
 def _apply(case: Case, found: Happening) -> None:
     if found.then is Then.FINISH:
-        # A training that was done did not answer the trial in which it ended, and needs no remedy.
+        # A training that finished during the trial of its checkpoint needs no remedy.
         case.news[:] = [news for news in case.news if news.reason != trials.NOT_CONFIRMED]
     case.apply(found)
     if found.reason == UNTRUSTED and case.status.is_final:
@@ -185,7 +182,7 @@ def _give_up(case: Case) -> None:
 
 
 def _give_back_unused(case: Case) -> None:
-    """Take the GPUs of a job that is set aside, unless it trains: then it goes on."""
+    """Release the GPUs of a job that is set aside, unless the job trains."""
     status = case.status
     if status.placement is None or any(_may_be_used(case, job_pod) for job_pod in case.job_pods):
         return
@@ -234,10 +231,10 @@ def _take_up(case: Case) -> None:
 
 
 def _has_heard_nothing_newer(case: Case, generation: int) -> bool:
-    """Return True if all its living pods answer, and no newer command may be on its way to them."""
+    """Return True if all living pods answer and no newer command may be on its way to them."""
     begun = case.scene.begun.get(case.job.id)
     if begun is not None and begun.generation > generation:
-        return False  # It was forgotten with the address, and may arrive all the same.
+        return False  # The command was forgotten with the address, but may still arrive.
     return all(
         job_pod.contact.reachable and job_pod.pod.phase is PodPhase.UP
         for job_pod in case.job_pods

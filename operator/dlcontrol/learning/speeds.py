@@ -1,13 +1,13 @@
-"""
-Turns the reports of SideCars into observations for the profiles of types of jobs.
+"""Turns the reports of SideCars into observations for the profiles of types of jobs.
 
-It gets every state, at the time when the controller hears it. SideCars report mere progress late, but with
-the time since the latest iteration. So the time of the latest iteration is known, and the start of the first
-one follows from their speed. A speed is taken once for each sample of a stretch in
-which nothing changed, from its second one on, because caches and clocks are cold after a start. It
-is the SideCar's own figure: that has seen every step when it came, where here words come late when
-the machine or the network is busy. A cost is measured once for each change. Everything is robust
-further on: a profile is the median of the latest few observations (:mod:`dlcore.profiles`).
+:meth:`SpeedSamples.hear` gets every state with the time of its arrival. SideCars report mere
+progress late, but with the time since the latest iteration. So the time of the latest iteration is
+known, and the begin of the first one follows from the speed. A speed is taken once for each sample
+of an unchanged stretch, from the second sample on, because caches and clocks are cold after a
+start. The speed is the SideCar's own figure, because the SideCar times every step when it happens,
+while reports arrive late on a busy machine or network. A cost is measured once for each change.
+Outliers do no harm: a profile is the median of the latest few observations
+(:mod:`dlcore.profiles`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +39,11 @@ MOST_POINTS = 512
 
 
 MOST_CHANGES = 1000
-"""How many changes of a job are remembered at most."""
+"""The most changes of a job that are remembered."""
 
 
 class _Sample(NamedTuple):
-    """The number of iterations that were done at a time."""
+    """The number of iterations done at one time."""
 
     at: float
     iteration: int
@@ -57,7 +57,7 @@ class _Stretch:
     ordered_at: float
     """When the controller sent the command to start."""
     found_iteration: int
-    """How many iterations were done before, as far as is known."""
+    """The number of iterations known to be done before this start."""
     first: _Sample | None = None
     """The first report of this start."""
     is_timed: bool = False
@@ -66,21 +66,23 @@ class _Stretch:
     samples: int = 0
 
     def began_at(self, latest: _Sample) -> float | None:
-        """When its first iteration began, once it is known how fast they come."""
+        """Return when the first iteration began, once the speed is known."""
         if self.first is None or latest.iteration <= self.first.iteration:
             return None
         seconds_each = (latest.at - self.first.at) / (latest.iteration - self.first.iteration)
-        # After a crash it may go on from further back: then the first reported iteration was the first one.
+        # After a crash the training may continue from further back, so count only the first
+        # reported one.
         before = max(1, self.first.iteration - self.found_iteration)
         if before * seconds_each > 2.0 * (self.first.at - self.ordered_at):
-            # The time was too short for them: it has found a checkpoint that we did not know of.
+            # The time was too short for so many iterations: the start found a checkpoint unknown to
+            # us.
             before = 1
         return max(self.ordered_at, self.first.at - before * seconds_each)
 
 
 @dataclass(slots=True)
 class _Pupil:
-    """The memory about a job between two states."""
+    """The state kept about a job between two reports."""
 
     stretch: _Stretch | None = None
     iteration: int = 0
@@ -98,7 +100,7 @@ class Findings(NamedTuple):
 
 
 class SpeedSamples:
-    """One for the life of a controller."""
+    """Measures speeds and costs; one for the life of a controller."""
 
     def __init__(self, *, sample_seconds: float = SAMPLE_S) -> None:
         self._sample_seconds = sample_seconds
@@ -110,7 +112,7 @@ class SpeedSamples:
         return tuple(pupil.points) if pupil is not None else ()
 
     def forget(self, job: JobId) -> None:
-        """The job is over."""
+        """Forget a job that is over."""
         self._pupils.pop(job, None)
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Findings:
@@ -157,11 +159,11 @@ class SpeedSamples:
 def sort_by_type(
     entry: Entry, observations: Sequence[Observation]
 ) -> Mapping[JobType, Sequence[Observation]]:
-    """
-    Say about which type of job each observation is.
+    """Return the observations by type of job.
 
-    A job that trains another batch than its own (ONES) counts its progress in iterations of its
-    own batch. The speed is one of the type with the batch that it has, in iterations of that.
+    A job that trains with another batch size than its own (ONES) counts its progress in iterations
+    of its own size. The speed belongs to the type with the current size, in iterations of that
+    size.
     """
     kind, own = entry.job.type, entry.job.training.batch_size
     batch = entry.status.batch_size or own
@@ -185,7 +187,7 @@ def _speaks_for_all(entry: Entry, key: PodKey, *, state: State) -> bool:
 
 
 def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
-    """The present start of the processes; a new one when it is first heard of."""
+    """Return the present start of the processes; create it at its first report."""
     stretch = pupil.stretch
     if stretch is None or stretch.generation != state.held_generation:
         has_started = state.phase is Phase.RUNNING
@@ -227,7 +229,7 @@ def _costs(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observation
 
 
 def _stopping_seconds(state: State) -> float:
-    """How long it took to end the start before this one, where there was one."""
+    """Return how long the end of the previous start took, if there was one."""
     change = state.change
     if change is None or change.generation != state.held_generation:
         return 0.0

@@ -1,8 +1,8 @@
-"""
-Turns what a controller sees into rows of the record.
+"""Turns scenes and reports into rows of the record.
 
-:mod:`dlcontrol.learning.learned_state` shows it every scene and keeps the rows in the store. Rows that follow from the status of a
-job have the same id under every controller, so a controller that starts again repeats itself without harm.
+:mod:`dlcontrol.learning.learned_state` passes every scene to the recorder and keeps the rows in the
+store. A row that follows from the status of a job has the same id under every controller, so a
+restarted controller adds no duplicates.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ class _Known:
 
 
 class Recorder:
-    """One for the life of a controller."""
+    """Records the history; one for the life of a controller."""
 
     def __init__(self) -> None:
         self._known: dict[JobId, _Known] = {}
@@ -83,7 +83,7 @@ class Recorder:
             known.generation = status.generation
             yield from _allocation(entry)
         if status.is_final:
-            # Once, although the entry may change again before it is removed.
+            # Only once, although the entry may change again before it is removed.
             if known.progress_at != float("inf"):
                 known.progress_at = float("inf")
                 yield _end(entry, status.phase.value, at=status.finished_at or now)
@@ -99,7 +99,7 @@ class Recorder:
         for job in self._known.keys() - scene.entries.keys():
             entry = self._known.pop(job).entry
             self._stages.forget(job)
-            # The end of a finished job, which its time to live removes, is recorded before.
+            # The end of a finished job is recorded before its time to live removes the job.
             if not entry.status.is_final:
                 yield _end(entry, REMOVED, at=scene.now)
 
@@ -109,7 +109,7 @@ class Recorder:
         reasons = {ref: row.reason for ref, row in there.items()}
         gone = "its node is missing"
         reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
-        # At first this is every GPU, so that the record names all.
+        # At first every GPU, so that the record names them all.
         changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
         self._rows |= there
         self._reasons = reasons
@@ -176,7 +176,7 @@ def _row(line: Line, *name: object) -> RecordRow:
 
 
 def _name(entry: Entry) -> str:
-    """Return an id that distinguishes a job from later ones of its name."""
+    """Return an id that distinguishes a job from later jobs of the same name."""
     return f"{entry.job.id}@{entry.status.submitted_at:.3f}"
 
 

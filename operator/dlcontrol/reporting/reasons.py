@@ -55,12 +55,12 @@ class Outlook:
         self._predictor = Predictor.of(snapshot)
 
     def remaining(self, job: JobId) -> Span | None:
-        """In how many seconds the job ends if nothing changes; ``None`` if that is unknown."""
+        """Return the seconds until the job ends if nothing changes; ``None`` if unknown."""
         state = self._states.get(job)
         if state is None or state.placement is None or state.iterations_total == float("inf"):
             return None
         if state.gang > state.placement.gpus:
-            return None  # Half a gang does not train.
+            return None  # A gang trains only when it is complete.
         span = span_remaining(self._predictor, state, now=self._snapshot.now)
         return None if span.expected == float("inf") else span
 
@@ -206,7 +206,7 @@ def _runs_former(job_pod: JobPod, generation: int) -> bool:
 
 
 def _named(refs: Sequence[GpuRef]) -> str:
-    """Name a few, and count the others."""
+    """Name a few, and count the rest."""
     if len(refs) <= 4:
         return ", ".join(map(str, refs))
     return f"{refs[0]} and {len(refs) - 1} others"

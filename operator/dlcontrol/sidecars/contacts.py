@@ -1,19 +1,14 @@
-"""
-The controller's knowledge of one SideCar, put together from answers that may overtake each other.
+"""The controller's knowledge of one SideCar, from answers that may overtake each other.
 
-:mod:`dlcontrol.sidecars.following` asks the SideCar and calls this module, which does no I/O. The result
-is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to an earlier state:
-
-- Within one incarnation the version says which of two states is the later one. Values that change
-  without a new version (ages, the use of GPUs) count only from an answer to a request that was sent
-  after the present state had arrived.
-- Incarnations are random and say nothing about their order, but one begins only after the other has
-  ended. So the answer to a request that was sent after the first answer of the present incarnation
-  comes from that incarnation or a later one. An answer to an earlier request may come from a former
-  one, which another request shows.
-
-And it never forgets what may be on its way to the SideCar: to declare something newer does not call
-back what was sent before, which may arrive, and be accepted, first.
+:mod:`dlcontrol.sidecars.following` polls the SideCar and calls this module, which does no I/O. The
+result is a :class:`~dlcontrol.situation.scene.Contact` that never goes back to an earlier state.
+Within one incarnation the version orders the states. Values that change without a new version
+(ages, the use of GPUs) count only from an answer to a request that was sent after the present state
+had arrived. Incarnations are random and unordered, but one begins only after the other has ended.
+So the answer to a request that was sent after the first answer of the present incarnation comes
+from that incarnation or a later one. An answer to an earlier request may come from a former
+incarnation; another request resolves that. A contact also remembers every command that may be on
+its way: a newer declaration does not recall an earlier one, which may arrive and be accepted first.
 """
 
 from dataclasses import replace
@@ -24,7 +19,7 @@ from dlcontrol.situation.dialer import Contact, ForeignEpoch
 from dlwire.messages import Refusal, Refused, Run, State, Stop, Target
 
 Ticket = NewType("Ticket", int)
-"""When something happened, in the order of this contact: a question asked, or an answer heard."""
+"""The number of an event in the order of this contact: a request sent, or an answer received."""
 
 FINAL = frozenset(
     {
@@ -45,12 +40,12 @@ class Answer(Enum):
     """The news in an answer."""
 
     NOTHING = "nothing"
-    """It is the state that is known already, or an earlier one."""
+    """The state is the known one or an earlier one."""
     PROGRESS = "progress"
     MATERIAL = "material"
-    """More than progress is new."""
+    """More than the progress has changed."""
     UNCLEAR = "unclear"
-    """An answer of another incarnation, which may be earlier or later: ask again."""
+    """The answer is of another incarnation, earlier or later: poll again."""
 
 
 class ContactLog:
@@ -60,9 +55,9 @@ class ContactLog:
         self.contact = Contact(since=now)
         self._tickets = 0
         self._met_at = Ticket(0)
-        """When the present incarnation was heard first."""
+        """The ticket of the first answer of the present incarnation."""
         self._heard_at = Ticket(0)
-        """When the present state was heard."""
+        """The ticket of the present state."""
         self._essence: State | None = None
         self._was_sent = False
         """The declared command may have left this machine."""
@@ -77,7 +72,7 @@ class ContactLog:
         return Ticket(self._tickets)
 
     def hear(self, state: State, *, asked: Ticket, now: float) -> Answer:
-        """Take in a state, whenever it was said."""
+        """Take in a state from an answer that may be late."""
         heard = self._take(state, asked, now=now)
         self._reach(now)
         return heard
@@ -90,10 +85,9 @@ class ContactLog:
         is_outdated: bool = False,
         foreign: ForeignEpoch | None = None,
     ) -> None:
-        """
-        Take in that no answer came, or none that is believed.
+        """Note that no credible answer came.
 
-        Its certificate counts as expired until the next answer.
+        The certificate counts as expired until the next answer.
         """
         self._silence = why
         is_outdated = is_outdated or self.contact.outdated
@@ -125,7 +119,7 @@ class ContactLog:
         return Answer.PROGRESS if self._essence == before else Answer.MATERIAL
 
     def _meet(self, state: State, now: float) -> None:
-        """A new incarnation: commands that were on their way were not meant for it."""
+        """Begin a new incarnation, for which no command on its way was meant."""
         self.contact = replace(self.contact, first_seen=now, declared=None, overtaken=())
         self._was_sent = False
         self._objection = ""
@@ -153,10 +147,9 @@ class ContactLog:
     # --- commands
 
     def declare(self, target: Target) -> bool:
-        """
-        Declare a command; return True if it has to be sent.
+        """Declare a command; return True if it has to be sent.
 
-        It does not if it was declared already, if something newer was, or if it is meant for
+        A command is not sent if it or a newer one was declared already, or if it is meant for
         another incarnation than the present one, which would only refuse it.
         """
         old, state = self.contact.declared, self.contact.state
@@ -193,7 +186,7 @@ class ContactLog:
         return self.contact.declared is target and state is not None and state.target != target
 
     def refuse(self, target: Target, refusal: Refusal, now: float) -> None:
-        """Note that it does not accept its command."""
+        """Note that the SideCar refuses its command."""
         if self.contact.declared is target:
             if refusal.error not in EXPECTED:
                 self._objection = f"it refuses {target.term}: {shown(refusal)}"

@@ -1,11 +1,10 @@
-"""
-Everything that is known at one instant, put side by side: what was decided about each job, what
-the platform says of its pods, and what their SideCars said last.
+"""All knowledge at one instant: decisions, the platform's pods, and the last reports of SideCars.
 
-It also says which GPUs a job *may* hold (:meth:`Scene.may_hold`). Until a SideCar has accepted the
-epoch of this controller, a command of a former one may still be on its way to it; until then it may
-hold every GPU that a decision gave it there and that is not proven to be released. From then on it
-obeys only this controller, so its last report is exact, even if it is silent now.
+The scene also derives which GPUs a job *may* hold (:meth:`Scene.may_hold`). Until a SideCar has
+accepted the epoch of this controller, a command of a former one may still be on its way; until then
+the job may hold every GPU that a decision assigned there and that is not proven to be released.
+From then on the SideCar obeys only this controller, so its last report is exact, even if it is
+silent now.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +24,15 @@ SILENT_S = 10.0
 
 
 class GpuNames:
-    """The GPUs of nodes by the names that SideCars use: a UUID, or an index as their own NVML counts."""
+    """The GPUs of nodes by the names that SideCars use: a UUID, or an index in the order of their
+    NVML.
+    """
 
     def __init__(self, nodes: Mapping[NodeName, Node]) -> None:
         self._nodes = nodes
 
     def find_seen(self, node: NodeName, seen: Gpu) -> GpuRef | None:
-        """Return the GPU of the node that a SideCar there reports."""
+        """Return the GPU of the node that matches a SideCar's report."""
         for gpu in self._nodes[node].gpus if node in self._nodes else ():
             # A container may number the GPUs differently, so a number counts only if the UUID is unknown.
             if gpu.uuid == seen.uuid if gpu.uuid else gpu.index == seen.index:
@@ -39,14 +40,14 @@ class GpuNames:
         return None
 
     def find_named(self, node: NodeName, name: str, *, state: State) -> GpuRef | None:
-        """Return the GPU of the node that a SideCar there names; ``state`` is its last report."""
+        """Return the GPU of the node with this name; ``state`` is the SideCar's last report."""
         number = self._number(node, name, state=state)
         return None if number is None else GpuRef(node, number)
 
     def find_all(
         self, node: NodeName, names: Iterable[str], *, state: State | None
     ) -> frozenset[GpuRef]:
-        """Return the GPUs of the node with these names of a SideCar, without unknown names."""
+        """Return the GPUs of the node with these names; unknown names are left out."""
         if state is None:
             return frozenset()
         found = (self.find_named(node, name, state=state) for name in names)
@@ -84,10 +85,10 @@ class GpuNames:
 
 @dataclass(frozen=True)
 class Scene:
-    """
-    All of it.
+    """Everything known at one instant.
 
-    It is long because each method answers a question about the same instant, and some share the answers.
+    The class is long because each method answers a question about the same instant, and some
+    methods share results.
     """
 
     now: float
@@ -101,7 +102,7 @@ class Scene:
     lost_seconds: float = 60.0
     """How long a SideCar may be silent before the controller ends its pod."""
     obey_seconds: float = 300.0
-    """For how long a SideCar that answers may leave a command undone, beyond its checkpoint and grace."""
+    """How long a responsive SideCar may take to obey a command, beyond its checkpoint and grace."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """The needs of a job's pods in addition to GPUs, where they are known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
@@ -122,7 +123,6 @@ class Scene:
 
     @cached_property
     def holding(self) -> int:
-        """The number of jobs with pods."""
         return sum(bool(job_pods) for job_pods in self.job_pods.values())
 
     @cached_property
@@ -169,8 +169,7 @@ class Scene:
 
     @cached_property
     def holders(self) -> Mapping[GpuRef, tuple[JobId, ...]]:
-        """Which jobs may hold each GPU. Where not all is known these may be several, and then no
-        job can get it."""
+        """Return the jobs that may hold each GPU; with several holders no job can get the GPU."""
         holders: dict[GpuRef, tuple[JobId, ...]] = {}
         for job, job_pods in self.job_pods.items():
             for ref in frozenset().union(*map(self._occupies, job_pods.values())):
@@ -180,7 +179,7 @@ class Scene:
     def _occupies(self, job_pod: JobPod) -> frozenset[GpuRef]:
         held = self.may_hold(job_pod)
         if self.mechanism is Mechanism.RECREATE and not job_pod.has_ended:
-            # They were granted to its container, which has them until it is gone.
+            # The container was granted these GPUs and keeps them until it is gone.
             return held | self.recorded_for(job_pod)
         return held
 
@@ -189,7 +188,7 @@ class Scene:
         return all(holder == job for holder in self.holders.get(ref, ()))
 
     def may_hold(self, job_pod: JobPod) -> frozenset[GpuRef]:
-        """Return the GPUs that processes of this pod may use, now or by a command that is on its way."""
+        """Return the GPUs that processes of this pod may use now, or by a command on its way."""
         if job_pod.has_ended:
             return frozenset()
         if job_pod.state is None:
@@ -206,7 +205,7 @@ class Scene:
         }
         known = frozenset(ref for ref in found if ref is not None)
         if None in found:
-            # It is one of those whose names are not known, or is there no more.
+            # The GPU has an unknown name, or is gone.
             return known | self.recorded_for(job_pod) | self.gpu_names.unnamed(job_pod.key.node)
         is_exact = job_pod.fresh or job_pod.is_stamped(self.epoch)
         return known if is_exact else known | self.recorded_for(job_pod)
@@ -219,14 +218,14 @@ class Scene:
         return is_back and self.now - job_pod.contact.since < SILENT_S
 
     def latest_start(self, job: JobId, *, with_ended: bool = False) -> list[JobPod]:
-        """The pods in which the job's processes last started; of pods that have ended only ``with_ended``."""
+        """Return the pods of the latest start; pods that have ended only ``with_ended``."""
         job_pods = self.pods_of(job).values()
         present = [job_pod for job_pod in job_pods if with_ended or not job_pod.has_ended]
         latest = max((job_pod.start for job_pod in present), default=0)
         return [job_pod for job_pod in present if 0 < latest == job_pod.start]
 
     def recorded_for(self, job_pod: JobPod) -> frozenset[GpuRef]:
-        """All GPUs that were decided for its job on its node, and never seen released."""
+        """Return all GPUs decided for the pod's job on its node and never seen released."""
         entry = self.entries.get(job_pod.key.job)
         if entry is None:
             return frozenset()

@@ -1,10 +1,9 @@
-"""
-A :class:`~dlcontrol.situation.status.Status` as the ``status`` of a DLJob document, and back.
+"""Writes a :class:`~dlcontrol.situation.status.Status` as a DLJob's ``status``, and reads it.
 
-People and programs read with ``get -o json`` the same document that the controller itself reads at its next
-start, on one machine as on Kubernetes. :mod:`dlcontrol.situation.status_schema` has the
-fields in their order. Times are RFC 3339 in UTC. Derived fields (the ETA, the fraction that is done) are written
-for readers, and ignored when read back.
+``get -o json`` shows the same document that the controller reads at its next start, on one machine
+and on Kubernetes. :mod:`dlcontrol.situation.status_schema` has the fields in their order. Times are
+RFC 3339 in UTC. Derived fields (the ETA, the fraction done) are written for readers, and ignored
+when read back.
 """
 
 import math
@@ -34,7 +33,7 @@ _PARTS: Final = ("allocation", "progress", "checkpoint")
 
 
 def write_status(status: Status, *, remaining: Span | None = None) -> Json:
-    """Write it; ``remaining`` are the seconds until the job is expected to end, if that is known."""
+    """Write a status; ``remaining`` are the seconds until the expected end of the job, if known."""
     derived = _placement(status.placement) | _expectation(status, remaining)
     document: Json = {}
     parts = {"": document}
@@ -58,7 +57,7 @@ def write_status(status: Status, *, remaining: Span | None = None) -> Json:
 
 
 def read_status(document: Mapping[str, Any]) -> Status:
-    """Read what :func:`write_status` wrote; an empty one is a job that was just submitted."""
+    """Read a status of :func:`write_status`; an empty one is that of a newly submitted job."""
     values: dict[str, Any] = {}
     parts = {"": document} | {part: document.get(part, {}) for part in _PARTS}
     for part, name, attribute in _FIELDS:
@@ -116,7 +115,7 @@ def _cause(cause: Cause) -> Json:
 
 _CODES = frozenset(code.value for code in CauseCode)
 _TYPES = frozenset(kind.value for kind in ConditionType)
-"""Codes and types that are not among these come from another version of DLJob or another writer, and are ignored."""
+"""Codes and types outside these sets come from another version or writer, and are ignored."""
 
 
 def _read_cause(document: Mapping[str, Any] | None) -> Cause | None:
@@ -158,7 +157,7 @@ def _read_condition(document: Mapping[str, Any]) -> Condition:
 
 
 def write_time(seconds: float | None) -> str | None:
-    """Write a time; nothing happened at the beginning of time, so 0 says that it never did."""
+    """Write a time; 0 means never and is left out."""
     if not seconds:
         return None
     return (
@@ -173,7 +172,7 @@ def read_time(text: str | None) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp() if text else None
     except (ValueError, OverflowError):
-        # A schema can hold the form of a time, and not the number of days of a month.
+        # The schema checks the form of a time, but not the number of days of a month.
         return None
 
 
