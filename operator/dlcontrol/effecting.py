@@ -1,8 +1,7 @@
-"""
-Records the outcome of a cycle, carries out its commands, and reports it.
+"""Records the outcome of a cycle, carries out its commands, and reports it.
 
-Called by :mod:`dlcontrol.loop` at the end of each cycle. Nothing is done that is not recorded, so that the next
-controller knows of all that this one may have begun.
+Called by :mod:`dlcontrol.loop` at the end of each cycle. Records come before actions, so that the
+next controller knows everything that this one may have begun.
 """
 
 import time
@@ -54,7 +53,7 @@ class Effects:
         await self._actor.end()
 
     async def report_late(self, scene: Scene) -> None:
-        """Report the part of a failed cycle that was recorded all the same."""
+        """Report the recorded part of a failed cycle."""
         await self._outcomes.report_late(scene)
 
     async def bring_about(

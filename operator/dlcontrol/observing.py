@@ -1,5 +1,4 @@
-"""
-Everything that is known at one instant: what the platform shows, what SideCars report, and which GPUs are out.
+"""Makes the scene: the platform's state, the SideCars' reports, and the unusable GPUs.
 
 Called by :mod:`dlcontrol.loop` at the beginning of each cycle.
 """
@@ -38,11 +37,13 @@ class Observer:
         clock: Callable[[], float],
     ) -> None:
         self.gpu_faults = GpuFaults()
-        """The broken GPUs; the platform hands them on to the next controller."""
+        """The broken GPUs; the platform passes them to the next controller."""
         self.gpu_uuids = GpuUuids()
-        """The UUIDs of GPUs; the platform hands them on to the next controller."""
+        """The UUIDs of GPUs; the platform passes them to the next controller."""
         self.has_met_all = False
-        """Set once every SideCar obeys this controller, or has had the time; nothing is decided before."""
+        """True once every SideCar obeys this controller or has had time to; no decision comes
+        before.
+        """
         self._missing_gpus = MissingGpus()
         self._occupancy = Occupancy()
         self._platform = platform
@@ -64,16 +65,16 @@ class Observer:
 
     @property
     def faults(self) -> Mapping[GpuRef, str]:
-        """The GPUs that are out until a person reinstates them, and why."""
+        """The GPUs that are out of service until a person reinstates them, with the reasons."""
         return {**self._missing_gpus.absent, **self.gpu_faults.faults}
 
     async def observe(self) -> Scene:
         """Return the present scene, without the reports of SideCars that are not trusted."""
         observation = await self._platform.observe()
         scene = self._see(observation)
-        # A pod that is found to contradict itself changes the scene, so the same observation is read again. That
-        # also shows the reports that came while the platform said who leads, and these are examined like the
-        # first ones. The loop ends, because each turn finds at least one more pod.
+        # A newly distrusted pod changes the scene, so the observation is read again. That includes
+        # reports that arrived while the platform checked the leader, and these are examined too.
+        # The loop ends, because each turn finds at least one more pod.
         while await self._distrusted.examine(
             scene, self._job_pods.changed, commanded=self._sent.commanded
         ):
@@ -126,8 +127,8 @@ class Observer:
         )
 
     def meets_all(self, scene: Scene) -> bool:
-        """Return True once every SideCar obeys this controller, or has had the time."""
-        # It stays so: a SideCar that restarts later keeps no decision waiting.
+        """Return True once every SideCar obeys this controller, or has had time to."""
+        # Never reset: a SideCar that restarts later delays no decision.
         self.has_met_all = self.has_met_all or self._have_all_answered(scene)
         return self.has_met_all
 
@@ -143,7 +144,7 @@ class Observer:
         )
 
     def mark_gpus(self, scene: Scene) -> tuple[Scene, tuple[GpuRef, ...]]:
-        """Add the UUIDs of GPUs and which are out; also return the GPUs that are newly known as broken."""
+        """Add the UUIDs and states of GPUs; also return the newly broken GPUs."""
         self.gpu_uuids.update(scene)
         scene = self.gpu_uuids.mark(scene)
         broken = self.gpu_faults.update(scene)

@@ -113,7 +113,7 @@ class Actor:
                 case Forget():
                     slow.append(partial(self._requests.forget, scene.now, command.job))
                 case Unbook():
-                    pass  # Recording it was all.
+                    pass  # Recording the booking was all.
         await do_all(act() for act in slow)
         await self._requests.wait_until_few(trailing)
 
@@ -139,7 +139,7 @@ class Actor:
         entry = scene.entries[command.key.job]
         booking = _booking(entry, command.key.node)
         if await self._requests.remove(scene, command, booking=booking) and not command.is_needed:
-            # The end of this pod no longer says whether the job can be started on its node.
+            # The end of this pod no longer shows if the job can be started on its node.
             self._sent.fresh.discard((command.key.job, booking))
 
 

@@ -1,4 +1,4 @@
-"""The commands to SideCars: what each message says, and the parts of a start for each container of a job."""
+"""Makes the commands to SideCars, and each container's part of a start."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -59,7 +59,7 @@ class Commander:
         job_pod = scene.job_pods[command.key.job][command.key.node]
         assert job_pod.state is not None
         known = job_pod.told.generation if job_pod.told is not None else job_pod.state.generation
-        # A SideCar that has to leave may have had another command in this generation.
+        # A SideCar that has to leave may have received another command in this generation.
         generation = max(status.stop_generation, known + command.leave)
         if command.leave:
             self._sent.fresh.discard((command.key.job, job_pod.booking))
@@ -92,11 +92,12 @@ class Commander:
     def _declare(
         self, now: float, job_pod: JobPod, *, target: Target, is_exact: bool = True
     ) -> None:
-        """Record the command before the pod can have received it, and send it."""
+        """Record the command before the pod can receive it, then send it."""
         pod = (job_pod.key.job, job_pod.booking)
         known = self._sent.commanded.get(pod)
         if known is not None and known.start != job_pod.pod.start:
-            # Another start of the container has received none of these commands, and holds no GPU by them.
+            # Another start of the container has received none of these commands and holds no GPUs
+            # through them.
             known = None
         gpus = known.gpus if known is not None else frozenset[str]()
         if is_exact and isinstance(target, Run):
@@ -152,7 +153,8 @@ class Commander:
                 rendezvous_port=port,
                 batch_size=entry.status.batch_size or job.training.batch_size,
                 learning_rate_factor=_learning_rate_factor(entry),
-                # The end of these processes was judged before this decision, and was not the end of the job.
+                # These processes ended before this decision, and their end was not the end of the
+                # job.
                 ended=state.held_generation if state.phase is SideCarPhase.EXITED else 0,
                 reason=entry.status.message[:LONGEST_REASON],
             )
@@ -174,18 +176,17 @@ def _count_processes(job: Job, placement: Placement) -> dict[NodeName, int]:
 
 
 def _count_coming(scene: Scene, key: PodKey) -> int:
-    """Return how many processes start in the pod next, so that spares are made while the job saves itself."""
+    """Return the number of processes that start next, so that spares are ready in time."""
     entry = scene.entries[key.job]
     placement = entry.status.placement
     return 0 if placement is None else _count_processes(entry.job, placement).get(key.node, 0)
 
 
 def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
-    """
-    Name GPUs by UUID, or by number where that is not known.
+    """Name GPUs by UUID, or by number if the UUID is unknown.
 
-    A number means another device when a GPU of a lower number dies. A SideCar gives its training the names
-    that the job wants (``gpuIds``).
+    A number shifts to another device when a GPU with a lower number dies. A SideCar gives its
+    training the names that the job wants (``gpuIds``).
     """
     uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
     return tuple(uuids.get(number, str(number)) for number in numbers)

@@ -1,4 +1,6 @@
-"""One job as the coordinator sees it: what its pods do, whether they are ready, and which jobs wait for its GPUs."""
+"""One job as the coordinator sees it: its pods, their readiness, and the jobs that wait for its
+GPUs.
+"""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -11,8 +13,9 @@ from dlcore.model import GpuRef, JobId, Mechanism, Placement
 from dlwire.messages import Run
 
 NAMES_S = 10.0
-"""How long the controller waits for a new SideCar to report the UUIDs of the GPUs; then they are named by
-their numbers."""
+"""How long the controller waits for a new SideCar to report the UUIDs of its GPUs before it names
+them by number.
+"""
 
 
 def is_ready(scene: Scene, job: JobId) -> bool:
@@ -21,7 +24,7 @@ def is_ready(scene: Scene, job: JobId) -> bool:
 
 
 class JobsInScene:
-    """All jobs of a scene, each looked at once however many others ask about it."""
+    """All jobs of a scene, each examined once however often it is queried."""
 
     def __init__(self, scene: Scene, quarantine: Quarantine) -> None:
         self.scene = scene
@@ -42,8 +45,6 @@ class JobsInScene:
 
 
 class JobInScene:
-    """One job in the scene: what its pods do, what they know, and who waits for its GPUs."""
-
     def __init__(self, jobs: JobsInScene, entry: Entry) -> None:
         self.jobs = jobs
         self.scene = scene = jobs.scene
@@ -64,7 +65,7 @@ class JobInScene:
 
     @property
     def _was_told_to_stop(self) -> bool:
-        """The end of the latest start has begun, and is completed in any case."""
+        """Return True if the end of the latest start has begun, which cannot be undone."""
         latest = max((job_pod.start for job_pod in self.present), default=0)
         return any(
             self.knows_of_the_stop(job_pod)
@@ -80,7 +81,7 @@ class JobInScene:
         return any(job_pod.is_living and self._has_lost_peers(job_pod) for job_pod in self.present)
 
     def _has_lost_peers(self, job_pod: JobPod) -> bool:
-        # Of what is on its way to it, it may have begun something since we heard of it.
+        # The SideCar may have begun a command on its way since its last report.
         return 0 < job_pod.start <= self.status.broken and not job_pod.contact.coming
 
     def runs(self, job_pod: JobPod) -> bool:
@@ -106,7 +107,9 @@ class JobInScene:
         return not self.in_place and job_pod.booking.shaped != self.status.shaped
 
     def may_book(self, placement: Placement, useless: list[JobPod]) -> bool:
-        """Pods that are granted devices when they start are asked for when these are free."""
+        """Return True if pods may be requested; with GPUs granted at start, only when those are
+        free.
+        """
         return self.in_place or (not useless and self._gains_are_free(placement))
 
     def was_told_to_run(self, job_pod: JobPod) -> bool:
@@ -167,7 +170,7 @@ class JobInScene:
 
     def may_save(self, job_pod: JobPod) -> bool:
         wanted = self.status.saves and not self.entry.cancelled
-        # Until it obeys us alone, it may have begun something newer at the word of another.
+        # Until the SideCar obeys only us, it may have begun a newer command of another controller.
         is_known = job_pod.is_stamped(self.scene.epoch)
         return wanted and not (is_known and self._has_lost_peers(job_pod))
 

@@ -26,7 +26,9 @@ class PodRequests:
         self._platform = platform
         self._sent = sent
         self._clock = clock
-        """Waits count from a refusal and not from the scene, because a request may fail a minute after that."""
+        """Back-offs count from the refusal and not from the scene, because a request may fail a
+        minute later.
+        """
         self._launches: TaskPool[BookedPod] = TaskPool()
         self._removed: dict[BookedPod, float] = {}
         """When this controller ended each pod."""
@@ -68,7 +70,7 @@ class PodRequests:
                 is_made = is_mine and await self._launch(entry, booking)
         finally:
             if not is_made:
-                # A launch that was cut off counts as not asked, and is repeated.
+                # A cancelled launch counts as not requested, and is repeated.
                 self._sent.asked.discard((entry.job.id, booking))
 
     async def _launch(self, entry: Entry, booking: Booking) -> bool:
@@ -76,7 +78,7 @@ class PodRequests:
         try:
             await self._platform.launch(PodOrder(entry, booking))
         except Fenced:
-            # Trailing keeps it, so that the loop raises it at its next check.
+            # The task pool keeps the error, so that the loop raises it at its next check.
             raise
         except Exception as error:
             # A later cycle requests the pod again, as long as the job needs it.
@@ -91,7 +93,7 @@ class PodRequests:
     async def remove(self, scene: Scene, command: Remove, *, booking: Booking) -> bool:
         """End a pod; return False if the platform was not asked, or has refused."""
         pod = (command.key.job, booking)
-        # The platform shows a pod until its deletion is over, and each cycle until then repeats the command.
+        # The platform shows a pod until its deletion is over, and each cycle repeats the command.
         last = self._removed.get(pod)
         if last is not None and scene.now < last + scene.lost_seconds:
             return False

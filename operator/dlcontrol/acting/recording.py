@@ -1,10 +1,9 @@
-"""
-The recorded statuses, the controller that wrote each, and the progress that need not be recorded yet.
+"""Keeps the recorded statuses, their writers, and the progress that is not recorded yet.
 
-It remembers two things between cycles. The progress of jobs changes all the time, and each record
-of it costs a write; so it stays here until a change that matters is recorded with it, or its
+Two things are remembered between cycles. The progress of jobs changes all the time, and each record
+costs a write; so progress stays here until it is recorded with a relevant change, or the
 GPU-seconds are counted. The other is the last record: if it holds a decision that is not ours,
-another controller leads (law 2), and then this one may do nothing more, not even steps that need no
+another controller leads (law 2), and this one must do nothing more, not even steps that need no
 record.
 """
 
@@ -19,7 +18,7 @@ from dlcore.model import JobId
 
 
 class _Mark(NamedTuple):
-    """By what a status is known to be of our making."""
+    """Identifies a status that this controller wrote."""
 
     generation: int
     booked: int
@@ -30,13 +29,13 @@ class _Mark(NamedTuple):
 
 
 class _Farther:
-    """How far a job is that is farther than recorded."""
+    """Progress of a job beyond its record."""
 
     def __init__(self, written: Status, status: Status) -> None:
         self._written = written
         self._status = status
         self._shown: tuple[Entry, Entry] | None = None
-        """It as the platform shows it, and as it is."""
+        """The entry as the platform shows it, and with the progress."""
 
     def holds_of(self, recorded: Status) -> bool:
         """Return True if the record is still the one that this progress is ahead of."""
@@ -47,14 +46,14 @@ class _Farther:
         return self._written is written and self._status is status
 
     def show(self, entry: Entry) -> Entry:
-        """Show a job as far as it is; the same object for the same."""
+        """Return the job with its progress; the same object for equal input."""
         if self._shown is None or self._shown[0] is not entry:
             self._shown = (entry, replace(entry, status=self._status))
         return self._shown[1]
 
 
 class Records:
-    """One for the life of a controller."""
+    """The recorded statuses; one object for the life of a controller."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
@@ -63,13 +62,15 @@ class Records:
         self._recorded: dict[JobId, Status] | None = None
         """The statuses of the latest read; unknown before the first one."""
         self._unwritten: dict[JobId, _Farther] = {}
-        """Jobs that are farther than recorded."""
+        """Jobs with progress beyond the record."""
 
     def recall(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Entry]:
-        """Show the jobs as far as they are known to be; raises :class:`Fenced` if it is not we who lead."""
+        """Return the jobs with their latest progress; raises :class:`Fenced` if another controller
+        leads.
+        """
         begins, before = self._recorded is None, self._recorded or {}
         for job, entry in entries.items():
-            # The platform shows the same object as long as it is as it was.
+            # The platform shows the same object until it changes.
             if entry.status is not before.get(job):
                 self._insist_on_leading(job, entry.status, begins=begins)
         self._recorded = {job: entry.status for job, entry in entries.items()}
@@ -92,8 +93,8 @@ class Records:
         """Record every status with a change that matters, and those of the ``offered`` jobs in any case."""
         assert self._recorded is not None
         lasting: dict[JobId, Status] = {}
-        # Made again from this scene: what is written now needs no overlay, and if the write fails,
-        # the next cycle judges the progress again from the reports of SideCars.
+        # Rebuilt from this scene: written progress needs no overlay, and after a failed write the
+        # next cycle judges the progress again.
         before, self._unwritten = self._unwritten, {}
         for job, entry in scene.entries.items():
             recorded, status = self._recorded[job], entry.status
@@ -102,7 +103,7 @@ class Records:
             elif status is recorded:
                 continue
             elif job in before and before[job].says(recorded, status):
-                # Thousands are as they were at the last look.
+                # Thousands are unchanged since the last cycle.
                 self._unwritten[job] = before[job]
             elif status == recorded:
                 continue

@@ -1,11 +1,10 @@
-"""
-Which reports are enough to take a GPU out of service.
+"""Decides which reports suffice to take a GPU out of service.
 
-A SideCar sees all GPUs of its node and says what it likes. So what a job says counts for the GPUs that it
-holds, and only while it leaves others on their node. Of any other GPU, or of all of a node, a second
-witness has to say so as well: the SideCar of the job that holds it, or the node itself. Until then the GPU
-is *suspected*: an Event reports it, the GPU stays in service, the suspicion expires, and the next
-controller never hears of it.
+A SideCar sees all GPUs of its node and may report anything. So a job's report counts for the GPUs
+that the job holds, and only while it leaves others on their node. For any other GPU, or for all of
+a node, a second source has to confirm the report: the SideCar of the job that holds the GPU, or the
+node itself. Until then the GPU is *suspected*: an Event reports it, the GPU stays in service, the
+suspicion expires, and the next controller never learns of it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +17,7 @@ SUSPECTED_S: Final = 600.0
 """The time for which a report of one job waits for that of a second one."""
 
 Accusations = Mapping[GpuRef, Collection[JobId]]
-"""Which jobs say that something is wrong with a GPU."""
+"""The jobs that report faults of each GPU."""
 
 
 class Suspicions:
@@ -33,11 +32,11 @@ class Suspicions:
 
     @property
     def suspected(self) -> frozenset[GpuRef]:
-        """The GPUs with reports that are not believed, or not yet."""
+        """The GPUs with reports that are not confirmed, or not yet."""
         return frozenset(self._said)
 
     def weigh(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
-        """Return the accused GPUs that are to be believed, with earlier reports taken into account."""
+        """Return the GPUs whose faults are confirmed, with earlier reports taken into account."""
         self._expire(scene.now)
         accused = {ref: jobs for ref, jobs in accused.items() if jobs}
         for ref, jobs in accused.items():
@@ -67,10 +66,8 @@ class Suspicions:
         return len(said) > 1 and any(ref in held.get(job, ()) for job in said)
 
     def overtaken(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
-        """
-        Say which GPUs are no longer out by the word of one job, because it has others by now and accuses these.
-
-        So it never takes out more than it holds at a time.
+        """Return the GPUs to put back, because the one accusing job holds others by now and accuses
+        these.||So a job never takes out more than it holds at a time.
         """
         held, freed = _held(scene), frozenset[GpuRef]()
         for job, refs in list(self._alone.items()):
@@ -89,7 +86,7 @@ class Suspicions:
                     yield ref, job
 
     def settle(self, ref: GpuRef) -> None:
-        """Drop the reports against a GPU: they were believed, or a person says otherwise."""
+        """Drop the reports against a GPU, which were confirmed or dismissed by a person."""
         self._said.pop(ref, None)
 
     def _expire(self, now: float) -> None:
@@ -102,7 +99,7 @@ class Suspicions:
 
 
 def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:
-    """Which GPUs are decided for jobs that have pods, or still to be released by them."""
+    """Return the GPUs that are assigned to jobs with pods, or that these have yet to release."""
     held: dict[JobId, frozenset[GpuRef]] = {}
     for job in scene.job_pods:
         status = scene.entries[job].status

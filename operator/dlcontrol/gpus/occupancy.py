@@ -1,9 +1,8 @@
-"""
-GPUs that other programs use although no job has them: the controller gives them to no job.
+"""GPUs that other programs use although no job has them: no job gets such a GPU.
 
-A SideCar finds out right before a start (:mod:`dlsidecar.observing.gpus.emptiness`) and starts nothing. The GPU is out
-of service from then on until it is seen empty by a SideCar on its node, by any. Where no SideCar sees it
-any more, it is offered again after a while: the next start looks for itself.
+A SideCar checks right before a start (:mod:`dlsidecar.observing.gpus.emptiness`) and starts
+nothing. The GPU is out of service until any SideCar on its node sees it empty. If no SideCar sees
+it any more, it is offered again after a while: the next start checks it.
 """
 
 import logging
@@ -20,11 +19,10 @@ log = logging.getLogger(__name__)
 
 NOT_EMPTY = "GPUNotEmpty"
 REFUSALS = frozenset({NOT_EMPTY, "GPUsNotResolved"})
-"""Why a SideCar starts nothing on GPUs through no fault of the job. With the second the driver did not
-say which GPU was meant."""
+"""Refusals that are not the job's fault. With the second the driver did not name the GPU."""
 
 SETTLE_S = 10.0
-"""Reports of the node's other SideCars count after this time, in which each of them has looked again."""
+"""Reports of the node's other SideCars count after this time, in which each has checked again."""
 RETRY_S = 60.0
 """After this time a GPU is offered again that no SideCar sees."""
 
@@ -38,15 +36,15 @@ class _Finding:
 
 
 class Occupancy:
-    """Which GPUs others use, as far as this controller has heard."""
+    """The GPUs that others use, as far as SideCars have reported."""
 
     def __init__(self) -> None:
         self._used: dict[GpuRef, _Finding] = {}
         self._heard: frozenset[tuple[str, int]] = frozenset()
-        """The refusals that are known, by incarnation and generation."""
+        """The known refusals, by incarnation and generation."""
 
     def update(self, scene: Scene) -> None:
-        """Learn what SideCars have refused, and what they see empty."""
+        """Take in the refusals of SideCars, and the GPUs that they see empty."""
         before = dict(self._used)
         for ref, finding in before.items():
             age = scene.now - finding.at
@@ -67,7 +65,7 @@ class Occupancy:
         self._tell(before)
 
     def mark(self, scene: Scene) -> Scene:
-        """Show the scene with those out of service."""
+        """Mark these GPUs in the scene as out of service."""
         if not self._used:
             return scene
         reasons = {ref: finding.why for ref, finding in self._used.items()}
@@ -86,7 +84,9 @@ class Occupancy:
 
 
 def find_refusal(job_pod: JobPod) -> Problem | None:
-    """Why a SideCar refuses to start on the GPUs of its command, through no fault of the job."""
+    """Return why a SideCar refuses to start on the GPUs of its command, if not through the job's
+    fault.
+    """
     state = job_pod.state
     if state is None or state.phase is not Phase.FAILED:
         return None
@@ -116,7 +116,7 @@ def _named_by(scene: Scene, job_pod: JobPod, *, problem: Problem) -> Iterator[Gp
 
 
 def _iter_views(scene: Scene, ref: GpuRef) -> Iterator[bool]:
-    """Yield for each SideCar that sees the GPU whether it sees the GPU in use."""
+    """For each SideCar that sees the GPU, yield True if the GPU is in use."""
     for job_pods in scene.job_pods.values():
         job_pod = job_pods.get(ref.node)
         for gpu in _gpus_of(job_pod) if job_pod is not None else ():

@@ -1,11 +1,10 @@
-"""
-The UUIDs of the GPUs of a node as SideCars report them, where the platform reports none.
+"""The UUIDs of a node's GPUs as SideCars report them, if the platform reports none.
 
-Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so that the first
-SideCar that reports all of them shows the UUID of each. From then on a number belongs to a UUID for as
-long as the node has that GPU: when a GPU dies, NVML and CUDA renumber those behind it, and a job that is
-decided to be on number 3 stays on the same device all the same. :meth:`GpuUuids.restore` hands the
-numbers on to the controller that comes next; what it does not know it hears from SideCars that run.
+Kubernetes knows GPUs by their count only. A container of ours sees all GPUs of its node, so the
+first SideCar that reports all of them shows the UUID of each. From then on a number belongs to a
+UUID for as long as the node has that GPU: when a GPU dies, NVML and CUDA renumber those behind it,
+but a job assigned to number 3 stays on the same device. :meth:`GpuUuids.restore` passes the numbers
+to the next controller, which learns missing ones from running SideCars.
 """
 
 import logging
@@ -22,7 +21,7 @@ from dlwire.messages import State
 log = logging.getLogger(__name__)
 
 NO_JOB: Final = JobId("")
-"""The witness of UUIDs that no present job has reported."""
+"""The source of UUIDs that no present job has reported."""
 
 Names = tuple[str, ...]
 """The UUIDs of a node in the order in which one SideCar counts its GPUs; empty if it reports none."""
@@ -31,12 +30,12 @@ Numbers = Mapping[int, str]
 
 
 class GpuUuids:
-    """The UUIDs of GPUs, as far as this controller has heard."""
+    """The UUIDs of GPUs, as far as SideCars have reported them."""
 
     def __init__(self) -> None:
         self._numbers: dict[NodeName, Numbers] = {}
         self._fewer: dict[NodeName, Names] = {}
-        """The UUIDs from a SideCar that saw fewer GPUs than its node is said to have."""
+        """The UUIDs from a SideCar that saw fewer GPUs than its node should have."""
         self._named: dict[NodeName, tuple[Node, Node]] = {}
         """The latest nodes, each with its copy that has UUIDs."""
         self._told: dict[PodKey, tuple[State, Names]] = {}
@@ -47,11 +46,11 @@ class GpuUuids:
     def restore(self, numbers: Mapping[NodeName, Numbers]) -> None:
         """Take over the UUIDs of the former controller, until SideCars report others."""
         self._numbers = dict(numbers)
-        # It learnt each from a job; whether from two is unknown.
+        # Each UUID came from a job; from how many is unknown.
         self._witnesses = {node: {NO_JOB} for node in numbers}
 
     def update(self, scene: Scene) -> None:
-        """Learn what SideCars report."""
+        """Take in the reports of SideCars."""
         told: dict[NodeName, dict[JobId, Names]] = {}
         before, self._told = self._told, {}
         for pod, node, state in _iter_states(scene):
@@ -63,7 +62,7 @@ class GpuUuids:
             elif 0 < len(names) < len(self._numbers.get(node, {})):
                 self._fewer[node] = names
         for node, names in self._fewer.items():
-            # Its platform knows by now as well that the node has lost GPUs.
+            # The platform has noticed as well that the node lost GPUs.
             if node in scene.nodes and len(scene.nodes[node].gpus) == len(names):
                 told.setdefault(node, {})[NO_JOB] = names
         for node, by_job in told.items():
@@ -72,7 +71,9 @@ class GpuUuids:
                 del self._fewer[node]
 
     def _learn(self, node: NodeName, by_job: Mapping[JobId, Names]) -> None:
-        """Take in what most jobs say; one that lies must not have commands for others name wrong GPUs."""
+        """Take in the majority's UUIDs, because one false report must not misdirect commands for
+        others.
+        """
         known, witnesses = self._numbers.get(node, {}), self._witnesses.setdefault(node, set())
         agreeing = {job for job, names in by_job.items() if _agrees(known, names)}
         others = Counter(names for job, names in by_job.items() if job not in agreeing)
@@ -106,7 +107,7 @@ class GpuUuids:
 
 
 def renumber(known: Numbers, names: Names) -> Numbers:
-    """Number the GPUs that there are: each as before, and new ones by their place or what is free."""
+    """Number the present GPUs: known ones as before, new ones by their place or a free number."""
     numbers = {number: uuid for number, uuid in known.items() if uuid in names}
     new = {index: uuid for index, uuid in enumerate(names) if uuid not in numbers.values()}
     for index, uuid in new.items():
@@ -117,12 +118,12 @@ def renumber(known: Numbers, names: Names) -> Numbers:
 
 
 def named(node: Node, numbers: Numbers) -> Node:
-    """Name the GPUs of a node that have no name yet, and number them as they were named."""
+    """Name the unnamed GPUs of a node, and keep the numbers of named ones."""
     if not numbers or all(gpu.uuid for gpu in node.gpus):
         return node
     there = {gpu.index: gpu for gpu in node.gpus}
     if len(numbers) == len(there):
-        # As many as there are, so that these are the ones, though a number may be left out.
+        # Only as many as the node has, because a number may be missing.
         there = {number: there.get(number, Gpu(number)) for number in numbers}
     gpus = (replace(gpu, uuid=gpu.uuid or numbers.get(n, "")) for n, gpu in there.items())
     return replace(node, gpus=tuple(gpus))

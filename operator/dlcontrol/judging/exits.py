@@ -1,4 +1,4 @@
-"""How processes ended, in the words of their SideCars."""
+"""Describes how processes ended, by the reports of their SideCars."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -11,21 +11,22 @@ from dlwire.messages import Failure, Phase, Problem, Process, State
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
-"""Why processes could not be started at all; the message says what was not found."""
+"""Reasons why processes could not be started at all; the message names the missing command."""
 LONGEST_EXCEPTION = 200
 NOT_FOUND, NOT_EXECUTABLE = "CommandNotFound", "CommandNotExecutable"
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
 """The exit statuses of a shell for a command that it cannot run."""
 KILLED = frozenset({"OutOfMemory"})
-"""Why the kernel killed one that was; a signal alone would not say it."""
+"""Reasons why the kernel killed a process; a signal alone does not show the reason."""
 
 
 UNMATCHED = "ProgressNotMatched"
 """The problem that a SideCar reports when the job's expression has matched no line."""
 ENDED_EARLY = "EndedEarly"
 NEARLY = 0.9
-"""A training that reported once only has done all if it had done this share by then: how many
-iterations lie between two of its reports is not known."""
+"""The share of its work after which a training with only one report counts as done, because the
+interval of its reports is unknown.
+"""
 
 
 class Ending(NamedTuple):
@@ -51,7 +52,7 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
 
 
 def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> bool:
-    """Return True if by its own reports nothing is left to train."""
+    """Return True if nothing is left to train by the job's own reports."""
     total, last = job.training.iterations, status.iteration
     if total is None or not last:
         return False
@@ -73,7 +74,7 @@ def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
 
 
 def has_reported_all(job: Job, status: Status) -> bool:
-    """Return True if the last iteration was reported; a checkpoint may have been made at an earlier one."""
+    """Return True if the last iteration was reported; a checkpoint may be of an earlier one."""
     return job.training.iterations is not None and status.iteration >= job.training.iterations
 
 
@@ -87,10 +88,9 @@ def ended_well(job_pods: Iterable[JobPod]) -> list[JobPod]:
 
 
 def ended_with_zero(job_pods: Iterable[JobPod]) -> list[JobPod]:
-    """
-    Those whose processes all ended with status 0, by themselves or because they were asked to save themselves or to end.
+    """Return the pods whose processes all ended with status 0, on their own or on request.
 
-    That alone does not say whether the training was done: a training that saves itself and exits ends like this too.
+    That does not show if the training was done: a training that saves and exits ends like this too.
     """
     return [
         job_pod
@@ -120,13 +120,13 @@ def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:
 
 
 def find_missing_command(failed: Sequence[JobPod]) -> Problem | None:
-    """The problem of a command that is not there, or that cannot be executed."""
+    """Return the problem of a command that is missing or not executable."""
     problems = (problem for state in _states(failed) for problem in state.problems)
     return next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
 
 
 def describe_failure(failed: Sequence[JobPod]) -> str:
-    """Return half a sentence: what could not be started, or how the first rank failed."""
+    """Return a clause: the command that could not start, or how the first rank failed."""
     for state in _states(failed):
         for problem in state.problems:
             if problem.name in NOT_STARTED:
@@ -151,11 +151,10 @@ def code_of(failed: Sequence[JobPod]) -> int | None:
 
 
 def find_culprit(failed: Sequence[JobPod]) -> Failure | None:
-    """
-    Return the process that failed first; those after it were ended because of it, or lost it.
+    """Return the process that failed first; the later failures are its consequences.
 
-    Between nodes the clocks decide, which are closer together than the time in which a process
-    notices that its peer is gone. A SideCar of an older release does not say which one it was.
+    Between nodes the clocks decide, which differ by less than the time in which a process notices
+    the loss of a peer. A SideCar of an older release does not report the first process.
     """
     failures = [state.failure for state in _states(failed) if state.failure is not None]
     if failures:

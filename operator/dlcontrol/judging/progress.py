@@ -1,8 +1,7 @@
-"""
-The progress of a job by the reports of its SideCars, and the accounts of its GPU time.
+"""Records the progress of a job by the reports of its SideCars, and adds up its GPU time.
 
-These figures change at every look. They are shown and decided with at once, and written with
-the next record that says more, or when :func:`count_every` is over.
+These figures change in every cycle. They are shown and used at once, but written only with the next
+record that has other changes, or when :func:`count_every` has passed.
 """
 
 from collections.abc import Sequence
@@ -18,17 +17,16 @@ from dlcore.model import Direction, Job, Phase, Target
 from dlwire.messages import Progress
 
 COUNT_EVERY_S = 30.0
-"""GPU-seconds are added up, and how far a job is is written, so often: every record costs a write."""
+"""The interval at which GPU-seconds and progress are written: every record costs a write."""
 COUNTS_PER_S = 2.0
-"""The number of jobs that are counted each second on the average, where there are so many that each comes
-more seldom."""
+"""The average number of jobs counted each second; with many jobs each is counted less often."""
 
 FIRST_STEP_S = 120.0
-"""The time without news after which a start counts as training: some training reports seldom."""
+"""A start without news counts as training after this time, because some trainings report rarely."""
 
 
 def count_every(jobs: int) -> float:
-    """How often a job is counted where this number of jobs holds GPUs."""
+    """Return the interval between counts when this number of jobs holds GPUs."""
     return max(COUNT_EVERY_S, jobs / COUNTS_PER_S)
 
 
@@ -42,21 +40,21 @@ def counted(status: Status, now: float, *, is_held: bool, every: float = COUNT_E
 
 
 def total_iterations(job: Job, forecast: float | None) -> float:
-    """Return how many iterations the job needs in total; 0 if that is not known."""
+    """Return how many iterations the job needs in total; 0 if unknown."""
     return forecast if forecast is not None else float(job.training.iterations or 0)
 
 
 def follow_progress(
     status: Status, job: Job, *, started: Sequence[JobPod], now: float, forecast: float | None
 ) -> Status:
-    """Take over what the latest start of its processes says; the leader speaks for all."""
+    """Take over the progress of the latest start, which the job's leader reports for all."""
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
         if _is_first_word(
             status, progress, start=(start := max(job_pod.start for job_pod in started))
         ):
-            # The work that this start repeats is the loss of the start before.
+            # The work that this start repeats was lost with the start before.
             status = replace(
                 note_loss(status, job, iteration=progress.iteration, now=now), heard=start
             )
@@ -88,7 +86,7 @@ def _progress_of(started: Sequence[JobPod]) -> Progress | None:
 def count_change(
     status: Status, started: Sequence[JobPod], *, resumption: Resumption | None
 ) -> Status:
-    """Add what a change of its GPUs has cost, when what was started for it has taken a step."""
+    """Add the cost of a change of GPUs once the new start has taken a step."""
     progress = _progress_of(started)
     if progress is None or not progress.begun:
         return status
@@ -103,10 +101,9 @@ def count_change(
 
 
 def idle_seconds(status: Status, job: Job, *, started: Sequence[JobPod], now: float) -> float:
-    """
-    For how long its iterations have stood still, if they are said to; 0 if they are not.
+    """Return how long the iterations have stood still; 0 if no stall is reported.
 
-    A SideCar says once that they do, and nothing more as long as nothing moves.
+    A SideCar reports a stall once, and nothing more until the training moves.
     """
     progress = _progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
@@ -141,7 +138,7 @@ def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> S
     if progress is None or (told.status if told is not None else True) is not progress.stalled:
         return status
     if not progress.stalled and not progress.begun:
-        return status  # It has restarted, and has taken no step yet.
+        return status  # The job has restarted, and has taken no step yet.
     condition = Condition(
         ConditionType.PROGRESSING,
         status=not progress.stalled,
@@ -161,7 +158,7 @@ def is_changing(scene: Scene, entry: Entry) -> bool:
     if phase is not Phase.RUNNING:
         return phase in (Phase.INITIALIZED, Phase.ADJUSTING)
     states = (job_pod.state for job_pod in scene.latest_start(entry.job.id))
-    # Only the leader may speak of progress; which node leads makes no difference here.
+    # Only the leader may report progress; which node leads makes no difference here.
     told = [state.progress for state in states if state is not None]
     return bool(told) and all(
         not progress.begun and progress.idle_seconds < FIRST_STEP_S for progress in told

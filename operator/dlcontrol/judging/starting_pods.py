@@ -1,9 +1,8 @@
-"""
-Jobs whose pods are coming up, of which there may be thousands at once.
+"""Jobs whose pods are coming up, of which there may be thousands at once.
 
-Until something of such a job changes there is nothing to be said of it, and nothing to be done for it,
-unless it takes too long. So the loop looks at it again only then, and every few seconds in any case: work whose
-frequency depends on the number of jobs (counting GPU time) may be late by that much.
+Until such a job changes or takes too long, no judgement or command is due. So the loop examines it
+only then, and every few seconds in any case: periodic work (counting GPU time) may be late by that
+much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ LONGEST_S: Final = 10.0
 """After this time the judge looks at a pod again even without news."""
 
 NODES_REFUSE: Final = frozenset({UNSCHEDULABLE, NODE_NOT_READY})
-"""Why a pod does not come up where it is, so that it is tried elsewhere soon."""
+"""Reasons why a pod cannot come up on its node, so that another node is tried soon."""
 
 
 def is_coming_up(scene: Scene, entry: Entry) -> bool:
@@ -42,7 +41,7 @@ def patience_with(pod: Pod, rules: Rules) -> float:
 
 
 def quiet_seconds(scene: Scene, rules: Rules) -> float:
-    """How long a pod may not be up before DLJob reports it, if no reason is known."""
+    """How long a pod may be down without a known reason before DLJob reports it."""
     return rules.quiet_seconds * max(1.0, scene.starting / 100)
 
 
@@ -52,7 +51,7 @@ class _Known(NamedTuple):
     forecast: float | None
     until: float
     quiet_since: float | None
-    """Since when the pod is not up without a known reason, if DLJob has not reported it yet."""
+    """When the pod was first down without a known reason; None once DLJob has reported that."""
 
 
 class StartingPods:
@@ -64,7 +63,7 @@ class StartingPods:
     def is_as_it_was(
         self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None
     ) -> bool:
-        """Return True if nothing of the job has changed and no date has come."""
+        """Return True if nothing of the job has changed and no deadline has passed."""
         known = self._known.get(entry.job.id)
         if known is None:
             return False
@@ -84,7 +83,7 @@ class StartingPods:
         return False
 
     def note(self, scene: Scene, entry: Entry, *, rules: Rules, forecast: float | None) -> None:
-        """Remember that there is nothing to report of a job."""
+        """Remember that the job has nothing to report."""
         if not is_coming_up(scene, entry):
             return
         job_pods = tuple(scene.pods_of(entry.job.id).values())
@@ -92,7 +91,7 @@ class StartingPods:
         if scene.now >= entry.status.booked_at + quiet_seconds(scene, rules) or all(
             job_pod.pod.reason for job_pod in job_pods
         ):
-            since = None  # All that can be said is.
+            since = None  # Everything has been reported.
         dates = _dates(scene, entry, rules=rules, job_pods=job_pods)
         self._known[entry.job.id] = _Known(entry, job_pods, forecast, min(dates), since)
 

@@ -1,17 +1,14 @@
-"""
-Trials of checkpoints: before the first change of a job, and without a stop.
+"""Trials of checkpoints: before the first change of a job, and without a stop.
 
-A job that can save itself and go on gets the command to do so once as soon as it has taken a step
-(:func:`find_due`). Its SideCars say how that went, and :func:`follow_trial` makes of it whether the
-checkpoint counts. Until one is confirmed the job keeps its GPUs (:mod:`dlcontrol.judging.checkpoints`). A
-trial that was not confirmed is made again, later each time, because it costs no start.
-
-Trials are numbered over the life of a job. Which number is due follows from the record of the last one
-that was judged, so that another controller asks for the same one, and a SideCar that has made it already
-does nothing.
-
-Some trainings end when they have saved themselves, or stand still. The controller starts such a training again,
-without counting a failure, and makes no further trial: the first change of their GPUs shows the rest.
+A job that can save and continue gets the command to save once, as soon as it has taken a step
+(:func:`find_due`). Its SideCars report the result, from which :func:`follow_trial` derives if the
+checkpoint counts. Until one is confirmed the job keeps its GPUs
+(:mod:`dlcontrol.judging.checkpoints`). A failed trial is repeated after growing pauses, because it
+costs no start. Trials are numbered over the life of a job. The number that is due follows from the
+record of the last judged trial, so another controller requests the same one, and a SideCar that has
+made it already does nothing. Some trainings end or stall after saving. The controller starts such a
+training again, without counting a failure, and makes no further trial: the first change of GPUs
+shows if saving works.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,33 +27,33 @@ from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Run, Saving, State, Trial
 
 NOT_CONFIRMED = "CheckpointNotConfirmed"
-"""The news that a trial was in vain."""
+"""The news that a trial failed."""
 HANGS = "TrainingHangs"
-"""The problem that a SideCar reports when a training has stood still for long."""
+"""The problem that a SideCar reports after a training has stood still for long."""
 _FIRST_PAUSE_S = 60.0
 """The time after which a failed trial is repeated; then after twice as long."""
 _LONGEST_PAUSE_S = 86400.0
 
 
 def find_due(scene: Scene, entry: Entry) -> int:
-    """Which trial of its checkpoint the job shall have made by now; 0 if there is none to make."""
+    """Return the number of the trial that is due; 0 if there is none."""
     status = entry.status
     if status.phase is not Phase.RUNNING or not is_tried(entry.job.checkpoint, status):
         return 0
     if status.trust is not Trust.UNTRIED and not status.trials:
-        return 0  # It works; or starts do not go on at it, which no trial shows.
+        return 0  # Saving works, or starts do not continue from checkpoints, which no trial shows.
     if status.trials and scene.now < status.failed_at + pause_after(status):
         return 0
     return 0 if is_changing(scene, entry) else status.tried + 1
 
 
 def pause_after(status: Status) -> float:
-    """How many seconds pass before a trial is repeated after this number of failures in a row."""
+    """Return the pause before a trial is repeated after this number of failures in a row."""
     return wait_after(status.trials, first_seconds=_FIRST_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
 def find_asked(job: Job, started: Iterable[JobPod]) -> list[JobPod]:
-    """Which of the pods that train are asked for a checkpoint: that of the leader, or all of them."""
+    """Return the training pods that are asked for a checkpoint: the leader's, or all of them."""
     job_pods = [job_pod for job_pod in started if job_pod.state is not None]
     if job.checkpoint.to == "all":
         return job_pods
@@ -71,7 +68,7 @@ def _leads(job_pod: JobPod) -> bool:
 def follow_trial(
     status: Status, job: Job, *, started: Sequence[JobPod], now: float
 ) -> tuple[Status, tuple[News, ...]]:
-    """Take over whether the checkpoint can be tried, and how the trial that was due went."""
+    """Record if the checkpoint can be tried, and the result of the trial that was due."""
     if not is_asked(job.checkpoint):
         return status, ()
     asked = find_asked(job, started)
@@ -89,7 +86,7 @@ def _note_triable(status: Status, *, triable: bool) -> Status:
 
 
 def _outcome(state: State, status: Status) -> Trial | None:
-    """The trial that was due, or a later one, if it is over there."""
+    """Return the result of the trial that was due, or of a later one, once it is over."""
     trial = state.trial
     if trial is None or trial.number <= status.tried or trial.saving is Saving.NONE:
         return None

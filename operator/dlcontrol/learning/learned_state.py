@@ -1,9 +1,8 @@
-"""
-The controller's memory: profiles in front of the store, forecasts, and the history.
+"""The controller's memory: profiles in front of the store, forecasts, and the history.
 
 The loop and the SideCars report here. New observations count at once; a
-:class:`~dlstore.notebook.notebook.Notebook` writes them to the store when that is available, and no
-caller waits for it.
+:class:`~dlstore.notebook.notebook.Notebook` writes them to the store when the store is available,
+and no caller waits for the write.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,14 +31,14 @@ from dlstore.tables import JobRow
 from dlwire.messages import State
 
 SHOW_SECONDS = 5.0
-"""The tables follow the truth so closely; each time may cost a write."""
+"""The interval at which the tables are updated; each update may cost a write."""
 
 CLOSE_SECONDS = 3.0
-"""The time that the store gets at the end to write what it does not have yet."""
+"""The time for the last writes to the store at the end."""
 
 
 class LearnedState:
-    """One for the life of a controller."""
+    """The controller's memory; one for the life of a controller."""
 
     def __init__(self, notebook: Notebook, lessons: SpeedSamples, *, epoch: int) -> None:
         self.notebook = notebook
@@ -53,16 +52,16 @@ class LearnedState:
         """The latest change of each job, with the known part of its cost."""
         self._resumptions: dict[JobId, Resumption] = {}
         self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
-        """The rows that were shown of jobs, with the jobs as they were then."""
+        """The rows that were shown of jobs, with the entries from which they were made."""
         self._own_types: set[JobType] = set()
         """Types of one job of which something was learnt."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
-        """All that is known of types of jobs; another object whenever something was learnt."""
+        """All profiles; a new object after each new observation."""
         return self.notebook.profiles()
 
     def forecasts(self) -> Mapping[JobId, Forecast]:
-        """How many iterations jobs with a target are expected to need."""
+        """The iterations that jobs with a target are expected to need."""
         return self._forecasts
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
@@ -91,14 +90,16 @@ class LearnedState:
         if not self._own_types:
             return
         entries = scene.entries.values()
-        # With an elastic batch, a job has a type for each batch that it has trained.
+        # With an elastic batch, a job has a type for each batch size that it has trained.
         living = {entry.job.type.model for entry in entries if not entry.status.is_final}
         for kind in {kind for kind in self._own_types if kind.model not in living}:
             self.notebook.forget(kind)
             self._own_types.discard(kind)
 
     def resumptions(self) -> Mapping[JobId, Resumption]:
-        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+        """The jobs that have taken the first step of their latest start, with the cost of the
+        start.
+        """
         return self._resumptions
 
     def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
@@ -149,7 +150,7 @@ class LearnedState:
         self.notebook.record(rows)
 
     def keep_policy_state(self, policy: str, state: object) -> None:
-        """Keep what a policy remembers from one decision to the next."""
+        """Store the policy's state between decisions."""
         self.notebook.keep_policy_state(policy, state)
 
     def policy_state(self, policy: str) -> object:
@@ -181,12 +182,12 @@ class LearnedState:
         self.notebook.show_jobs([row for _, row in rows.values()])
 
     def close(self) -> None:
-        """Let the store have what it does not have yet, within reason."""
+        """Give the store a limited time for the outstanding writes."""
         self.notebook.close(CLOSE_SECONDS)
 
 
 def _job_row(entry: Entry) -> JobRow:
-    """The paper's Table III; without what changes at every look, which would be written as often."""
+    """Return the row of the paper's Table III, without values that change in every cycle."""
     job, status = entry.job, entry.status
     return JobRow(
         job=job.id,

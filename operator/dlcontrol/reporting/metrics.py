@@ -27,9 +27,9 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._ask_store: Callable[[], NotebookState] | None = None
-        """None before anything is kept: a replica that waits to lead has no store."""
+        """None before the store is open: a replica that waits to lead has none."""
         self._unread: Scene | None = None
-        """The last world, until a scrape reads it."""
+        """The latest scene, until a scrape reads it."""
         self._cycles = Histogram(
             "dljob_cycle_seconds",
             "Time of a cycle of the loop",
@@ -79,7 +79,7 @@ class Metrics:
         )
 
     def watch_store(self, state: Callable[[], NotebookState]) -> None:
-        """Ask this for the state of the store whenever metrics are read, and a former one no longer."""
+        """Read the state of this store at each scrape, in place of a former one."""
         is_first, self._ask_store = self._ask_store is None, state
         if is_first:
             _add_store_gauges(self._registry, self._store_state)
@@ -92,7 +92,7 @@ class Metrics:
         return Gauge(name, text, labels, registry=self._registry)
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """Return all metrics in the Prometheus text format."""
         scene, self._unread = self._unread, None
         if scene is not None:
             self._read(scene)
@@ -105,7 +105,7 @@ class Metrics:
         self._cycles.labels("yes" if decided else "no").observe(seconds)
 
     def broken_law(self, error: BrokenLaw) -> None:
-        """A plan was refused."""
+        """Count a refused plan."""
         self._refused.labels(error.law.value).inc()
 
     def reshaped(self, seconds: float, mechanism: str) -> None:
@@ -113,11 +113,11 @@ class Metrics:
         self._reshape.labels(mechanism).observe(seconds)
 
     def predicted(self, error: float) -> None:
-        """A predicted speed was wrong by this fraction."""
+        """Record the relative error of a predicted speed."""
         self._error.observe(abs(error))
 
     def show(self, scene: Scene) -> None:
-        """Remember the world; the thousands of gauges are set only when a scrape reads them."""
+        """Remember the scene; the thousands of gauges are set only when a scrape reads them."""
         self._unread = scene
 
     def _read(self, scene: Scene) -> None:
@@ -153,7 +153,6 @@ class Metrics:
     # --- from the client of the SideCars
 
     def polled(self) -> None:
-        """A SideCar was asked for news."""
         self._polls.inc()
 
     def told(self, seconds: float) -> None:
@@ -161,7 +160,6 @@ class Metrics:
         self._told.observe(seconds)
 
     def failed(self) -> None:
-        """A request had no answer."""
         self._failures.inc()
 
 

@@ -1,9 +1,8 @@
-"""
-The findings and decisions of a cycle, until they are reported to people and kept for the history.
+"""Keeps the findings and decisions of a cycle until they are reported and stored in the history.
 
-The loop reports nothing before it is recorded. If a cycle fails half-way, a part of it is recorded all the
-same. The next cycle finds nothing new about those jobs, so it reports what the failed one had left to report.
-A change that was not recorded is found, decided and reported again.
+The loop reports nothing before it is recorded. A cycle that fails half-way may have recorded a
+part. The next cycle finds nothing new about those jobs, so it reports the rest of the failed one. A
+change that was not recorded is found, decided and reported again.
 """
 
 import logging
@@ -37,7 +36,7 @@ class Decision(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """For how long the change that made a generation has kept a job from training."""
+    """How long the change that made a generation kept a job from training."""
 
     generation: int
     seconds: float
@@ -128,7 +127,7 @@ class Outcomes:
 
     async def report(self) -> None:
         """Report the outcome that is recorded now."""
-        # Taken first: if the Events are cancelled half-way, no pause counts twice.
+        # Taken first, so that no pause counts twice if the Events are cancelled half-way.
         outcome, self._unreported = self._unreported, None
         if outcome is None:
             return

@@ -1,15 +1,12 @@
-"""
-The clock by which controllers decide: it goes on evenly, however the clock of the machine is set.
+"""The steady clock of a controller, which does not follow changes of the machine's clock.
 
-The loop judges SideCars, pods and trainings by how long something lasts. If a person or NTP sets
-the clock of the machine back by an hour, a pod that came up a minute ago would not be up for
-another hour; set forward, a training would have stood still for an hour. So a controller reads the
-clock of the machine once, at its start, and adds the time since boot, which cannot be set. It
-reports that the clock was set, because from then on the times that people read are by the clock of
-the start.
-
-Records outlive a controller. A platform that finds that the clock was set between two controllers moves
-the recorded times by as much (:func:`moved`), so that an event of ten seconds ago stays ten seconds old.
+The loop judges SideCars, pods and trainings by durations. If a person or NTP set the clock back by
+an hour, a pod that came up a minute ago would not count as up for another hour; set forward, a
+training would seem to have stood still for an hour. So a controller reads the machine's clock once,
+at its start, and adds the time since boot, which cannot be set. It logs each change of the
+machine's clock, because the times shown to people follow the clock of the start. Records outlive a
+controller. A platform that finds a change of the clock between two controllers moves the recorded
+times by as much (:func:`moved`), so that an event of ten seconds ago stays ten seconds old.
 """
 
 import asyncio
@@ -23,23 +20,23 @@ from typing import NamedTuple
 from dlcontrol.situation.status import Status
 
 LEAST_STEP_S = 2.0
-"""A smaller difference is none: NTP slews the clock, and two clocks are not read at once."""
+"""Smaller differences are ignored: NTP slews the clock, and the two clocks are not read at once."""
 
 LOOK_S = 2.0
 """How often a controller compares its clock with that of the machine."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIMES = tuple(each.name for each in fields(Status) if each.name.endswith("_at"))
-"""All fields of a status that are times by the clock of the controller."""
+"""All fields of a status that are times of the controller's clock."""
 
 
 def read_since_boot() -> float:
-    """Return the seconds since the kernel started, with those in which the machine slept."""
+    """Return the seconds since the kernel started, time asleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
-    """Seconds since the epoch as they were at the start, and evenly on from there."""
+    """Seconds since the epoch by the clock at the start, advanced steadily."""
 
     def __init__(
         self,
@@ -53,16 +50,15 @@ class SteadyClock:
         self._told = 0.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self._steady() + self._offset
 
     def step(self) -> float:
-        """Return by how many seconds the clock of the machine was set since this was asked last."""
+        """Return by how many seconds the machine's clock was set since the last call."""
         differs = self._wall() - self()
         step = differs - self._told
         if abs(step) < LEAST_STEP_S:
             return 0.0
-        # Not after a small step: several of them add up to one that is reported.
+        # Small steps are not reset, so that several of them add up to a reported one.
         self._told = differs
         return step
 
@@ -100,7 +96,7 @@ def describe_step_between(step: float) -> str:
 
 
 class Stamp(NamedTuple):
-    """An instant in the life of a machine, which no setting of its clock moves."""
+    """A time in the life of a machine, independent of its clock settings."""
 
     boot: str
     since_boot: float
@@ -110,7 +106,7 @@ class Stamp(NamedTuple):
         return cls(read_boot(), read_since_boot())
 
     def seconds_ago(self) -> float:
-        """Return how long ago that was; infinite where the machine has started again since."""
+        """Return the age in seconds; infinite if the machine has rebooted since."""
         now = Stamp.now()
         return now.since_boot - self.since_boot if self.is_before(now) else float("inf")
 
@@ -151,7 +147,7 @@ def latest_of(status: Status) -> float:
 
 
 def moved(status: Status, seconds: float) -> Status:
-    """Move all times of a status; what never happened still never did."""
+    """Move all times of a status, except those that mean never."""
     times = {name: at + seconds for name in _TIMES if (at := getattr(status, name))}
     conditions = tuple(
         replace(each, since=each.since + seconds) if each.since else each

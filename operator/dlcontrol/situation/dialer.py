@@ -37,8 +37,7 @@ class Contact:
     declared: Target | None = None
     """The last command, of this controller and to this incarnation."""
     overtaken: tuple[Run, ...] = ()
-    """The command before that, which may still be on its way: to say something newer does not call back
-    what was said."""
+    """The previous command, which may still arrive: a newer command does not recall it."""
     problem: str = ""
     """Why the SideCar cannot be reached, or which command it refuses and why."""
     outdated: bool = False
@@ -46,7 +45,7 @@ class Contact:
     foreign: ForeignEpoch | None = None
     """Why the present report is not accepted; ``state`` is the report before."""
     last: State | None = None
-    """The last answer before its pod lost its address; something newer may have happened in the pod since."""
+    """The last answer before the pod lost its address; the pod may have changed since."""
 
     @property
     def unanswered(self) -> tuple[Run, ...]:

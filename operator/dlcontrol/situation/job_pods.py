@@ -30,13 +30,12 @@ class Contradiction(NamedTuple):
     foreign: ForeignEpoch | None = None
     """Set where another controller could have caused the report."""
     claimed: frozenset[str] = frozenset()
-    """GPUs that the pod may hold all the same, because an earlier controller could have assigned them."""
+    """GPUs that the pod may hold despite the contradiction, from an earlier controller's decision.
+    """
 
 
 @dataclass(frozen=True)
 class JobPod:
-    """A pod of a job as the platform, its SideCar and this controller see it."""
-
     key: PodKey
     booking: Booking
     pod: Pod
@@ -72,12 +71,10 @@ class JobPod:
         return self.state is not None or self.fresh
 
     def is_stamped(self, epoch: int) -> bool:
-        """Return True if the SideCar obeys no earlier controller any more."""
         return self.state is not None and self.state.epoch == epoch
 
     @cached_property
     def has_ended(self) -> bool:
-        """It is proven that no process of the pod is left, and none will be started."""
         if self.pod.phase is PodPhase.ENDED:
             return True
         state = self.state
@@ -85,7 +82,6 @@ class JobPod:
 
     @cached_property
     def is_living(self) -> bool:
-        """Processes of the job may live in the pod."""
         if self.has_ended:
             return False
         if self.state is None:
@@ -104,7 +100,6 @@ class JobPod:
 
     @property
     def is_waited_for(self) -> bool:
-        """The answer to the last command is still outstanding."""
         return self.state is not None and self.told is not self.state.target
 
     @cached_property
@@ -121,7 +116,7 @@ class JobPod:
 
     @property
     def start(self) -> StartNumber:
-        """The generation of the last start in the pod; 0: none ever was."""
+        """The generation of the last start in the pod; 0 if there was none."""
         return StartNumber(self.state.held_generation if self.state is not None else 0)
 
     def has_begun(self, generation: int) -> bool:
@@ -132,7 +127,7 @@ class JobPod:
         )
 
     def is_warm(self, deadline_s: float, now: float) -> bool:
-        """Return True if the spare interpreters are ready, or have had the time to be."""
+        """Return True if the spare interpreters are ready, or have had enough time for that."""
         if self.state is None:
             return False
         warmth = self.state.warmth

@@ -1,9 +1,8 @@
-"""
-The latest start of a job's processes, and whether it is whole.
+"""The latest start of a job's processes, and if the start is complete.
 
-A start is all processes of a job that were begun together, known by the generation on the wire. Some of its
-containers may be other incarnations by now, or gone; then the processes in the others wait for them for
-ever. Nothing of a container says so: the missing containers show it.
+A start is all processes of a job that were begun together, identified by the generation on the
+wire. Some of its containers may have restarted or gone; then the processes in the others wait for
+ever. No report shows that, only the missing containers do.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from dlwire.messages import Run
 
 
 class ProcessSet:
-    """That of one job, in one scene."""
+    """The process set of one job, in one scene."""
 
     def __init__(self, scene: Scene, entry: Entry, *, with_ended: bool = False) -> None:
         self._scene = scene
@@ -29,13 +28,13 @@ class ProcessSet:
             job_pod for job_pod in scene.pods_of(entry.job.id).values() if not job_pod.has_ended
         ]
         self.job_pods = scene.latest_start(entry.job.id, with_ended=with_ended)
-        """The nodes of the process set, also where it has ended."""
+        """The pods of the process set, including ended ones."""
         self.generation = self.job_pods[0].start if self.job_pods else StartNumber(0)
-        """0: as far as the controller knows, the job never started."""
+        """0 if the controller knows of no start of the job."""
 
     @cached_property
     def containers(self) -> int:
-        """Over how many pods it is spread, as far as the controller knows."""
+        """The number of pods in the set, as far as the controller knows."""
         for job_pod in self.job_pods:
             target = job_pod.state.target if job_pod.state is not None else None
             if isinstance(target, Run) and target.generation == self.generation:
@@ -52,7 +51,7 @@ class ProcessSet:
 
     @property
     def is_incomplete(self) -> bool:
-        """A part is gone and does not come back, so that a new start is needed."""
+        """Return True if a part is gone for good, so that a new start is needed."""
         wanted = self._status.run_generation
         if self._status.phase is Phase.RUNNING and self.generation < wanted:
             # The container has restarted, and none of its former processes lives.
@@ -71,11 +70,10 @@ class ProcessSet:
 
     @property
     def is_undone(self) -> bool:
-        """
-        Whether a container has got another command since, although this is the start to be.
+        """Return True if a container of this start has received another command since.
 
-        The stamp of a new controller does that if it overtakes the news of a start by the former
-        controller. As a generation is one start of all processes, another one is needed.
+        The stamp of a new controller does that if it overtakes the report of a start by the former
+        controller. A generation is one start of all processes, so another one is needed.
         """
         return self.generation == self._status.run_generation and any(
             not job_pod.has_begun(self.generation) and not job_pod.is_leaving
@@ -103,21 +101,24 @@ def _is_told_to_run(job_pod: JobPod, generation: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IntactProcesses:
-    """Processes that were started together, all of which live, and of which nothing else is asked."""
+    """Processes that were started together, are all alive, and have no other command."""
 
     generation: StartNumber
     gpus: frozenset[GpuRef]
     batch_size: int
     is_running: bool
-    """All of them run the user's program."""
+    """All of the processes run the user's program."""
 
     def adopted_by(self, status: Status, held: frozenset[GpuRef]) -> Status:
-        """Let the job, that was just given what they have, go on with them; ``held`` is all it may hold."""
+        """Let the job continue on the GPUs of these processes;
+
+        ``held`` are all that it may hold.
+        """
         return replace(status, adopted=self.generation, leftover=held.difference(self.gpus))
 
 
 def find_intact(scene: Scene, job: JobId) -> IntactProcesses | None:
-    """The present start of the job's processes, if it is whole and may go on as it is."""
+    """Return the present start of the processes if it is complete and may continue."""
     living = [job_pod for job_pod in scene.pods_of(job).values() if job_pod.is_living]
     runs: list[Run] = []
     for job_pod in living:
@@ -138,7 +139,7 @@ def find_intact(scene: Scene, job: JobId) -> IntactProcesses | None:
 
 
 def placement_of(scene: Scene, start: IntactProcesses) -> Placement | None:
-    """Where these processes train, as a decision would say it; none if a node of it is not there."""
+    """Return where these processes train as a placement; None if a node is missing."""
     numbers: dict[NodeName, list[int]] = {}
     for ref in start.gpus:
         numbers.setdefault(ref.node, []).append(ref.number)

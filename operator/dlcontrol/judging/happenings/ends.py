@@ -24,7 +24,7 @@ def has_just_ended(case: Case) -> bool:
 
 
 def find_end_by_trial(case: Case) -> Happening | None:
-    """Find a job that was asked to save itself and go on, and has ended instead; it starts again."""
+    """Find a job that ended during the trial of its checkpoint; it starts again."""
     what = _find_end_of_trial(case)
     if not what or _has_finished(case):
         return None
@@ -54,7 +54,8 @@ def find_finish(case: Case) -> Happening | None:
     if not _have_ended_with_zero(case):
         return None
     if not _have_ended_unasked(case):
-        # Some were asked to end. A training that exits when it has saved itself looks the same, so its count decides.
+        # Some processes were asked to end, and a training that exits after saving looks the same,
+        # so the iteration count decides.
         if not has_reported_all(case.job, case.status):
             return None
         return _finish(case, Ending("Finished", "its training finished"))
@@ -92,13 +93,13 @@ def _has_finished(case: Case) -> bool:
     if not _have_ended_unasked(case):
         return False
     if trials.has_saved(last.job_pods):
-        # One that exits when it has saved itself ends like this, too.
+        # A training that exits after saving ends like this, too.
         return has_reported_all(case.job, case.status)
     return has_done_all(case.job, case.status, job_pods=last.job_pods)
 
 
 def _fail_by_ending(case: Case, ending: Ending) -> Happening | None:
-    """Report an end before the user allows it once for each start, whose end is seen until the next."""
+    """Report an end before the user allows one, once for each start."""
     if case.latest.generation <= case.status.broken:
         return None
     status = replace(case.broken_status(), exit_code=0)

@@ -1,16 +1,14 @@
-"""
-A pod whose SideCar reports something impossible is set aside, and every other job goes on.
+"""Distrusts a pod whose SideCar reports something impossible; every other job goes on.
 
-A SideCar lives in its user's image, and a training of the same user can reach it. So it is a witness and no
-authority. The controller compares its reports with its own knowledge: the recorded leader, the commands
-that it sent, the GPUs that decisions ever gave to the job. After a contradiction no report of that SideCar
-counts any longer, the controller ends its pod, and the GPUs that the pod may hold stay with it until the
-platform has proven that end.
-
-Two things look like lies and are none. Another controller that leads by now is recorded before it
-commands anything, so the record is read again, and then this controller ends (:class:`Fenced`). And a
-record that was restored from a backup is older than the commands that SideCars have received: a controller that finds
-this at its beginning continues in a later epoch (:class:`Behind`).
+A SideCar lives in its user's image, and the same user's training can reach it, so its reports are
+not authoritative. The controller compares them with its own knowledge: the recorded leader, the
+commands that it sent, the GPUs that decisions ever gave to the job. After a contradiction no report
+of that SideCar counts any longer, the controller ends its pod, and the pod keeps its GPUs until the
+platform has proven the end. Two cases look like false reports but are not. Another controller that
+leads by now is recorded before it commands anything, so the record is read again, and then this
+controller ends (:class:`Fenced`). And a record restored from a backup is older than the commands
+that SideCars have received: a controller that finds this at its start continues in a later epoch
+(:class:`Behind`).
 """
 
 import logging
@@ -35,19 +33,21 @@ log = logging.getLogger(__name__)
 
 
 class DistrustedPods:
-    """Which pods are set aside; one for the life of a controller."""
+    """The distrusted pods; one object for the life of a controller."""
 
     def __init__(self, platform: Platform, epoch: int, *, may_rise: bool = True) -> None:
-        """It ``may_rise`` to a later epoch once, and never twice in a row at the word of SideCars."""
+        """``may_rise`` allows one rise to a later epoch; never two in a row because of SideCars'
+        reports.
+        """
         self._platform = platform
         self._epoch = epoch
         self._may_rise = may_rise
         self.found: dict[PodStart, Contradiction] = {}
-        """The pods that are set aside, and why."""
+        """The distrusted pods with the reasons."""
         self._later: dict[PodStart, ForeignEpoch] = {}
         """SideCars that obey a later epoch than ours although no other controller leads."""
         self._inherited: dict[tuple[JobId, Booking], frozenset[str]] = {}
-        """Which GPUs a pod of an earlier controller held when this one met it, by its names for them."""
+        """The GPUs that a pod of an earlier controller held at the first contact, by its names."""
         self._unheard: list[JobPod] = []
         """Pods that are still to be examined, because the record could not be read."""
 
@@ -56,7 +56,6 @@ class DistrustedPods:
         return bool(job_pod.untrusted) or _start_of(job_pod) in self._later
 
     def keep(self, scene: Scene) -> None:
-        """Remember nothing of pods that are gone."""
         if not self.found and not self._inherited:
             return
         booked = {(job, pod) for job, entry in scene.entries.items() for pod in entry.status.pods}
@@ -78,8 +77,8 @@ class DistrustedPods:
         Raises :class:`Fenced` if another controller leads.
         """
         found = False
-        # A pod is listed as changed in one cycle only. If the record cannot be read, NotKept
-        # leaves the list as it is, so that the next cycle hears all of them.
+        # A pod is listed as changed in one cycle only. If the record cannot be read, NotKept leaves
+        # the list, so that the next cycle examines all of them.
         self._unheard = [*filter(partial(_is_there, scene), self._unheard), *changed]
         for job_pod in [*self._unheard, *iter_disobedient(scene, commanded)]:
             at = _start_of(job_pod)
@@ -94,14 +93,14 @@ class DistrustedPods:
             log.error(
                 "the SideCar of %s is not trusted any more: %s", job_pod.key, contradiction.sentence
             )
-            # Of this start of the container: the processes of the next one are other witnesses.
+            # Only for this start of the container: the next start has other processes.
             self.found[at] = contradiction
             found = True
         self._unheard.clear()
         return found
 
     def rise(self) -> None:
-        """Raise :class:`Behind` if SideCars have heard of later controllers than are recorded."""
+        """Raise :class:`Behind` if SideCars obey later controllers than are recorded."""
         if not self._later:
             return
         (job, booking, _), foreign = max(self._later.items(), key=lambda each: each[1].epoch)
@@ -125,7 +124,9 @@ class DistrustedPods:
         return True
 
     def end_meeting(self) -> None:
-        """From now on a SideCar that obeys a later epoch has it from no controller."""
+        """End the grace period: a later epoch that a SideCar newly reports comes from no
+        controller.
+        """
         self._may_rise = False
 
     def _find_contradiction(
@@ -150,7 +151,7 @@ class DistrustedPods:
     def _overclaims(
         self, scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | None
     ) -> Contradiction | None:
-        """Find the GPUs that it claims to hold and that no decision can have given to it."""
+        """Find the GPUs that the SideCar claims and that no decision can have given to it."""
         held = frozenset(state.held)
         if not held:
             return None
@@ -159,7 +160,7 @@ class DistrustedPods:
         if held <= given:
             return None
         if told is None and not job_pod.fresh and at not in self._inherited:
-            # At the first meeting only: later claims are compared with the commands that we sent.
+            # At the first contact only: later claims are compared with our own commands.
             self._inherited[at] = held
         inherited = self._inherited.get(at, frozenset())
         beyond = scene.gpu_names.find_all(job_pod.key.node, held, state=state) - scene.recorded_for(
@@ -169,7 +170,7 @@ class DistrustedPods:
             return None
         owners = {ref: scene.claims[ref] for ref in sorted(beyond) if ref in scene.claims}
         if held - given <= inherited and not owners:
-            return None  # A restored record may not know of these.
+            return None  # A restored record may lack these decisions.
         ref = next(iter(owners), min(beyond))
         whose = f"was decided for {owners[ref]}" if ref in owners else "was never decided for it"
         return Contradiction(
