@@ -1,4 +1,4 @@
-"""The commands that bring a job to the GPUs that were decided for it: to its SideCars, and about its pods."""
+"""The commands that bring a job to its decided GPUs: to its SideCars, and about its pods."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from dlcore.model import JobId, NodeName
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Repeat what a SideCar does already under the epoch of this controller, so that it obeys no former one."""
+    """Repeat a SideCar's present command in this epoch, so that it obeys no former controller."""
 
     key: PodKey
 
@@ -36,12 +36,12 @@ class Unbook:
     job: JobId
     nodes: tuple[NodeName, ...]
     ended: Ended | None = None
-    """The ends of their processes, which are kept; None: nothing new."""
+    """The ends of the pods' processes, to be kept; None if there is nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Forget the job altogether: it has ended, and so have its pods."""
+    """Forget a job that has ended with all its pods."""
 
     job: JobId
 
@@ -67,7 +67,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Command these SideCars of a job to run the generation that was decided."""
+    """Command these SideCars of a job to run the decided generation."""
 
     job: JobId
     nodes: tuple[NodeName, ...]

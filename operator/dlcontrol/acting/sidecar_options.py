@@ -1,7 +1,6 @@
-"""
-A job, as the description that its SideCar gets: the same on every platform.
+"""Describes a job to its SideCar, the same on every platform.
 
-The platform adds the fields and options of the place (addresses, certificates, the log).
+The platform adds its own fields and options (addresses, certificates, the log).
 """
 
 from dataclasses import replace
@@ -50,10 +49,10 @@ def with_folder(job: Job, folder: str) -> Job:
 
 
 def describe_training(job: Job, *, memory_folder: str = "") -> Training:
-    """
-    Describe a job to its SideCar, without its command and without what the platform adds.
+    """Describe a job to its SideCar, without its command and the platform's additions.
 
-    ``memory_folder`` is where the platform lets it hold checkpoints in memory; empty where it cannot.
+    ``memory_folder`` is where the platform lets the job hold checkpoints in memory; empty if it
+    cannot.
     """
     progress = job.progress
     return Training(
@@ -76,7 +75,7 @@ def describe_training(job: Job, *, memory_folder: str = "") -> Training:
 def _describe_saving(checkpoint: Checkpoint, memory_folder: str) -> Saving:
     has_memory = bool(checkpoint.memory_mebibytes and memory_folder)
     saving = Saving(
-        # Also of a job that is never asked: torn checkpoints are found before each start.
+        # Also for a job that is never asked: torn checkpoints are found before each start.
         path=checkpoint.path,
         files=checkpoint.files,
         complete=Complete(checkpoint.complete),
@@ -106,6 +105,6 @@ def training_option(training: Training) -> str:
 
 
 def _hook(text: str) -> str:
-    """``PORT/PATH``, as the SideCar wants it."""
+    """Return ``PORT/PATH``."""
     text = text.removeprefix(":")
     return f"{DEFAULT_HOOK_PORT}{text}" if text.startswith("/") else text

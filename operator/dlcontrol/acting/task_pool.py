@@ -57,7 +57,7 @@ class TaskPool(Generic[K]):
         try:
             # One caller at a time: a second would replace the event for which the first waits.
             while self._failure is None and len(self._tasks) > most:
-                # Another each time, for it belongs to the event loop that it was waited for in.
+                # A new event each time, because it belongs to the event loop of its waiter.
                 self._one_has_ended = asyncio.Event()
                 await self._one_has_ended.wait()
         except asyncio.CancelledError:

@@ -1,8 +1,8 @@
-"""
-Every GPU there is, and who has it: the paper's Table II, as it is now.
+"""The table of all GPUs and their holders: the paper's Table II, live.
 
-Shown by ``dljob top`` and kept by the store. It is a view; who may hold what is concluded in
-:class:`~dlcontrol.situation.scene.Scene`, and what may be given away in :mod:`dlcontrol.deciding.snapshots`.
+Shown by ``dljob top`` and kept by the store. This is a view;
+:class:`~dlcontrol.situation.scene.Scene` derives which jobs may hold a GPU, and
+:mod:`dlcontrol.deciding.snapshots` which GPUs may be given away.
 """
 
 from dlcontrol.situation.ports import Entry
@@ -12,7 +12,10 @@ from dlstore.tables import GpuRow, GpuState
 
 
 def gpu_rows(scene: Scene, cluster: Cluster) -> tuple[GpuRow, ...]:
-    """List them by node and number; ``cluster`` is that of the snapshot made from this scene."""
+    """Return the rows by node and number;
+
+    ``cluster`` is that of the snapshot made from this scene.
+    """
     return tuple(_row(scene, node, gpu=gpu) for node in cluster.nodes for gpu in node.gpus)
 
 
@@ -51,7 +54,7 @@ def _state(*, held: bool, claimed: bool, because: str) -> GpuState:
 
 
 def _worker(entry: Entry, ref: GpuRef) -> int | None:
-    """The rank of the process that uses it, where each process has a GPU of its own."""
+    """Return the rank of the process that uses the GPU, if each process has a GPU of its own."""
     placement = entry.status.placement
     if placement is None or entry.job.processes != "perGpu" or ref not in placement.refs():
         return None

@@ -18,7 +18,7 @@ NOT_STARTED = "NotStarted"
 """The reason of a pod that is not up if no other reason is known."""
 
 UNTRUSTED = "SideCarUntrusted"
-"""The reason of a job whose SideCar says what cannot be."""
+"""The reason of a job whose SideCar reports something impossible."""
 
 MOST = 4
 """The most problems that a condition names; a reason and a message have to be short."""
@@ -36,7 +36,7 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     }
     if not states or (not found and told is None):
         return status  # There is no problem, or the last message still holds.
-    # The wording may change at each look, and is no news.
+    # The wording may change in each cycle, and is no news.
     reason = ",".join(sorted(found)[:MOST]) or "Solved"
     if told is not None and told.reason == reason:
         return status
@@ -57,10 +57,9 @@ def say_untrusted(job_pods: Iterable[JobPod]) -> str:
 
 
 def tell_of_pods(status: Status, job_pods: Iterable[JobPod], *, now: float, quiet: float) -> Status:
-    """
-    Say whether all its pods are up; if not, what the platform says about it.
+    """Set the condition that all pods are up, or the platform's reason why not.
 
-    If it gives no reason, the condition says that after this number of seconds.
+    Without a reason, the condition says so after this number of seconds.
     """
     if status.placement is None:
         return status

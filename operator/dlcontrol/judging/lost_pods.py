@@ -1,6 +1,7 @@
-"""
-Why a job has lost a part of itself, according to its pods: one of them has ended, or the container
-of one has restarted, so that the processes in the others would wait for ever.
+"""Explains from a job's pods why a part of the job was lost.
+
+A pod has ended, or the container of one has restarted, so the processes in the others would wait
+for ever.
 """
 
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ def explain_loss(
     if not lost or not lost[0].pod.reason:
         return Loss(keeps=all(_may_return(scene, job_pod, placement=placement) for job_pod in lost))
     first = lost[0].pod
-    # The restart of a container is the news, and not the failure before it.
+    # The restart of a container is the news, not the failure before it.
     reason = first.reason if first.fault or lost[0].has_ended else Loss().reason
     return Loss(
         reason,

@@ -1,4 +1,4 @@
-"""Notes on a job to which nothing decisive has happened: that it runs, and its conditions."""
+"""Notes on a job without a decisive event: that it runs, and its conditions."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def note_running(case: Case) -> None:
 def _be_running(case: Case, placement: Placement) -> None:
     status = case.status
     was_changed = status.phase is Phase.ADJUSTING
-    # Until it takes a step it does not train, and what the change has cost is not known.
+    # Until its first step the job does not train, and the cost of the change is unknown.
     paused_at = status.paused_at if status.paused_at is not None else case.now
     case.status = replace(
         status,
@@ -53,7 +53,7 @@ def note_pods(case: Case) -> None:
     case.status = tell_of_pods(case.status, case.all_job_pods, now=case.now, quiet=quiet)
     told = case.status.condition(ConditionType.INITIALIZED)
     if told is not None and told.status and told is not before:
-        # Its command to run follows at once, so this needs no write of its own.
+        # The command to run follows at once, so this needs no write of its own.
         placement = case.status.placement
         case.status = case.status.with_used(placement.nodes if placement is not None else ())
     # DLJob reports that they are up when the job trains.

@@ -1,9 +1,8 @@
-"""
-Measures how long pods take to start and to end; only scenes show that, not the reports of SideCars.
+"""Measures how long pods take to start and to end; only scenes show that, not SideCars' reports.
 
-A start lasts from the request for the pod until its SideCar answers and is warm; an end
-lasts from the time when the pod has its command to leave and has released everything until its end is proven. Only
-pods that this controller has seen from the beginning count.
+A start lasts from the request for the pod until its SideCar answers and is warm. An end lasts from
+the time when the pod has released everything under its command to leave until the end is proven.
+Only pods that this controller has seen from the beginning count.
 """
 
 from collections.abc import Iterator
@@ -18,15 +17,15 @@ from dlcore.profiles import CostSeen, CostTerm, JobType
 
 @dataclass(slots=True)
 class _Life:
-    """The memory about a pod from one scene to the next."""
+    """The state kept about a pod between two scenes."""
 
     asked_at: float | None
-    """Unknown where it was there before us, and once it is ready."""
+    """None if the pod existed before this controller, and once it is ready."""
     left_at: float | None = None
 
 
 class PodTimes:
-    """One for the life of a controller."""
+    """Measures the times of pods; one for the life of a controller."""
 
     def __init__(self) -> None:
         self._lives: dict[tuple[JobId, Booking], _Life] = {}

@@ -74,7 +74,7 @@ class _Stretch:
         # reported one.
         before = max(1, self.first.iteration - self.found_iteration)
         if before * seconds_each > 2.0 * (self.first.at - self.ordered_at):
-            # The time was too short for so many iterations: the start found a checkpoint unknown to
+            # The time was too short for these iterations: the start found a checkpoint unknown to
             # us.
             before = 1
         return max(self.ordered_at, self.first.at - before * seconds_each)

@@ -1,7 +1,6 @@
-"""
-The record of a live system, composed of the rows of its store.
+"""Composes the record of a live system from the rows of its store, for ``dljob record``.
 
-Asked by ``dljob record``. It asks the store and takes its time, so it is not for the loop.
+Reads from the store, which is too slow for the loop.
 """
 
 import logging

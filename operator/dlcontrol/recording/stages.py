@@ -1,9 +1,9 @@
-"""
-The phases of changes of GPUs by the reports of SideCars, each with the time at which it was reached.
+"""Records the phases of changes of GPUs by the reports of SideCars, with their times.
 
-A SideCar is heard when its phase changes, but short phases may be over before it is heard. A phase that was
-missed follows from how long saving, stopping and starting took, which the SideCar says after each change.
-Of a SideCar that is heard for the first time nothing is taken down: an earlier controller may have done so.
+A SideCar reports each change of its phase, but short phases may be over before the report arrives.
+A missed phase follows from the durations of saving, stopping and starting, which the SideCar
+reports after each change. The first report of a SideCar is not recorded: an earlier controller may
+have done so.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Stages:
         begun = former.step if former.step < 5 else 0
         if step == former.step and not is_new_start:
             return
-        # Its former start was given up before it ran.
+        # The former start was given up before it ran.
         if is_new_start and begun == 4:
             begun = 3
         yield from _passed(begun, step, change=state.change or _NOTHING, now=now)

@@ -1,9 +1,8 @@
-"""
-Decisions as news: the Events for people when GPUs are given, changed, taken or refused.
+"""Makes Events for people when GPUs are given, changed, taken or refused.
 
-The text of a step's Event is the message of the job's status. A waiting job gets an Event when the kind
-of its reason changes, and not each time that the numbers in it do: otherwise a thousand jobs in the queue
-would cause a thousand Events for each job that ends.
+The text of a step's Event is the message of the job's status. A waiting job gets an Event when the
+kind of its reason changes, and not each time that the numbers in it do: otherwise a thousand jobs
+in the queue would cause a thousand Events for each job that ends.
 """
 
 import logging
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 HOPELESS_CODES = frozenset({CauseCode.TOO_LARGE, CauseCode.CHECKPOINT_ELSEWHERE})
 HOPELESS = frozenset({*(code.value for code in HOPELESS_CODES), "PolicyFailed"})
-"""Reasons to wait that do not pass by themselves, because a person has to act."""
+"""Reasons to wait that last until a person acts."""
 
 _NAMES: Mapping[type[Step], str] = {
     Start: "Scheduled",
@@ -92,5 +91,5 @@ async def _tell_of(platform: Platform, job: JobId, *, all_news: Sequence[News]) 
         except Fenced:
             raise
         except Exception:
-            # Events are for people, so that scheduling never fails for want of one.
+            # Events are for people, so scheduling does not fail without them.
             log.exception("cannot write the Event of job %s: %s", job, news.message)

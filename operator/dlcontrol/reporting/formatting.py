@@ -1,7 +1,6 @@
-"""
-Figures as people read them in columns: durations, speeds, shares, GPUs in ranges.
+"""Formats figures for columns: durations, speeds, shares, ranges of GPUs.
 
-``dljob get`` and ``kubectl get`` show the same, because both get it here.
+``dljob get`` and ``kubectl get`` both use this module, so they show the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +32,11 @@ def _two(large: int, unit: str, *, small: int, part: str) -> str:
 
 
 def speed(iterations_per_second: float) -> str:
-    """Write how fast something trains."""
     return f"{iterations_per_second:.3g} it/s" if iterations_per_second > 0 else NOTHING
 
 
 def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> str:
-    """Write how far a job is: the share where it is known, else how many iterations."""
+    """Write a job's progress: the share if known, else the number of iterations."""
     if is_completed:
         return "100%"
     if fraction is not None:
@@ -48,10 +46,9 @@ def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> s
 
 
 def did_all(status: Mapping[str, Any]) -> bool:
-    """
-    Whether a job, by the document of its status, has completed all that it was asked for.
+    """Return True if the job's status document shows that all requested work is done.
 
-    For a job that had to do a number of iterations and reported none, the share is unknown.
+    The share is unknown for a job that had to do a number of iterations and reported none.
     """
     if status.get("phase") != "Completed":
         return False

@@ -1,6 +1,4 @@
-"""
-The contracts of learning and of metrics: the loop reports to both and reads what is learned, and never waits.
-"""
+"""The interfaces of learning and metrics: the loop reports to both, reads results, and never waits."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -19,13 +17,15 @@ class LearningPort(Protocol):
     """Keeps profiles and the history, which outlive a job. It never waits for the store."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
-        """All that is known of types of jobs; another object whenever something was learnt."""
+        """All profiles; a new object after each new observation."""
 
     def forecasts(self) -> Mapping[JobId, Forecast]:
-        """How many iterations jobs with a target are expected to need."""
+        """The iterations that jobs with a target are expected to need."""
 
     def resumptions(self) -> Mapping[JobId, Resumption]:
-        """Which jobs have taken the first step of their latest start, and what it has cost them."""
+        """The jobs that have taken the first step of their latest start, with the cost of the
+        start.
+        """
 
     def update(self, scene: Scene) -> None:
         """Learn from the reports of SideCars."""
@@ -34,16 +34,16 @@ class LearningPort(Protocol):
         """Keep a decision for the history."""
 
     def keep_policy_state(self, policy: str, state: object) -> None:
-        """Keep what a policy remembers from one decision to the next."""
+        """Store the policy's state between decisions."""
 
     def policy_state(self, policy: str) -> object:
-        """Return the policy's memory from before this controller began; ``None`` if there is none."""
+        """Return the policy's state from an earlier controller; ``None`` if there is none."""
 
     def note_news(self, job: JobId, news: News, now: float) -> None:
-        """Keep what happened to a job for the history."""
+        """Keep an event of a job for the history."""
 
     def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        """Keep for how long a change has kept a job from training."""
+        """Keep how long a change has kept a job from training."""
 
 
 class MetricsPort(Protocol):
@@ -53,10 +53,10 @@ class MetricsPort(Protocol):
         """Count a cycle of the loop, with its duration."""
 
     def show(self, scene: Scene) -> None:
-        """The world is like this now."""
+        """Show this scene in the metrics."""
 
     def broken_law(self, error: BrokenLaw) -> None:
-        """A plan was refused."""
+        """Count a refused plan."""
 
     def reshaped(self, seconds: float, mechanism: str) -> None:
         """Count a change of GPUs, with the time for which the job did not train."""

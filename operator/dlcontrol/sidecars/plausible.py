@@ -1,8 +1,8 @@
-"""
-Bounds for the figures that SideCars report, so that an impossible figure of one job does not spoil the profiles of others.
+"""Bounds the figures that SideCars report, to protect the profiles of other jobs.
 
-The wire bounds each number so that it can be written and read. This module bounds them by the reach of
-a training. A speed beyond that counts as unknown; a time beyond that counts as the longest possible one.
+The wire bounds each number so that it can be written and read. This module bounds it by the reach
+of a training. A speed beyond that counts as unknown; a time beyond that counts as the longest
+possible one.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ LONGEST_S: Final = 1e7
 
 
 def plausible(state: State) -> State:
-    """Return the state with figures that can be; the same object where all of them can."""
+    """Return the state with possible figures only; the same object if nothing changes."""
     progress, change = _progress(state.progress), _change(state.change)
     if progress is state.progress and change is state.change:
         return state

@@ -1,4 +1,4 @@
-"""Everything around the connections to SideCars: the listener, the clock, chance, and the counts for metrics."""
+"""Dependencies of the connections to SideCars: the listener, the clock, randomness, and metrics."""
 
 import random
 import time
@@ -11,16 +11,14 @@ from dlwire.kinds import LARGEST_WHOLE
 
 
 class Meter(Protocol):
-    """The part that counts, for the metrics."""
-
     def polled(self) -> None:
-        """A SideCar was asked for news."""
+        """Count a poll of a SideCar."""
 
     def told(self, seconds: float) -> None:
         """Count an answered declaration, with the time from sending it to the answer."""
 
     def failed(self) -> None:
-        """A request had no answer; the SideCar is dialled again."""
+        """Count a request without an answer; the SideCar is dialled again."""
 
 
 class NoMeter:
@@ -38,20 +36,19 @@ class NoMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The receivers of the SideCars' news, and where time and chance come from."""
+    """The listener for news from SideCars, and the sources of time and randomness."""
 
     heard: Callable[[PodKey, bool], None]
-    """Another contact than before; true if that is more than progress."""
+    """Called for each changed contact; true if more than progress has changed."""
     epoch: int = LARGEST_WHOLE
-    """
-    The epoch in which we lead. The report of a SideCar that obeys a later one is no news but a doubt.
+    """The epoch of this leader.
 
-    A container is a witness, and must not end a controller: only the record of the leader says which one leads.
+    A report of a SideCar that obeys a later epoch raises a doubt only. A container must not end a
+    controller: only the recorded leader counts.
     """
     installation: str = ""
-    """The id of the installation of DLJob that commands; nothing says it if it is empty."""
+    """The id of the installation of DLJob, sent with commands; empty if unknown."""
     meter: Meter = NoMeter()
     clock: Callable[[], float] = time.time
-    """The clock of the times in a contact."""
     chance: Callable[[], float] = random.random
-    """From 0 to below 1."""
+    """Returns a random number from 0 to below 1."""

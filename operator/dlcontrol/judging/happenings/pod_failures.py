@@ -49,7 +49,7 @@ def find_failed_start(case: Case) -> Happening | None:
     if pod.fault:
         then = Then.RETRY
     elif reason in NODES_REFUSE:
-        # The platform leaves that node out for some time, so it is another one or none.
+        # The platform leaves that node out for some time, so the job gets another one or none.
         then = Then.STEP_BACK
     elif pod.stuck and times >= case.rules.most_setbacks:
         then, message = Then.GIVE_UP, f"{message}; it was tried {times + 1} times"

@@ -18,7 +18,7 @@ from dlcore.model import JobId
 from dlwire.messages import Phase, Run, State, Stop, Term
 
 COMPLAINING: Final = frozenset({NOT_RELEASED, "ProcessesDoNotEnd"})
-"""Why a SideCar that obeys a command may need long for it."""
+"""Problems with which a SideCar may need long to obey a command."""
 PATIENCE: Final = 6.0
 """The factor by which the controller waits longer for a SideCar that reports one of these problems."""
 
@@ -28,7 +28,9 @@ _QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
 def find_disobedience(
     scene: Scene, job_pod: JobPod, *, epoch: int, state: State, told: Commanded | None
 ) -> str:
-    """Return which command, sent by no controller, the SideCar claims to obey; empty if all is well."""
+    """Return the command that the SideCar claims to obey and that no controller sent; empty if
+    none.
+    """
     if state.epoch < epoch:
         known = scene.entries[job_pod.key.job].status.run_generation
         if state.generation > known + MOST_JUMP:
@@ -81,7 +83,8 @@ def _may_be(state: State, told: Commanded) -> bool:
         return state.target.leave == told.target.leave or not told.is_exact
     target = state.target
     if isinstance(target, Run) and isinstance(told.target, Run):
-        # A trial may be asked for later in the same term, the reason is for people, and an older SideCar does not know of ends.
+        # Ignore what may differ in the same term: a later trial, the reason (for people), and ends,
+        # which an older SideCar does not know.
         target = replace(
             target, trial=told.target.trial, reason=told.target.reason, ended=told.target.ended
         )
@@ -89,11 +92,11 @@ def _may_be(state: State, told: Commanded) -> bool:
 
 
 def _is_late(scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | None) -> str:
-    """Return which command the SideCar has left undone although it had the time; empty if none."""
+    """Return the overdue command that the SideCar has not obeyed; empty if none."""
     if told is None or not job_pod.contact.reachable or _has_done(state, told):
         return ""
     if not told.is_for(state.incarnation) or told.start != job_pod.pod.start:
-        return ""  # It has restarted since, and is about to get its command.
+        return ""  # The container has restarted, and is about to get its command.
     checkpoint = scene.entries[job_pod.key.job].job.checkpoint
     limit = checkpoint.timeout_seconds + checkpoint.grace_seconds + scene.obey_seconds
     if any(problem.name in COMPLAINING for problem in state.problems):
