@@ -22,7 +22,7 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.queues import FEW, Queue
 
 ATTEMPTS = 4
-"""How often one decision asks a policy whose shares find no room."""
+"""How often one decision asks the policy again when its shares cannot be placed."""
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
@@ -36,13 +36,13 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     """
     cluster = snapshot.cluster
 
-    # 1. Find the runnable jobs: the others wait or stop, and no policy has to consider them.
+    # 1. Find the runnable jobs: the policy does not see the others, which wait or stop.
     stop = find_ending(snapshot.running, cluster, policy=policy)
     running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
     kept = tuple(filter(keeping.keeps, running))
 
-    # 2. and 3. Share out the GPUs; the policy is asked twice if its first answer costs a job its work.
+    # 2. and 3. Share out the GPUs. Ask the policy twice if its first answer loses a job's work.
     shown = tuple(map(keeping.show_rigid, running)) if kept else running
     behind = _find_behind(snapshot, running, pending=pending, kept=kept) if kept and pending else {}
     made = _decide(
@@ -61,7 +61,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         )
     decision, placed = made.decision, made.placed
 
-    # 4. Plan the steps for it.
+    # 4. Plan the steps.
     set_aside = {**placed.unplaced, **set_aside, **made.set_aside}
     stopped = _name_causes(snapshot.running, placed, ending=stop)
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
@@ -84,7 +84,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         decision.worths,
     )
 
-    # 5. Whether it may be done at all.
+    # 5. Check the plan against the laws.
     checking.check(plan, snapshot, policy=policy.name, breaks=policy.breaks)
     return plan
 
@@ -115,13 +115,13 @@ def _decide(
     vain_before: dict[JobId, Cause] = {}
     attempts = ATTEMPTS
     while True:
-        # 2. How many GPUs each shall have: the only step that differs between policies.
+        # 2. Choose the number of GPUs of each job: only this step differs between policies.
         allotted = allotting.allot(running, pending, limits=snapshot.limits)
         decision = policy.allocate(show(snapshot, allotted, enough))
         decision = fit_to_spec(decision, allotted.running)
         decision = allotting.keep_within(decision, allotted, limits=snapshot.limits)
 
-        # 3. Which GPUs these are.
+        # 3. Choose the GPUs.
         new = decision.shares.keys() - {state.id for state in running}
         newcomers = allotted.pending.select(new)
         placed = placing.place(decision, running, tuple(newcomers.values()), snapshot.cluster)
@@ -134,7 +134,7 @@ def _decide(
             continue
         if not vain or not attempts:
             break
-        # The policy counted on GPUs that are not to be had; others may use the GPUs that it held back.
+        # The policy counted on unavailable GPUs; other jobs may use the GPUs that it held back.
         vain_before |= vain
         pending = leave_out(pending, vain)
     return _Made(
@@ -246,7 +246,7 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
     """
     fitted: dict[JobId, Share] = {}
     for state in running:
-        # On the hot path of every replay: nearly always nothing more is to do.
+        # Hot path of every replay: nearly always there is nothing more to do.
         if state.has_allowed_size:
             continue
         share, options = decision.shares.get(state.id), state.job.gpus.options
@@ -272,7 +272,7 @@ def _name_causes(
         if state.id in ending:
             stopped[state] = ending[state.id]
         elif not state.has_allowed_size and state.id not in placed.wanted:
-            # Its user has changed its numbers of GPUs, and there is no room for any of them.
+            # The user changed the job's allowed numbers of GPUs, and none of them fits.
             stopped[state] = _SPEC_CHANGED
     return stopped
 
@@ -297,7 +297,7 @@ def find_ending(
             are_there = all(node in cluster.devices for node in placement.nodes)
             ending[state.id] = Cause(CauseCode.GPUS_GONE if are_there else CauseCode.NODE_LOST)
         elif state.gang > placement.shape.gpus and Law.WHOLE_GANG not in policy.breaks:
-            # Left over from another policy; with this one it would stay incomplete for ever.
+            # Another policy started the gang in part; under this one it would never be complete.
             ending[state.id] = Cause(CauseCode.GANG_INCOMPLETE, gpus=state.gang)
         elif not state.may_be_at(placement) or (state.gang and not state.has_allowed_size):
             ending[state.id] = _SPEC_CHANGED
@@ -305,7 +305,7 @@ def find_ending(
 
 
 def _find_second_masters(running: tuple[JobState, ...]) -> dict[JobId, Cause]:
-    """If two jobs have one GPU, the one that came later has to go."""
+    """Return the later job of each pair that has the same GPU, with the reason."""
     held, busy = 0, dict[NodeName, set[int]]()
     for state in running:
         if state.placement is not None:
@@ -335,7 +335,7 @@ def find_runnable(
     A job too large for the cluster as it is today may fit again when a lost node is back, so it
     waits rather than fails.
     """
-    # Any node takes any of the jobs in the usual case; only the rest is looked at one by one,
+    # Usually every node takes every job. Check only the other jobs one by one,
     # because thousands may wait at every event of a replay.
     surely = min(cluster.largest_node.values(), default=0)
     blocks = [block for block in pending.blocks if block.ask(_most_needed) > surely]
@@ -346,7 +346,7 @@ def find_runnable(
 
 
 def leave_out(pending: Queue[JobState], jobs: Collection[JobId]) -> Queue[JobState]:
-    """The queue without these; its blocks without any of them stay what they are, if it is few."""
+    """Return the queue without these jobs. If they are few, reuse the blocks that hold none."""
     if not jobs:
         return pending
     if len(jobs) > FEW:
@@ -357,7 +357,7 @@ def leave_out(pending: Queue[JobState], jobs: Collection[JobId]) -> Queue[JobSta
 
 
 def _find_roomless(pending: Queue[JobState], surely: int, *, cluster: Cluster) -> list[JobState]:
-    """Find jobs whose pods have room on too few nodes now, asking once for all that are alike."""
+    """Find the jobs with too little room for their pods, checking jobs with equal needs once."""
     if not cluster.free:
         return []
     verdicts: dict[tuple[Needs, int], bool] = {}
@@ -374,7 +374,7 @@ def _find_roomless(pending: Queue[JobState], surely: int, *, cluster: Cluster) -
 
 
 def _kinds_of_needs(states: Iterable[JobState]) -> dict[tuple[Needs, int], JobState]:
-    """One job of each group with the same needs, and every job with other constraints."""
+    """Return one job of each group with equal needs, and every job with other constraints."""
     return {
         (state.needs, state.least): state
         for state in states
@@ -383,7 +383,7 @@ def _kinds_of_needs(states: Iterable[JobState]) -> dict[tuple[Needs, int], JobSt
 
 
 def _most_needed(states: Iterable[JobState]) -> float:
-    """The most GPUs that any of these needs at least; infinite if one may not do with any node."""
+    """Return the largest minimum of GPUs; infinite if a job cannot use every node."""
     return max(math.inf if state.picky else state.least for state in states)
 
 

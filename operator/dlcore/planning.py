@@ -32,9 +32,9 @@ class Start:
     placement: Placement
     cause: Cause
     after: tuple[JobId, ...] = ()
-    """The jobs whose release it waits for. Its pods are initialised meanwhile."""
+    """The jobs that must release GPUs first. The job's pods are initialised meanwhile."""
     gang: int = 0
-    """More than the placement holds where a baseline starts gangs piece by piece."""
+    """More GPUs than the placement holds if a baseline starts gangs in parts."""
     batch_size: int | None = None
 
 
@@ -63,7 +63,7 @@ class Move(Change):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Take all GPUs from a job. It checkpoints, and waits for its next turn."""
+    """Take all GPUs from a job, which writes a checkpoint and goes back to the queue."""
 
     job: JobId
     old: Placement
@@ -89,10 +89,10 @@ class Plan:
     considered: int = 0
     """How many pending jobs the policy could look at."""
     wake_at: float | None = None
-    """When the policy wants to be asked again at the latest."""
+    """The latest time for the next call of the policy."""
     policy_state: object = None
     is_partial: bool = False
-    """True if there are pending jobs about which nothing was decided yet."""
+    """True if some pending jobs are still undecided."""
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
     """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
 
@@ -100,7 +100,7 @@ class Plan:
         """
         Take the first steps only, which are sound without the others.
 
-        Steps that make a job wait for an urgent reason hang on nothing, and are always taken.
+        Always include the waits with an urgent reason, which depend on no other step.
         """
         if len(self.steps) <= most:
             return self
@@ -213,7 +213,7 @@ def _only_shrinks(old: Placement, new: Placement) -> bool:
 def _find_receivers(
     wanted: Mapping[JobId, Wanted], changed: Iterable[JobState], *, started: Iterable[JobId]
 ) -> dict[GpuRef, JobId]:
-    """Return for every GPU that a job newly gets which job that is."""
+    """Return the new owner of every GPU that a job newly gets."""
     receivers: dict[GpuRef, JobId] = {}
     for job in started:
         receivers.update(dict.fromkeys(wanted[job].placement.refs(), job))
@@ -245,7 +245,7 @@ def _find_waited_for(
 def _name_receiver(
     cause: Cause, old: Placement, *, new: Placement | None, receivers: Mapping[GpuRef, JobId]
 ) -> Cause:
-    """Name the job that profits, where GPUs are taken away for another's sake."""
+    """Return the cause with the job that gets the lost GPUs, if the cause needs one."""
     if cause.code not in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED, CauseCode.FAIR_SHARE):
         return cause
     kept = set(new.refs()) if new is not None else set()
@@ -264,7 +264,7 @@ def _compare_worths(cause: Cause, job: JobId, *, worths: Mapping[JobId, float]) 
 
 
 def _told(states: Iterable[JobState]) -> Cause | None:
-    """The reason for waiting that all of these have, if it is the same."""
+    """Return the reason for waiting if all of these jobs have the same."""
     causes = {state.waiting for state in states}
     return causes.pop() if len(causes) == 1 else None
 
@@ -281,8 +281,8 @@ def _iter_waits(
             if state.waiting != waits[state.id] and state.id not in wanted:
                 yield Wait(state.id, waits[state.id])
         return
-    # On the hot path of every replay: thousands wait, nearly all of them for one shared reason.
-    # Causes are compared by value: after a restart the last reported one is another object.
+    # Hot path of every replay: thousands of jobs wait, nearly all for the same reason.
+    # Compare causes by value: after a restart the last reported cause is a different object.
     untold = [s for b in queue.blocks if b.ask(_told) != wait for s in b if s.waiting != wait]
     if waits:
         others = queue.select(waits.keys())

@@ -10,7 +10,7 @@ from dlcore.planning import Move, Reshape, Start
 def find_unreal(
     job: JobId, ref: GpuRef, *, kinds: Collection[str], cluster: Cluster
 ) -> Iterator[Breach]:
-    """Find out whether a GPU that the job gets exists, is healthy and of one of these types."""
+    """Find GPUs of the job that do not exist, are unhealthy or have another type."""
     if ref.number not in cluster.usable.get(ref.node, ()):
         message = f"gets GPU {ref}, which does not exist or is out of use"
         yield Breach(Law.REAL_GPUS, job, message)

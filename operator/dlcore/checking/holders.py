@@ -12,7 +12,7 @@ from dlcore.model import GpuRef, JobId, JobState, NodeName, Placement
 
 
 class Holders:
-    """The book of busy, released and given GPUs."""
+    """The busy, released and newly given GPUs."""
 
     __slots__ = ("_busy", "_given", "_released", "_shared", "has_doubles", "states")
 
@@ -21,11 +21,11 @@ class Holders:
         """The jobs that had GPUs before the plan."""
         self._busy: dict[NodeName, set[int]] = {}
         self._shared: set[GpuRef] = set()
-        """GPUs that one job keeps although another job that had them too is stopped."""
+        """GPUs that two jobs had, and that one keeps because the plan stops the other."""
         self._released: dict[GpuRef, JobId] = {}
         self._given: dict[GpuRef, JobId] = {}
         held = 0
-        # Only GPUs are counted, because an error message alone asks which job has one.
+        # Count GPUs only: an owner is needed just for error messages.
         for state in running:
             if state.placement is not None:
                 self.states[state.id] = state
@@ -36,7 +36,7 @@ class Holders:
         """True while two jobs have the same GPU."""
 
     def find_doubles(self, stopped: Collection[JobId]) -> Iterator[Breach]:
-        """Find GPUs that two jobs have, and that the plan leaves to both."""
+        """Find GPUs that two jobs have and both would keep."""
         owner: dict[GpuRef, JobId] = {}
         for job, placement in self._iter_held():
             for ref in placement.refs():
@@ -71,7 +71,7 @@ class Holders:
         return {self._released[ref] for ref in refs if ref in self._released}
 
     def gainers_of(self, refs: Iterable[GpuRef]) -> set[JobId | None]:
-        """The jobs that steps give these GPUs to; ``None`` where a GPU is given to no job."""
+        """Return the jobs that get these GPUs; ``None`` stands for a GPU that no job gets."""
         return {self._given.get(ref) for ref in refs}
 
     def give(self, job: JobId, ref: GpuRef) -> None:
@@ -80,7 +80,7 @@ class Holders:
 
     def release(self, job: JobId, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            # A GPU that another job has by now, or keeps, does not become free.
+            # A GPU that another job keeps or already has does not become free.
             if ref not in self._given and ref not in self._shared:
                 self._busy[ref.node].discard(ref.number)
                 self._released[ref] = job

@@ -61,7 +61,7 @@ class BrokenLaw(Exception):
         self.at_s = at_s
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without it the error of a worker process could not reach the process that waits for it.
+        # Makes the error picklable, so a worker process can pass it to its parent.
         return _remake, (self.law, self.job, self.message, self.policy, self.at_s)
 
 

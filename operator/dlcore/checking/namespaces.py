@@ -9,7 +9,7 @@ from dlcore.planning import Start, Step, Stop, Wait
 
 
 def find_excess(steps: Sequence[Step], snapshot: Snapshot) -> Iterator[Breach]:
-    """Find the jobs that get more GPUs in a namespace that has too many when all is done."""
+    """Find jobs that get more GPUs in a namespace that exceeds its limit after the plan."""
     limits = snapshot.limits
     before = {state.id: _gpus_of(state) for state in snapshot.running}
     after = dict(before)
@@ -19,7 +19,7 @@ def find_excess(steps: Sequence[Step], snapshot: Snapshot) -> Iterator[Breach]:
         elif not isinstance(step, Wait):
             whole = step.placement if isinstance(step, Start) else step.new
             after[step.job] = max(whole.gpus, step.gang)
-    # All jobs of a namespace count, those too that the plan leaves as they are.
+    # Count all jobs of a namespace, including the jobs that the plan does not change.
     totals: dict[str, int] = {}
     for job, gpus in after.items():
         namespace = namespace_of(job)

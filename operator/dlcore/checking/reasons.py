@@ -10,12 +10,12 @@ from dlcore.checking.laws import Breach, Law
 from dlcore.model import DEMANDS, OWN_REASONS, CauseCode, JobId, JobState, Placement
 from dlcore.planning import Move, Reshape, Stop, Wait
 
-# Reasons to give a job other GPUs that are no better for itself.
+# Reasons for a change that does not improve the placement of the job itself.
 _TIDYING = frozenset({CauseCode.PACKING, CauseCode.EXPLORING, CauseCode.MAKES_ROOM})
 
 
 def find_idle_wait(step: Wait, state: JobState | None) -> Iterator[Breach]:
-    """Find out whether a pending job gets a reason to wait that it has not yet."""
+    """Find a breach: the job is not pending, or already has this reason to wait."""
     if state is None:
         yield Breach(Law.PURPOSE, step.job, "has a step Wait but is not pending")
     elif state.waiting == step.cause:
@@ -24,7 +24,7 @@ def find_idle_wait(step: Wait, state: JobState | None) -> Iterator[Breach]:
 
 
 def find_idle_change(step: Reshape | Move, state: JobState) -> Iterator[Breach]:
-    """Find out whether a change gives the job something better, and has the right name."""
+    """Find a breach: the change improves nothing or has the wrong type."""
     same_batch = step.batch_size is None or step.batch_size == state.batch_size
     if same_batch and set(step.old.refs()) == set(step.new.refs()):
         message = "gets exactly the GPUs and the batch that it has"
@@ -41,11 +41,11 @@ def find_idle_change(step: Reshape | Move, state: JobState) -> Iterator[Breach]:
 def find_vain_loss(
     step: Reshape | Move | Stop, state: JobState, *, gainers: Collection[JobId | None]
 ) -> Iterator[Breach]:
-    """Find out whether the job for which GPUs are taken is one of those that gain them."""
+    """Find a breach: the named job gains none of the GPUs that this job loses."""
     if step.cause.code in OWN_REASONS:
         return
     if step.old.gpus not in state.job.gpus.options:
-        return  # Its user has changed its allowed GPUs.
+        return  # The user changed the job's allowed numbers of GPUs.
     named = step.cause.job
     if named is not None and named in gainers:
         return
@@ -60,17 +60,17 @@ def find_vain_loss(
 def find_lost_work(
     step: Reshape | Move | Stop, state: JobState, *, gainer: JobState | None
 ) -> Iterator[Breach]:
-    """Find work that a step costs a job; only a law or a higher priority may, and no gain pays for it."""
+    """Find a breach: the step loses work for neither a law nor a higher priority."""
     if state.unsaved_from is None or step.cause.code in DEMANDS:
         return
     if not state.has_allowed_size:
-        return  # Its user has changed its allowed GPUs.
+        return  # The user changed the job's allowed numbers of GPUs.
     is_outranked = gainer is not None and gainer.job.priority > state.job.priority
     if not (isinstance(step, Stop) and is_outranked):
         yield Breach(Law.WORK_KEPT, step.job, "would lose work that no checkpoint saves")
 
 
 def _is_as_good(old: Placement, new: Placement) -> bool:
-    """Return whether a job has nothing of the new placement that it had not of the old one."""
+    """Return whether the old placement was at least as good as the new one."""
     same = (old.gpus, old.gpu_type) == (new.gpus, new.gpu_type)
     return same and new.shape.nodes >= old.shape.nodes

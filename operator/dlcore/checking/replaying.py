@@ -40,7 +40,7 @@ class _Replay:
         self.breaks = breaks
         self.cluster = snapshot.cluster
         self.pending = snapshot.queue.select({step.job for step in steps})
-        # Jobs that wait on take no GPUs, so the running jobs are of no interest.
+        # Jobs that keep waiting take no GPUs, so the running jobs do not matter.
         is_still = all(isinstance(step, Wait) for step in steps)
         self.holders = Holders(() if is_still else snapshot.running)
         self.new_pods = NewPods(self.cluster.free)
@@ -61,7 +61,7 @@ class _Replay:
                 self._start(step)
             else:
                 self._take(step)
-        # Last, because only now is it known which job gains what another one loses.
+        # Check this last: the gainers of a lost GPU are known only after all steps.
         for loss in self.losses:
             gainers = self.holders.gainers_of(_lost_by(loss))
             self._refuse_all(
@@ -102,7 +102,7 @@ class _Replay:
     def _change(self, step: Reshape | Move, state: JobState) -> None:
         self._refuse_all(reasons.find_idle_change(step, state))
         old, new = set(step.old.refs()), set(step.new.refs())
-        # The GPUs that it gives up are free for later steps only: a job cannot wait for itself.
+        # Released GPUs are free for later steps only: a job cannot wait for itself.
         self._give(step, new - old, whole=step.new)
         self._check_grant(step, state, whole=step.new)
         self.holders.release(step.job, old - new)
@@ -140,7 +140,7 @@ class _Replay:
             )
 
     def _gives_up(self, owner: JobId, ref: GpuRef) -> bool:
-        """Return whether the GPU is taken from its owner by a step that comes later."""
+        """Return whether a later step takes the GPU from its owner."""
         return any(
             isinstance(step, Stop)
             or (isinstance(step, Reshape | Move) and ref not in step.new.refs())

@@ -32,7 +32,7 @@ class Placed(NamedTuple):
     changed: list[JobState]
     stopped: list[JobState]
     unplaced: dict[JobId, Cause]
-    """Newcomers that found no place, and why."""
+    """Newcomers that could not be placed, with the reasons."""
 
 
 def place(
@@ -112,7 +112,7 @@ def _find_vain_losses(states: Iterable[JobState], wanted: Mapping[JobId, Wanted]
 
 
 def _loses(state: JobState, want: Wanted | None) -> bool:
-    """Return whether the job is to have fewer GPUs for another's sake, not for its own."""
+    """Return whether the job loses GPUs for the benefit of another job."""
     placement = state.placement
     if placement is None or placement.gpus not in state.job.gpus.options:
         return False
@@ -161,7 +161,7 @@ def _keep_or_shrink(state: JobState, share: Share, *, cluster: Cluster) -> Place
 def _may_be_on(
     state: JobState, share: Share, *, nodes: Mapping[NodeName, int], cluster: Cluster
 ) -> bool:
-    """Return whether the job may share nodes like this; a gang that comes pod by pod may anyhow."""
+    """Return whether the job may share nodes like this; a gang started pod by pod always may."""
     return state.gang > 0 or share.gang > share.gpus or may_share_as(state, nodes, cluster=cluster)
 
 
@@ -237,7 +237,7 @@ class _Placer:
     def _choose(
         self, state: JobState, share: Share, *, have: Mapping[NodeName, int]
     ) -> Mapping[NodeName, int] | None:
-        # A policy that knows nothing of whole nodes is given the best that there is instead.
+        # Use the best available placement for a policy that does not know about whole nodes.
         if share.nodes is not None and _may_be_on(
             state, share, nodes=share.nodes, cluster=self.cluster
         ):
@@ -246,7 +246,7 @@ class _Placer:
             return share.nodes if fits and self.room.has(more) else None
         held = state.placement
         if held is not None and share.gpu_type in (None, held.gpu_type):
-            # A job that may share no node can be unable to shrink where it is.
+            # A job that may not share a node cannot always shrink in place.
             grows = share.gpus >= held.shape.gpus
             grown = grow(self.room, state, have, held.gpu_type, share.gpus) if grows else None
             if grown is not None and _may_be_on(state, share, nodes=grown, cluster=self.cluster):
@@ -255,7 +255,7 @@ class _Placer:
         return fit.nodes if fit is not None else None
 
     def _pick(self, old: Placement | None, nodes: Mapping[NodeName, int]) -> Placement:
-        """Choose the ids: its own first, then the lowest free ones."""
+        """Choose GPU ids: first the job's own, then the lowest free ids."""
         own = dict(old.slices) if old is not None else {}
         picked: dict[NodeName, tuple[int, ...]] = {}
         for node, count in nodes.items():

@@ -27,7 +27,7 @@ _TIME = Number()
 _NAME = Text(512)
 _SENTENCE = Text(8192)
 _MOST = 100_000
-"""No list of a line has more items; a placement of more GPUs is damage."""
+"""Maximum length of a list in a line; a longer one means that the record is damaged."""
 
 
 class RecordError(Exception):
@@ -54,7 +54,7 @@ class Clock(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far a change of a job's GPUs is, in this order."""
+    """The stages of a change of a job's GPUs, in order."""
 
     ASKED = "asked"
     """It is decided. The training goes on until its processes are asked to save themselves."""
@@ -112,7 +112,7 @@ class Expected:
     """The expectation of a decision for a job with its new GPUs."""
 
     iterations_per_second: float | None = field(default=None, metadata=wire(Maybe(Number())))
-    """``None``: nothing is known that could tell."""
+    """``None`` if unknown."""
     confidence: float = field(default=0.0, metadata=wire(Number(0.0, 1.0)))
     """How far that speed can be trusted, from 0 to 1."""
     remaining_seconds: float | None = field(default=None, metadata=wire(Maybe(Number())))
@@ -138,7 +138,7 @@ class Header:
     """The last line of a job holds until then."""
     policy: str = field(default="", metadata=wire(_NAME))
     title: str = field(default="", metadata=wire(_SENTENCE))
-    """Which machine, cluster or trace it is."""
+    """Name of the machine, cluster or trace."""
     missing: tuple[str, ...] = field(default=(), metadata=wire(Each(_SENTENCE, 100)))
     """Gaps of the source, as sentences; empty: nothing is known to be missing."""
 
@@ -194,19 +194,19 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """These GPUs are the job's from now on, until its next line of this kind or its end."""
+    """A job has these GPUs until its next line of this kind or its end."""
 
     at: float = field(metadata=wire(_TIME))
     job: str = field(metadata=wire(_NAME))
     generation: int = field(default=0, metadata=wire(Whole()))
     placement: Placement | None = field(default=None, metadata=wire(_PLACEMENT))
     gpu_seconds: float = field(default=0.0, metadata=wire(Number()))
-    """Those that the job had used by then."""
+    """GPU-seconds that the job had used by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A change of a job's GPUs has come so far."""
+    """A change of a job's GPUs reached a stage."""
 
     at: float = field(metadata=wire(_TIME))
     job: str = field(metadata=wire(_NAME))
@@ -264,7 +264,7 @@ _RANKS = {kind: rank for rank, kind in enumerate(LINES)}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All of it, its lines in the order of time."""
+    """A complete record with its lines in order of time."""
 
     header: Header
     lines: tuple[Line, ...] = ()
@@ -316,7 +316,7 @@ def _read_header(text: str, name: str) -> Header:
         raise foreign from wrong
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise foreign
-    # Before anything else, because a newer header may be wrong by the rules of this version.
+    # Check the version first: a newer header may be invalid under this version's rules.
     version = document.get("version")
     if isinstance(version, int) and version > VERSION:
         raise RecordError(
