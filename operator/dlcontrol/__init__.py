@@ -1,1 +1,1 @@
-"""The hands: on any platform, the one loop that decides, and everything it talks to."""
+"""The control loop for any platform, and the parts that it uses."""

@@ -73,7 +73,7 @@ async def take(api: ApiServer, namespace: str, *, step: str) -> None:
     data: Data = secret.get("data") or {}
     Authority.read(data)
     changed: dict[str, Any] = {
-        # Of two administrators who begin at the same time the second one is refused.
+        # If two administrators begin at the same time, the second one is refused.
         "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
         "data": STEPS[step](data),
     }

@@ -1,9 +1,8 @@
-"""
-The platform of Kubernetes: jobs are custom resources, and their statuses hold the decisions.
+"""The Kubernetes platform: jobs are custom resources, and their statuses hold the decisions.
 
-Implements :class:`dlcontrol.situation.ports.Platform`. It reads everything from mirrors that the watches
-fill, and polls nothing. Every write of a status has a precondition on the version
-it was made from, names the epoch of the decision, and comes before the actions that follow from it.
+Implements :class:`dlcontrol.situation.ports.Platform`. It reads everything from mirrors that the
+watches fill, and polls nothing. Every write of a status has a precondition on the version it was
+made from, names the epoch of the decision, and comes before the actions that follow from it.
 """
 
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ class ClusterSettings:
 
 
 class Cluster:
-    """The jobs, nodes and pods of one cluster, for as long as we lead."""
+    """The jobs, nodes and pods of one cluster, for the life of a leader."""
 
     def __init__(
         self,
@@ -95,12 +94,11 @@ class Cluster:
         return await self._observer.observe()
 
     async def stamp(self) -> None:
-        """
-        Write our epoch into every allocation, first into those that are being changed.
+        """Write our epoch into every allocation, first into those that are being changed.
 
-        It runs as a task of its own; what the loop writes meanwhile bears the epoch already. A former leader
-        that wakes up can at most send requests that it had prepared: their commands were recorded before we
-        began, and a late record of its own would be seen by us, and would end us.
+        Stamping is a separate task; the loop's own writes bear the new epoch already. A former
+        leader that wakes up can at most send requests that it had prepared: their commands were
+        recorded before we began, and if it wrote a late record, we would notice it and exit.
         """
         write = self._statuses.write_all
         await stamp(self.entries, self._mirrors, epoch=self._term.epoch, write=write)
@@ -125,8 +123,8 @@ class Cluster:
             if booking.node == key.node:
                 message = f"the pod on {key.node} is removed: {because}"
                 await self.tell(key.job, "PodRemoved", message, warning=True)
-                # As recorded, not as seen: a start that this cycle has recorded is not in the entry
-                # yet, and a pod that counts as never used needs no proof of its end.
+                # Use the record, not the scene: a start that this cycle has recorded is not in the
+                # entry yet, and a pod that counts as never used needs no proof of its end.
                 was_used = recorded is None or booking.serial in recorded.used
                 await self._launcher.end(entry, booking, was_used=was_used)
 

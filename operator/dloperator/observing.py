@@ -146,7 +146,7 @@ class Observer:
 
     async def observe(self) -> Observation:
         await self._jobs.settle_epochs()
-        # Nothing awaits from here on, so that jobs, nodes and pods are those of one instant.
+        # There is no await from here on, so jobs, nodes and pods are of the same instant.
         changed = self._jobs.read() | self._unsettled
         self._unsettled = set()
         nodes, gone = self._nodes.read(self.entries.values())

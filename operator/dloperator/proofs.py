@@ -1,12 +1,10 @@
-"""
-When a pod of a training is proven to have ended (law 1), and to which job a pod belongs.
+"""Proves the end of a training's pod (law 1), and finds the job of a pod.
 
-Other jobs get the GPUs of a pod that has ended, so only proof counts. The deletion of the pod's object proves
-nothing: a forced deletion, and the garbage collector of Kubernetes itself, delete it while containers may run
-on a machine that is out of reach. Proof is the kubelet's report that the containers have terminated, or the
-administrator's confirmation that the machine is gone (:func:`is_gone`).
-
-Pure.
+Other jobs get the GPUs of a pod that has ended, so only proof counts. The deletion of the pod's
+object proves nothing: a forced deletion, and the garbage collector of Kubernetes itself, delete it
+while containers may run on a machine that is out of reach. Proof is the kubelet's report that the
+containers have terminated, or the administrator's confirmation that the machine is gone
+(:func:`is_gone`). Pure.
 """
 
 from typing import Final
@@ -47,11 +45,10 @@ def proof_of_end(document: Json, node: Json | None) -> str:
 
 
 def is_gone(document: Json | None) -> bool:
-    """
-    True if an administrator confirms that nothing runs on this machine any more.
+    """True if an administrator confirms that no process runs on this machine any more.
 
-    Administrators and cloud providers delete the Node of a machine that no longer exists, and taint that of a
-    machine that was shut down.
+    Administrators and cloud providers delete the Node of a machine that no longer exists, and taint
+    that of a machine that was shut down.
     """
     if document is None:
         return True

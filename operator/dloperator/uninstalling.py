@@ -67,7 +67,7 @@ async def _end(found: access.Access, namespaces: tuple[str, ...], *, seconds: fl
     until = time.monotonic() + seconds
     try:
         while left and time.monotonic() < until:
-            # Listed again each time, because users may go on submitting jobs meanwhile.
+            # Listed again each time, because users may submit jobs meanwhile.
             left = await _delete_all_if_possible(api, namespaces, known=left)
             await asyncio.sleep(LOOK_S if left else 0)
     finally:

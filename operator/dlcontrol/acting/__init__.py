@@ -1,1 +1,1 @@
-"""Carries out decisions: records them first, then commands SideCars and asks for pods."""
+"""Carries out decisions: records them first, then commands SideCars and requests pods."""

@@ -1,1 +1,1 @@
-"""Between the situation and the scheduler: snapshots for it, statuses from its plans, expected starts."""
+"""Makes snapshots for the scheduler, statuses from its plans, and forecasts of starts."""

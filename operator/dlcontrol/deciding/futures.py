@@ -18,7 +18,7 @@ LONGEST_S: Final = 2.0
 
 
 def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
-    """Foresee turns for :data:`LONGEST_S` at most; the starts of later jobs stay unknown."""
+    """Forecast starts for :data:`LONGEST_S` at most; the starts of later jobs stay unknown."""
     until = time.monotonic() + LONGEST_S
     return foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
 

@@ -1,4 +1,4 @@
-"""GPUs that may not be given away, marked on their nodes with the reason."""
+"""Marks GPUs that must not be given away on their nodes, with the reason."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from dlcore.model import GpuRef, Node
 
 
 def marked(node: Node, unavailable: Mapping[GpuRef, str]) -> Node:
-    """Mark what cannot be given away; the same object comes back where nothing is."""
+    """Mark these GPUs; return the same object if there are none."""
     taken_out = {}
     for gpu in node.gpus:
         because = unavailable.get(GpuRef(node.name, gpu.index), "")

@@ -1,1 +1,1 @@
-"""From news to new statuses: exits, lost pods, progress, checkpoints and conditions."""
+"""Turns news into new statuses: exits, lost pods, progress, checkpoints and conditions."""

@@ -1,1 +1,1 @@
-"""From reports of SideCars to observations for profiles, the times of pods, and the history."""
+"""Turns reports of SideCars into observations for profiles, times of pods, and the history."""

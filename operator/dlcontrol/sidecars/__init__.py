@@ -1,1 +1,1 @@
-"""The connections to SideCars: who they are, what was heard of each, and what each is to do."""
+"""The connections to SideCars: their addresses, last reports and commands."""

@@ -1,4 +1,4 @@
-"""How often a SideCar is asked: one that floods its controller with answers is asked more seldom."""
+"""Limits how often a SideCar is polled: one that floods its controller with answers is polled less."""
 
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcore.primitives.rate_limit import RateLimit
@@ -14,10 +14,10 @@ class Budget:
         self._received = 0
         """The number of bytes that were counted."""
         self._owed = 0.0
-        """How long to wait before it is asked again, because of its last answers."""
+        """How long to wait before the next poll, because of the last answers."""
 
     def take_poll(self, now: float) -> float:
-        """Count a request for news; return how long to wait before it is sent."""
+        """Count a poll; return how long to wait before it is sent."""
         owed, self._owed = self._owed, 0.0
         return max(self._polls.take(now), owed)
 

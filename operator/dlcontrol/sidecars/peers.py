@@ -1,23 +1,22 @@
-"""
-Which process and which user are at the other end of a Unix socket, as the kernel says it.
+"""Asks the kernel which process and user are at the other end of a Unix socket.
 
-Asked by the server of one machine of those that connect to it, by the command of that server, and by
-the controller of SideCars: what the other end says of itself proves nothing.
+Used by the server of one machine, by the command that connects to that server, and by the
+controller: what the other end reports about itself proves nothing.
 """
 
 import socket
 import struct
 from typing import Any, NamedTuple
 
-# User and group have no sign: as signed numbers, those from 2**31 on would come out negative.
+# User and group are unsigned: as signed numbers, IDs from 2**31 on would come out negative.
 _CREDENTIALS = struct.Struct("iII")
 
 
 class Peer(NamedTuple):
-    """The process that connected, or that had begun to listen."""
+    """The process that connected or listens."""
 
     pid: int
-    """0 or less where the process is in another container."""
+    """0 or less if the process is in another container."""
     uid: int
     gid: int
 

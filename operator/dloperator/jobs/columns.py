@@ -48,10 +48,9 @@ COLUMNS: Final[tuple[JsonObject, ...]] = (
 
 
 def with_columns(status: Mapping[str, Any]) -> JsonObject:
-    """
-    Add the texts of the columns to a status, and make all values fit the schema.
+    """Add the texts of the columns to a status, and make all values fit the schema.
 
-    The API server must never refuse a status, because the job could not go on.
+    If the API server refused a status, the job could not continue.
     """
     shown = {"shown": _shown(status)} if status.get("phase") else {}
     fitting: JsonObject = bounded(STATUS, {**status, **shown})

@@ -1,1 +1,1 @@
-"""The nodes of the pool: what is free on them, and the placeholders that reserve GPUs."""
+"""The nodes of the pool: their free resources, and the placeholders that reserve GPUs."""

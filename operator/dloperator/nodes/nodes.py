@@ -16,7 +16,7 @@ from dloperator.proofs import is_gone
 
 COUNT_LABELS: Final = ("dljob.io/gpu-count", "nvidia.com/gpu.count")
 TYPE_LABELS: Final = ("dljob.io/gpu-type", "nvidia.com/gpu.product")
-"""The labels of DLJob come first, so that an administrator can correct what was discovered."""
+"""The labels of DLJob come first, so that an administrator can correct discovered values."""
 NOT_READY: Final = "its node is not ready"
 CORDONS: Final = "dljob.io/cordoned-gpus"
 """An annotation of a node: a JSON object of GPUs to leave out, by number, each with the reason."""

@@ -55,11 +55,8 @@ class OtherPods:
     """One for the life of an operator; :meth:`run` is its own task."""
 
     def __init__(self, api: ApiServer, mirrors: Mirrors, *, watched: Collection[str] = ()) -> None:
-        """
-        Begin with nothing.
-
-        Pods of jobs in the ``watched`` namespaces (empty: all) are not counted here, because the mirrors hold
-        them. Pods of jobs in other namespaces belong to another operator.
+        """Jobs' pods in the ``watched`` namespaces (empty: all) are not counted here, because the
+        mirrors hold them. Jobs' pods in other namespaces belong to another operator.
         """
         self._api = api
         self._mirrors = mirrors
@@ -88,8 +85,8 @@ class OtherPods:
         await asyncio.gather(*(self._follow(each) for each in self._followed))
 
     async def _list(self, followed: _Followed) -> None:
-        # A new leader lists while the watch goes on. An event that arrives meanwhile waits, because the
-        # older pages would undo it.
+        # A new leader lists while the watch continues. An event that arrives meanwhile waits,
+        # because the older pages would undo it.
         async with self._turns[followed]:
             await self._list_first_served(followed)
 
@@ -132,12 +129,13 @@ class OtherPods:
                     continue
                 async for event in self._events(followed, seen):
                     await self._take_in(followed, seen, event=event)
-                # Nothing is missed meanwhile; it spares a server that ends every watch at once.
+                # No event is lost in this pause, which spares a server that ends every watch at
+                # once.
                 await asyncio.sleep(REST_S)
             except (Rejected, Unreachable) as error:
                 log.info("restarts the watch of %s: %s", followed.resources[0].plural, error)
                 await asyncio.sleep(AGAIN_S)
-                # The version may be too old by now, so everything is listed again.
+                # The version may be too old, so everything is listed again.
                 self._versions.pop(followed, None)
 
     def _events(self, followed: _Followed, seen: _Seen) -> AsyncIterator[Json]:

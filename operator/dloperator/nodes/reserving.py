@@ -105,8 +105,8 @@ class Reservations:
         older, before = self._offered
         offered = frozenset(node for node, why in reasons.items() if not why)
         self._offered = (before, offered)
-        # Only now may their placeholders go. The cleanup in the cycle before still found these nodes busy, and
-        # in an idle cluster nothing else would cause another one.
+        # Only now may their placeholders go: in the cycle before, the cleanup still found these
+        # nodes busy, and in an idle cluster no other event would start a cleanup.
         if self._pool.mode is PoolMode.RESERVE and older - before - offered:
             self._ask_for_cleanup()
 

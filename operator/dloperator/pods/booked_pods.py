@@ -67,7 +67,7 @@ class BookedPods:
         if known is not None and known.document is document and known.node is node:
             return known.pod
         if document is not None and not is_of(document, uid):
-            # It belongs to a former job of this name.
+            # The pod belongs to a former job of this name.
             document = None
         if document is None and known is not None and known.document is not None:
             self._missing.note(key, name.name, last=known.pod, node=node)

@@ -144,11 +144,12 @@ class Cleanup:
         return await self._reservations.reconcile() and is_done
 
     def _job_of(self, name: Name, pod: Json) -> Json | None:
-        # As recorded now, not as of the last cycle: pods are created right after the record.
+        # Use the present record, not that of the last cycle: pods are created right after the
+        # record.
         return self._jobs.get(_name_of_job(name, pod))
 
     def _is_at_rest(self, name: Name, pod: Json) -> bool:
-        """True if nothing is to be done; thousands of pods are asked, and hardly any has changed."""
+        """True if no action is due; of thousands of pods hardly any has changed."""
         # Compared by identity: the mirror has another object for each version of a document.
         known = self._looked.get(name)
         if (

@@ -42,7 +42,7 @@ class Deletions:
         while entry is not None and (document := self._mirrors.jobs.get(name)) is not None:
             metadata = document["metadata"]
             if metadata["uid"] != entry.document["metadata"]["uid"]:
-                return  # It is another job of the same name.
+                return  # This is another job of the same name.
             if "deletionTimestamp" not in metadata:
                 await self._api.delete(DLJOBS, name.name, name.namespace, uid=metadata["uid"])
             # Read once a cycle: thousands of jobs may be deleted in one.

@@ -64,7 +64,7 @@ class Launcher:
         """Create this pod, unless it exists."""
         entry = order.entry
         metadata = entry.document["metadata"]
-        # Before the pod, whose containers the kubelet does not start without this Secret.
+        # Created before the pod, because the kubelet starts no container without this Secret.
         await self._certificates.provide(entry.job.id, metadata)
         if not is_on_host(entry.job.template["spec"]):
             await self._make(order)
@@ -125,7 +125,8 @@ class Launcher:
         try:
             return await self._api.create(PODS, pod, namespace)
         except Conflict:
-            # It may be ours: the answer to an earlier request was lost, or a former leader created it.
+            # The pod may be ours: the answer to an earlier request was lost, or a former leader
+            # created it.
             there = await self._api.get(PODS, name, namespace)
         except Rejected as error:
             if error.status not in REFUSALS:

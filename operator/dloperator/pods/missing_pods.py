@@ -1,16 +1,15 @@
-"""
-Booked pods without an object whose end is not proven.
+"""Booked pods without an object whose end is not proven.
 
-Our finalizer keeps the object of a pod until its end is proven, even if it is deleted by force. A person may
-remove the finalizer; then Kubernetes no longer reports the state of the containers, and the missing object proves
-nothing (law 1). Proof is a reboot of the machine, its removal, or the word of the SideCar, which the operator still
-asks at its old address, that it has released everything and exits: the container of a deleted pod is not restarted.
-
-The next leader does not remember the pod; it finds in the status of the job which pods were ever used. A pod that is
-still needed is created again on the same node, where the kubelet ends the former pod before it starts the new one. A
-pod that is no longer needed counts as gone. A pod that was never used may never have been created, because the
-operator that booked it died; it has no command to run, and never gets one, because a former leader can record
-nothing. If a late request of the former leader still creates the pod, it is not booked, and is deleted.
+Our finalizer keeps the object of a pod until its end is proven, even if it is deleted by force. A
+person may remove the finalizer; then Kubernetes no longer reports the state of the containers, and
+the missing object proves nothing (law 1). Proof is a reboot of the machine, its removal, or the
+SideCar's report, at its old address, that it has released everything and exits: the container of a
+deleted pod is not restarted. The next leader does not remember the pod; the status of the job names
+the pods that were ever used. A pod that is still needed is created again on the same node, where
+the kubelet ends the former pod before it starts the new one. A pod that is no longer needed counts
+as gone. A pod that was never used may never have been created, because the operator that booked it
+died; it has no command to run, and never gets one, because a former leader can record nothing. If a
+late request of the former leader still creates the pod, it is not booked, and is deleted.
 """
 
 from collections.abc import Collection

@@ -1,12 +1,10 @@
-"""
-The state of a booked pod, and its problem: a word for programs, a sentence for people, and whether the job is at fault.
+"""The state of a booked pod, and its problem.
 
-The words are those of Kubernetes where there are (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``). The
-controller decides what follows: a pod that was evicted, drained or preempted is started again; running out of memory is
-the job's own failure; and a pod that cannot start because something is missing keeps its GPUs only for a short time, in
-which a person may add it.
-
-Pure.
+A problem is a code for programs, a sentence for people, and a flag for the job's own fault. The
+codes are those of Kubernetes where it has one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``).
+The controller decides what follows: a pod that was evicted, drained or preempted is started again;
+running out of memory is the job's own failure; and a pod that cannot start because something is
+missing keeps its GPUs only for a short time, in which a person may add it. Pure.
 """
 
 from collections.abc import Iterator, Mapping

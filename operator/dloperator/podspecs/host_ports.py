@@ -109,7 +109,9 @@ def _owner_of(pod: Json) -> str:
 
 
 def meeting_port(first: int, generation: int, *, processes: int) -> int:
-    """Return the first port of a start's rendezvous; it differs from the last start's, whose processes may linger."""
+    """Return the first port of a start's rendezvous, never that of the last start, whose processes
+    may linger.
+    """
     room = BLOCK - OWN
     step = min(max(processes, 1), room)
     return first + OWN + generation * step % (room - step + 1)

@@ -88,7 +88,7 @@ class GpuConfigMap:
         while True:
             scene = self._controller.scene
             if scene is not None and self._may_write:
-                # Nothing awaits before the first write, so all parts are of one cycle.
+                # There is no await before the first write, so all parts are of one cycle.
                 faults = json.dumps(self._controller.observer.gpu_faults.write())
                 parts = split(self._table.write(scene, self._controller.observer.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}

@@ -1,1 +1,1 @@
-"""Where the pods of jobs fit: the nodes that suit them, and what is free there."""
+"""Finds nodes for the pods of jobs: suitable ones with enough free resources."""
