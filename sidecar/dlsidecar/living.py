@@ -1,8 +1,8 @@
 """
 The life of a SideCar: from its settings to the end of the training.
 
-Called by ``dlsidecar.__main__``. Everything that is real is put together here, and only here: the
-settings, the parts that know processes and GPUs, the agent, and the doors.
+Called by ``dlsidecar.__main__``. Only this module creates and connects the real parts: the
+settings, the parts for processes and GPUs, the agent, and the listeners.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CERTIFICATES = Problem(
 
 
 class CannotBegin(Exception):
-    """The SideCar ends before it has begun; the message is what the log shall say."""
+    """The SideCar cannot begin; the message goes to the log."""
 
 
 def run_command() -> int:
-    """Do what the command line says, and return the exit status."""
+    """Run the command line, and return the exit status."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="dljob-sidecar %(levelname)s %(message)s"
     )
@@ -64,7 +64,7 @@ def run_command() -> int:
 
 
 async def live(settings: Settings) -> int:
-    """Live as one start of a container; return the exit status of the training."""
+    """Run one start of a container; return the exit status of the training."""
     agent = Agent(incarnation=uuid.uuid4().hex, limits=limits_of(settings.training))
     servers = Servers(agent, settings.serving)
     try:
@@ -76,14 +76,14 @@ async def live(settings: Settings) -> int:
     _hear_signals(agent, assembly)
     assembly.begin()
     log.info("ready; this start of the container is %s", agent.incarnation)
-    # Modules that have just been compiled leave megabytes behind.
+    # Compiling modules leaves megabytes of free memory behind.
     kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
     if agent.has_ended_well:
         await servers.wait_until_heard()
     renewing.cancel()
-    # The doors before the assembly, because their last answers are made of its facts.
+    # Close the listeners before the assembly, because their last answers need its facts.
     await servers.close()
     await assembly.finish_output()
     assembly.close()
@@ -91,8 +91,8 @@ async def live(settings: Settings) -> int:
 
 
 def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Assembly:
-    """Take the locks, end the processes of earlier starts, and only then make the parts."""
-    # The name distinguishes this SideCar from all others that may see the same processes.
+    """Take the locks and end the processes of earlier starts before making the parts."""
+    # The name distinguishes this SideCar from others that may see the same processes.
     socket = settings.serving.socket and os.path.abspath(settings.serving.socket)  # noqa: PTH100
     name = socket or settings.serving.job_uid
     passed = _be_alone(name, socket, servers=servers)
@@ -109,13 +109,13 @@ def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Assembly:
         )
     except LogCannotOpen as error:
         raise CannotBegin(f"LogCannotOpen: {error}; see logFile of --training") from error
-    # The doors are open already, but no request is served before live() awaits.
+    # The listeners are open, but no request is served before live() awaits.
     agent.begin(assembly.supervisor, assembly)
     return assembly
 
 
 def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
-    """Become the only one of this name, and return what the training processes shall inherit."""
+    """Lock the name, and return the descriptors that the training processes inherit."""
     try:
         servers.open()
         swept = leftovers.sweep(name)
@@ -136,7 +136,7 @@ def _hear_signals(agent: Agent, assembly: Assembly) -> None:
         loop.add_signal_handler(signum, agent.happen, Interrupted())
     for signum in PASSED_ON:
         loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
-    # Last: the signals that came since the start are pending, and are delivered in this call.
+    # Unblock last, because signals that arrived since the start are delivered in this call.
     keeper.unblock_signals()
 
 

@@ -27,21 +27,21 @@ PROGRESS_SOCKET = "DLJOB_PROGRESS_SOCKET"
 SERVICE_LINK = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
-"""The variables that Kubernetes adds to every container for a Service, which may have the name of ours."""
+"""The variables that Kubernetes adds for a Service, whose names may equal the SideCar's options."""
 
 
 class UsageError(Exception):
-    """The command line is wrong."""
+    """The command line is invalid."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise instead of ending the process, so that there is one place that does."""
+        """Raise instead of ending the process, so that one place ends it."""
         raise UsageError(message)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Make the settings, or raise :class:`UsageError`."""
+    """Return the settings, or raise :class:`UsageError`."""
     options = _build_parser().parse_args(_with_environment(arguments, environment))
     training = _training(options)
     return Settings(training, _serving(options, training))
@@ -114,7 +114,9 @@ def _read_address(text: str) -> Endpoint:
 
 
 def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Put the options of the environment before those of the command line, which then win."""
+    """
+    Put the options of the environment before those of the command line, which take precedence.
+    """
     if not arguments or arguments[0] != "run":
         return list(arguments)
     given = [
@@ -169,7 +171,9 @@ def _serving(options: argparse.Namespace, training: Training) -> Serving:
 def environment_of_training(
     environment: Mapping[str, str], progress_socket: str = ""
 ) -> dict[str, str]:
-    """Return the environment without our options, and with the socket for the progress."""
+    """
+    Return the environment without the SideCar's options, and with the socket for the progress.
+    """
     own = {PROGRESS_SOCKET: str(Path(progress_socket).absolute())} if progress_socket else {}
     return {**{name: to for name, to in environment.items() if not is_option(name)}, **own}
 

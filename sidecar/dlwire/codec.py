@@ -1,7 +1,7 @@
 """
-Messages to JSON and back, the one way for both sides.
+Converts messages to JSON and back, for both sides.
 
-Unknown fields are left alone, so that either side may be newer. For any other bytes the reader
+Unknown fields are ignored, so either side may be newer. For any other invalid bytes the reader
 raises :class:`~dlwire.kinds.Wrong`, and no other exception.
 """
 
@@ -15,13 +15,13 @@ from dlwire.kinds import Kind, Nested, Wrong
 from dlwire.messages import METRICS, TARGET, Post, Target
 
 VERSION = "v1"
-"""The first part of every path; what is added later does not change it."""
+"""The first part of every path; later additions keep it."""
 
 Message = TypeVar("Message")
 
 
 def encode(message: object) -> bytes:
-    """Write a message as one line of JSON."""
+    """Return a message as one line of JSON."""
     return _encoded(Nested(type(message)), message)
 
 
@@ -30,7 +30,7 @@ def encode_target(target: Target) -> bytes:
 
 
 def decode(kind: type[Message], body: bytes) -> Message:
-    """Read a message of a certain type, or raise :class:`~dlwire.kinds.Wrong`."""
+    """Parse a message of the given type, or raise :class:`~dlwire.kinds.Wrong`."""
     message = Nested(kind).read(parse(body), "")
     assert isinstance(message, kind)
     return message
@@ -38,9 +38,9 @@ def decode(kind: type[Message], body: bytes) -> Message:
 
 def decode_post(body: bytes) -> Post:
     """
-    Read what a training tells of itself, without metrics that are none.
+    Parse a training's report, without invalid metrics.
 
-    A loss that is NaN, or a name that is not allowed, must not cost the iteration that comes with it.
+    A loss that is NaN, or an invalid name, must not cost the iteration in the same report.
     """
     document = _parsed(body, constant=float)
     metrics = document.get("metrics") if isinstance(document, dict) else None
@@ -57,7 +57,7 @@ def decode_target(body: bytes) -> Target:
 
 
 def parse(body: bytes) -> Any:
-    """Read JSON strictly: UTF-8, no key twice, no NaN, and neither too deep nor too long numbers."""
+    """Parse JSON strictly: UTF-8, unique keys, no NaN, limited depth and length of numbers."""
     return _parsed(body, constant=_no_constant)
 
 
@@ -75,13 +75,13 @@ def _parsed(body: bytes, *, constant: Callable[[str], Any]) -> Any:
 
 
 def _encoded(kind: Kind, message: object) -> bytes:
-    # NaN is no JSON; one in a message is a fault of ours, which tests find.
+    # NaN is no JSON; a NaN in a message is a bug, which tests find.
     plain = kind.write(message)
     return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    # Two readers may take different ones of two equal keys, and so disagree about what was said.
+    # Refuse equal keys, because two readers may choose different ones.
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -1,7 +1,7 @@
 """
-A SideCar at one moment: what it knows, and what follows from that alone.
+The state of a SideCar at one moment, and the conclusions from that state alone.
 
-:mod:`dlsidecar.behaviour.machine` says how one moment leads to the next.
+:mod:`dlsidecar.behaviour.machine` defines the transitions.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ from dlwire.messages import Phase, Problem, Run, Saving, Stop, Target, Term, Tri
 
 @dataclass(frozen=True)
 class Limits:
-    """How the job wants to be stopped."""
+    """The limits and abilities of a job for a stop."""
 
     saves: bool = False
     """True if the job can be asked to save itself."""
     leader_saves: bool = False
-    """True if the first process of the whole job saves it; else processes of each container do."""
+    """
+    True if the first process of the whole job saves it; False if each container's processes do.
+    """
     tries: bool = False
-    """True if the job can be asked to save itself and to go on."""
+    """True if the job can save itself on request and continue."""
     checkpoint_seconds: float = 60.0
     grace_seconds: float = 10.0
     kill_seconds: float = 5.0
-    """How long to wait for the proof before SIGKILL is sent once more, and that is reported."""
+    """The time from SIGKILL without a proof until SIGKILL is repeated and reported."""
 
 
 QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
-"""The phases in which it is proven that nothing of the job lives."""
+"""The phases in which it is proven that no process of the job lives."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A SideCar at one moment."""
+    """The state of a SideCar at one moment."""
 
     incarnation: str
     limits: Limits = Limits()
     phase: Phase = Phase.READY
     target: Target | None = None
-    """The newest declaration; what everything converges to."""
+    """The newest declaration, to which the SideCar converges."""
     run: Run | None = None
-    """The run that the latest attempt started, or tries to start."""
+    """The run of the latest attempt."""
     attempt: int = 0
-    """Counts the attempts of this incarnation; news names the one it belongs to."""
+    """Counts the attempts of this incarnation; each event names its attempt."""
     ended: tuple[RankEnded, ...] = ()
-    """The ranks of the latest attempt that ended, in the order in which they did."""
+    """The ended ranks of the latest attempt, in the order of their ends."""
     failure: Problem | None = None
-    """Why the latest attempt did not end well, unless it was ended by us."""
+    """The reason why the latest attempt failed, unless the SideCar ended it."""
     culprit: RankEnded | None = None
-    """The first rank of the latest attempt that ended badly and by itself; the others followed."""
+    """The first rank of the latest attempt that failed by itself; the others followed."""
     is_finished: bool = False
-    """True once all ranks of the latest attempt ended well, before any was terminated."""
+    """True if all ranks of the latest attempt ended well before any was terminated."""
     saving: Saving | None = Saving.NONE
-    """How the latest checkpoint went; None while it is under way."""
+    """The outcome of the latest checkpoint; None while it is under way."""
     saving_problem: Problem | None = None
     trial: Trial = Trial()
     """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
     is_stuck: bool = False
     """True if SIGKILL was sent and the proof has not come in ``kill_seconds``."""
     lingering: Problem | None = None
-    """The obstacle to the proof, where it is not a process."""
+    """The obstacle to the proof, if it is not a process."""
     installation: str = ""
-    """The installation of DLJob that is obeyed; empty until a command names one."""
+    """The installation of DLJob that the SideCar obeys; empty until a command names one."""
     is_interrupted: bool = False
     has_left: bool = False
 
@@ -88,9 +90,10 @@ class Machine:
     @property
     def has_ended_well(self) -> bool:
         """
-        Whether the training is over, also when a newer command waits: it ended by itself, without a checkpoint.
+        True if the training is over: it ended well by itself, without a checkpoint.
 
-        A controller that is older than this rule would wait for its run for ever, so its run starts as before.
+        That holds even if a newer command waits. The run of a controller without this rule starts
+        as before, because that controller would wait for the run forever.
         """
         if not self.is_finished or self.saving is Saving.CONFIRMED:
             return False
@@ -99,7 +102,9 @@ class Machine:
 
     @property
     def may_start(self) -> bool:
-        """True unless the author of the declared run does not know that the latest one ended well."""
+        """
+        True unless the author of the declared run does not know that the latest one ended well.
+        """
         if self.phase is not Phase.EXITED or self.run is None:
             return True
         target = self.target
@@ -127,10 +132,13 @@ class Machine:
 
     @property
     def exit_status(self) -> int:
-        """The SideCar's exit status: that of the training by the rules of a shell, or 0 after a command to leave."""
+        """
+        The SideCar's exit status: the training's, by shell rules, or 0 after a command to leave.
+        """
         if self._is_told_to_leave:
-            # With anything else a kubelet would start the container again, also after a training that has
-            # failed; its pod would have to be deleted, and the log with it. The controller knows the failure.
+            # With any other status, a kubelet would restart the container even after a failed
+            # training, and its pod and log would have to be deleted. The controller knows the
+            # failure.
             return 0
         if self.failure is None:
             decisive = min(self.ended, key=lambda end: end.rank, default=None)

@@ -1,4 +1,4 @@
-"""The table of the SideCar's behaviour: what follows in which phase from which trigger."""
+"""The table of the SideCar's behaviour: the reaction to each trigger in each phase."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Trigger(Enum):
 
 
 class Verb(Enum):
-    """The demands of the table; :func:`react` turns them into actions."""
+    """The reactions of the table, which :func:`react` turns into actions."""
 
     START = "start"
     SAVE = "checkpoint"
@@ -66,7 +66,7 @@ _KILL = Row(Phase.STOPPING, (Verb.KILL,))
 
 
 def _quiet(phase: Phase) -> Mapping[Trigger, Row]:
-    """Make the rows of a phase in which nothing lives; how it went last is not forgotten."""
+    """Return the rows of a phase without living processes; the last outcome stays known."""
     stopped = Phase.STOPPED if phase is Phase.READY else phase
     return {
         Trigger.RUN: _START,
@@ -83,16 +83,16 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
             Trigger.START_FAILED: _END,
             Trigger.RANK_ENDED: Row(Phase.STARTING),
             Trigger.RANK_FAILED: _END,
-            # No supervisor reports the last end before the start; if one did, the processes left
-            # behind would have to end before the proof.
+            # A supervisor never reports the last end before the start; if it did, the remaining
+            # processes would have to end before the proof.
             Trigger.ALL_ENDED: _END,
-            # There is nothing yet that would be worth a checkpoint.
+            # There is no progress yet to save.
             Trigger.CHANGE: _END,
             Trigger.CHANGE_UNSAVED: _END,
         },
         Phase.RUNNING: {
             Trigger.RANK_ENDED: Row(Phase.RUNNING),
-            # The others would wait for it for ever, and a checkpoint may need it.
+            # The other ranks would wait for the failed one forever, and a checkpoint may need it.
             Trigger.RANK_FAILED: _END,
             Trigger.ALL_ENDED: _END,
             Trigger.TRY: Row(Phase.RUNNING, (Verb.TRY,)),
@@ -109,7 +109,7 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
             Trigger.SAVED: _END,
             Trigger.NOT_SAVED: _END,
             Trigger.SAVING_TIMED_OUT: _END,
-            # The checkpoint is needed for the newer one just as well.
+            # The newer target needs the checkpoint as well.
             Trigger.CHANGE: Row(Phase.CHECKPOINTING),
             Trigger.CHANGE_UNSAVED: _END,
         },
@@ -137,11 +137,11 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
         Phase.FAILED: _quiet(Phase.FAILED),
     }
 )
-"""The whole behaviour. An event that is not named for a phase changes nothing."""
+"""The whole behaviour; an event without a row for the phase changes nothing."""
 
 
 def draw() -> str:
-    """Draw the table as a Mermaid diagram; what leaves a phase as it is, is left out."""
+    """Return the table as a Mermaid diagram, without rows that keep the phase."""
     lines = ["stateDiagram-v2", f"    [*] --> {Phase.READY.value}"]
     for phase, rows in TABLE.items():
         arrows: dict[Row, list[str]] = {}

@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 CLOCK_REALTIME_COARSE = 5
-"""The clock of the kernel's stamps of files, which Python has no name for: it ticks every 1 to 10 ms."""
+"""
+The clock of the kernel's file stamps, which ticks every 1 to 10 ms; Python has no name for it.
+"""
 LONGEST_TICK_SECONDS = 0.1
-"""On a virtual machine that its host does not run, the clock can stand still for longer than a tick."""
+"""On a suspended virtual machine, the clock can stop for longer than a tick."""
 MOST_FILES = 20_000
 SET_ASIDE = ".dljob-set-aside"
-"""Where checkpoints go that cannot be read."""
+"""The folder for unreadable checkpoints."""
 LEDGER = ".dljob-checkpoints.json"
 OURS = frozenset({SET_ASIDE, LEDGER})
-"""The files of our own below the path of the checkpoints."""
+"""The SideCar's own files below the path of the checkpoints."""
 
 
 class Mark(NamedTuple):
@@ -36,13 +38,13 @@ class Mark(NamedTuple):
     size: int
     written_ns: int
     changed_ns: int
-    """Also when it was renamed, which its time of writing does not show."""
+    """Includes renames, which the modification time does not show."""
     names: int
 
     def is_news_after(self, before: Mark | None) -> bool:
         if before is None or self[:3] != before[:3]:
             return True
-        # That another name of it was removed, as old checkpoints are, is a change, too, but no news.
+        # The removal of another link, as of an old checkpoint, changes the file's stamp only.
         return self.changed_ns != before.changed_ns and self.names == before.names
 
 
@@ -53,22 +55,22 @@ class Snapshot:
     root: str
     """The path without symbolic links."""
     files: Mapping[str, Mark]
-    """By their names below it."""
+    """The marks by file name below the root."""
     is_whole: bool
-    """False if there were too many files to look at all."""
+    """False if there were too many files to list."""
     folders: frozenset[str] = frozenset()
     unread: str = ""
-    """Which folder could not be listed for once, and why; its files seem to be missing."""
+    """The folder that failed to be listed, with the reason; its files seem to be missing."""
 
     @property
     def gap(self) -> str:
-        """Why there may be more files than these, in words; empty where these are all."""
+        """The reason why files may be missing from the snapshot; empty if it is complete."""
         if self.unread or self.is_whole:
             return self.unread
         return f"{self.root} holds more than {MOST_FILES} files"
 
     def news_after(self, before: Snapshot) -> dict[str, Mark]:
-        """Return the files that have come or changed."""
+        """Return the new and changed files."""
         known = before.files
         return {
             name: mark for name, mark in self.files.items() if mark.is_news_after(known.get(name))
@@ -82,10 +84,10 @@ def stamp_ns() -> int:
 
 def await_next_stamp() -> int:
     """
-    Return the time of stamps as soon as it changes.
+    Wait for the next stamp time and return it.
 
-    A file that changes from now on has this stamp or a later one, a file that changed before has an earlier one.
-    It does not sleep, because it would wake too late to distinguish the two.
+    Files that change later have this stamp or a later one; files that changed before have an
+    earlier one. The function does not sleep, because it would wake too late to tell the two apart.
     """
     before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
     while (now := stamp_ns()) == before and time.monotonic() < limit:
@@ -120,7 +122,7 @@ def take_snapshot(path: str) -> Snapshot:
 
 
 def mark_of(entry: os.DirEntry[str]) -> Mark | None:
-    """Return the mark of a regular file; nothing else can be a part of a checkpoint."""
+    """Return the mark of a regular file; other files never belong to a checkpoint."""
     try:
         status = entry.stat()
     except OSError:
@@ -132,7 +134,7 @@ def mark_of(entry: os.DirEntry[str]) -> Mark | None:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether the entry is a folder; False if the kernel has to be asked and that fails."""
+    """Return True for a folder; False if the kernel fails to answer."""
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
@@ -140,7 +142,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def list_folder(path: str) -> list[os.DirEntry[str]]:
-    """List a folder; one that is gone or closed to us, such as lost+found, holds no checkpoints of ours."""
+    """List a folder; a missing or unreadable folder, such as lost+found, has no entries."""
     try:
         with os.scandir(path) as entries:
             return list(entries)
@@ -159,7 +161,7 @@ def find_written(root: str, pids: Iterable[int]) -> set[str]:
 
 def _find_written(root: str, pid: int) -> Iterator[str]:
     for name in list_descriptors(pid):
-        # Between two looks a descriptor may have been closed.
+        # A descriptor may have been closed meanwhile.
         with contextlib.suppress(OSError, ValueError, IndexError):
             link = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
             if link.startswith(root) and opened_for_writing(pid, name):

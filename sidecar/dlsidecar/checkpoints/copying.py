@@ -17,23 +17,23 @@ from dlsidecar.checkpoints.checkpoint_files import Mark, Snapshot
 from dlsidecar.checkpoints.recognizing.signs import is_within
 
 MAKING = ".dljob.tmp"
-"""The end of a name under which a copy is made."""
+"""The suffix of a copy that is being made."""
 REPLACED = ".dljob-old.tmp"
-"""The end of the name that a checkpoint has while a newer one takes its own."""
+"""The suffix of a checkpoint that a newer copy replaces."""
 BLOCK_BYTES = 1 << 24
 
 
 class CannotCopy(Exception):
-    """There is no copy; the message says why."""
+    """The copy failed; the message gives the reason."""
 
 
 def copy(
     source: Snapshot, unit: str, *, root: str, goes_on: Callable[[], bool], is_synced: bool
 ) -> None:
     """
-    Copy a file or a folder of the source to the same name below ``root``; raise :class:`CannotCopy`.
+    Copy a file or folder of the source to the same name below ``root``; raise :class:`CannotCopy`.
 
-    Where a file has changed since the snapshot, or changes meanwhile, there is no copy.
+    The copy fails if a file has changed since the snapshot, or changes during the copy.
     """
     target = f"{root}/{unit}"
     made = target + MAKING
@@ -50,7 +50,7 @@ def copy(
         if is_synced:
             for folder in _folders_of(made):
                 _sync_folder(folder)
-        # Syncing takes long, and of an empty file no block was copied that asked this.
+        # Check again, because syncing takes long, and an empty file has no block to check at.
         _insist_on_going(goes_on, unit)
         _replace(made, target)
         if is_synced:
@@ -58,7 +58,7 @@ def copy(
                 _sync_folder(folder)
     except (OSError, RecursionError) as error:
         remove(made)
-        # `os.makedirs` and `os.walk` call themselves for each level.
+        # `os.makedirs` and `os.walk` recurse for each level.
         fault = error.strerror if isinstance(error, OSError) else "its folders are too deep"
         why = fault or str(error)
         raise CannotCopy(f"{unit} cannot be copied to {root}: {why}") from error
@@ -68,12 +68,12 @@ def copy(
 
 
 def files_of(snapshot: Snapshot, unit: str) -> list[str]:
-    """Return all files of a checkpoint, also those that are named as logs."""
+    """Return all files of a checkpoint, including files with names of logs."""
     return sorted(name for name in snapshot.files if is_within(name, unit))
 
 
 def is_copied(source: Snapshot, copied: Snapshot, *, unit: str) -> bool:
-    """Compare the files of a checkpoint by their names, sizes and times."""
+    """Return True if the files of both checkpoints have equal names, sizes and times."""
     names = files_of(source, unit)
     return names == files_of(copied, unit) and all(
         _alike(source.files[name], copied.files[name]) for name in names
@@ -82,9 +82,9 @@ def is_copied(source: Snapshot, copied: Snapshot, *, unit: str) -> bool:
 
 def repair(snapshot: Snapshot, wanted: Callable[[], bool]) -> None:
     """
-    Remove what a copy left that was cut off, and bring back what it was about to replace.
+    Remove the rest of an interrupted copy, and restore the checkpoint that it was to replace.
 
-    Only while that is ``wanted``: later a training may write under these names.
+    Do so only while that is ``wanted``: later a training may write under these names.
     """
     for name in {*_names_with(snapshot, REPLACED), *_names_with(snapshot, MAKING)}:
         if not wanted():
@@ -99,9 +99,9 @@ def repair(snapshot: Snapshot, wanted: Callable[[], bool]) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file or a folder, as far as that is possible."""
+    """Remove a file or folder as far as possible."""
     if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
-        # It calls itself for each level of a folder; what is deeper than that stays.
+        # rmtree recurses for each level; deeper folders stay.
         with contextlib.suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
     else:
@@ -121,7 +121,7 @@ def _names_with(snapshot: Snapshot, end: str) -> Iterator[str]:
 def _copy_file(
     path: str, place: str, *, mark: Mark, goes_on: Callable[[], bool], is_synced: bool
 ) -> None:
-    # One that is no regular file any more must not let its reader wait.
+    # Do not block on a path that is no regular file any more.
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(opened, "rb") as file, open(place, "xb") as copied:  # noqa: PTH123
         _insist_on(opened, mark, path=path)
@@ -141,7 +141,7 @@ def _insist_on_going(goes_on: Callable[[], bool], name: str) -> None:
 
 
 def _insist_on(file: int, mark: Mark, *, path: str) -> None:
-    """Refuse a file that is another one than was looked at, or that is written."""
+    """Raise if the file differs from its mark or is being written."""
     status = os.fstat(file)
     if (status.st_ino, status.st_size, status.st_mtime_ns) != mark[:3]:
         raise CannotCopy(f"{path} was changed while it was copied")
@@ -153,14 +153,14 @@ def _folders_of(path: str) -> Iterator[str]:
 
 
 def _folders_above(path: str, root: str) -> Iterator[str]:
-    """Yield the folders that a path is in, up to the root: some of them may be new."""
+    """Yield the parent folders of a path up to the root, because some may be new."""
     while path != root:
         path = os.path.dirname(path)  # noqa: PTH120
         yield path
 
 
 def _replace(made: str, target: str) -> None:
-    """Give a copy its name; a folder of that name has to make way for it first."""
+    """Rename a copy to its final name, after moving an existing folder away."""
     if not os.path.isdir(target) or os.path.islink(target):  # noqa: PTH112, PTH114
         os.replace(made, target)  # noqa: PTH105
         return

@@ -22,8 +22,7 @@ from dlsidecar.linux.family import PROC, read_file
 from dlsidecar.linux.kernel import send
 
 SIGNAL = signal.SIGRTMIN + 29
-"""Other programs rarely use it: the C library has the first real-time signals, and few know of the
-others."""
+"""Other programs rarely use this signal: the C library uses the first real-time signals."""
 VARIABLE = "DLJOB_STACKS_SIGNAL"
 BUSY = 0.5
 LONGEST = 1200
@@ -35,14 +34,14 @@ class ProcessSample:
 
     state: str
     waits_for: str
-    """The function of the kernel in which its first thread sleeps; empty if that is not known."""
+    """The kernel function in which the first thread sleeps; empty if unknown."""
     threads: int
     ticks: int
-    """How much all its threads have computed so far."""
+    """The processor time of all threads."""
 
 
 def sample(pid: int) -> ProcessSample | None:
-    """Return what is to be seen of a process, or None if it is gone."""
+    """Return a sample of a process, or None if it is gone."""
     try:
         text = read_file(f"{PROC}/{pid}/stat")
         fields = text[text.rindex(b")") + 2 :].split()
@@ -65,7 +64,7 @@ def _read_wait(pid: int) -> str:
 
 
 def request(pid: int) -> bool:
-    """Have a process print its stacks if it agreed to; return whether it did."""
+    """Make a process print its stacks if it has a handler; return True if it has."""
     try:
         status = read_file(f"{PROC}/{pid}/status").decode("ascii", "replace")
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
@@ -76,7 +75,7 @@ def request(pid: int) -> bool:
 
 
 def describe(before: ProcessSample | None, after: ProcessSample | None, *, seconds: float) -> str:
-    """Describe what a process did between two samples."""
+    """Describe the activity of a process between two samples."""
     if before is None or after is None:
         return "is gone"
     share = (after.ticks - before.ticks) / os.sysconf("SC_CLK_TCK") / max(seconds, 1e-3)

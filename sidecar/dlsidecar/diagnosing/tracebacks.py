@@ -19,12 +19,12 @@ from dlwire.messages import LONGEST_LAST_LINE, MOST_LAST_LINES
 
 BEGINNING = b"Traceback (most recent call last)"
 PREFIX = re.compile(RANK.pattern + rb"(?:\[rank\d{1,6}\]: ?)?|\[rank(\d{1,6})\]: ?")
-"""A rank as the SideCar writes it before a line, or PyTorch before a line of a traceback."""
+"""The rank before a line, from the SideCar or from PyTorch's tracebacks."""
 CHAINED = re.compile(
     rb"(During handling of the above exception, another|The above exception was the direct cause)"
 )
 AROUND_SECONDS = 60.0
-"""A traceback that was printed longer before the failure was caught, and is not why."""
+"""A traceback that was printed earlier before the failure was caught and is not the reason."""
 MOST_TRACEBACKS = 64
 
 
@@ -34,7 +34,7 @@ class Raised:
 
     at: float
     rank: int | None
-    """Of whom, where the line says it."""
+    """The rank of the traceback, if the line has one."""
     exception: str
 
 
@@ -43,28 +43,28 @@ class LastWords:
     """The lines that were printed around the first failure."""
 
     raised: tuple[Raised, ...] = ()
-    """In the order in which they were printed."""
+    """In the order of printing."""
     lines: tuple[str, ...] = ()
 
     def exception_of(self, rank: int) -> str:
-        """Return the exception of a rank: its own where that is known, else the first one."""
+        """Return the exception of a rank, or else the first one."""
         own = [one for one in self.raised if one.rank == rank]
         unsigned = [one for one in self.raised if one.rank is None]
         return next((one.exception for one in (*own, *unsigned, *self.raised)), "")
 
 
 class _Stream:
-    """Output or error output: its lines, and the traceback in it that has not ended yet."""
+    """The lines of an output, and its unfinished tracebacks."""
 
     def __init__(self) -> None:
         self.lines = Lines()
         self.open: dict[bytes, bool] = {}
-        """By prefix, whether the traceback that is being printed is chained to the one before."""
+        """By prefix: True if the unfinished traceback is chained to the previous one."""
         self.is_chained = False
 
 
 class Tracebacks:
-    """Reads along, and remembers what is worth it."""
+    """Collects tracebacks and last lines from the output."""
 
     def __init__(self) -> None:
         self._streams = [_Stream() for _ in range(STREAMS)]
@@ -72,17 +72,17 @@ class Tracebacks:
         self._raised: deque[Raised] = deque(maxlen=MOST_TRACEBACKS)
         self._failed_at: float | None = None
         self._lines: list[bytes] = []
-        """The last ones before the failure; those after it as far as there were too few."""
+        """The last lines before the failure, filled up with lines after it."""
 
     def begin(self) -> None:
-        """Forget what was said: a new start of the training."""
+        """Discard the lines of the previous start."""
         self._latest.clear()
         self._raised.clear()
         self._failed_at = None
         self._lines = []
 
     def feed(self, block: bytes, now: float, *, stream: int = 0) -> None:
-        """Take output in; ``now`` is of a clock that never goes back."""
+        """Take output; ``now`` is the time of a monotonic clock."""
         on = self._streams[stream]
         lines = on.lines.take(block)
         is_begun = any(BEGINNING in line or b"above exception" in line for line in lines)
@@ -95,7 +95,9 @@ class Tracebacks:
             self._lines += said[: MOST_LAST_LINES - len(self._lines)]
 
     def fail(self, now: float) -> None:
-        """The first process has failed: what comes from here on is of those that follow it."""
+        """
+        Record the failure of the first process; later lines belong to the processes that follow.
+        """
         if self._failed_at is None:
             self._failed_at = now
             self._lines = list(self._latest)

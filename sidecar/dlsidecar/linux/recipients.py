@@ -1,9 +1,9 @@
 """
-Which processes get the signal that asks for a checkpoint.
+Selects the processes that get the signal for a checkpoint.
 
-Called by :mod:`dlsidecar.checkpoints.requests` with a process that the SideCar has started. A shell or a launcher, such
-as torchrun, has no handler for the signal and would end by it; then the signal is for the processes below it that
-have one, as the kernel shows.
+:mod:`dlsidecar.checkpoints.requests` passes a process that the SideCar has started. A shell or a
+launcher, such as torchrun, has no handler and would end by the signal; then the descendants with a
+handler get it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NamedTuple
 from dlsidecar.linux.family import Process, read_environment, scan
 
 HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
-"""Signals that end no process, with or without a handler."""
+"""Signals that end no process, even without a handler."""
 LAUNCH = b"TORCHELASTIC_RUN_ID"
-"""Where torchrun names its own launch, to each process that it starts."""
+"""The variable with torchrun's launch id in each of its processes."""
 
 
 class Recipients(NamedTuple):
-    """The processes to send the signal to, or why it is sent to none."""
+    """The recipients of the signal, or the reason why there are none."""
 
     pids: tuple[int, ...] = ()
     fault: str = ""
 
 
 def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recipients:
-    """Return who takes the signal: the process itself, or the first below it that have a handler."""
+    """Return the process itself, or its topmost descendants with a handler."""
     if signum in HARMLESS or not would_die(root, signum, ignoring_counts=False):
         return Recipients((root,))
     processes = scan()
@@ -46,7 +46,7 @@ def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recip
 
 
 def would_die(pid: int, signum: signal.Signals, *, ignoring_counts: bool = True) -> bool:
-    """Return whether the signal would end the process: it neither catches nor ignores it."""
+    """Return True if the process neither catches nor ignores the signal, which would end it."""
     if signum in HARMLESS:
         return False
     try:
@@ -81,7 +81,7 @@ def _find_below(
 def _find_late(
     root: int, processes: Mapping[int, Process], *, found: list[int], signum: signal.Signals
 ) -> set[str]:
-    """Return the ranks of the same launch that have no handler yet: they would miss a common save."""
+    """Return ranks of the same launch without a handler, which would miss a common save."""
     own = _variable(root, LAUNCH)
     parents = {processes[pid].parent for pid in found}
     siblings = [one.pid for one in processes.values() if one.parent in parents and not one.dead]
@@ -91,7 +91,7 @@ def _find_late(
 
 
 def _leaders(found: list[int]) -> list[int]:
-    """Return the processes of the lowest rank; all where a rank is unknown."""
+    """Return the processes of the lowest rank; all if a rank is unknown."""
     ranks = {pid: _variable(pid, b"RANK") for pid in found}
     if not all(rank.isdigit() for rank in ranks.values()):
         return found

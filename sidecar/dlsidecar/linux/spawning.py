@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: with a code, or by a signal (then the other one is None)."""
+    """The end of a process: an exit code or a signal; the other one is None."""
 
     code: int | None
     signal: int | None
@@ -51,9 +51,9 @@ class CannotStart(Exception):
 
 def read_helper(name: str) -> str:
     """
-    Return the source of one of our modules that runs in a process of its own.
+    Return the source of a module that runs in its own process.
 
-    To be called at the beginning: what we were started from may be replaced by a newer one.
+    Call this function at startup, because the installed files may be replaced by newer ones.
     """
     source = pkgutil.get_data("dlsidecar", name)
     assert source is not None
@@ -61,7 +61,7 @@ def read_helper(name: str) -> str:
 
 
 LONGEST_PATH = 400
-"""Of a longer PATH only the beginning is shown."""
+"""The length at which a PATH is cut in messages."""
 
 
 def _not_found(name: str, env: Mapping[str, str], *, error: OSError) -> str:
@@ -82,16 +82,16 @@ def start(
     pass_fds: Sequence[int] = (),
 ) -> int:
     """
-    Start a command in a session of its own and return its process id.
+    Start a command in its own session and return its process id.
 
-    The command is looked up in the PATH of ``env``, as a shell would. The caller must have the end
-    collected by a :class:`Reaper`, because no other code waits for it.
+    The command is looked up in the PATH of ``env``, as a shell would. The caller must register the
+    process with a :class:`Reaper`, because no other code waits for it.
     """
     parent = os.getpid()
 
     def prepare() -> None:
         die_with_parent()
-        # The parent may have died before the kernel was asked.
+        # The parent may have died before the prctl call.
         if os.getppid() != parent:
             os._exit(127)
 
@@ -104,8 +104,8 @@ def start(
             stderr=stderr,
             pass_fds=pass_fds,
             start_new_session=True,
-            # Without it the memory of the SideCar need not be copied, not even in the books: much
-            # of what a start costs. PID 1 takes everything with it as it is.
+            # Without preexec_fn, Popen need not copy the SideCar's page tables, which saves much of
+            # the cost of a start. Under PID 1, the kernel ends all processes anyway.
             preexec_fn=None if parent == 1 else prepare,  # noqa: PLW1509 - it takes no lock
         )
     except FileNotFoundError as error:
@@ -116,31 +116,31 @@ def start(
         raise CannotStart("TooManyProcesses", f"{command[0]}: {error.strerror}") from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise CannotStart("CannotStart", f"{command[0]}: {error}") from error
-    # The reaper collects it. Popen gets a code, so that it never waits by itself for a process id that may
-    # by then belong to another.
+    # The reaper collects the process. Set a code so that Popen never waits for a process id that
+    # may belong to another process by then.
     process.returncode = 0
     return process.pid
 
 
 class Reaper:
     """
-    Collects every child that ends, and passes its status to the caller that waits for it.
+    Collects every child that ends, and passes its status to the registered callback.
 
-    :meth:`reap` is called when SIGCHLD arrives. A child without a caller is an orphan of the
-    training and is just collected.
+    :meth:`reap` is called on SIGCHLD. A child without a callback is an orphan of the training and
+    is only collected.
     """
 
     def __init__(self) -> None:
         self._callbacks: dict[int, Callable[[Ended], None]] = {}
         self.collected = 0
-        """How many have been collected so far: a scan that spans a change is not believed."""
+        """The number of collected children; a scan during which it changes is invalid."""
 
     def watch(self, pid: int, callback: Callable[[Ended], None]) -> None:
-        """Call back once when the child ends. To be called in the same breath as the start."""
+        """Call back once when the child ends; call this right after the start."""
         self._callbacks[pid] = callback
 
     def forget(self, pid: int) -> None:
-        """Collect the child as if it were an orphan."""
+        """Collect the child as an orphan."""
         self._callbacks.pop(pid, None)
 
     def reap(self) -> None:
@@ -154,13 +154,13 @@ class Reaper:
                 break
             self.collected += 1
             ends.append((pid, read_status(status)))
-        # The kernel reports them in the order of their start. Of those that ended together, one that was
-        # killed comes first: the others may have ended because they lost it.
+        # The kernel reports ends in the order of the starts. Of simultaneous ends, report a killed
+        # process first, because the others may have ended due to its loss.
         for pid, ended in sorted(ends, key=lambda end: end[1].signal is None):
             callback = self._callbacks.pop(pid, None)
             if callback is not None:
-                # One that fails must not take the ends of the others with it: they are collected already, and
-                # the kernel reports each of them once.
+                # A failing callback must not lose the other ends, which the kernel reports only
+                # once.
                 try:
                     callback(ended)
                 except Exception:

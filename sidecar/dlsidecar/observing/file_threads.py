@@ -30,14 +30,14 @@ class FileThread:
     """A thread that runs one task at a time."""
 
     patience_seconds = 5.0
-    """A task that has run for this time counts as lost."""
+    """A task that runs for longer counts as lost."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: SimpleQueue[Task] = SimpleQueue()
         self._busy_since: float | None = None
         self._is_overdue = False
-        """True from a :meth:`run` that timed out until the thread answers again."""
+        """True from a timeout in :meth:`run` until the thread answers again."""
         self._thread = threading.Thread(target=self._work, name=f"file-{name}", daemon=True)
         self._thread.start()
 
@@ -45,16 +45,16 @@ class FileThread:
 
     def send(self, look: Callable[[], T], hear: Callable[[T, float], None]) -> bool:
         """
-        Run ``look`` on the thread, and call ``hear`` with its result and the seconds that it took.
+        Run ``look`` on the thread, and call ``hear`` with its result and its duration.
 
-        Returns False while the thread is busy, and then does nothing.
+        Returns False without doing anything while the thread is busy.
         """
         if self._busy_since is not None:
             return False
         began = self._busy_since = self._loop.time()
 
         def finish(found: T) -> None:
-            # First, because `hear` may send the next task at once.
+            # Become idle first, because `hear` may send the next task at once.
             self._become_idle()
             hear(found, self._loop.time() - began)
 
@@ -62,17 +62,17 @@ class FileThread:
         return True
 
     def post(self, task: Callable[[], object]) -> None:
-        """Queue a task, without a result and without waiting."""
+        """Queue a task without a result."""
 
         def do() -> None:
             task()
 
-        # The thread does not count as busy: the next task waits in the queue.
+        # The thread does not count as busy, because the next task waits in the queue.
         self._tasks.put(do)
 
     def run(self, task: Callable[[], None], *, limit_seconds: float) -> bool:
         """
-        Run a task after all queued ones, and wait at most ``limit_seconds``; return whether it is done.
+        Run a task after the queued ones, for at most ``limit_seconds``; return True if it is done.
 
         After a timeout further calls return False at once, until the thread answers again.
         """
@@ -90,7 +90,7 @@ class FileThread:
         # The thread counts as busy from here on, although nothing was sent.
         self._is_overdue = True
         self._busy_since = self._busy_since or self._loop.time()
-        # Queued behind the task that hangs.
+        # Queue the report after the task that hangs.
         self._tasks.put(self._report_idle)
         return False
 
@@ -115,7 +115,7 @@ class FileThread:
         while task is not None:
             try:
                 task()
-            except Exception:  # the caller must not wait for ever
+            except Exception:  # the caller must not wait forever
                 log.exception("reading a file failed")
                 self._report_idle()
             task = self._tasks.get()
@@ -124,11 +124,13 @@ class FileThread:
         self._call(self._become_idle, None)
 
     def _call(self, hear: Callable[[T], None], found: T) -> None:
-        # A loop that was closed in between no longer takes the result.
+        # A loop that was closed meanwhile accepts no result.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(hear, found)
 
 
 def rest_after(took_seconds: float, *, at_least: float) -> float:
-    """Return the pause after a read, in proportion to its duration, so that polling is no burden."""
+    """
+    Return the pause after a read, in proportion to its duration, which limits the load of polling.
+    """
     return max(at_least, min(took_seconds * REST_FACTOR, LONGEST_REST_SECONDS))

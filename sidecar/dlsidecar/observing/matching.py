@@ -26,12 +26,14 @@ STREAMS = 2
 CONFIRMED = "checkpoint confirmed"
 UNMATCHED = "no line matched"
 """
-No group of an expression can have such a name. The second comes with the last line that the
-expression for the progress was tried on, as long as it has never matched.
+No group of an expression can have such a name. The second comes with the last line that did not
+match the progress expression, as long as no line has matched.
 """
 LONGEST_SHOWN = 200
 RANK = re.compile(rb"rank (\d{1,6}) \| ")
-"""The beginning of a line of a rank (:mod:`dlsidecar.observing.rank_outputs`), which no expression is meant for."""
+"""
+The prefix of a rank's line (:mod:`dlsidecar.observing.rank_outputs`), hidden from expressions.
+"""
 
 
 def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
@@ -40,7 +42,7 @@ def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:
 
 
 def read_blocks(source: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Yield the blocks, each after the number of its stream; an empty one stands for a gap."""
+    """Yield the number of the stream and the block; an empty block marks a gap."""
     while True:
         head = read_exactly(source, 5)
         block = head and read_exactly(source, int.from_bytes(head[:4], "big"))
@@ -50,14 +52,14 @@ def read_blocks(source: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
 
 
 class Lines:
-    """Makes whole lines of blocks."""
+    """Joins blocks into complete lines."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._is_cut = False
 
     def take(self, block: bytes) -> list[bytes]:
-        """Return the lines that are complete now; what a gap has cut in two is left out."""
+        """Return the lines that are now complete, without lines that a gap has cut."""
         if not block:
             self._rest, self._is_cut = b"", True
             return []
@@ -71,7 +73,7 @@ class Lines:
 
 
 def strip_rank(line: bytes) -> bytes:
-    """Return a line as its process wrote it."""
+    """Return a line without the rank."""
     signed = RANK.match(line)
     return line[signed.end() :] if signed else line
 
@@ -80,9 +82,9 @@ def match_lines(
     expression: Pattern[str] | None, confirm: Pattern[str] | None, *, lines: list[bytes]
 ) -> list[dict[str, str]]:
     """
-    Return what the lines say: the groups of the expression, and whether a checkpoint is done.
+    Return the groups in the lines, and the confirmation of a checkpoint.
 
-    Of several that name the same groups, only the last is news.
+    Of several matches with the same groups, only the last is kept.
     """
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for raw in lines:
@@ -93,20 +95,20 @@ def match_lines(
             said.append({CONFIRMED: line[:LONGEST_SHOWN]})
         for groups in said:
             known = {name: value for name, value in groups.items() if value is not None}
-            # The order is that of the last time.
+            # Reinsert the match, so the order is that of the last matches.
             found.pop(tuple(known), None)
             found[tuple(known)] = known
     return list(found.values())
 
 
 class UnmatchedLines:
-    """Remembers whether the expression for the progress has matched at all in the life of this helper."""
+    """Records whether the progress expression has matched in the life of this helper."""
 
     def __init__(self, expression: Pattern[str] | None) -> None:
         self._has_matched = expression is None
 
     def find(self, lines: list[bytes], found: list[dict[str, str]]) -> list[dict[str, str]]:
-        """Return the last line that says something, as long as no line has matched."""
+        """Return the last line with text, as long as no line has matched."""
         self._has_matched = self._has_matched or any(CONFIRMED not in each for each in found)
         written = [line for line in lines if line.strip()]
         if self._has_matched or not written:
@@ -116,7 +118,7 @@ class UnmatchedLines:
 
 
 def compile_expression(text: str) -> Pattern[str] | None:
-    """Compile an expression; raises ValueError with the reason where that is not possible."""
+    """Compile an expression; raise ValueError with the reason on failure."""
     try:
         return re.compile(text) if text else None
     except (re.error, RecursionError, OverflowError, MemoryError) as error:

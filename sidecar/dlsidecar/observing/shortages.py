@@ -1,7 +1,8 @@
 """
-Resources that a training may run out of: room on a disk, processes, and memory.
+Shortages of resources: disk space, processes, and memory.
 
-``dlsidecar.observing.facts`` asks now and then, and when a training has ended, because a shortage may be the reason.
+``dlsidecar.observing.facts`` checks regularly and after a training has ended, because a shortage
+may be the reason.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 def find_full_disk(path: str) -> str:
-    """Say that there is no room where a file is written; empty where there is, or that is
-    unknown."""
+    """Describe a full disk under the path; empty if there is space or that is unknown."""
     if not path:
         return ""
     try:
@@ -31,16 +31,16 @@ def find_full_disk(path: str) -> str:
 
 
 class Limit:
-    """A limit of the container's control group, and how often it has been run into."""
+    """A limit of the container's control group, and how often it was reached."""
 
     def __init__(self, controller: str, files: tuple[str, ...], word: bytes) -> None:
-        """``files`` say what happened there, in either version of control groups, by this word."""
+        """``files`` count the events in either version of control groups, after this word."""
         self._place = next(find_files(controller, files), "")
         self._word = word
         self._count = self._read()
 
     def _read(self) -> int:
-        """Return how often it was run into since the container was made."""
+        """Return how often the limit was reached since the container was made."""
         if not self._place:
             return 0
         try:
@@ -50,7 +50,7 @@ class Limit:
             return 0
 
     def was_reached(self) -> bool:
-        """Return whether the limit was reached since the last call."""
+        """Return True if the limit was reached since the last call."""
         before, self._count = self._count, self._read()
         return self._count > before
 
@@ -65,7 +65,7 @@ class Limit:
 
 
 class PidLimit(Limit):
-    """How many processes the container may have, and how often it wanted more."""
+    """The limit of processes, and how often it was exceeded."""
 
     def __init__(self) -> None:
         super().__init__("pids", ("pids.events",), b"max")
@@ -80,9 +80,9 @@ class PidLimit(Limit):
 
 class MemoryLimit(Limit):
     """
-    How much memory the container may use, and how often the kernel killed a process in it for more.
+    The memory limit, and how often the kernel killed a process for exceeding it.
 
-    That does not have to end the container: the kernel may kill the training alone.
+    The container may continue, because the kernel may kill only the training.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class MemoryLimit(Limit):
 
 
 def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the existing files of our control group, in either version."""
+    """Yield the existing files of the SideCar's control group, in either version."""
     try:
         groups = read_file("/proc/self/cgroup").decode().splitlines()
     except OSError:
@@ -108,13 +108,13 @@ def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
         if controllers and controller not in controllers.split(","):
             continue
         mount = f"{CGROUPS}/{controller}" if controllers else CGROUPS
-        # Inside a container its own group may be mounted as if it were the first of all.
+        # Inside a container, its own group may be mounted as the root.
         places = [f"{folder}/{name}" for folder in (f"{mount}{path}", mount) for name in names]
         yield from filter(os.path.exists, places)
 
 
 class ShortageWatch:
-    """Reports each shortage as a problem, and solves the problem when the shortage is over."""
+    """Reports each shortage as a problem, and clears the problem when the shortage is over."""
 
     def __init__(self, problems: Problems, *, log_file: str) -> None:
         self._problems = problems
@@ -123,12 +123,12 @@ class ShortageWatch:
         self._memory = MemoryLimit()
         self._file_thread = FileThread("disk") if log_file else None
         self._short: set[str] = set()
-        """The shortages that the last look has found."""
+        """The shortages of the last check."""
 
     def update(self) -> None:
         self._see_shortage("TooManyProcesses", self._pids.find_shortage())
         if killed := self._memory.find_shortage():
-            # Of that start it stays true.
+            # Keep this problem for the rest of the start.
             self._problems.complain("OutOfMemory", killed)
         if self._file_thread is not None:
             self._file_thread.send(partial(find_full_disk, self._log_file), self._see_disk)

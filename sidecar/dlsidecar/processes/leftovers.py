@@ -38,17 +38,17 @@ STEP_SECONDS = 0.01
 
 
 class Lingering(Exception):
-    """Something does not end; the message says what, and how to find it."""
+    """A process does not end; the message names it and how to find it."""
 
 
 def make_mark(name: str, incarnation: str) -> str:
-    """Name a start of a container. An incarnation has no dot in it, while a name may."""
+    """Return the mark of a container start; an incarnation has no dot, while a name may."""
     return f"{incarnation}.{name}"
 
 
 def sweep(name: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
     """
-    Kill what earlier starts of this name have left behind; return how many there were.
+    Kill the processes that earlier starts of this name left; return their number.
 
     Raises :class:`Lingering` if they do not die.
     """
@@ -66,7 +66,7 @@ def sweep(name: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
 
 
 def find_marked(name: str) -> set[int]:
-    """Return the living processes of the name, except our own."""
+    """Return the living processes with this name in their mark, except this one."""
     processes = scan()
     own = descend(processes, [os.getpid()])
     return {
@@ -83,9 +83,9 @@ def is_marked(pid: int, name: bytes) -> bool:
 
 def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
     """
-    Take the lock that all training processes shall inherit, and return its descriptor.
+    Take the lock that all training processes inherit, and return its descriptor.
 
-    Raises :class:`Lingering` if those of an earlier start do not give it back.
+    Raises :class:`Lingering` if processes of an earlier start do not release it.
     """
     limit = time.monotonic() + patience_seconds
     held = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -101,10 +101,10 @@ def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
 
 def kill_holders(held: int) -> int:
     """
-    Kill those that have inherited the lock on a file, and return how many there are.
+    Kill the processes that inherited the lock on a file, and return their number.
 
-    Spared are those above us: who starts us may hold it on purpose. A process that merely has the
-    file open holds no lock, and is none of ours.
+    Ancestors are spared, because a caller may hold the lock on purpose. A process that only has the
+    file open holds no lock and is not part of the job.
     """
     there = os.fstat(held)
     processes = scan()
@@ -114,7 +114,7 @@ def kill_holders(held: int) -> int:
         if process.dead or pid in above or not _has_lock(pid, there):
             continue
         try:
-            # A number may be given to another process at any moment, but not to this descriptor.
+            # A process id may be reused at any moment, but a pidfd stays with its process.
             exactly = os.pidfd_open(pid)
         except OSError:
             continue
@@ -133,7 +133,7 @@ def _has_lock(pid: int, there: os.stat_result) -> bool:
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
     except OSError:
-        # It is gone, or another user's.
+        # The process is gone or belongs to another user.
         return False
     return any(_is_lock(pid, number, there=there) for number in numbers)
 

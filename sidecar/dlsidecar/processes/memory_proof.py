@@ -12,13 +12,13 @@ from dlsidecar.remedies import make_problem
 
 
 class Hear(Protocol):
-    """Hears whether the GPUs confirm the release."""
+    """The callback with the answer of the GPUs to a release."""
 
     def __call__(self, *, is_confirmed: bool) -> None: ...
 
 
 class MemoryProof:
-    """Asks the GPUs until they confirm, or until a limit is over that may be set on a shared machine."""
+    """Queries the GPUs until they confirm, or until the limit for shared machines has passed."""
 
     def __init__(
         self,
@@ -41,21 +41,23 @@ class MemoryProof:
         self._on_released_in_use = on_released_in_use
 
     def begin(self, attempt: int) -> None:
-        """Expect a start, of which nothing is known yet."""
+        """Expect a start, before its GPUs are measured."""
         self._attempt = attempt
         self.release, self._lingering = Release({}), frozenset()
         self._empty_since = None
 
     def end(self) -> None:
-        """The release was reported: an answer that comes later changes nothing."""
+        """Ignore later answers, because the release was reported."""
         self._attempt = 0
 
     def ask(self, hear: Hear) -> None:
-        """Call ``hear`` with whether the release may be reported; to be called once no process is left."""
+        """
+        Call ``hear`` with True if the release may be reported; call this once no process is left.
+        """
         attempt = self._attempt
 
         def read(reading: Reading) -> None:
-            # The answer comes from a thread; by then this attempt may be over.
+            # The answer comes from a thread, when this attempt may be over.
             if attempt == self._attempt:
                 hear(is_confirmed=self._confirms(reading))
 
@@ -73,7 +75,7 @@ class MemoryProof:
                 f" are released although {why}"
             )
             return True
-        # Say once of these GPUs that they, and no process, are in the way of the release.
+        # Report once that these GPUs, and no process, block the release.
         if self._lingering != unreleased.keys():
             self._lingering = frozenset(unreleased)
             message = f"no process of the job is left, but {why}"
@@ -83,9 +85,8 @@ class MemoryProof:
         return False
 
     def _run_out_of_patience(self) -> bool:
-        """Count the time from the first refusal; return whether ``releaseSeconds`` are over."""
-        # Counted from the first refusal, and also while the driver is silent:
-        # no answer refuses as well.
+        """Start counting at the first refusal; return True if ``releaseSeconds`` have passed."""
+        # A silent driver counts as a refusal.
         now = self._loop.time()
         self._empty_since = now if self._empty_since is None else self._empty_since
         return 0 < self._release_seconds <= now - self._empty_since

@@ -21,11 +21,11 @@ from dlsidecar.processes.memory_proof import MemoryProof
 FIRST_LOOK_SECONDS = 0.002
 SLOWEST_LOOK_SECONDS = 0.25
 DESPERATE_LOOKS = 50
-"""After this number of scans that still found a process, PID 1 lets the kernel kill all at once."""
+"""The number of scans with a process left after which PID 1 kills all processes at once."""
 
 
 class ReleaseProof:
-    """Scans until no process of one start is left, and reports *gone* once; kills meanwhile on request."""
+    """Scans until no process of a start is left, and reports *gone* once; kills on request."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class ReleaseProof:
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        ``is_settling`` returns whether a checkpoint is still being confirmed, ``is_output_pending`` whether
-        output is still to be read or a checkpoint to be written. ``on_gone`` is called right before *gone* is reported.
+        ``is_settling`` returns True while a checkpoint is being confirmed, ``is_output_pending``
+        while output is unread or a checkpoint is being written. ``on_gone`` is called right before
+        *gone* is reported.
         """
         self._reaper, self._process_tree = reaper, process_tree
         self.memory = memory
@@ -67,16 +68,15 @@ class ReleaseProof:
         self.memory.begin(attempt)
 
     def kill(self) -> None:
-        """Kill all that is found, again and again, until nothing is."""
+        """Kill all processes of the job, repeatedly until none is left."""
         self._is_killing = True
         self._kills = 0
         self._looks = 0
         self._look()
 
     def hear_child(self) -> None:
-        """Some child was collected: look at once, if we are looking."""
-        # Where no look is planned, an answer of the GPUs is on its way, and the
-        # series goes on from there.
+        """Scan at once after a child was collected, if scanning is under way."""
+        # Without a planned scan, an answer of the GPUs is pending and continues the series.
         if self._is_killing and self._timer is not None:
             self.look_soon()
 
@@ -94,7 +94,7 @@ class ReleaseProof:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Scan for processes of the job; scan again as long as one is left."""
+        """Scan for processes of the job, repeatedly until none is left."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,23 +103,22 @@ class ReleaseProof:
         if not self._is_killing and self._ranks_live():
             # The reaper will report their ends.
             return
-        # Children that have died already must not make the next scan doubtful.
+        # Collect dead children first, because they would invalidate the next scan.
         self._reaper.reap()
         collected = self._reaper.collected
-        # Where a scan raises, for want of a descriptor, the series ends. The machine's next timer
-        # leads to kill(), which begins it again.
+        # If a scan raises, for want of a descriptor, the series ends; the machine's next timer
+        # calls kill(), which restarts it.
         if self._is_any_left() or self._is_settling():
             self._empty_at = None
             self._look_later()
         elif self._empty_at != collected:
-            # The first empty scan. A child that ends before the second one makes that the first again.
+            # The first empty scan; a child that ends before the second scan resets the count.
             self._empty_at = collected
             self._look_after(0.0)
         elif self._is_output_pending():
             self._look_later()
         elif self.memory.release.bases:
-            # No scan follows the answer: a job without a process has none
-            # that could start another.
+            # No scan follows the answer, because a job without processes cannot start one.
             self.memory.ask(self._hear_memory)
         else:
             self._say_gone()
@@ -133,7 +132,7 @@ class ReleaseProof:
             return False
         self._kills += 1
         if self._kills >= DESPERATE_LOOKS and os.getpid() == 1:
-            # All but us, in one go of the kernel; our own helpers start again.
+            # Kill all other processes at once; the SideCar's helpers restart.
             os.kill(-1, signal.SIGKILL)
         return True
 
@@ -147,13 +146,12 @@ class ReleaseProof:
         self.is_due = False
         self._is_killing = False
         self._empty_at = None
-        # A look may still be planned where the GPUs were asked twice. It would find the next attempt
-        # without a process, because that one still waits for its admission, and report it gone.
+        # A scan may still be planned if the GPUs were asked twice. That scan would find the next
+        # attempt without a process, because the attempt waits for admission, and report it gone.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # This voids the answers of GPUs that are still on their way, so
-        # that gone is reported once.
+        # Ignore pending answers of the GPUs, so gone is reported once.
         self.memory.end()
         self._on_gone()
         self._tell(Gone(self._attempt))

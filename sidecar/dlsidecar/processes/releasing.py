@@ -37,7 +37,7 @@ class Base:
 
     used: int
     processes: Mapping[int, int]
-    """The memory of each process on it, by the id that NVML reports."""
+    """The memory of each process, by the id that NVML reports."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Release:
     """The GPUs of one start, as they were before it."""
 
     bases: Mapping[str, Base]
-    """By UUID; only of GPUs that report their memory."""
+    """By UUID; only for GPUs that report their memory."""
     is_stranger: Callable[[int], bool] = lambda _: False
 
     def find_unreleased(self, gpus: Collection[Gpu]) -> dict[str, str]:
@@ -54,10 +54,10 @@ class Release:
         reasons = {}
         for uuid, base in self.bases.items():
             if uuid not in told:
-                # As after many an error of the driver, which proves nothing.
+                # This follows many driver errors, and proves nothing.
                 reasons[uuid] = f"{uuid} does not tell how much is in use"
                 continue
-            # Memory of processes that have ended since must not hide the memory of others.
+            # Ignore the memory of ended processes, which would hide the memory of others.
             present = {process.pid for process in told[uuid].processes}
             gone = sum(used for pid, used in base.processes.items() if pid not in present)
             more = told[uuid].memory_used - base.used + gone
@@ -83,7 +83,7 @@ def _name(pids: list[int]) -> str:
 
 
 def measure(gpus: Collection[Gpu], ids: Collection[str]) -> Release:
-    """Note what is in use of these GPUs before a start, where NVML reports that."""
+    """Record the use of these GPUs before a start, if NVML reports it."""
     bases = {
         one.uuid: Base(one.memory_used, {each.pid: each.memory_used for each in one.processes})
         for one in choose(gpus, ids)
@@ -95,10 +95,10 @@ def measure(gpus: Collection[Gpu], ids: Collection[str]) -> Release:
 
 def is_stranger(pid: int, since_ticks: float) -> bool:
     """
-    Whether the machine shows that a process is older than the start, or another user's.
+    Return True if a process is provably older than the start or belongs to another user.
 
-    ``since_ticks`` counts from the boot, as the kernel counts the start of processes. NVML reports the
-    ids of the machine; inside a container they cannot be looked up, and so nothing is proven.
+    ``since_ticks`` counts from the boot, as the kernel counts process starts. Inside a container,
+    the machine's process ids from NVML cannot be looked up, so the result is False.
     """
     root = kernel.outer_proc
     if root is None:

@@ -1,4 +1,4 @@
-"""The latest request for a checkpoint: made, confirmed by the log or by the end of ranks, and given up."""
+"""The latest request for a checkpoint, from the request to its confirmation or end."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class CheckpointRequests:
         self._request: requests.Request | None = None
 
     def ask(self, *, is_trial: bool, output: requests.LastOutput) -> None:
-        """Give the former request up, and ask again."""
+        """Cancel the previous request, and ask again."""
         attempt = self._starter.attempt
         self.give_up()
 
         def tell(fault: str) -> None:
-            # The answer to a former request, or of a former attempt, says nothing about this one.
+            # Ignore the answer to a previous request or of a previous attempt.
             if attempt != self._starter.attempt or request.is_given_up:
                 return
             if self._request is request:
-                # A later end is not taken for the answer to this.
+                # Clear the request, so a later end does not count as its answer.
                 self._request = None
             if not fault:
                 self._report(CheckpointDone(attempt))
@@ -76,12 +76,12 @@ class CheckpointRequests:
             self._request = None
 
     def hear_end(self) -> None:
-        """A rank has ended, which may be its answer."""
+        """Handle the end of a rank, which may be its answer."""
         if self._request is not None:
             self._request.hear_end()
 
     def hear_line(self) -> None:
-        """A line of the log matched the expression that confirms a checkpoint."""
+        """Handle a log line that matches the expression of a checkpoint confirmation."""
         if self._request is not None:
             self._request.hear_line()
 

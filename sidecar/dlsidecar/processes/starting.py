@@ -1,8 +1,8 @@
 """
-Starting the ranks of a run, warm if a spare interpreter is ready, and hearing when all of them run.
+Starts the ranks of a run, warm if a spare interpreter is ready, and detects when all run.
 
-A start is complete when each process has become the user's program. A spare that ends before that is
-replaced by a cold start, so that there are never two processes of one rank.
+A start is complete when each process runs the user's program. A spare that ends earlier is replaced
+by a cold start, so a rank never has two processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class RankStarter:
         on_end: Callable[[RankProcess, Ended], None],
         look_soon: Callable[[], None],
     ) -> None:
-        """``on_end`` hears of each rank that ends after it became the user's program; ``look_soon`` of all other ends."""
+        """
+        Call ``on_end`` for each rank that ends after its program ran, and ``look_soon`` for other
+        ends.
+        """
         self._training = training
         self.environment = environment
         self._outputs = outputs
@@ -54,12 +57,12 @@ class RankStarter:
         self.attempt = 0
         self.rank_processes: list[RankProcess] = []
         self._has_reported = False
-        """True once this start was reported as complete or failed."""
+        """True after this start was reported as complete or failed."""
         self.is_terminating = False
-        """True if this attempt is to end, so that no further rank starts."""
+        """True if this attempt is to end, so no further rank starts."""
 
     def begin(self, attempt: int) -> None:
-        """Forget the ranks of the former attempt."""
+        """Forget the ranks of the previous attempt."""
         self.attempt = attempt
         self.rank_processes = []
         self._has_reported = False
@@ -69,7 +72,7 @@ class RankStarter:
         return [one for one in self.rank_processes if one.pid and not one.ended]
 
     def start(self, run: Run, names: Mapping[str, str]) -> bool:
-        """Start all ranks of a run that belong here; ``names`` are the names of its GPUs."""
+        """Start all ranks of a run in this container; ``names`` are the names of its GPUs."""
         self.environment.begin_start(run)
         framework = self._training.framework.value
         for rank in ranks.lay_out(run, framework=framework, names=names):
@@ -88,7 +91,7 @@ class RankStarter:
         self._look_soon()
 
     def _start_one(self, rank_process: RankProcess) -> bool:
-        """Start a process warm where that is possible, else cold; return whether it could be."""
+        """Start a process, warm if possible and else cold; return True on success."""
         attempt = self.attempt
 
         def hear(fault: str) -> None:
@@ -135,9 +138,9 @@ class RankStarter:
         )
 
     def _hear_warm(self, rank_process: RankProcess, attempt: int, *, fault: str) -> None:
-        """A spare became the training process, or did not: then a cold one takes its place."""
-        # Without a process of its own, because the spare has ended and was not replaced, there is
-        # nothing to kill: number 0 is the process group of the SideCar itself.
+        """Handle the answer of a spare; on a fault, replace the spare by a cold start."""
+        # A rank without a process has id 0, and killing 0 would kill the SideCar's own process
+        # group.
         if (
             attempt != self.attempt
             or rank_process.is_running
@@ -147,17 +150,17 @@ class RankStarter:
             return
         if fault:
             log.warning("rank %d starts cold: its spare interpreter: %s", rank_process.rank, fault)
-            # The cold one is started at its end, so that there are never two.
+            # The cold process starts when the spare has ended, so there are never two.
             send(rank_process.pid, signal.SIGKILL)
             return
         rank_process.is_running = True
         self._see_started()
 
     def _hear_end(self, rank_process: RankProcess, attempt: int, *, pid: int, ended: Ended) -> None:
-        # A process of an earlier attempt, or a spare that a cold start has replaced, ends late.
+        # Ignore the late end of an earlier attempt's process or of a replaced spare.
         if attempt != self.attempt or rank_process.pid != pid:
             return
-        # Its answer may still be in the pipe.
+        # The answer may still be in the pipe.
         self._spare_pool.read_answer(pid)
         if rank_process.is_running:
             rank_process.ended = ended
@@ -168,7 +171,7 @@ class RankStarter:
         self._look_soon()
 
     def _replace(self, rank_process: RankProcess) -> None:
-        """A spare ended before it became anything."""
+        """Replace a spare that ended before it became the program."""
         rank_process.warm = False
         if not self.is_terminating and self._start_cold(rank_process):
             self._see_started()

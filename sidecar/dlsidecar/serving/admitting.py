@@ -1,9 +1,10 @@
 """
-Whether a start may begin on the GPUs of its command: they exist, can be used, have names, are empty.
+Checks before a start that the GPUs of its command exist, work, have names and are empty.
 
-:mod:`dlsidecar.processes.supervising` asks right before each start. A GPU that looks used is looked at again
-for a moment, because a process that has just ended may still show in NVML's figures: utilisation is an average over the
-last second, and the driver frees memory after the process is gone.
+:mod:`dlsidecar.processes.supervising` calls it right before each start. A GPU that looks used is
+checked again for some seconds, because a process that has just ended may still show in NVML:
+utilisation is an average over the last second, and the driver frees memory after the end of the
+process.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ AGAIN_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Admitted:
-    """The facts about its GPUs that a start needs."""
+    """The GPU facts that a start needs."""
 
     release: Release = Release({})
     names: Mapping[str, str] = field(default_factory=dict)
-    """Their names in the environment of the training, by their names in the command."""
+    """The training's names of the GPUs, by their names in the command."""
 
 
 Answer = Union[Admitted, Problem]
 
 
 class Admission:
-    """Asks before each start."""
+    """Checks the GPUs before each start."""
 
     patience_seconds = 3.0
     """The time for which a GPU may look used before the start is refused."""
@@ -49,7 +50,7 @@ class Admission:
         *,
         show: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        """``show`` gets each reading, so that what refuses a start is seen in the state as well."""
+        """``show`` gets each reading, so the state shows the reason of a refusal."""
         self.gpu_thread = gpu_thread
         self._gpu_ids = gpu_ids
         self._show = show
@@ -58,11 +59,10 @@ class Admission:
     def ask(
         self, run: Run, hear: Callable[[Answer], None], *, is_wanted: Callable[[], bool]
     ) -> None:
-        """Call back with the answer, as long as it is wanted; without NVML, from within this call."""
+        """Call back with the answer while it is wanted; without NVML, from within this call."""
         until = self._loop.time() + self.patience_seconds
 
-        # Nothing here keeps a handle to cancel: a look for an attempt that is over finds that out
-        # by `is_wanted`, and ends the series.
+        # There is no handle to cancel: a check for an ended attempt stops by `is_wanted`.
         def query_gpus() -> None:
             if is_wanted():
                 self.gpu_thread.ask(take)
@@ -72,14 +72,14 @@ class Admission:
                 return
             if reading is not None:
                 self._show(reading)
-            # The base lines have learnt from this very reading before it was passed on.
+            # The base lines were updated from this very reading.
             used = self.gpu_thread.bases.find_used(reading or [], run.gpus)
             if used and self._loop.time() < until:
                 self._loop.call_later(AGAIN_SECONDS, query_gpus)
             else:
                 hear(self._judge(run, reading or [], used=used))
 
-        # Known once the thread has looked for NVML; a question before that gets an empty reading.
+        # Known once the thread has looked for NVML; an earlier query gets an empty reading.
         if self.gpu_thread.missing:
             hear(self._judge(run, [], used={}))
         else:

@@ -30,45 +30,45 @@ log = logging.getLogger(__name__)
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 AUTHORITY = "ca.crt"
-"""The names of the files are those of a Kubernetes Secret of the type kubernetes.io/tls."""
+"""The file names of a Kubernetes Secret of type kubernetes.io/tls."""
 
 JOB_SUFFIX = ".job.dljob"
 
 ASKS_AGAIN_SECONDS = 1.0
-"""A follower asks again within this time after each answer."""
+"""The longest time between an answer and the next request of a follower."""
 REMEDY = "show a certificate with the name of this job's controller"
 
 
 def job_name(job_uid: str) -> str:
-    """Return the name in the certificate of a job, and so of its SideCars."""
+    """Return the name in the certificates of a job's SideCars."""
     return job_uid.lower() + JOB_SUFFIX
 
 
 class Listener:
-    """A listener behind which the way in is proof enough, as it is with a Unix socket."""
+    """A listener that admits every client, such as a Unix socket."""
 
     def __init__(self) -> None:
         self.waiting: set[asyncio.Future[None]] = set()
-        """The requests that wait here for a change, of those that may declare."""
+        """The waiting requests of clients that may declare."""
         self.waiting_guests: set[asyncio.Future[None]] = set()
-        """And of those that may only read."""
+        """The waiting requests of read-only clients."""
         self.heard = 0
-        """The latest version that a controller has got."""
+        """The latest version that a controller has received."""
         self.is_closing = False
-        """True once nothing will change any more; requests then get a last answer."""
+        """True once nothing will change; requests then get a last answer."""
         self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None
-        """Is called for each connection whose client may read, with whether that client may only read."""
+        """Called with each admitted connection, and True if its client may only read."""
         self._told: dict[IOStream, tuple[int, float]] = {}
-        """The latest version that each follower got over its connection, and when."""
+        """The latest version and its time for each follower's connection."""
 
     def note_answer(self, stream: IOStream, version: int) -> None:
-        """Note that a follower gets this version now."""
-        # The end of a connection is not reported to a listener, so closed streams are dropped here.
+        """Record that a follower receives this version now."""
+        # Drop closed streams here, because a listener is not notified of closed connections.
         self._told = {one: told for one, told in self._told.items() if not one.closed()}
         self._told[stream] = (version, time.monotonic())
 
     def owes(self, version: int) -> bool:
-        """Return whether a follower got an earlier version just now and will ask for this one."""
+        """Return True if a follower just received an earlier version and will ask for this one."""
         since = time.monotonic() - ASKS_AGAIN_SECONDS
         return any(
             told < version and at > since and not stream.closed()
@@ -76,7 +76,7 @@ class Listener:
         )
 
     def close(self) -> None:
-        """Answer all who wait: there will be no more news."""
+        """Answer all waiting requests, because no further change will follow."""
         self.is_closing = True
         for waiting in (*self.waiting, *self.waiting_guests):
             waiting.cancel()
@@ -98,13 +98,13 @@ class CertificateListener(Listener):
     def why_not(self, request: HTTPServerRequest, *, may_declare: bool) -> str:
         connection = request.connection
         assert isinstance(connection, HTTP1Connection)
-        # A peer that ends the connection behind its request takes its certificate along.
+        # A peer that closes the connection after its request takes the certificate along.
         if connection.stream.closed():
             return "the connection has ended"
         certificate = request.get_ssl_certificate()
         if not isinstance(certificate, Mapping) or not certificate:
             return "there is no certificate"
-        # The handshake has looked already, but a connection may live longer than its certificate.
+        # The handshake checked the certificate, but a connection may outlive its certificate.
         if ssl.cert_time_to_seconds(str(certificate["notAfter"])) <= time.time():
             return "the certificate has expired"
         names = names_in(certificate)
@@ -116,7 +116,7 @@ class CertificateListener(Listener):
 
 
 def names_in(certificate: Mapping[str, Any]) -> set[str]:
-    """Return the DNS names for which a certificate was made."""
+    """Return the DNS names in a certificate."""
     alternatives = certificate.get("subjectAltName", ())
     return {value.lower() for kind, value in alternatives if kind == "DNS"}
 
@@ -134,36 +134,34 @@ class Certificates:
         self.is_readable = True
 
     def load(self) -> ssl.SSLContext:
-        """Read them all; raises OSError, of which SSLError is one, if they are no good."""
-        # Stamped before they are read: files that are replaced while they are read differ from
-        # this stamp, and the next call reads them again.
+        """Read all files; raises OSError, including SSLError, if they are invalid."""
+        # Stamp first, so files that are replaced during the read are read again by the next call.
         stamp = self._stamp()
         certificate, key, authority = self._files
         for file in self._files:
-            # OpenSSL does not say which of them it cannot read.
+            # Open each file, because OpenSSL does not name the one that it cannot read.
             file.open("rb").close()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(certificate, key)
         context.load_verify_locations(authority)
-        # A session that is resumed skips the look at the certificate. And one that could be is kept
-        # for hours, with all that was shown: ten thousand bytes for each connection ever made. Only
-        # in TLS 1.3 can that be left out.
+        # A resumed session skips the certificate check, and each ticket session would keep ten
+        # thousand bytes per connection for hours. Only TLS 1.3 can disable that.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        # Only now: files that could not be read for a passing reason are tried again.
+        # Stamp last, so files that failed to read for a temporary reason are tried again.
         self._seen = stamp
         return context
 
     def renewed(self) -> ssl.SSLContext | None:
-        """Return what to use from now on, if the files differ from those read last."""
+        """Return the new context if the files have changed since the last read."""
         if self._stamp() == self._seen:
             return None
         try:
             context = self.load()
         except OSError as error:
-            # They may be half written. The old ones serve until the new ones are whole.
+            # The new files may be incomplete; keep the old ones until the new ones are complete.
             if self.is_readable:
                 log.warning("cannot read the renewed certificates yet: %s", error)
             self.is_readable = False

@@ -27,12 +27,12 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 LATER = {"torch": "torch._dynamo"}
-"""Modules that a framework imports at its first use: PyTorch 2 loads its compiler with the first optimizer, in seconds."""
+"""Modules that a framework imports at first use: PyTorch 2 loads its compiler with an optimizer."""
 MEETING_SECONDS = 0.25
-"""The longest time for which a rank waits until the first one opens the place where they meet."""
+"""The longest time that a rank waits for the first rank to open the rendezvous port."""
 MEETING_STEP_SECONDS = 0.005
 ELSEWHERE_SECONDS = 0.15
-"""How far a rank on another node stays behind the first one, whose port it cannot see in a table."""
+"""The delay of a rank on another node, which cannot see the first rank's port."""
 
 
 def answer(descriptor: int, **what: object) -> None:
@@ -40,7 +40,7 @@ def answer(descriptor: int, **what: object) -> None:
 
 
 def preload(names: list[str]) -> list[str]:
-    """Return what cannot be imported, with the reason."""
+    """Import the modules; return the failed ones with the reason."""
     faults = []
     for name in names:
         try:
@@ -51,7 +51,7 @@ def preload(names: list[str]) -> list[str]:
 
 
 def preload_later() -> None:
-    """Import the modules that imported frameworks leave for later; a version without such a module needs none."""
+    """Import modules that frameworks import later, if they exist in the installed version."""
     for name, later in LATER.items():
         if name in sys.modules:
             with contextlib.suppress(Exception):
@@ -59,7 +59,7 @@ def preload_later() -> None:
 
 
 def read_order(descriptor: int) -> Any:
-    """Wait for the one order; None means that the SideCar is gone."""
+    """Wait for the order; return None if the SideCar has ended."""
     data = b""
     while not data.endswith(b"\n"):
         block = os.read(descriptor, 65536)
@@ -86,24 +86,23 @@ def become(order: Any, environment: dict[str, str], *, path: list[str]) -> None:
 
 
 def tell_stacks_when_asked() -> None:
-    """Let the SideCar ask where each thread is, should the training hang."""
+    """Let the SideCar request stack traces from a training that hangs."""
     try:
         import faulthandler  # noqa: PLC0415 - a build of Python may lack it
 
         faulthandler.register(int(os.environ["DLJOB_STACKS_SIGNAL"]), file=2, all_threads=True)
     except (ImportError, AttributeError, KeyError, ValueError, OSError, RuntimeError):
-        # Then the kernel alone says what it does.
+        # Without the signal, only the kernel's view of the process is available.
         return
 
 
 def await_first_rank(environment: Mapping[str, str]) -> None:
     """
-    Let the first rank be ahead, where PyTorch's ranks meet at a port that it opens on this node.
+    Delay until the first rank listens, if PyTorch's ranks meet at a port on this node.
 
-    Warm ranks are all there within milliseconds. One that finds the port closed tries again after a
-    whole second, so that a quarter of it is well spent even if the port opens later: all ranks run the same
-    program, and this one is behind the first from here on. The kernel's table is read, because a first rank that
-    counts its peers would take a connection that tries the port for one of them.
+    Warm ranks are ready within milliseconds. A rank that finds the port closed retries only after a
+    full second, so a quarter of a second of waiting pays off. This function reads the kernel's
+    table, because a first rank that counts its peers would count a test connection as a peer.
     """
     port = environment.get("MASTER_PORT", "")
     if port.isdigit() and environment.get("NODE_RANK", "0") != "0":
@@ -116,7 +115,7 @@ def await_first_rank(environment: Mapping[str, str]) -> None:
 
 
 def is_open(port: int) -> bool:
-    """Return whether a process of this machine or container listens at this port."""
+    """Return True if a process of this machine or container listens at this port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as file:  # noqa: PTH123
@@ -132,9 +131,9 @@ def run_script(script: str) -> None:
     """
     Run a file as ``__main__``.
 
-    Not by :func:`runpy.run_path`, which sets ``__file__`` and ``sys.argv[0]`` to the same text: an
-    interpreter makes the one absolute and leaves the other alone. Folders and archives are rare,
-    and runpy alone knows how to run them.
+    :func:`runpy.run_path` would set ``__file__`` and ``sys.argv[0]`` to the same text, but an
+    interpreter makes only ``__file__`` absolute. Folders and archives are rare, and only runpy can
+    run them.
     """
     if not os.path.isfile(script) or zipfile.is_zipfile(script):  # noqa: PTH113
         runpy.run_path(script, run_name="__main__")
@@ -155,7 +154,7 @@ def main() -> None:
     orders, answers, out, err = (int(text) for text in sys.argv[1:5])
     # With -c the first entry is the current folder, which a script would not have.
     path = [entry for entry in sys.path if entry]
-    # As we got it: what is imported may change it.
+    # Copy the environment first, because imported modules may change it.
     environment = dict(os.environ)
     faults = preload(sys.argv[5:])
     if not faults:
@@ -165,7 +164,7 @@ def main() -> None:
     if faults or order is None:
         return
     os.close(orders)
-    # The output of the imports is discarded; from now on it is the training's.
+    # The output of the imports was discarded; from here on the output is the training's.
     os.dup2(out, 1)
     os.dup2(err, 2)
     for descriptor in {out, err} - {1, 2}:

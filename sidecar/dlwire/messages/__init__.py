@@ -1,14 +1,13 @@
 """
-The values that travel between the controller and a SideCar.
+The messages between the controller and a SideCar.
 
 The controller declares the target with :class:`Run` or :class:`Stop`, and reads the :class:`State`.
-Both are declarations and none is an order: sending one twice, or late, does no harm. The
-training process itself may report its progress with a :class:`Post`. A :class:`Refusal` answers
-a message that is not accepted.
+Repeated and late declarations do no harm, because they are not orders. The training process may
+report its progress with a :class:`Post`. A :class:`Refusal` answers a message that is not accepted.
 
-They are written for Python 3.9 and the standard library, because the SideCar lives in other people's
-images. The modules here define the messages and their limits; :mod:`dlwire.codec` writes
-them as JSON and reads them.
+The modules need only Python 3.9 and its standard library, because the SideCar runs in users'
+images. They define the messages and their limits; :mod:`dlwire.codec` converts them to and from
+JSON.
 """
 
 from __future__ import annotations
@@ -94,4 +93,4 @@ MESSAGES = (
     State,
     Refusal,
 )
-"""All of them, for the description of the protocol."""
+"""All messages, for the description of the protocol."""

@@ -18,10 +18,10 @@ from dlwire.messages.limits import (
 
 
 class Term(NamedTuple):
-    """Which of two declarations is newer: that of the later leader, then the later one of it."""
+    """The order of declarations: by leader, then by the leader's own count."""
 
     epoch: int
-    """Counts the controllers that were leaders, one after the other."""
+    """Counts the successive leaders among the controllers."""
     generation: int
     """Counts the declarations for one job."""
 
@@ -34,56 +34,62 @@ class Peer:
     """One container of the job."""
 
     host: str = field(metadata=wire(HOST))
-    """Where the other containers reach it."""
+    """The address at which other containers reach this one."""
     processes: int = field(metadata=wire(Whole(1, MOST_GPUS)))
-    """How many training processes run in it."""
+    """The number of training processes in the container."""
 
 
 @dataclass(frozen=True)
 class Run:
     """
-    The training shall run in this container on these GPUs, as this part of the whole.
+    The training runs in this container on these GPUs, as this part of the whole.
 
-    A generation is one start of the processes: another generation means another start even on the
-    same GPUs, and the same generation of a later epoch none at all.
+    A generation is one start of the processes: another generation causes another start even on the
+    same GPUs, and the same generation of a later epoch causes none.
     """
 
     epoch: int = field(metadata=wire(Whole()))
     generation: int = field(metadata=wire(Whole()))
     incarnation: str = field(metadata=wire(INCARNATION))
-    """The start of the container that is meant. A command on its way to a container that has been
-    restarted since must not start anything there."""
+    """The intended start of the container. A late command must not start processes in a container
+    that has been restarted.
+    """
     gpus: tuple[str, ...] = field(metadata=wire(Each(GPU_ID, MOST_GPUS, least=1)))
-    """The GPUs that the training may use, in this order: by UUID where that is known, else by index.
-    The SideCar names them in ``CUDA_VISIBLE_DEVICES`` as the job wants them named."""
+    """The GPUs of the training, in this order: by UUID if known, else by index.
+    ``CUDA_VISIBLE_DEVICES`` has their names in the form that the job wants.
+    """
     rank_offset: int = field(metadata=wire(Whole()))
     """The rank, in the whole job, of the first process of this container."""
     world_size: int = field(metadata=wire(Whole(1)))
-    """How many processes the whole job has."""
+    """The number of processes of the whole job."""
     peers: tuple[Peer, ...] = field(metadata=wire(Each(Nested(Peer), MOST_PEERS, least=1)))
-    """Every container of the job in the order of their ranks, this one among them."""
+    """Every container of the job in the order of their ranks, including this one."""
     rendezvous_port: int = field(metadata=wire(Whole(1, LAST_PORT)))
-    """Where the first process of the first peer listens; a new one each generation, because the
-    former one may linger. The ports following it, one per process of a container, are the job's."""
+    """The port of the first process of the first peer; new for each generation, because the old
+    port may linger. The following ports, one per process of a container, belong to the job too.
+    """
     batch_size: int = field(default=0, metadata=wire(Whole()))
-    """The global batch size; 0 leaves the job its own."""
+    """The global batch size; 0 keeps the job's own."""
     learning_rate_factor: float = field(default=1.0, metadata=wire(Number(0.0, 1e6, above=True)))
-    """By what the job shall multiply its own learning rate."""
+    """The factor for the job's own learning rate."""
     trial: int = field(default=0, metadata=wire(Whole()))
-    """Which trial of its checkpoint the training shall have made in this start; 0 for none. A higher
-    number may be said later in the same term, because no process is started or ended for it."""
+    """The number of the requested trial of a checkpoint in this start; 0 for none. A higher number
+    may follow in the same term, because no process is started or ended for it.
+    """
     ended: int | None = field(default=None, metadata=wire(Maybe(Whole())))
-    """The generation of the start whose good end its author has seen here; 0 for none. A training that ended by itself and well
-    is started again only by a run that names its generation, because a run that was sent before may be for a job that is
-    done. It may be said later in the same term. Absent from a controller that is older than this field."""
+    """The generation of the start that the author has seen end well; 0 for none. Only a run that
+    names this generation restarts a training that ended well by itself, because an earlier run may
+    be for a finished job. The number may follow in the same term. Older controllers omit it.
+    """
     reason: str = field(default="", metadata=wire(Text()))
-    """Why, in words for people; it goes into the log."""
+    """The reason, in words for people and the log."""
     installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
-    """The installation of DLJob that commands; empty from a controller that is older than this field.
-    It says who commands and not what, so that it makes no two declarations different."""
+    """The installation of DLJob that commands; empty from older controllers. Targets that differ
+    only in the installation are equal.
+    """
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, so that a wrong one cannot be made on either side."""
+        """Refuse a contradictory run on either side."""
         if len(set(self.gpus)) < len(self.gpus):
             raise Wrong("gpus", self.gpus, "names a GPU twice", "name each GPU once")
         processes = sum(peer.processes for peer in self.peers)
@@ -111,7 +117,7 @@ class Run:
 
     @property
     def processes(self) -> int:
-        """How many processes run in this container."""
+        """The number of processes in this container."""
         return self.peers[self.node_rank].processes
 
     def _offsets(self) -> list[int]:
@@ -123,19 +129,23 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """No training process shall run in this container."""
+    """No training process runs in this container."""
 
     epoch: int = field(metadata=wire(Whole()))
     generation: int = field(metadata=wire(Whole()))
     incarnation: str = field(metadata=wire(INCARNATION))
     checkpoint: bool = field(default=True, metadata=wire(Flag()))
-    """Whether the job shall save itself before; not where its peers are gone, for it would hang."""
+    """
+    True if the job saves itself first; False if its peers are gone, because saving would hang.
+    """
     leave: bool = field(default=False, metadata=wire(Flag()))
-    """Whether the SideCar shall end as well, with 0 unless the training failed by itself; as the
-    first process of the container it ends that with it."""
+    """True if the SideCar ends as well, with 0 unless the training failed by itself. As the first
+    process of the container, the SideCar ends the container.
+    """
     coming: int = field(default=0, metadata=wire(Whole(0, MOST_GPUS)))
-    """How many processes are to run here after this stop, as far as that is decided; 0 if it is not. The
-    SideCar makes this number of spare interpreters while the job saves itself."""
+    """The number of processes that start here after this stop; 0 if undecided. The SideCar makes as
+    many spare interpreters while the job saves itself.
+    """
     reason: str = field(default="", metadata=wire(Text()))
     installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
 

@@ -27,7 +27,7 @@ class Contents:
         self.units: Mapping[str, Files] = self._signs.group(snapshot.files)
 
     def files_of(self, unit: str) -> dict[str, Mark]:
-        """Return all files of a checkpoint, also those that are named as logs."""
+        """Return all files of a checkpoint, including files with names of logs."""
         return {name: self.snapshot.files[name] for name in files_of(self.snapshot, unit)}
 
     def size_of(self, unit: str) -> int:
@@ -38,20 +38,20 @@ class Contents:
         return sum(mark.size for mark in self.snapshot.files.values())
 
     def sorted_units(self) -> list[str]:
-        """Return the names of the checkpoints, that first which was written last."""
+        """Return the names of the checkpoints, the latest first."""
         return sorted(self.units, key=self.written_ns, reverse=True)
 
     def written_ns(self, unit: str) -> int:
         return max((mark.written_ns for mark in self.units[unit].values()), default=0)
 
     def beside(self) -> list[str]:
-        """Return the files of no checkpoint, such as logs."""
+        """Return the files outside checkpoints, such as logs."""
         within = {name for unit in self.units if unit for name in files_of(self.snapshot, unit)}
         files = self.snapshot.files
         return sorted(name for name in files if name not in within and not is_unfinished(name))
 
     def find_older(self, unit: str, *, limit_bytes: int) -> list[str]:
-        """Return the checkpoints before this one that are in the way of another one of its size, oldest first."""
+        """Return older checkpoints to remove for another one of this size, the oldest first."""
         room, units = limit_bytes - self.size, self.sorted_units()
         found = []
         for other in reversed(units[units.index(unit) + 1 :] if unit in units else []):
@@ -61,7 +61,7 @@ class Contents:
         return found
 
     def find_other(self, names: Iterable[str]) -> str:
-        """Name a file or folder that is not among these; empty if there is none."""
+        """Return a file or folder outside these names; empty if there is none."""
         wanted = set(names)
         folders = {name[: at + 1] for name in wanted for at, sign in enumerate(name) if sign == "/"}
         odd = [name for name in self.snapshot.files if name not in wanted]
@@ -74,8 +74,8 @@ class Contents:
         """
         Return the latest complete checkpoint.
 
-        While processes live only the latest one is looked at, because the training may be removing one before it.
-        ``written`` has the files of those that are on the disk already, by name.
+        While processes live, only the latest one is examined, because the training may be removing
+        earlier ones. ``written`` has the files of checkpoints that are already on disk, by name.
         """
         if self._signs.sign.pointer or self._signs.sign.settles:
             return ""
@@ -92,7 +92,7 @@ class Contents:
             return False
         marks = self._signs.marks_of(unit, within)
         if before and before != within and any(before.get(name) == within[name] for name in marks):
-            return False  # Its mark is that of the former one of this name.
+            return False  # The mark belongs to the previous checkpoint of this name.
         files = self.units[unit]
         findings = {name: examine(f"{self.snapshot.root}/{name}") for name in files}
         is_proven = all(one.is_proven for one in findings.values())

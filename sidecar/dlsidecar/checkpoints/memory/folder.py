@@ -1,7 +1,8 @@
 """
-The folder in memory itself: made, emptied and given back.
+The folder in memory: created, emptied and removed.
 
-On one machine it is below ``/dev/shm``, where another user may have made one of this name; in a pod it is a mount.
+On one machine it is below ``/dev/shm``, where another user may have a folder of this name; in a pod
+it is a mount.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class MemoryFolder:
         self.is_open = False
 
     def open(self) -> str:
-        """Take the folder once, and say why it cannot be used; its contents are not trusted."""
+        """Create the folder once; return why it cannot be used. Its contents are not trusted."""
         if self.is_open:
             return ""
         try:
@@ -46,19 +47,19 @@ class MemoryFolder:
         return ""
 
     def close(self) -> None:
-        """Remove it, also where a SideCar before this one has made it."""
+        """Remove the folder, including one that an earlier SideCar made."""
         with contextlib.suppress(OSError):
             if self._is_own():
                 self._empty()
                 os.rmdir(self._path)  # noqa: PTH106 - a mount stays
 
     def clear(self) -> None:
-        """Remove all that is in it, if it is ours."""
+        """Remove the contents of the folder, if the SideCar owns it."""
         if self.is_open:
             self._empty()
 
     def keep(self, names: Iterable[str], snapshot: Snapshot) -> None:
-        """Remove all but these files, and the folders that become empty: some framework may look for their names."""
+        """Remove all other files; keep emptied folders out of the way of frameworks as well."""
         kept = set(names)
         for name in snapshot.files:
             if name not in kept:
@@ -68,7 +69,7 @@ class MemoryFolder:
                 remove(f"{snapshot.root}/{folder}")
 
     def _is_own(self) -> bool:
-        """Return whether the folder is ours; a mount belongs to the pod."""
+        """Return True if the SideCar owns the folder; a mount belongs to the pod."""
         status = os.lstat(self._path)
         is_ours = status.st_uid == os.geteuid() or os.path.ismount(self._path)
         return stat.S_ISDIR(status.st_mode) and is_ours
@@ -80,25 +81,27 @@ class MemoryFolder:
 
 
 class MemoryLimit:
-    """How much the training may write there, and whether that has turned out to be too little."""
+    """The memory limit of the folder, and whether it is too small."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.shortage = ""
-        """That it is too little, in words; once it was, it stays so, because checkpoints seldom shrink."""
+        """The shortage in words; it stays, because checkpoints seldom shrink."""
 
     def note(self, total: int, one: int = 0) -> None:
-        """Note how much there is, and the size of one checkpoint where that is known."""
+        """Record the size of all files, and of one checkpoint if known."""
         if total > self._limit_bytes:
             self.shortage = (
                 f"the training has written {in_mebibytes(total)} to memory, and checkpoint.memory allows"
                 f" {in_mebibytes(self._limit_bytes)}; from the next start on it writes to the disk"
             )
-        # The next checkpoint is written beside this one, which stays until the next is on the disk.
+        # The next checkpoint needs space in addition, until it is on disk and this one is removed.
         self.shortage = self.shortage or self.find_shortage(one, 0)
 
     def find_shortage(self, one: int, rest: int) -> str:
-        """Describe why two checkpoints of this size and the other files do not fit; empty if they do."""
+        """
+        Describe why two checkpoints of this size and the other files do not fit; empty if they do.
+        """
         if 2 * one + rest <= self._limit_bytes:
             return ""
         others = f" and other files {in_mebibytes(rest)}" if rest else ""

@@ -20,12 +20,12 @@ NOT_WRITTEN_OUT = "CheckpointNotWrittenOut"
 TOO_SMALL = "CheckpointMemoryTooSmall"
 
 LOOK_SECONDS = 0.5
-"""How often it is looked whether the training has saved itself unasked."""
+"""The interval of checks for unrequested checkpoints."""
 RETRY_SECONDS = 0.005
 
 
 class Writer:
-    """Has the ledger thread write out the memory of one job."""
+    """Writes out the memory of one job on the ledger thread."""
 
     def __init__(
         self,
@@ -36,46 +36,49 @@ class Writer:
         on_problem: Callable[[str, str], None] = lambda _name, _message: None,
         on_relief: Callable[[str], None] = lambda _name: None,
     ) -> None:
-        """``patience_seconds`` is how long the release of the GPUs waits for what is left in memory."""
+        """``patience_seconds`` is how long a release of GPUs waits for the rest of the memory."""
         self._memory = memory
         self._ledger_thread = ledger_thread
         self._patience_seconds = patience_seconds
         self._loop = asyncio.get_running_loop()
         self._members: Callable[[], Iterable[int]] = lambda: ()
         self._timer: asyncio.TimerHandle | None = None
-        """When it is looked again whether the training has saved itself unasked."""
+        """The timer of the next check for an unrequested checkpoint."""
         self._tasks: deque[tuple[Callable[[], Written], Callable[[Written, float], None]]] = deque()
-        """They wait until the ledger thread is back, each with the function that hears of its result."""
+        """Tasks that wait for the ledger thread, each with its callback."""
         self._retry: asyncio.TimerHandle | None = None
         self._securing = 0
-        """The serial of a request whose checkpoint is on its way to the disk; 0 for none."""
+        """The serial of a request whose checkpoint is being written to disk; 0 for none."""
         self._serial = 0
-        """Counts what goes before all that was sent earlier."""
+        """Increases for each request that goes before all earlier tasks."""
         self._left_until: float | None = None
-        """Until when the release waits, once no process is left."""
+        """The time until which the release waits after all processes have ended."""
         self._has_begun_rest = False
         self._is_done = True
         self._on_problem, self._on_relief = on_problem, on_relief
 
     def begin(self, members: Callable[[], Iterable[int]]) -> None:
-        """Write out from now on the checkpoints of the processes of a start."""
+        """Write out the checkpoints of a start's processes from now on."""
         self._members, self._is_done, self._left_until = members, False, None
         self._has_begun_rest = False
         self._look_after(LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Look no more, and give up what is on its way to the disk."""
-        # The copy that is out asks for the serial right before it takes its name, and gives up.
+        """Stop the checks, and abort the copy that is under way."""
+        # The running copy checks the serial right before its rename, and aborts.
         self._serial += 1
         self._is_done, self._securing = True, 0
         self._tasks.clear()
         self._stop_timer()
 
     def secure(self, unit: str, files: Mapping[str, Mark], hear: Callable[[str], None]) -> None:
-        """Write out the answer to a request, and say why that could not be; the empty string if it was."""
+        """
+        Write out the answer to a request; call back with the empty string or the reason of a
+        failure.
+        """
         if not self._has_begun_rest:
-            # The ledger thread may be out with an older checkpoint, and gives its copy up when it sees this. After the end of
-            # the processes the ledger thread brings this very checkpoint to the disk.
+            # The ledger thread aborts the copy of an older checkpoint when it sees the new serial.
+            # After the processes have ended, the thread writes out this very checkpoint.
             self._serial += 1
         serial = self._securing = self._serial
 
@@ -90,7 +93,7 @@ class Writer:
         self._send(partial(self._memory.write_out, unit, files, goes_on), see)
 
     def write_the_rest(self) -> bool:
-        """Write out what processes that have all ended left in memory; return whether that goes on."""
+        """Write out what the ended processes left in memory; return True while that continues."""
         now = self._loop.time()
         if not self._is_done and self._left_until is None:
             self._left_until = now + self._patience_seconds
@@ -98,7 +101,7 @@ class Writer:
             seconds = self._patience_seconds
             self._on_problem(NOT_WRITTEN_OUT, f"the disk took more than {seconds:g} s for it")
             self.stop()
-        # A request that is answered just now goes before it.
+        # A request that is being answered goes first.
         if not self._is_done and not self._has_begun_rest and not self._securing:
             self._has_begun_rest = True
             self._serial += 1
@@ -112,13 +115,12 @@ class Writer:
 
     def _finish(self, written: Written, _: float) -> None:
         self._tell(written)
-        # This is never of a former start: the next one writes to memory only after the ledger thread has
-        # made its visit, and the ledger thread does one thing at a time.
+        # This never belongs to an earlier start: the next start writes to memory only after the
+        # ledger thread's inspection, and the thread runs one task at a time.
         self._is_done = True
 
     def _is_latest(self, serial: int) -> bool:
-        # The ledger thread asks this in its thread, block by block; only the event
-        # loop changes the number.
+        # The ledger thread checks this for each block; only the event loop changes the number.
         return serial == self._serial
 
     # --- sending the ledger thread ------------------------------------------------------------------
@@ -132,7 +134,7 @@ class Writer:
         serial, pids = self._serial, tuple(self._members())
 
         def see(written: Written, took_seconds: float) -> None:
-            # A request has gone before it meanwhile, and has taken over the timer.
+            # A newer request has gone first and has taken over the timer.
             if self._is_latest(serial):
                 self._tell(written)
                 self._look_after(max(LOOK_SECONDS, took_seconds))
@@ -142,7 +144,7 @@ class Writer:
             self._look_after(LOOK_SECONDS)
 
     def _send(self, task: Callable[[], Written], hear: Callable[[Written, float], None]) -> None:
-        """Run a task on the ledger thread after those that were sent before."""
+        """Run a task on the ledger thread after the earlier tasks."""
         self._stop_timer()
         self._tasks.append((task, hear))
         if self._retry is None:
@@ -151,7 +153,7 @@ class Writer:
     def _send_next(self) -> None:
         self._retry = None
         if self._tasks and self._ledger_thread.send(*self._tasks[0]):
-            # Only when it was sent, so that the order is kept while the ledger thread is out.
+            # Remove the task only when it was sent, which keeps the order while the thread is busy.
             self._tasks.popleft()
         if self._tasks:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._send_next)

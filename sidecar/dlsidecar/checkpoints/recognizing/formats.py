@@ -19,13 +19,13 @@ ZIP_END_BYTES = 22
 LONGEST_COMMENT = 0xFFFF
 HDF5 = b"\x89HDF\r\n\x1a\n"
 HDF5_IS_OPEN = 1
-"""The flag of a file that a program has open for writing, or that died while it had."""
+"""The flag of a file that is open for writing, or whose writer died."""
 PICKLE = b"\x80"
 OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9"
-"""Files of PyTorch before 1.6 begin with pickles and end with anything."""
+"""The beginning of files of PyTorch before 1.6, which have no fixed end."""
 PICKLE_END = b"."
 PICKLES = (".pkl", ".pickle", ".metadata")
-"""Names of files that are one pickle; the last is that of torch.distributed.checkpoint."""
+"""Names of files that are one pickle; torch.distributed.checkpoint writes the last one."""
 LARGEST_JSON = 16 << 20
 HEAD_BYTES = 64
 
@@ -41,22 +41,22 @@ PASSING = frozenset(
         errno.ETIMEDOUT,
     }
 )
-"""Errors of a process without descriptors or memory, and of a file server that is away."""
+"""Errors of a process without descriptors or memory, and of an absent file server."""
 
 
 class Finding(NamedTuple):
-    """The result of reading the bytes of a file."""
+    """The result of examining a file."""
 
     fault: str = ""
-    """The fault, in words that follow the name of the file; empty if there is none."""
+    """The fault, as a predicate to the file's name; empty if there is none."""
     is_proven: bool = False
     """True if the format proves that nothing is missing."""
     is_passing: bool = False
-    """True if reading failed for a passing reason, which proves nothing about the file."""
+    """True if reading failed for a temporary reason, which proves nothing about the file."""
 
 
 def examine(path: str) -> Finding:
-    """Look at the beginning and the end of a file; one that cannot be opened is at fault."""
+    """Examine the beginning and the end of a file; a file that cannot be opened is faulty."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -101,7 +101,7 @@ def _find_test(name: str, head: bytes) -> Test | None:
 
 
 def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
-    """A zip file ends with its directory, which is written last."""
+    """Check for the directory, which is the end of a zip file and written last."""
     tail = _read_end(file, size, count=ZIP_END_BYTES + LONGEST_COMMENT)
     at = tail.rfind(ZIP_END)
     if at < 0 or len(tail) - at < ZIP_END_BYTES:
@@ -110,7 +110,7 @@ def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
 
 
 def _is_whole_safetensors(file: int, size: int, head: bytes) -> bool:
-    """The header gives the number of bytes of the tensors."""
+    """Compare the size with the header, which has the number of bytes of the tensors."""
     length = int.from_bytes(head[:8], "little")
     begin = 8 + length
     if len(head) < 8 or begin > size:
@@ -126,7 +126,7 @@ def _is_whole_safetensors(file: int, size: int, head: bytes) -> bool:
 
 
 def _is_whole_hdf5(_file: int, size: int, head: bytes) -> bool:
-    """The superblock gives the length, and a flag that a program has it open for writing."""
+    """Check the length and the flag of an open writer in the superblock."""
     version = head[8] if len(head) == HEAD_BYTES else -1
     at = {0: 40, 1: 44, 2: 28, 3: 28}.get(version)
     if at is None or (version == 3 and head[11] & HDF5_IS_OPEN):
@@ -140,7 +140,7 @@ def _is_whole_json(file: int, size: int, _head: bytes) -> bool:
     try:
         json.loads(os.pread(file, size, 0))
     except json.JSONDecodeError as error:
-        # Some write one document a line.
+        # Some programs write one document per line.
         return error.msg == "Extra data"
     except (ValueError, RecursionError):
         return False

@@ -24,16 +24,16 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Reading = Optional[list[Gpu]]
-"""None where there was no answer in time."""
+"""None if there was no answer in time."""
 
 
-# The settings of the thread.
+# The states of the thread.
 READ = "read"
 END = "end"
 
 
 class GpuQuery:
-    """One question, until it is answered or given up."""
+    """One query, until it is answered or given up."""
 
     def __init__(self, hear: Callable[[Reading], None]) -> None:
         self._hear: Callable[[Reading], None] | None = hear
@@ -43,7 +43,7 @@ class GpuQuery:
         """Set the result, unless there is one already."""
         if self.timer is not None:
             self.timer.cancel()
-        # Taken before the call, so that an answer after the timeout is dropped.
+        # Clear the callback first, so an answer after the timeout is dropped.
         hear, self._hear = self._hear, None
         if hear is not None:
             hear(reading)
@@ -57,7 +57,7 @@ class GpuThread:
     def __init__(
         self, open_gpu_reader: Callable[[], gpus.GpuReader] = gpus.open_gpu_reader
     ) -> None:
-        """``open_gpu_reader`` is called on the thread, since it may hang as well."""
+        """The thread calls ``open_gpu_reader``, because that may hang as well."""
         self._open_gpu_reader = open_gpu_reader
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[str] = SimpleQueue()
@@ -66,21 +66,21 @@ class GpuThread:
         self._is_stuck = False
         self._is_closed = False
         self.bases = Bases()
-        """The memory in use of each GPU while no process computes there, learnt from every
-        reading."""
+        """The memory in use of each GPU while no process computes there, learnt from every reading.
+        """
         self.missing = ""
-        """Why there is nothing to read; known by the time of the first answer."""
+        """The reason why there are no readings; known by the first answer."""
         self._thread = threading.Thread(target=self._work, name="gpu_thread", daemon=True)
         self._thread.start()
 
     # --- on the loop ------------------------------------------------------------------------
 
     def ask(self, hear: Callable[[Reading], None]) -> None:
-        """Call back with what is read from now on; never from within this call."""
+        """Call back with a new reading, never from within this call."""
         if self.missing or self._is_closed:
             self._loop.call_soon(hear, [])
             return
-        # Nothing is queued: a driver that comes back would have to answer all of it one by one.
+        # Queue nothing, because a driver that recovers would have to answer every query.
         if self._is_stuck:
             self._loop.call_soon(hear, None)
             return
@@ -90,14 +90,14 @@ class GpuThread:
         self._orders.put(READ)
 
     def _give_up(self, query: GpuQuery) -> None:
-        # Requests fail at once from now on, until the answer comes after all.
+        # Queries fail at once from now on, until the answer arrives.
         self._is_stuck = True
-        # It stays in the queue: the thread still answers it, and each answer takes the first.
+        # Keep the query queued: the thread still answers it, and each answer removes the first.
         query.answer(None)
 
     def _take(self, reading: Reading) -> None:
         self._is_stuck = False
-        # The base lines learn first, because those that hear the reading compare it with them.
+        # Update the base lines first, because the callbacks compare the reading with them.
         self.bases.see(reading or ())
         self._asked.popleft().answer(reading)
 
@@ -109,7 +109,7 @@ class GpuThread:
             self._asked.popleft().answer([])
 
     def close(self) -> None:
-        """Ask no more. One that hangs is left alone: it ends with the process."""
+        """Stop; a thread that hangs ends with the process."""
         self._is_closed = True
         while self._asked:
             self._asked.popleft().answer([])
@@ -123,7 +123,7 @@ class GpuThread:
             if not reader.missing:
                 self._read_until_closed(reader)
             reason = reader.missing
-        except Exception as error:  # a driver may raise anything, and the questions wait
+        except Exception as error:  # a driver may raise anything, and queries wait
             log.exception("the GPUs cannot be read")
             reason = f"NVML failed: {error}"
         if reason:
@@ -135,16 +135,16 @@ class GpuThread:
         reader.close()
 
     def _tell(self, take: Callable[[T], None], what: T) -> None:
-        # A loop that was closed in between no longer takes the result.
+        # A loop that was closed meanwhile accepts no result.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(take, what)
 
 
 def read(reader: gpus.GpuReader) -> Reading:
-    """Read, or say that there was no answer; the next one may be one."""
+    """Return a reading, or None without an answer; the next one may succeed."""
     try:
         return reader.read()
     except Exception:
-        # A driver may raise anything, and what was not read proves nothing.
+        # A driver may raise anything, and a failed reading proves nothing.
         log.exception("the GPUs could not be read")
         return None
