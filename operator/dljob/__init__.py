@@ -1,8 +1,8 @@
 """
-THE PACKAGE THAT PROGRAMS IMPORT: :mod:`dljob.training` for trainings, and the Python interface of docs/python.md.
+The package that programs import: :mod:`dljob.training`, and the interface of docs/python.md.
 
-The names of the interface are those of :mod:`dlapi`, which is loaded when the first of them is used, so
-that a training never loads it. The SideCar shows :mod:`dljob.training` alone to trainings.
+The names of the interface come from :mod:`dlapi`, which is loaded at their first use, so a training
+never loads it. The SideCar offers only :mod:`dljob.training` to trainings.
 """
 
 from importlib import import_module

@@ -5,4 +5,4 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 EXIT_UNAVAILABLE = 69
-"""As sysexits.h has it: a service that is needed is not there, and so the SideCar cannot begin."""
+"""The code of sysexits.h for a missing service: the SideCar cannot begin."""

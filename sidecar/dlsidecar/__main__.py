@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dlsidecar import EXIT_UNAVAILABLE
 
 AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Where OpenSSL looks for the public CAs."""
+"""The variables with OpenSSL's places of public CAs."""
 
 
 def main() -> int:
@@ -31,9 +31,9 @@ def keep() -> int:
 
 
 def live() -> int:
-    # Tornado reads all authorities that the image knows as soon as it is imported. We trust only
-    # the one of our own folder, and are ready a tenth earlier without the others.
-    # It also looks whether it could write its log in colours, which we do without.
+    # Tornado reads all CAs of the image on import. The SideCar trusts only the CA in its own
+    # folder, and starts a tenth of a second earlier without the others. Tornado also tests for a
+    # colour terminal, which the SideCar does not need.
     sys.modules["curses"] = None  # type: ignore[assignment]  # this is how Python spells it
     known = {name: os.environ[name] for name in AUTHORITIES if name in os.environ}
     os.environ.update(dict.fromkeys(AUTHORITIES, os.devnull))
@@ -42,13 +42,13 @@ def live() -> int:
     finally:
         for name in AUTHORITIES:
             del os.environ[name]
-        # The training gets the environment that we got.
+        # The training gets the original environment.
         os.environ.update(known)
     return living.run_command()
 
 
 def run_if_complete(run: Callable[[], int]) -> int:
-    """Run, unless the interpreter of this image has been left without a part that is needed."""
+    """Run, unless the image's interpreter lacks a required module."""
     try:
         return run()
     except ModuleNotFoundError as error:

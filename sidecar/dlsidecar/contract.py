@@ -14,15 +14,12 @@ from dlsidecar.diagnosing.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 
 Report = Callable[[Event], None]
-"""Reports an event of a supervisor: on the thread of the event loop, and never from within one of
-the calls below, because the machine is in the middle of a step then (use ``loop.call_soon``).
-Events name their attempt.
+"""Reports an event of a supervisor on the event loop, and never from within one of the calls below,
+because the machine is in the middle of a step then. Events name their attempt.
 """
 
 Changed = Callable[[], None]
-"""Signals changed facts of an observer, on the loop's thread. An observer does not call it for
-values that differ in every reading (a utilisation, an age).
-"""
+"""Signals changed facts on the loop's thread, but not values that differ in every reading."""
 
 
 class Supervisor(Protocol):
@@ -75,9 +72,7 @@ class Supervisor(Protocol):
 
 
 class Facts(Protocol):
-    """
-    The facts of the state that the machine does not hold; each call is cheap and never blocks.
-    """
+    """The facts that the machine does not hold; each call is cheap and never blocks."""
 
     def processes(self) -> tuple[Process, ...]:
         """The ranks of the latest start, including ended ones."""

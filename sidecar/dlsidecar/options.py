@@ -114,9 +114,7 @@ def _read_address(text: str) -> Endpoint:
 
 
 def _with_environment(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """
-    Put the options of the environment before those of the command line, which take precedence.
-    """
+    """Put the environment's options first, so those of the command line take precedence."""
     if not arguments or arguments[0] != "run":
         return list(arguments)
     given = [
@@ -171,9 +169,7 @@ def _serving(options: argparse.Namespace, training: Training) -> Serving:
 def environment_of_training(
     environment: Mapping[str, str], progress_socket: str = ""
 ) -> dict[str, str]:
-    """
-    Return the environment without the SideCar's options, and with the socket for the progress.
-    """
+    """Return the environment without the SideCar's options, with the progress socket."""
     own = {PROGRESS_SOCKET: str(Path(progress_socket).absolute())} if progress_socket else {}
     return {**{name: to for name, to in environment.items() if not is_option(name)}, **own}
 

@@ -1,7 +1,7 @@
 """
 The remedy for each problem of a training that the SideCar reports.
 
-The SideCar's state carries a name for programs, and beside it the message and the remedy for people.
+The SideCar's state has a name for programs, and a message and a remedy for people.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ REMEDIES = {
 
 
 def make_problem(name: str, message: str, *, gpus: tuple[str, ...] = ()) -> Problem:
-    """Build a problem with the remedy for its name, which is one of the above."""
+    """Return a problem with the remedy for its name, which is one of the above."""
     return Problem(name, message, REMEDIES[name], gpus)

@@ -1,1 +1,1 @@
-"""The words that the controller and the SideCar both speak: values only, standard library only."""
+"""The messages between the controller and the SideCar: values only, standard library only."""

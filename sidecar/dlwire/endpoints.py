@@ -1,7 +1,7 @@
 """
-Where a server listens: ``[ADDRESS]:PORT`` as options and settings have it, read by one rule everywhere.
+The address of a server: ``[ADDRESS]:PORT`` in options and settings, parsed by one rule.
 
-Brackets enclose an address of IPv6, because its colons look like the one before the port.
+Brackets enclose an IPv6 address, because its colons look like the one before the port.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ _FORM = re.compile(r"(?:\[([0-9A-Za-z.:%_-]+)\]|([^\[\]:/@\s]*)):([0-9]{1,5})", 
 
 
 class Endpoint(NamedTuple):
-    """An address of this machine, and a port there."""
+    """A local address and a port."""
 
     host: str
-    """Without brackets; empty where none was named."""
+    """The host without brackets; empty if none was named."""
     port: int
-    """0 stands for one that is free."""
+    """0 selects a free port."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """True if only this machine reaches the address."""
         address = self._read_address()
         return self.host == "localhost" if address is None else address.is_loopback
 
     @property
     def is_unspecified(self) -> bool:
-        """Whether it stands for all addresses of this machine."""
+        """True if the address stands for all addresses of this machine."""
         address = self._read_address()
         return address is not None and address.is_unspecified
 
     def _read_address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """Return the host as an address; ``None`` where it is a name."""
+        """Return the host as an address; ``None`` for a name."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
 
 
 def read_endpoint(text: str, *, least_port: int = 0) -> Endpoint:
-    """Read ``[ADDRESS]:PORT``; ValueError says what is wrong, and what to write."""
+    """Parse ``[ADDRESS]:PORT``; the ValueError has the fault and the remedy."""
     found = _FORM.fullmatch(text)
     if found is None or not least_port <= int(found[3]) <= LARGEST_PORT:
         raise ValueError(

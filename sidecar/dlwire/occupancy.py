@@ -1,11 +1,11 @@
 """
-Whether a GPU is in use: one judgement for SideCars, for the controller and for ``dljob up``.
+Decides whether a GPU is in use, for SideCars, the controller and ``dljob up``.
 
-A GPU is in use while a process computes on it, while more of its memory is taken than an idle driver
-takes, or while it is busy. NVML names no process of others inside a container, and there the second and
-the third are the only signs. A display draws and does not compute, so that it keeps no GPU.
+A GPU is in use while a process computes on it, while more memory is taken than an idle driver
+takes, or while it is busy. Inside a container, NVML does not show other processes, so only the last
+two signs remain. A display draws and does not compute, so it does not use a GPU.
 
-Pure, like all of dlwire: NVML is asked elsewhere (:mod:`dlsidecar.observing.gpus.nvml`, ``dllocal.gpus.nvml``).
+Pure, like all of dlwire: :mod:`dlsidecar.observing.gpus.nvml` and ``dllocal.gpus.nvml`` ask NVML.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from dlwire.messages import Gpu
 
 BUSY_UTILIZATION = 0.05
 BUSY_BYTES = 512 << 20
-"""Above either of the two a program computes there; an idle driver holds a few hundred MiB."""
+"""Above either limit a program computes there; an idle driver holds a few hundred MiB."""
 ABOVE_BASE_BYTES = 256 << 20
-"""The same above the base line of a GPU, where that is known: the least that was ever seen in use of it.
-The context of a CUDA program alone takes more on the GPUs of data centers."""
+"""The limit above the base line, the least memory ever used; a CUDA context takes more."""
 
 Parents = Callable[[int], int]
-"""Returns the parent of a process; 0 of one that has none, or that cannot be seen."""
+"""Returns the parent of a process; 0 if there is none or it is not visible."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,14 @@ class Usage:
     """The use of a GPU at one moment."""
 
     processes: tuple[int, ...] = ()
-    """Those that compute on it."""
+    """The computing processes."""
     memory_used: int = 0
-    """In bytes, without what processes hold that only draw; 0 where the GPU does not tell."""
+    """In bytes, without the memory of drawing processes; 0 if unknown."""
     utilization: float = 0.0
 
 
 def usage_of(gpu: Gpu) -> Usage:
-    """Return what a SideCar tells of a GPU, as its use."""
+    """Return the use of a GPU that a SideCar reported."""
     drawn = sum(process.memory_used for process in gpu.processes if process.draws)
     return Usage(
         tuple(process.pid for process in gpu.processes if not process.draws),
@@ -51,7 +50,7 @@ def usage_of(gpu: Gpu) -> Usage:
 def find_users(
     usage: Usage, *, is_ours: Callable[[int], bool], describe: Callable[[int], str]
 ) -> str:
-    """Name the processes that compute on a GPU and are not ours; empty if there is none."""
+    """Return the processes on a GPU that are not the job's; empty if there are none."""
     foreign = [pid for pid in usage.processes if not is_ours(pid)]
     if not foreign:
         return ""
@@ -61,9 +60,9 @@ def find_users(
 
 def find_load(usage: Usage, base_bytes: int | None = None) -> str:
     """
-    Say what is in use of a GPU on which nothing of ours is; empty if it is idle.
+    Describe the use of a GPU on which the job has no process; empty if it is idle.
 
-    ``base_bytes`` is the base line of the GPU, where that is known.
+    ``base_bytes`` is the base line of the GPU, if known.
     """
     known = BUSY_BYTES if base_bytes is None else base_bytes + ABOVE_BASE_BYTES
     if usage.memory_used > min(known, BUSY_BYTES):
@@ -74,7 +73,7 @@ def find_load(usage: Usage, base_bytes: int | None = None) -> str:
 
 
 def is_below(pid: int, roots: Collection[int], parents: Parents) -> bool:
-    """Whether a process is one of these or descends from one."""
+    """Return True if a process is one of the roots or descends from one."""
     seen = set()
     while pid > 1 and pid not in seen:
         if pid in roots:

@@ -1,1 +1,1 @@
-"""The SideCar's behaviour as values: states, events and what follows from them."""
+"""The SideCar's behaviour as values: states, events and transitions."""

@@ -1,4 +1,4 @@
-"""Accepts a target from the SideCar's own installation, of a higher term or as a repeat."""
+"""Accepts a target from the SideCar's own installation, with a higher term or as a repeat."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dlwire.messages import (
 
 
 def why_refused(machine: Machine, target: Target) -> Refused | None:
-    # A target for a former start of the container says nothing about the processes of this one.
+    # A target for an earlier start of the container does not apply to this one.
     if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
         is_other_start = target.incarnation != machine.incarnation
         return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
-    # A SideCar that leaves could not prove the end of processes that it starts now.
+    # A SideCar that ends could not prove the end of processes that it starts now.
     if machine.is_interrupted or machine.has_left:
         return Refused.LEAVING
     known = machine.target
     if known is None:
         return None
-    # A controller that another one has replaced may not know that yet, and goes on commanding.
+    # A replaced controller may not know that yet, and continues to send targets.
     if target.term < known.term:
         return Refused.OLDER
     if target.term == known.term and not _may_follow(target, known):
@@ -52,7 +52,7 @@ def is_hurried(target: Target, known: Target) -> bool:
 
 
 def says_the_same(one: Target, other: Target) -> bool:
-    """Compare two targets without the leader, the reason, the next start, the trial and the known end."""
+    """Compare two targets without leader, reason, next start, trial and known end."""
     other = replace(other, epoch=one.epoch, reason=one.reason)
     if isinstance(one, Stop) and isinstance(other, Stop):
         other = replace(other, coming=one.coming)
@@ -66,7 +66,7 @@ def stamped_by(machine: Machine, target: Target) -> Machine:
     assert known is not None
     stamped = replace(known, epoch=target.epoch, installation=machine.installation)
     if isinstance(stamped, Run) and isinstance(target, Run):
-        # One that was said before the latest may come after it, and takes no trial back.
+        # An earlier message may arrive after the latest, and must not withdraw a trial.
         ends = [end for end in (stamped.ended, target.ended) if end is not None]
         trial = max(stamped.trial, target.trial)
         stamped = replace(stamped, trial=trial, ended=max(ends, default=None))

@@ -19,9 +19,7 @@ class Limits:
     saves: bool = False
     """True if the job can be asked to save itself."""
     leader_saves: bool = False
-    """
-    True if the first process of the whole job saves it; False if each container's processes do.
-    """
+    """True if the job's first process saves it; False if each container's processes do."""
     tries: bool = False
     """True if the job can save itself on request and continue."""
     checkpoint_seconds: float = 60.0
@@ -92,8 +90,8 @@ class Machine:
         """
         True if the training is over: it ended well by itself, without a checkpoint.
 
-        That holds even if a newer command waits. The run of a controller without this rule starts
-        as before, because that controller would wait for the run forever.
+        A waiting command does not change that, but the run of a controller without this rule still
+        starts.
         """
         if not self.is_finished or self.saving is Saving.CONFIRMED:
             return False
@@ -102,9 +100,7 @@ class Machine:
 
     @property
     def may_start(self) -> bool:
-        """
-        True unless the author of the declared run does not know that the latest one ended well.
-        """
+        """True if the run's author knows of the latest good end, or if there was none."""
         if self.phase is not Phase.EXITED or self.run is None:
             return True
         target = self.target
@@ -132,13 +128,10 @@ class Machine:
 
     @property
     def exit_status(self) -> int:
-        """
-        The SideCar's exit status: the training's, by shell rules, or 0 after a command to leave.
-        """
+        """The SideCar's exit status: the training's, by shell rules, or 0 after a leave command."""
         if self._is_told_to_leave:
-            # With any other status, a kubelet would restart the container even after a failed
-            # training, and its pod and log would have to be deleted. The controller knows the
-            # failure.
+            # With any other status, a kubelet would restart the container even after a failure, and
+            # its pod and log would have to be deleted.
             return 0
         if self.failure is None:
             decisive = min(self.ended, key=lambda end: end.rank, default=None)

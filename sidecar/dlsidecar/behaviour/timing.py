@@ -1,8 +1,8 @@
 """
-Measures the cost of a change of GPUs in the SideCar itself.
+Measures the cost of a change of GPUs in the SideCar.
 
-The controller predicts from it how long the next change will take. The agent shows the stopwatch each
-new machine, and the stopwatch takes the time when the phase changes.
+The controller predicts the duration of the next change from it. The agent passes each new machine
+to the stopwatch, which records the time of phase changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlwire.messages import Change, Phase, Saving
 
 
 class Stopwatch:
-    """The durations of the change under way, and of the one before once it is over."""
+    """The durations of the current change and of the last complete one."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -23,10 +23,10 @@ class Stopwatch:
         self._since = now()
         self._running = Change(generation=0)
         self.change: Change | None = None
-        """The latest change that is over; None if there was none."""
+        """The last complete change; None if there was none."""
 
     def see(self, machine: Machine) -> None:
-        """Look at the machine after a step."""
+        """Update from the machine after a step."""
         if machine.phase is self._phase:
             return
         now = self._now()
@@ -39,7 +39,7 @@ class Stopwatch:
             self._running = replace(self._running, stop_seconds=seconds, saving=saving)
         elif before is Phase.STARTING and machine.phase is Phase.RUNNING:
             self._running = replace(self._running, start_seconds=seconds)
-        # A quiet phase ends what led there; the start that may follow is a change of its own.
+        # A quiet phase ends a change; the start that may follow is a change of its own.
         if machine.phase in QUIET or machine.phase is Phase.RUNNING:
             self.change = replace(self._running, generation=machine.term.generation)
             self._running = Change(generation=0)

@@ -1,1 +1,1 @@
-"""Checkpoints: how one is requested, seen to be complete, remembered and checked."""
+"""Checkpoints: requesting, confirming, recording and checking them."""

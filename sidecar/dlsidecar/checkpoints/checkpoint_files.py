@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CLOCK_REALTIME_COARSE = 5
-"""
-The clock of the kernel's file stamps, which ticks every 1 to 10 ms; Python has no name for it.
-"""
+"""The clock of the kernel's file stamps, which Python does not name; it ticks every 1 to 10 ms."""
 LONGEST_TICK_SECONDS = 0.1
 """On a suspended virtual machine, the clock can stop for longer than a tick."""
 MOST_FILES = 20_000

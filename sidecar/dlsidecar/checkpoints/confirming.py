@@ -329,9 +329,7 @@ class FileWatch:
         return shape_of(one.files, one.unit, world=self._watch.world)
 
     def _find_writer(self, look: Look, one: Candidate) -> str:
-        """
-        Return a file being written that belongs to the checkpoint or was opened since the request.
-        """
+        """Return a file being written, of the checkpoint or opened since the request."""
         written = find_written(look.snapshot.root, self._watch.members())
         opened = set() if one.is_sealed else written - self._written_before
         patterns = (self._saving.files,) if self._saving.files else ()

@@ -1,10 +1,10 @@
 """
-Keeps the knowledge about a job's checkpoints over all its starts, in a file beside them.
+Keeps the known facts about a job's checkpoints over its starts, in a file next to them.
 
-One small file, because nothing else outlives the container, the pod and the node as the checkpoints
-do. It says what the last one looked like, which one was confirmed and not tried yet, which ones could
-not be read, and so whether this job's confirmations are trusted. A file with any other
-content, or one that cannot be read, counts as nothing known.
+The file lies there because only the checkpoints outlive the container, the pod and the node. It
+records the last shape, the checkpoint that was confirmed but not read yet, and the ones that could
+not be read, which decide whether confirmations are trusted. A file that is unreadable or has other
+content counts as empty.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Ledger:
     """The content of the file."""
 
     shape: Shape | None = None
-    """How the checkpoint looked that was seen complete last."""
+    """The shape of the last checkpoint that was seen complete."""
     pending: str | None = None
-    """The one that was confirmed before a stop and that no start has read since."""
+    """The checkpoint that was confirmed before a stop and that no start has read since."""
     since_ns: int = 0
-    """When its first file was written."""
+    """The time at which its first file was written."""
     source: str = ""
-    """The checkpoint that the latest start goes on from."""
+    """The checkpoint that the latest start resumed from."""
     fruitless: int = 0
-    """How many starts in a row failed from there before their first step."""
+    """The number of consecutive starts from there that failed before their first step."""
     failed: tuple[str, ...] = ()
     """Checkpoints that were confirmed, or seemed complete, and could not be read."""
     is_trusted: bool = True
@@ -45,7 +45,7 @@ class Ledger:
 
 
 def describe_signs(saving: Saving) -> str:
-    """Name the way in which checkpoints are confirmed; each way has a trust of its own."""
+    """Return the name of the confirmation method; each method has its own trust."""
     return f"{saving.complete.value} {saving.files} {saving.marker} {saving.settle_seconds}"
 
 
@@ -70,7 +70,7 @@ def read_ledger(saving: Saving) -> Ledger:
 
 
 def write_ledger(saving: Saving, ledger: Ledger) -> None:
-    """Replace the file; where that is not possible, the job goes on without it."""
+    """Replace the file; on failure, the job continues without it."""
     document = {
         "signs": describe_signs(saving),
         "shape": None if ledger.shape is None else ledger.shape.render(),

@@ -1,9 +1,9 @@
 """
-Measures a trial of a checkpoint in the SideCar itself.
+Measures a trial of a checkpoint in the SideCar.
 
-:mod:`dlsidecar.behaviour.machine` knows that one is under way and how it went. This module notes how far the training
-was when it was asked, how long it took, and whether the training went on after it: some programs save
-themselves and end, and some stand still.
+:mod:`dlsidecar.behaviour.machine` has the state and outcome of a trial. This module records the
+progress at the request, the duration, and whether the training continued: some programs save
+themselves and end, and some hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlsidecar.behaviour.state import Machine
 from dlwire.messages import Saving, Trial
 
 SOON_SECONDS = 30.0
-"""A training that ends so soon after its trial, and has not gone on meanwhile, ended by it."""
+"""A training that ends this soon after its trial without continuing ended because of it."""
 
 
 class Trials:
@@ -24,17 +24,17 @@ class Trials:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._trial = Trial()
-        """As the machine had it when it was seen last."""
+        """The trial in the machine at the last call."""
         self._asked_at = 0.0
         self._iteration = 0
-        """The latest reported iteration when the trial was asked for."""
+        """The latest reported iteration when the trial was requested."""
         self._over_at = 0.0
         self._iteration_then = 0
-        """The latest reported iteration when its outcome was known."""
+        """The latest reported iteration at the outcome."""
         self._has_ended = False
 
     def see(self, machine: Machine, iteration: int) -> None:
-        """Look at the machine after a step; ``iteration`` is what the training reported last."""
+        """Update from the machine after a step; ``iteration`` is the last reported one."""
         before, self._trial = self._trial, machine.trial
         if machine.trial.number != before.number:
             self._asked_at, self._iteration, self._has_ended = self._now(), iteration, False
@@ -44,14 +44,14 @@ class Trials:
         if before.number != machine.trial.number or before.saving is Saving.NONE:
             self._over_at, self._iteration_then = self._now(), iteration
         if machine.trial.saving is Saving.FAILED:
-            return  # It may not have reached the training, so it is not the reason of an end after it.
+            return  # The request may not have reached the training, so it explains no later end.
         is_by_itself = machine.target == machine.run and not machine.is_leaving
         if machine.ended and is_by_itself and iteration <= self._iteration_then:
             is_soon = self._now() - self._over_at <= SOON_SECONDS
             self._has_ended = self._has_ended or is_soon
 
     def describe(self, iteration: int) -> Trial:
-        """Return the trial with what is known of it beyond the machine."""
+        """Return the trial with the facts that the machine lacks."""
         trial = self._trial
         if not trial.number:
             return trial

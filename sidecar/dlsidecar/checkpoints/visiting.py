@@ -1,6 +1,4 @@
-"""
-One look of the ledger_thread that a start waits for, and for no longer than it may.
-"""
+"""One inspection on the ledger thread that a start waits for, with a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ RETRY_SECONDS = 0.01
 
 
 class Visit:
-    """A look that is heard of once: what it found, or None where it took too long."""
+    """An inspection that calls back once: with its result, or with None after the time limit."""
 
     def __init__(
         self,
@@ -22,7 +20,7 @@ class Visit:
         look: Callable[[Callable[[], bool]], Prepared],
         hear: Callable[[Prepared | None], None],
     ) -> None:
-        """``look`` is given whether it is still wanted: a late one must not touch the files of the training."""
+        """``look`` can check that it is still wanted before it changes files."""
         self._ledger_thread = ledger_thread
         self._look = look
         self._hear = hear
@@ -34,29 +32,29 @@ class Visit:
         self._send(self._loop.time() + patience_seconds)
 
     def cancel(self) -> None:
-        """Hear of it no more."""
+        """Drop the result."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _send(self, limit: float) -> None:
-        """Send the ledger_thread; while he is out for an earlier start, try again."""
+        """Start the inspection; retry while the ledger thread is busy for an earlier start."""
         left = max(limit - self._loop.time(), 0.0)
-        # The ledger_thread asks in its thread whether the look is still wanted; the event loop changes
-        # that once, from yes to no.
+        # The ledger thread checks whether the inspection is wanted; the event loop changes that
+        # only once.
         is_sent = self._ledger_thread.send(
             lambda: self._look(lambda: not self._is_over), lambda found, _: self._end(found)
         )
         if is_sent or not left:
-            # Also with no time left the answer comes in a later turn, and
-            # never from within begin().
+            # Even without time left, the answer comes in a later turn and never from within
+            # begin().
             self._timer = self._loop.call_later(left, self._end, None)
         else:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._send, limit)
 
     def _end(self, found: Prepared | None) -> None:
         if not self._is_over:
-            # Over before `hear`, which starts the training: a ledger_thread that is still
-            # out is not wanted any more.
+            # Cancel before `hear` starts the training, because a running inspection is no longer
+            # wanted.
             self.cancel()
             self._hear(found)

@@ -1,8 +1,8 @@
 """
-Notices that a training hangs, and reports what its ranks do.
+Detects that a training hangs, and reports the activity of its ranks.
 
-Called by :mod:`dlsidecar.observing.facts` at each look, with the limit that :mod:`dlsidecar.observing.pauses` has learnt. It
-reports, and ends nothing.
+:mod:`dlsidecar.observing.facts` calls it in each poll, with the limit from
+:mod:`dlsidecar.observing.pauses`. This module only reports.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dlsidecar.diagnosing import stacks
 from dlwire.messages import Process
 
 BETWEEN_SECONDS = 1.0
-"""Between two looks at a process, which show whether it computes."""
+"""The time between two samples of a process, which show whether it computes."""
 
 
 class Hang:
-    """The report about a training that hangs: once, until it moves again."""
+    """The report about a training that hangs: once, until the training moves again."""
 
     def __init__(
         self,
@@ -34,21 +34,21 @@ class Hang:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._told = ""
-        """How far the training was at the report."""
+        """The progress of the training at the report."""
 
     def update(self, idle_seconds: float, limit: float, *, what: str) -> None:
-        """Report a hang once the limit is passed; ``what`` describes how far the training is."""
+        """Report a hang once the limit is passed; ``what`` describes the progress."""
         if not 0 < limit <= idle_seconds:
             self.end()
         elif what != self._told:
-            # It may have moved and stopped again between two looks.
+            # The training may have moved and stopped again since the last poll.
             self.end()
-            # Noted at once, because the observer may look again before the report is made.
+            # Record it at once, because the observer may poll again before the report is made.
             self._told = what
             living = [one for one in self._processes() if one.pid and one.is_running]
             before = {one.pid: stacks.sample(one.pid) for one in living}
-            # None of them is collected yet, since that happens on this loop, so that its number is
-            # still its own when it gets the signal.
+            # Only this loop collects the processes, so each id is still valid when the signal is
+            # sent.
             asked = sum(stacks.request(one.pid) for one in living)
             message = f"nothing has moved for {idle_seconds:.0f} s ({what})"
 
@@ -68,7 +68,7 @@ class Hang:
             self._timer = self._loop.call_later(BETWEEN_SECONDS, report)
 
     def end(self) -> None:
-        """The training moves, or nothing runs any more."""
+        """End the report: the training moves, or no process runs."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

@@ -95,9 +95,7 @@ class Tracebacks:
             self._lines += said[: MOST_LAST_LINES - len(self._lines)]
 
     def fail(self, now: float) -> None:
-        """
-        Record the failure of the first process; later lines belong to the processes that follow.
-        """
+        """Record the failure of the first process; later lines are those of its followers."""
         if self._failed_at is None:
             self._failed_at = now
             self._lines = list(self._latest)

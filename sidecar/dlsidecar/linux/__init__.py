@@ -1,1 +1,1 @@
-"""Processes as Linux knows them: the family of a process, its signals, its namespaces and its start."""
+"""Linux processes: their families, signals, namespaces and starts."""

@@ -1,8 +1,8 @@
 """
-Direct calls of the kernel, without the large parts of the standard library.
+Direct kernel calls, without the large parts of the standard library.
 
-The keeper (:mod:`dlsidecar.processes.keeper`) lives as long as the SideCar and does next to nothing. It
-imports only this and :mod:`dlsidecar.linux.family`, so that it occupies next to nothing as well.
+The keeper (:mod:`dlsidecar.processes.keeper`) lives as long as the SideCar and imports only this
+module and :mod:`dlsidecar.linux.family`, to save memory.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 outer_proc: int | None = None
-"""The folder ``/proc`` of the machine, opened before there is a namespace; None in a container."""
+"""The machine's ``/proc``, opened before the namespace exists; None in a container."""
 
 libc = ctypes.CDLL(None, use_errno=True)
-# Looked up once and before any fork: between fork and exec nothing may allocate or lock.
+# Look the function up before any fork: between fork and exec no code may allocate or lock.
 _prctl = libc.prctl
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process when its parent ends."""
+    """Make the kernel end this process when its parent ends."""
     _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
 def become_subreaper() -> bool:
-    """Become the parent of every orphan among our descendants. PID 1 already is."""
+    """Become the parent of orphaned descendants, as PID 1 already is."""
     return os.getpid() == 1 or _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def read_outer(path: str) -> bytes:
     """
-    Return the beginning of a file below ``/proc`` of the machine, where processes have the ids that NVML reports.
+    Return the beginning of a file below the machine's ``/proc``, which uses NVML's process ids.
 
-    Raises OSError where there is no such file, and inside a container, which does not show the machine.
+    Raises OSError if the file does not exist, and in a container, which does not show the machine.
     """
     if outer_proc is None:
         raise FileNotFoundError(path)
@@ -48,7 +48,7 @@ def read_outer(path: str) -> bytes:
 
 
 def give_back_memory() -> None:
-    """Return what only the beginning has needed; where the C library keeps none, do nothing."""
+    """Return free memory to the kernel, if the C library supports that."""
     trim = getattr(libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -56,9 +56,9 @@ def give_back_memory() -> None:
 
 def send(pid: int, signum: int) -> bool:
     """
-    Send a signal; return False where the process is no more.
+    Send a signal; return False if the process has ended.
 
-    A process that we may not signal, because it changed its user, exists all the same.
+    A process that changed its user exists, although it cannot be signalled.
     """
     try:
         os.kill(pid, signum)

@@ -130,7 +130,5 @@ class FileThread:
 
 
 def rest_after(took_seconds: float, *, at_least: float) -> float:
-    """
-    Return the pause after a read, in proportion to its duration, which limits the load of polling.
-    """
+    """Return the pause after a read, in proportion to its duration, to limit the load."""
     return max(at_least, min(took_seconds * REST_FACTOR, LONGEST_REST_SECONDS))

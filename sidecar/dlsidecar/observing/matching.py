@@ -31,9 +31,7 @@ match the progress expression, as long as no line has matched.
 """
 LONGEST_SHOWN = 200
 RANK = re.compile(rb"rank (\d{1,6}) \| ")
-"""
-The prefix of a rank's line (:mod:`dlsidecar.observing.rank_outputs`), hidden from expressions.
-"""
+"""The prefix of a rank's line, which expressions do not see."""
 
 
 def read_exactly(stream: io.BufferedReader, count: int) -> bytes | None:

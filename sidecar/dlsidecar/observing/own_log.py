@@ -1,9 +1,9 @@
 """
-The SideCar's own log, which stays small however often something goes wrong.
+The SideCar's own log, with a limited rate.
 
-A kubelet rotates this log, or ``dljob up`` while it runs; jobs go on without either. And other programs can cause lines,
-by requests that are refused. So the number of lines is limited, and the next line after a gap gives the number of
-lines that were left out.
+A kubelet rotates this log, or ``dljob up`` while it runs; jobs continue without either. Other
+programs can cause lines by refused requests. So the rate of lines is limited, and the first line
+after a gap has the number of dropped lines.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 
 MOST_LINES = 1000
-"""The lines that may follow each other without a pause."""
+"""The number of lines that may follow each other without a pause."""
 LINES_PER_SECOND = 100 / 3600
-"""How fast that number recovers: 2,400 lines a day."""
+"""The rate at which that number recovers: 2,400 lines a day."""
 LONGEST_LINE = 4096
-"""The longest message, in characters; of a longer one the end is left out."""
+"""The longest message in characters; longer ones are cut."""
 
 
 class LogLimit(logging.Filter):
@@ -29,7 +29,7 @@ class LogLimit(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; shorten it, and count those before it that were not."""
+        """Return True if the line is written; shorten it, and add the number of dropped lines."""
         now = self._now()
         self._left = min(MOST_LINES, self._left + (now - self._at) * LINES_PER_SECOND)
         self._at = now

@@ -1,8 +1,8 @@
 """
-For how long a training may take no step before it is said to hang, learnt from its steps.
+The time without a step after which a training hangs, learnt from its steps.
 
-That is ten times the longest pause of this start so far, in which evaluations and checkpoints are, and a
-minute at least. Until enough steps were seen, and at the latest, it is ``stallSeconds``.
+That is ten times the longest pause of this start, including evaluations and checkpoints, but at
+least a minute and at most ``stallSeconds``. Until enough steps were seen, it is ``stallSeconds``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FACTOR = 10.0
 
 
 class Pauses:
-    """How long it took between one step and the next, since the latest start."""
+    """The intervals between steps since the latest start."""
 
     def __init__(self) -> None:
         self.begin()
@@ -30,7 +30,7 @@ class Pauses:
         self._steps += 1
 
     def limit(self, stall_seconds: float) -> float:
-        """Return for how long nothing may move; 0 for ever."""
+        """Return the longest time without a step; 0 for no limit."""
         if self._steps < ENOUGH_STEPS:
             return stall_seconds
         learnt = max(SHORTEST_SECONDS, FACTOR * self._longest)

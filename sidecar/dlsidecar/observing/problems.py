@@ -1,4 +1,4 @@
-"""The problems that a SideCar reports: each is logged once, and gone as soon as it is solved."""
+"""The problems that a SideCar reports: each is logged once and removed when it is solved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Problems:
-    """Holds the present problems by name, in the order in which they came."""
+    """The present problems by name, in the order of their reports."""
 
     def __init__(self, changed: Changed) -> None:
         self._changed = changed
@@ -24,8 +24,8 @@ class Problems:
         return tuple(self._problems.values())
 
     def complain(self, name: str, message: str) -> None:
-        """Report a problem; the same one is logged once."""
-        # No lock: threads hand what they find to the event loop, and only that calls this.
+        """Report a problem; log it once."""
+        # No lock is needed: only the event loop calls this, also with results of threads.
         problem = make_problem(name, message)
         if self._problems.get(name) != problem:
             log.warning("%s: %s", name, message)
@@ -37,7 +37,7 @@ class Problems:
             self._loop.call_soon(self._changed)
 
     def complain_again(self, name: str, message: str) -> None:
-        """Report a problem whose message changes all the time, so that only its name is news."""
+        """Report a problem with a changing message; log it again only under a new name."""
         if name in self._problems:
             self._problems[name] = make_problem(name, message)
         else:

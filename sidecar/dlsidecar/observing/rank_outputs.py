@@ -3,8 +3,7 @@ The output of each process on a shared node, with the rank before each line.
 
 Each process has its own pipe. A :class:`RankOutputForwarder` moves its complete lines to the common
 output, each after ``rank 3 | ``. It writes only complete lines, and to a pipe at most the size that
-the kernel writes atomically, so lines of two ranks never mix. A process alone in its job gets no
-prefix.
+the kernel writes atomically, so lines of two ranks never mix. A process alone gets no prefix.
 
 A line that is too long is cut. Progress bars end their lines with a carriage return.
 """

@@ -1,8 +1,7 @@
 """
 Shortages of resources: disk space, processes, and memory.
 
-``dlsidecar.observing.facts`` checks regularly and after a training has ended, because a shortage
-may be the reason.
+``dlsidecar.observing.facts`` checks regularly and after an end, which a shortage may explain.
 """
 
 from __future__ import annotations

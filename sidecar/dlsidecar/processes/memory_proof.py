@@ -51,9 +51,7 @@ class MemoryProof:
         self._attempt = 0
 
     def ask(self, hear: Hear) -> None:
-        """
-        Call ``hear`` with True if the release may be reported; call this once no process is left.
-        """
+        """Call ``hear`` with True if the release may be reported; no process may be left."""
         attempt = self._attempt
 
         def read(reading: Reading) -> None:

@@ -16,7 +16,7 @@ from dlwire.messages import Run
 from dlwire.training import Framework, Training
 
 RESUME = "DLJOB_CHECKPOINT_RESUME"
-"""The variable that names the latest complete checkpoint, where one is known."""
+"""The variable with the latest complete checkpoint, if known."""
 INTERFACE = "HOROVOD_GLOO_IFACE"
 LOOPBACK_INTERFACE = "lo"
 SIOCGIFADDR = 0x8915
@@ -33,7 +33,7 @@ class RankEnvironment:
         self.given = dict(given)
         self._store = store
         self._defaults: dict[str, str] = {}
-        """The variables that the environment of the training may overrule."""
+        """The variables that the training's environment may override."""
         self._agreement = offering.RankAgreement()
 
     def begin_start(self, run: Run) -> None:
@@ -47,14 +47,14 @@ class RankEnvironment:
         self._agreement.close()
 
     def of(self, rank_process: RankProcess) -> dict[str, str]:
-        """Return the environment of one rank; its own variables overrule all others."""
+        """Return the environment of one rank; its own variables override all others."""
         resume = {RESUME: self._store.resume} if self._store.resume else {}
         given = {**self._defaults, **resume, **self.given, **self._store.variables}
         return {**given, **self._agreement.variables, **rank_process.environment}
 
 
 def find_interface(run: Run) -> str:
-    """Return the network interface that reaches the other processes; empty if it is unknown."""
+    """Return the network interface that reaches the other processes; empty if unknown."""
     if len(run.peers) == 1:
         return LOOPBACK_INTERFACE
     host = run.peers[run.node_rank].host
@@ -66,7 +66,7 @@ def find_interface(run: Run) -> str:
 
 
 def address_of(interface: str) -> str:
-    """Ask the kernel for the first address of an interface; empty if it has none."""
+    """Return the first address of an interface; empty if it has none."""
     request = struct.pack("256s", interface.encode()[:LONGEST_INTERFACE_NAME])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:

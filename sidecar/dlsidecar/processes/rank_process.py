@@ -1,6 +1,4 @@
-"""
-One training process, from the place it is given in the job to its end.
-"""
+"""One training process, from its rank in the job to its end."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ class RankProcess:
     def __init__(self, rank: ranks.Rank, *, is_alone: bool = False) -> None:
         self.rank = rank.rank
         self.signature = None if is_alone else rank.rank
-        """The rank that the lines of its output begin with, unless it is alone in its job."""
+        """The rank before each output line; None if the process is alone in its job."""
         self.local_rank = rank.local_rank
         self.gpus = rank.gpus
         self.environment = rank.environment
         self.pid = 0
         self.warm = False
         self.is_running = False
-        """False while a spare has not become the user's program yet."""
+        """False until a spare has become the user's program."""
         self.ended: Ended | None = None
 
     def describe(self) -> Process:

@@ -40,9 +40,9 @@ class ReleaseProof:
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        ``is_settling`` returns True while a checkpoint is being confirmed, ``is_output_pending``
-        while output is unread or a checkpoint is being written. ``on_gone`` is called right before
-        *gone* is reported.
+        ``is_settling`` is True while a checkpoint is being confirmed, ``is_output_pending`` while
+        output is unread or a checkpoint unwritten. ``on_gone`` is called right before *gone* is
+        reported.
         """
         self._reaper, self._process_tree = reaper, process_tree
         self.memory = memory

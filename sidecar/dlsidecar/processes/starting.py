@@ -42,10 +42,7 @@ class RankStarter:
         on_end: Callable[[RankProcess, Ended], None],
         look_soon: Callable[[], None],
     ) -> None:
-        """
-        Call ``on_end`` for each rank that ends after its program ran, and ``look_soon`` for other
-        ends.
-        """
+        """Call ``on_end`` for each end after the program ran, ``look_soon`` for other ends."""
         self._training = training
         self.environment = environment
         self._outputs = outputs

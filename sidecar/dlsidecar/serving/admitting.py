@@ -2,9 +2,8 @@
 Checks before a start that the GPUs of its command exist, work, have names and are empty.
 
 :mod:`dlsidecar.processes.supervising` calls it right before each start. A GPU that looks used is
-checked again for some seconds, because a process that has just ended may still show in NVML:
-utilisation is an average over the last second, and the driver frees memory after the end of the
-process.
+checked again for some seconds, because NVML still shows a process that has just ended: utilisation
+averages the last second, and the driver frees memory later.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The common limits of all doors of a SideCar: how many clients may come in at once, and how much they may send.
+The limits of all listeners of a SideCar: the number of clients and the size of their requests.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ class LimitedServer(HTTPServer):
     """
     A server with a limited number of connections.
 
-    When there are as many as there may be, a new one takes the place of another: of a stranger,
-    which has not yet shown who it is, of the address that has most of them; else of the guest that
-    came first. Guests are those that may only read, such as the processes of the job itself, which
-    has a certificate of its own. They never take all places, and the server never closes the
-    connection of a client that may command in favour of another.
+    At the limit, a new connection replaces another: an unidentified one from the address with the
+    most of them, or else the oldest guest. Guests are read-only clients, such as the processes of
+    the job, which has its own certificate. Guests never take all places, and the server never
+    closes the connection of a commanding client for another.
     """
 
     def initialize(self, *arguments: Any, **named: Any) -> None:
-        """Begin, as Tornado calls its constructors."""
+        """Initialize the server as Tornado requires."""
         super().initialize(*arguments, **named)
         self._strangers: dict[IOStream, str] = {}
-        """With the address that each comes from."""
+        """The unidentified connections with their addresses."""
         self._guests: dict[IOStream, None] = {}
         self._told_at = -math.inf
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
-        """Take a connection in, or close it."""
+        """Accept a connection, or close it."""
         self._strangers = {
             one: whence for one, whence in self._strangers.items() if not one.closed()
         }
@@ -55,7 +54,7 @@ class LimitedServer(HTTPServer):
         super().handle_stream(stream, address)
 
     def _make_room(self) -> bool:
-        """Close the least important connection; return whether there was one."""
+        """Close the least important connection; return True if there was one."""
         crowds = Counter(self._strangers.values())
         victims = sorted(self._strangers, key=lambda one: -crowds[self._strangers[one]])
         victim = next(iter([*victims, *self._guests]), None)
@@ -67,7 +66,7 @@ class LimitedServer(HTTPServer):
         return True
 
     def welcome(self, stream: IOStream, *, is_guest: bool) -> None:
-        """Keep a connection that has shown who it is; of guests, only as many as half of all."""
+        """Keep an identified connection; guests get at most half of all places."""
         self._strangers.pop(stream, None)
         if not is_guest:
             self._guests.pop(stream, None)

@@ -1,8 +1,7 @@
 """
 The listeners of a SideCar: opened before anything else, closed at the end.
 
-:mod:`dlsidecar.serving.serving` answers the requests; :mod:`dlsidecar.serving.trust` admits
-clients.
+:mod:`dlsidecar.serving.serving` answers requests, :mod:`dlsidecar.serving.trust` admits clients.
 """
 
 from __future__ import annotations

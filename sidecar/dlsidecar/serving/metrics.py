@@ -1,4 +1,4 @@
-"""The state, as Prometheus reads it: text, one value a line."""
+"""Writes the state for Prometheus: text, one value per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Sample = tuple[str, float]
 
 
 def write(state: State) -> str:
-    """Write all facts that are numbers."""
+    """Return all numeric facts."""
     lines = []
     for name, text, samples in _families(state):
         lines.append(f"# HELP {PREFIX}{name} {text}")

@@ -1,1 +1,1 @@
-"""Interpreters that are started ahead, so that a restart is warm."""
+"""Interpreters that are started in advance, so a restart is warm."""

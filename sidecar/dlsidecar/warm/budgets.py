@@ -1,9 +1,9 @@
 """
-How many spare interpreters fit into memory.
+The number of spare interpreters that fit into memory.
 
-:mod:`dlsidecar.warm.warming` asks before it makes any. All spares together may take the amount that the job allows
-(``spareMemoryBytes``), else half of the memory that is free for the container or the machine at that moment: while a
-change is under way the training and the spares of the next start live side by side.
+:mod:`dlsidecar.warm.warming` asks before it makes spares. All spares together may take the amount
+that the job allows (``spareMemoryBytes``), or else half of the free memory of the container or the
+machine: during a change, the training and the next start's spares share the memory.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dlsidecar.linux.family import read_file
 from dlsidecar.observing.shortages import find_files
 
 FIRST_GUESS_BYTES = 256 << 20
-"""The assumed size of a spare until the first is ready and can be measured; PyTorch takes about as much."""
+"""The assumed size of a spare until one can be measured; PyTorch takes about as much."""
 
 
 class Budget:
-    """The memory that the spares of one job may take together."""
+    """The memory limit of all spares of one job."""
 
     def __init__(self, given_bytes: int = 0, read_free: Callable[[], int] | None = None) -> None:
-        """``given_bytes`` is what the job says; 0 leaves it to what is free."""
+        """``given_bytes`` is the job's limit; 0 uses the free memory."""
         self._given_bytes = given_bytes
         self._read_free = read_free or read_free_bytes
         self._one_bytes = 0
         self.limit_bytes = given_bytes
 
     def learn(self, one_bytes: int) -> None:
-        """Note how much memory a spare takes that is ready."""
+        """Record the memory of a ready spare."""
         self._one_bytes = max(self._one_bytes, one_bytes)
 
     def allow(self, count: int, *, ready: int) -> tuple[int, str]:
         """
         Return how many of ``count`` spares memory allows, and the reason if they are fewer.
 
-        The memory of those that are ``ready`` is in use already.
+        The memory of the ``ready`` spares is already in use.
         """
         if not self._given_bytes:
             free = self._read_free()
@@ -55,20 +55,20 @@ class Budget:
 
 
 def read_free_bytes(reserved_bytes: int = 0) -> int:
-    """Return the memory that is free for this container, without what is reserved; -1 where it is not known."""
+    """Return the free memory of this container without the reserved part; -1 if unknown."""
     found = [free for free in (read_free_of_group(), read_free_of_machine()) if free >= 0]
     return max(0, min(found) - reserved_bytes) if found else -1
 
 
 def read_free_of_group() -> int:
-    """Return what the control group may still take; -1 where it has no limit."""
+    """Return the remaining memory of the control group; -1 without a limit."""
     pairs = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
     for limit, usage in pairs:
         for place in find_files("memory", (limit,)):
             folder = os.path.dirname(place)  # noqa: PTH120
             try:
                 most = read_file(place).strip()
-                # Files that were read are in memory, too, and leave it when another process needs it.
+                # The page cache counts as used, but leaves memory when a process needs it.
                 used = int(read_file(f"{folder}/{usage}")) - read_cached(f"{folder}/memory.stat")
                 return -1 if most == b"max" else max(0, int(most) - used)
             except (OSError, ValueError):
@@ -77,7 +77,7 @@ def read_free_of_group() -> int:
 
 
 def read_cached(path: str) -> int:
-    """Return how much of a group's memory are files that no process has used lately."""
+    """Return the part of a group's memory that is inactive page cache."""
     words = read_file(path).split()
     return int(words[words.index(b"inactive_file") + 1]) if b"inactive_file" in words else 0
 

@@ -1,7 +1,7 @@
 """
-One spare interpreter, seen from outside: whether it waits, what it has touched, what memory it takes.
+One spare interpreter, seen from outside: its state, the GPUs it opened, and its memory.
 
-:mod:`dlsidecar.warm.warming` makes them and hands them out; what runs inside is :mod:`dlsidecar.warm.spare`.
+:mod:`dlsidecar.warm.warming` makes spares; :mod:`dlsidecar.warm.spare` runs inside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_link(path: str) -> str:
 
 
 class Spare:
-    """One interpreter that waits, seen from outside."""
+    """A waiting interpreter, seen from outside."""
 
     def __init__(self, pid: int, orders: int, *, answers: int, output: ProcessOutput) -> None:
         self.pid = pid
@@ -30,12 +30,12 @@ class Spare:
         self.output = output
         self.is_ready = False
         self.order = b""
-        """The process that it shall become, if that was decided before it was ready."""
+        """The order to send once the spare is ready."""
         self.unread = b""
         self.on_running: Callable[[str], None] | None = None
 
     def touched_gpu(self) -> bool:
-        """Return whether it has a GPU's device file open, as every process that has started CUDA."""
+        """Return True if the process has a GPU's device file open, as after the start of CUDA."""
         try:
             links = [one.path for one in os.scandir(f"/proc/{self.pid}/fd")]
             return any(read_link(one).startswith("/dev/nvidia") for one in links)
@@ -43,16 +43,16 @@ class Spare:
             return False
 
     def memory_bytes(self) -> int:
-        """Return its memory, with memory that it shares; cheap."""
+        """Return the memory with all shared memory; cheap."""
         return read_resident(self.pid)
 
     def share_bytes(self) -> int:
-        """Return its own memory and its part of shared memory; expensive."""
+        """Return the memory with its part of shared memory; expensive."""
         return read_share(f"/proc/{self.pid}/smaps_rollup") or self.memory_bytes()
 
 
 def read_share(path: str) -> int:
-    """Return the proportional share of memory in a file of the kernel; 0 where there is none."""
+    """Return the proportional share of memory from a kernel file; 0 if there is none."""
     try:
         words = Path(path).read_bytes().split()
         return int(words[words.index(b"Pss:") + 1]) << 10

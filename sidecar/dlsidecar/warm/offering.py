@@ -1,8 +1,8 @@
 """
-The environment of a training program beyond ranks and GPUs: ``dljob.training``, and the variables that it reads.
+The environment of a training beyond ranks and GPUs: ``dljob.training`` and its variables.
 
-:mod:`dlsidecar.assembling` offers what holds for all starts, :mod:`dlsidecar.processes.supervising` the board on which
-the ranks of one start agree. A program that does not look at any of it runs as it would without it.
+:mod:`dlsidecar.assembling` adds the variables of all starts, :mod:`dlsidecar.processes.supervising`
+the agreement of one start's ranks. A program may ignore all of them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from dlwire.training import Complete, Training
 
 MODULES = Path(__file__).parents[1] / "importable"
-"""Holds the package ``dljob`` and nothing else, also inside the archive that the SideCar is shipped as."""
+"""The folder with only the package ``dljob``, also inside the SideCar's archive."""
 AGREEMENT = "DLJOB_AGREEMENT"
 
 
 def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
-    """Add what :mod:`dljob.training` reads; what the user has set stays as it is."""
+    """Add the variables of :mod:`dljob.training`, without replacing the user's."""
     saving = training.checkpoint
     offered = {
         "DLJOB_CHECKPOINT_DIR": saving.path,
@@ -29,26 +29,26 @@ def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
         "DLJOB_PROGRESS_FILE": training.progress_file,
     }
     given = {name: value for name, value in offered.items() if value}
-    # At the end: the user's own entries are found before it.
+    # Append the folder, so the user's own entries take precedence.
     path = ":".join(filter(None, (environment.get("PYTHONPATH"), str(MODULES))))
     return {**given, **environment, "PYTHONPATH": path}
 
 
 class RankAgreement:
     """
-    A few bytes of memory that the ranks of one start share, by whose help they save at the same step.
+    Shared memory in which the ranks of one start agree on the step to save at.
 
-    It has no name in any file system, because an image may have none that can be written to. The ranks
+    The memory has no name in a file system, because an image may have no writable one. The ranks
     open it through ``/proc``; it ends with the SideCar.
     """
 
     def __init__(self) -> None:
         self._file = -1
         self.variables: dict[str, str] = {}
-        """By which the ranks of the latest start find it; nothing where there is no such memory."""
+        """The variables that name the memory for the ranks; empty if there is none."""
 
     def renew(self) -> None:
-        """Forget what the ranks of the former start wrote."""
+        """Clear what the ranks of the previous start wrote."""
         self.close()
         create = getattr(os, "memfd_create", None)
         if create is not None:

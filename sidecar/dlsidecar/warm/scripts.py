@@ -1,6 +1,4 @@
-"""
-The command of a training, taken apart into the interpreter and the script that a spare interpreter can become.
-"""
+"""Splits the command of a training into the interpreter and the script for a spare."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 
 @dataclass(frozen=True)
 class Script:
-    """A command taken apart into the interpreter and what it shall run."""
+    """A command, split into the interpreter and its program."""
 
     interpreter: tuple[str, ...]
     module: str
-    """Empty where it is a file, which then is the first of the arguments."""
+    """Empty for a file, which is then the first argument."""
     arguments: tuple[str, ...]
 
 
 def take_apart(command: Sequence[str]) -> Script | None:
-    """Return the parts of ``python [options] script …``, or None where it is not of that form."""
+    """Return the parts of ``python [options] script …``; None for other commands."""
     if not PYTHON.fullmatch(Path(command[0]).name):
         return None
     rest = list(command[1:])

@@ -1,7 +1,7 @@
 """
-The limits on what messages hold, and the kinds of the words that several of them have.
+The limits of message fields, and the kinds of common fields.
 
-A reader refuses what passes a limit, so that no message costs a SideCar more than it expects.
+A reader refuses values beyond a limit, so no message costs a SideCar more than expected.
 """
 
 from __future__ import annotations

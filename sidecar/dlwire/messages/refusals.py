@@ -1,4 +1,4 @@
-"""The answers to what a SideCar did not accept."""
+"""The answers to requests that a SideCar did not accept."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from dlwire.messages.limits import INCARNATION, INSTALLATION, LONGEST_MESSAGE
 
 
 class Refused(str, Enum):
-    """Why something was not accepted."""
+    """The reason of a refusal."""
 
     MALFORMED = "Malformed"
-    """It is no message, or a wrong one."""
+    """The message is invalid."""
     OLDER = "OlderTerm"
     """A newer declaration is known."""
     CONFLICT = "SameTermOtherTarget"
     """The same term was declared with other contents."""
     OTHER_INCARNATION = "OtherIncarnation"
-    """It was meant for another start of this container."""
+    """The message was for another start of this container."""
     OTHER_INSTALLATION = "OtherInstallation"
     """Another installation of DLJob commands this container."""
     LEAVING = "Leaving"
-    """The SideCar is about to end."""
     NOT_AUTHORIZED = "NotAuthorized"
-    """The client may not do this."""
+    """The client has no permission."""
     NOT_FOUND = "NotFound"
     NOT_ALLOWED = "MethodNotAllowed"
     TOO_SLOW = "TooSlow"
     TOO_LARGE = "TooLarge"
     TOO_MANY = "TooManyWaiting"
     BROKEN = "InternalError"
-    """A fault of ours; the training is not touched by it."""
+    """A fault of the SideCar, which does not affect the training."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The answer to what was not accepted."""
+    """The answer to a refused request."""
 
     error: Refused = field(metadata=wire(OneOf(Refused)))
     message: str = field(metadata=wire(Text(4096)))
     incarnation: str = field(metadata=wire(INCARNATION))
     path: str = field(default="", metadata=wire(Text(1024)))
-    """Where in the message the wrong value stands."""
+    """The path of the invalid value in the message."""
     remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
     epoch: int = field(default=0, metadata=wire(Whole()))
     generation: int = field(default=0, metadata=wire(Whole()))
-    """With the epoch: the highest term seen."""
+    """Together with the epoch: the highest known term."""
     installation: str = field(default="", metadata=wire(INSTALLATION))
-    """The installation of DLJob in which that term counts."""
+    """The installation of DLJob to which that term belongs."""

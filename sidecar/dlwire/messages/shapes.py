@@ -1,4 +1,4 @@
-"""How wide a job runs."""
+"""The width of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 class Shape(NamedTuple):
     """
-    How wide a job runs: how many GPUs, over how many nodes, of which type.
+    The width of a job: the number of GPUs and nodes, and the GPU type.
 
     A named tuple rather than a dataclass, because shapes are the keys of every speed table and
     their hash is on the scheduler's hottest path.
@@ -16,10 +16,10 @@ class Shape(NamedTuple):
     gpus: int
     nodes: int = 1
     gpu_type: str = ""
-    """The empty string means "the one type there is"; several types are joined by ``+``."""
+    """Empty for the only type of the cluster; several types are joined by ``+``."""
 
     def __str__(self) -> str:
-        """Tell the shape as a person would: ``4 GPUs (V100) on 2 nodes``."""
+        """Return the shape in words: ``4 GPUs (V100) on 2 nodes``."""
         kind = f" ({self.gpu_type})" if self.gpu_type else ""
         spread = f" on {self.nodes} nodes" if self.nodes > 1 else ""
         return f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{kind}{spread}"

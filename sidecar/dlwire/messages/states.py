@@ -126,8 +126,8 @@ class Warmth:
     """The interpreters that wait to become training processes."""
 
     wanted: int = field(default=0, metadata=wire(Whole()))
-    """The number of spares that are ready or will be soon; 0 if none are made or fit into memory.
-    It exceeds the number of ready spares until the driver has reported the GPUs.
+    """The number of spares that are ready or will be soon, and a larger one while GPUs are
+    uncounted.
     """
     ready: int = field(default=0, metadata=wire(Whole()))
     memory_bytes: int = field(default=0, metadata=wire(Whole()))

@@ -51,13 +51,9 @@ class Run:
     epoch: int = field(metadata=wire(Whole()))
     generation: int = field(metadata=wire(Whole()))
     incarnation: str = field(metadata=wire(INCARNATION))
-    """The intended start of the container. A late command must not start processes in a container
-    that has been restarted.
-    """
+    """The intended start of the container; a command for an earlier start has no effect."""
     gpus: tuple[str, ...] = field(metadata=wire(Each(GPU_ID, MOST_GPUS, least=1)))
-    """The GPUs of the training, in this order: by UUID if known, else by index.
-    ``CUDA_VISIBLE_DEVICES`` has their names in the form that the job wants.
-    """
+    """The ordered GPUs of the training, by UUID if known, else by index."""
     rank_offset: int = field(metadata=wire(Whole()))
     """The rank, in the whole job, of the first process of this container."""
     world_size: int = field(metadata=wire(Whole(1)))
@@ -65,28 +61,26 @@ class Run:
     peers: tuple[Peer, ...] = field(metadata=wire(Each(Nested(Peer), MOST_PEERS, least=1)))
     """Every container of the job in the order of their ranks, including this one."""
     rendezvous_port: int = field(metadata=wire(Whole(1, LAST_PORT)))
-    """The port of the first process of the first peer; new for each generation, because the old
-    port may linger. The following ports, one per process of a container, belong to the job too.
+    """The first of the job's ports, one per process of a container, at the first process of the
+    first peer; new for each generation, because an old port may linger.
     """
     batch_size: int = field(default=0, metadata=wire(Whole()))
     """The global batch size; 0 keeps the job's own."""
     learning_rate_factor: float = field(default=1.0, metadata=wire(Number(0.0, 1e6, above=True)))
     """The factor for the job's own learning rate."""
     trial: int = field(default=0, metadata=wire(Whole()))
-    """The number of the requested trial of a checkpoint in this start; 0 for none. A higher number
-    may follow in the same term, because no process is started or ended for it.
+    """The requested trial of a checkpoint in this start; 0 for none. A higher number may follow in
+    the same term, because it starts and ends no process.
     """
     ended: int | None = field(default=None, metadata=wire(Maybe(Whole())))
     """The generation of the start that the author has seen end well; 0 for none. Only a run that
-    names this generation restarts a training that ended well by itself, because an earlier run may
-    be for a finished job. The number may follow in the same term. Older controllers omit it.
+    names it restarts a training that ended well by itself. It may follow in the same term. Older
+    controllers omit it.
     """
     reason: str = field(default="", metadata=wire(Text()))
     """The reason, in words for people and the log."""
     installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
-    """The installation of DLJob that commands; empty from older controllers. Targets that differ
-    only in the installation are equal.
-    """
+    """The commanding installation, which equality ignores; empty from older controllers."""
 
     def __post_init__(self) -> None:
         """Refuse a contradictory run on either side."""
@@ -135,17 +129,12 @@ class Stop:
     generation: int = field(metadata=wire(Whole()))
     incarnation: str = field(metadata=wire(INCARNATION))
     checkpoint: bool = field(default=True, metadata=wire(Flag()))
-    """
-    True if the job saves itself first; False if its peers are gone, because saving would hang.
-    """
+    """True if the job saves itself first; False if its peers are gone: saving would hang."""
     leave: bool = field(default=False, metadata=wire(Flag()))
-    """True if the SideCar ends as well, with 0 unless the training failed by itself. As the first
-    process of the container, the SideCar ends the container.
+    """True if the SideCar, and so the container, ends as well: with 0 unless the training failed.
     """
     coming: int = field(default=0, metadata=wire(Whole(0, MOST_GPUS)))
-    """The number of processes that start here after this stop; 0 if undecided. The SideCar makes as
-    many spare interpreters while the job saves itself.
-    """
+    """The number of processes that start here next, and of spares to make; 0 if undecided."""
     reason: str = field(default="", metadata=wire(Text()))
     installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
 

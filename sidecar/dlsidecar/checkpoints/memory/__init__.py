@@ -1,1 +1,1 @@
-"""Checkpoints in memory, as a cache of the folder on the disk: the folder, what lies in it, and when it is written out."""
+"""Checkpoints in memory, as a cache of the folder on disk, and their way to the disk."""

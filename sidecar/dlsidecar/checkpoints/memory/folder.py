@@ -1,8 +1,8 @@
 """
 The folder in memory: created, emptied and removed.
 
-On one machine it is below ``/dev/shm``, where another user may have a folder of this name; in a pod
-it is a mount.
+On one machine it is below ``/dev/shm``, where another user may own this name; in a pod it is a
+mount.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MemoryFolder:
             self._empty()
 
     def keep(self, names: Iterable[str], snapshot: Snapshot) -> None:
-        """Remove all other files; keep emptied folders out of the way of frameworks as well."""
+        """Remove all other files and emptied folders, because frameworks may look for names."""
         kept = set(names)
         for name in snapshot.files:
             if name not in kept:
@@ -99,9 +99,7 @@ class MemoryLimit:
         self.shortage = self.shortage or self.find_shortage(one, 0)
 
     def find_shortage(self, one: int, rest: int) -> str:
-        """
-        Describe why two checkpoints of this size and the other files do not fit; empty if they do.
-        """
+        """Describe why two checkpoints of this size and the rest do not fit; empty if they do."""
         if 2 * one + rest <= self._limit_bytes:
             return ""
         others = f" and other files {in_mebibytes(rest)}" if rest else ""

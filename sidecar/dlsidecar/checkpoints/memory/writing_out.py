@@ -72,10 +72,7 @@ class Writer:
         self._stop_timer()
 
     def secure(self, unit: str, files: Mapping[str, Mark], hear: Callable[[str], None]) -> None:
-        """
-        Write out the answer to a request; call back with the empty string or the reason of a
-        failure.
-        """
+        """Write out the answer to a request; call back with an empty string or the failure."""
         if not self._has_begun_rest:
             # The ledger thread aborts the copy of an older checkpoint when it sees the new serial.
             # After the processes have ended, the thread writes out this very checkpoint.

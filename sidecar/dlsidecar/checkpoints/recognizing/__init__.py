@@ -1,1 +1,1 @@
-"""How a checkpoint is recognized below a path: by its signs, its format, and the shape of earlier ones."""
+"""Recognises checkpoints below a path by signs, formats, and the shape of earlier ones."""

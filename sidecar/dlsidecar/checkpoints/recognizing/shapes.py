@@ -1,9 +1,9 @@
 """
 The shape of a checkpoint from outside, for comparison with the next one.
 
-How many files there are, what they are called but for the numbers in their names, how large they
-are together, and the longest pause between two of them. A job whose checkpoints bear no mark is
-known by that after its first one.
+The shape is the number of files, their names without numbers, their total size, and the longest
+pause between two of them. After the first checkpoint, the shape shows completion if there is no
+mark.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from dlsidecar.checkpoints.checkpoint_files import Mark
 from dlsidecar.checkpoints.recognizing.signs import normalise
 
 UNKNOWN_SECONDS = 2.0
-"""How long nothing may change in the first checkpoint of a job that no sign completes."""
+"""The time without changes that completes a job's first checkpoint without a sign."""
 GAP_FACTOR = 3.0
 LONGEST_SECONDS = 30.0
 LEAST_SHARE = 0.5
-"""A checkpoint that holds less than this of the one before is not complete."""
+"""A checkpoint below this share of the previous size is incomplete."""
 WHOLE_SHARE = 0.999
-"""The share of the former size that a checkpoint must reach if its completion was not seen."""
+"""The share of the previous size that a checkpoint needs if its completion was not seen."""
 SLACK_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The look of one checkpoint."""
+    """The shape of one checkpoint."""
 
     names: Mapping[str, int]
-    """How many files there are of each name, without the numbers in it."""
+    """The number of files by name without numbers."""
     size: int
     gap_seconds: float
     world: int
-    """How many processes the job had, of which each may write files of its own."""
+    """The number of processes of the job, each of which may write its own files."""
 
     def is_like(self, known: Shape) -> bool:
-        """Return whether it has all files of the known one."""
+        """Return True if the shape has all files of the known one."""
         is_sharded = max(known.names.values(), default=0) > 1
         if is_sharded and self.world != known.world:
             return False
         return all(self.names.get(name, 0) >= count for name, count in known.names.items())
 
     def is_whole_beside(self, known: Shape) -> bool:
-        """Return whether it can be complete, although no sign shows that."""
+        """Return True if the checkpoint can be complete although no sign shows that."""
         return self.is_like(known) and self.size + SLACK_BYTES >= known.size * WHOLE_SHARE
 
     @property
@@ -59,7 +59,7 @@ class Shape:
 
     @staticmethod
     def parse(document: Any) -> Shape | None:
-        """Read what :meth:`render` has made; None where it is anything else."""
+        """Parse the result of :meth:`render`; return None for anything else."""
         try:
             names = {str(name): int(count) for name, count in document["names"].items()}
             size, gap, world = document["size"], document["gap"], document["world"]
@@ -72,9 +72,9 @@ def look_again(
     known: Shape, files: Mapping[str, Mark], *, unit: str, since_ns: int
 ) -> Shape | None:
     """
-    Return how a confirmed checkpoint looks by now, whose first file was written at ``since_ns``.
+    Return the present shape of a confirmed checkpoint with its first file written at ``since_ns``.
 
-    Its last files may have come after the confirmation; the next request waits for them. None where nothing is left of it.
+    Files may have followed the confirmation; the next request waits for them. None without files.
     """
     last = {name: mark for name, mark in files.items() if mark.written_ns >= since_ns}
     if not last:

@@ -1,1 +1,1 @@
-"""The GPUs of this machine: read by NVML from a thread of its own, held to be empty or not, and named to a training."""
+"""The GPUs of this machine: reading by NVML on a thread, checks for use, and names."""

@@ -1,9 +1,9 @@
 """
 Finds GPUs that are in use right before a start, from the readings of NVML.
 
-The proof of a release shows that the former job is gone, but not that no other program uses the GPU: that of another
-user on a shared machine, or of a pod that DLJob does not manage. Such a program shows as memory in use beyond
-the base line, the least that was ever in use.
+The proof of a release shows that the previous job is gone, but not that no other program uses the
+GPU: another user's on a shared machine, or a pod's outside DLJob. Such a program shows as memory in
+use above the base line, the least memory ever in use.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dlwire.occupancy import BUSY_BYTES, find_load, find_users, is_below, usage_
 
 
 class Bases:
-    """The base lines of GPUs, as far as they are known."""
+    """The known base lines of GPUs."""
 
     def __init__(self) -> None:
         self._least: dict[str, int] = {}
 
     def see(self, gpus: Collection[Gpu]) -> None:
-        """Learn from a reading."""
+        """Update the base lines from a reading."""
         for gpu in gpus:
             usage = usage_of(gpu)
             if gpu.memory_total and usage.memory_used <= BUSY_BYTES and not usage.processes:
@@ -42,7 +42,7 @@ class Bases:
         )
 
     def find_used(self, gpus: Collection[Gpu], ids: Collection[str]) -> dict[str, str]:
-        """Return the user of each of these GPUs that is not empty, by the name from the command."""
+        """Return the users of the GPUs that are not empty, by the name in the command."""
         found = {}
         for gpu in choose(gpus, ids):
             why = self.why_used(gpu)
@@ -52,7 +52,7 @@ class Bases:
         return found
 
     def mark_strangers(self, gpus: Collection[Gpu], ids: Collection[str]) -> tuple[Gpu, ...]:
-        """Return the GPUs with a mark on those that are in use although they are not assigned to us."""
+        """Return the GPUs, with a mark on unassigned ones that are in use."""
         assigned = choose(gpus, ids)
         return tuple(
             replace(gpu, busy_unassigned=gpu not in assigned and bool(self.why_used(gpu)))
@@ -61,7 +61,7 @@ class Bases:
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether the machine shows that a process descends from this SideCar, as spares do."""
+    """Return True if a process provably descends from this SideCar, as spares do."""
     root = kernel.outer_proc
     if root is None:
         return False
@@ -79,7 +79,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _describe(pid: int) -> str:
-    """Name a process, with its program where the machine shows it; NVML counts as the machine does."""
+    """Return the machine's id of a process, with its program if visible."""
     try:
         program = kernel.read_outer(f"{pid}/comm").decode(errors="replace").strip()
     except OSError:

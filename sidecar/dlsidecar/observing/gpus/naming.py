@@ -1,10 +1,10 @@
 """
-The names of a start's GPUs for the training: in the form that its job wants, or as the controller sent them.
+The names of a start's GPUs for the training: in the job's form, or as the controller sent them.
 
-The controller names GPUs by UUID as soon as it knows them, because an index means another device as
-soon as one of lower index is gone. A training that wants indices gets them from the order in which this
-SideCar's own NVML counts. Whether CUDA counts a GPU that is lost is not known, so that behind one an
-index would be a guess: there the training gets UUIDs, which CUDA understands as well.
+The controller names GPUs by UUID when it knows them, because an index changes when a GPU of lower
+index is lost. For a training that wants indices, they come from the order of the SideCar's own
+NVML. It is unknown whether CUDA counts a lost GPU, so GPUs behind a lost one get UUIDs, which CUDA
+accepts as well.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Naming:
-    """The names that a training gets, by the names in the command."""
+    """The training's names, by the names in the command."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
-    """The GPUs that have no name in the wanted form, because NVML does not know them."""
+    """The GPUs without a name in the wanted form, because NVML does not know them."""
 
 
 def name_gpus(present: Collection[Gpu], told: Collection[str], *, wanted: GpuIds) -> Naming:
-    """Name the GPUs of the command; ``present`` is what NVML counts, nothing where it is silent."""
+    """Return the names of the command's GPUs; ``present`` are NVML's GPUs, empty without NVML."""
     if wanted is GpuIds.TOLD:
         return Naming()
     names, unresolved = {}, []
     for name in told:
         found = next((gpu for gpu in present if name in {gpu.uuid, str(gpu.index)}), None)
         if found is None:
-            # A UUID means the same without NVML, and a controller that knows no UUID sends an
-            # index.
+            # A UUID needs no NVML, and a controller that knows no UUID sends an index.
             if wanted is GpuIds.INDEX and name.startswith("GPU-"):
                 unresolved.append(name)
         elif wanted is GpuIds.UUID:
