@@ -66,8 +66,9 @@ class Suspicions:
         return len(said) > 1 and any(ref in held.get(job, ()) for job in said)
 
     def overtaken(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
-        """Return the GPUs to put back, because the one accusing job holds others by now and accuses
-        these.||So a job never takes out more than it holds at a time.
+        """Return the GPUs to put back, whose one accusing job accuses the GPUs it holds now.
+
+        So a job never takes out more than it holds at a time.
         """
         held, freed = _held(scene), frozenset[GpuRef]()
         for job, refs in list(self._alone.items()):

@@ -100,8 +100,9 @@ def unsaved_from(job: Job, status: Status, *, now: float) -> float | None:
 
 
 def _is_ending(job: Job, status: Status, *, now: float) -> bool:
-    """Return True if the training has taken its last step and evaluates, exports or uploads its
-    result.||A change would lose that work and could not pay off, because no iteration is left.
+    """Return True if the training has taken its last step and only evaluates or exports.
+
+    A change would lose that work and could not pay off, because no iteration is left.
     """
     total = job.training.iterations
     if status.phase is not Phase.RUNNING or total is None:
@@ -229,8 +230,9 @@ def _weigh(status: Status, iteration: int, *, now: float) -> Status:
 
 
 def _goes_on(status: Status, iteration: int) -> bool:
-    """Return True if a start continues near the end of the former, farther than it can have come
-    since.||That is evidence about a checkpoint only if the start is later than its last failure.
+    """Return True if a start continues near the end of the former one, too far to be new work.
+
+    That is evidence about a checkpoint only if the start is later than its last failure.
     """
     if status.decided_at <= status.failed_at:
         return False

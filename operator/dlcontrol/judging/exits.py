@@ -11,7 +11,7 @@ from dlwire.messages import Failure, Phase, Problem, Process, State
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
 )
-"""Reasons why processes could not be started at all; the message names the missing command."""
+"""Reasons why processes could not be started at all; the message names the cause."""
 LONGEST_EXCEPTION = 200
 NOT_FOUND, NOT_EXECUTABLE = "CommandNotFound", "CommandNotExecutable"
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126

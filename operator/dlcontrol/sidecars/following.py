@@ -98,8 +98,9 @@ class SideCars:
         ending.add_done_callback(self._endings.discard)
 
     def declare(self, key: PodKey, target: Target) -> None:
-        """Send this target, in place of the former one, until the SideCar accepts or finally
-        refuses it.||A repeat changes nothing, nor does a target that is older than the last
+        """Send this target until the SideCar accepts or finally refuses it.
+
+        The target replaces the former one. A repeat changes nothing, nor does a target that is older than the last
         declared one or meant for another start of the container.
         """
         self._followers[key].declare(replace(target, installation=self._around.installation))
