@@ -22,7 +22,7 @@ from dlcore.predicting.predictor import Predictor
 from dlcore.queues import FEW, Queue
 
 ATTEMPTS = 4
-"""How often one decision asks the policy again when its shares cannot be placed."""
+"""Maximum number of policy calls in one decision when shares cannot be placed."""
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)

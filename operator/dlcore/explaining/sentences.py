@@ -71,7 +71,7 @@ def sentences_for(
 
 
 def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
-    """Show the same instant as if these steps had been taken."""
+    """Return the snapshot as if these steps had been taken."""
     placed = {
         step.job: step.placement if isinstance(step, Start) else step.new
         for step in steps
@@ -142,7 +142,7 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
 
 
 def _percent(fraction: float) -> str:
-    # All is done only when it is.
+    # Do not round up to 100 % before the end.
     return f"{min(99.9, 100.0 * fraction):.3g} %"
 
 
@@ -361,7 +361,7 @@ _WAITS: Mapping[CauseCode, Write] = {
 
 
 _WEIGHED = frozenset({CauseCode.NO_ROOM, CauseCode.NO_ROOM_ON_ONE_NODE, CauseCode.BEHIND})
-"""For these reasons a job waits although a policy could take GPUs from others."""
+"""Reasons for waiting although the policy could take GPUs from other jobs."""
 
 
 # --- words --------------------------------------------------------------------------------

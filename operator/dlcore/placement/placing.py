@@ -1,8 +1,8 @@
 """
 Chooses which job gets which GPUs on which nodes.
 
-Called by :func:`dlcore.cycle.schedule` with the policy's shares. A job keeps what it holds;
-else it goes where :mod:`dlcore.placement.free_gpus` finds room. Only here GPUs are chosen by their ids.
+Called by :func:`dlcore.cycle.schedule` with the policy's shares. A job keeps its GPUs if it can;
+otherwise :mod:`dlcore.placement.free_gpus` finds nodes. Only this module chooses GPU ids.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

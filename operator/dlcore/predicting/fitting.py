@@ -28,16 +28,16 @@ from dlcore.profiles import AccuracyPoint
 Floats = npt.NDArray[np.float64]
 
 FEWEST_POINTS = 3
-"""With fewer, three unknowns could be anything."""
+"""Minimum number of points: fewer do not determine three unknowns."""
 
 MOST_POINTS = 200
-"""More points are thinned out: they cost time and add nothing."""
+"""Maximum number of points; more cost time without improving the fit."""
 
 OFFLINE_WEIGHT = 4.0
 """The points of the profile together weigh no more than this many points of the job itself."""
 
 LIMITS = 9
-"""How many limits are tried at first, and then twice again around the best of them."""
+"""Number of limits in the first grid and in each of its two refinements."""
 
 LUCK = 0.5
 """
@@ -68,7 +68,7 @@ class Curve:
     """The weighted root mean square of its errors."""
 
     def iterations_to(self, value: float) -> float:
-        """When it comes down to ``value``; infinite when it never does."""
+        """Return the iteration at which the curve reaches ``value``; infinite if never."""
         if value <= self.limit:
             return math.inf
         missing = 1.0 / (value - self.limit) - self.b1
@@ -77,7 +77,7 @@ class Curve:
         return missing / self.b0 if self.b0 > 0.0 else math.inf
 
     def slope_at(self, value: float) -> float:
-        """How fast it still falls where it comes down to ``value``."""
+        """Return how fast the curve falls where it reaches ``value``."""
         return self.b0 * (value - self.limit) ** 2
 
 
@@ -141,7 +141,7 @@ def _last(points: Sequence[AccuracyPoint]) -> float:
 
 
 def _interval(points: Sequence[AccuracyPoint]) -> float:
-    """How many iterations lie between two reports, lately."""
+    """Return the recent number of iterations between two reports."""
     recent = points[-5:]
     if len(recent) < 2:
         return 0.0
@@ -208,7 +208,7 @@ def _smooth(values: Floats) -> Floats:
     """Put the median of the neighbours in the place of outliers, as Optimus does before it fits."""
     if len(values) < 5:
         return values
-    # Two at each end lack neighbours on one side, and on a steep curve those mislead.
+    # Two points at each end lack neighbours on one side, which misleads on a steep curve.
     inner = values[2:-2]
     windows = np.lib.stride_tricks.sliding_window_view(values, 5)
     off = np.abs(inner - np.median(windows, axis=1))
@@ -227,7 +227,7 @@ def _offline_weights(count: int) -> Floats:
 
 
 def _online_weights(count: int) -> Floats:
-    """The later the heavier: the end of a curve predicts its course better than its start."""
+    """Weight later points more, because they predict the rest of the curve better."""
     return 0.2 + np.arange(1, count + 1) / max(count, 1)
 
 
@@ -235,7 +235,7 @@ def _online_weights(count: int) -> Floats:
 
 
 def _fit_and_read(sample: _Sample, patience: int) -> Forecast:
-    """Fit all points; and some of them, to see how much the answer hangs on which."""
+    """Fit all points, and then subsets, to measure how much the result depends on them."""
     curve = fit_curve(sample.iterations, sample.values, weights=sample.weights)
     target = sample.target + LUCK / patience * curve.error
     likely = curve.iterations_to(target)
@@ -281,10 +281,10 @@ def fit_curve(iterations: Floats, values: Floats, *, weights: Floats) -> Curve:
     """
     low, high = float(values.min()), float(values.max())
     span = max(high - low, 1e-9 * max(high, 1e-9))
-    # The mean of the lowest tenth, because a single low one may be noise.
+    # Use the mean of the lowest tenth, because a single low value may be noise.
     base = float(np.sort(values)[: max(1, len(values) // 10)].mean())
     scale = max(float(iterations.max()), 1.0)
-    # Rounded, because a millionth of a millionth of the way is nothing but trouble.
+    # Round, because differences this small are numerical noise.
     x = np.round(iterations / scale, 12)
     best = Curve(0.0, 1.0 / max(high - base, span), base, math.inf)
     # Near the lowest values more limits are tried, because there each changes the curve more.

@@ -20,7 +20,7 @@ from dlcore.predicting.predictor import Predictor
 from dlwire.messages import Shape
 
 GLANCE = 64
-"""How many offers are looked at when the cheapest one will not do."""
+"""Number of offers to examine if the cheapest one is too late."""
 
 
 class Holding:
@@ -46,7 +46,7 @@ class Holding:
         self.gpus = sum(nodes.values())
         self.gpu_type = gpu_type
         self.cause: Cause | None = None
-        """Why it changes; ``None`` while it does not."""
+        """Reason for the change; ``None`` if the job does not change."""
         self.predictor: Predictor = view.predictor
         self.then = view.now
         self._times: dict[tuple[Shape, bool], float] = {}
@@ -60,7 +60,7 @@ class Holding:
         return self._left
 
     def put(self, nodes: Mapping[NodeName, int], gpu_type: str) -> None:
-        """Let it have these GPUs."""
+        """Give the job these GPUs."""
         self.nodes, self.gpus, self.gpu_type = dict(nodes), sum(nodes.values()), gpu_type
         self._left = None
 
@@ -96,19 +96,19 @@ class Offer(NamedTuple):
     """GPUs that a job could give up on one node, and what that would cost it."""
 
     loss: float
-    """How much later it would be done."""
+    """How much later the job would end."""
     remaining: float
-    """How long it would take then."""
+    """Remaining time of the job after the offer is taken."""
     order: int
     node: NodeName
     keeps: int
-    """How many GPUs it would have left."""
+    """Number of GPUs that the job would keep."""
     version: int
     holding: Holding
 
     @property
     def left(self) -> dict[NodeName, int]:
-        """Return where the job would be afterwards."""
+        """Return the placement of the job after the offer is taken."""
         gives = self.holding.gpus - self.keeps
         if gives > self.holding.nodes[self.node]:
             home = find_home(self.holding.nodes, self.keeps, leaves=self.node)
@@ -129,7 +129,7 @@ def find_home(nodes: Mapping[NodeName, int], keeps: int, *, leaves: NodeName) ->
 
 
 class Ledger:
-    """All holdings and the room between them."""
+    """All holdings and the free GPUs."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -253,7 +253,7 @@ class Offers:
             self._offer(node)
 
     def refresh(self, holding: Holding, nodes: Iterable[NodeName]) -> None:
-        """Look again at these nodes after a move of that job."""
+        """Recompute the offers on these nodes after a move of the job."""
         for node in nodes:
             there = self._on_node.setdefault(node, {})
             if node in holding.nodes:
@@ -278,7 +278,7 @@ class Offers:
         is_first_good = bool(heap) and takes_pod(state, heap[0].node)
         if not heap or (is_first_good and heap[0].remaining <= by):
             return heap[0] if heap else None
-        # The front of a heap is not in order, but it holds the cheapest of all.
+        # The front of a heap is unordered, but includes the cheapest offer.
         front = (o for o in heap[:GLANCE] if self._stands(o) and takes_pod(state, o.node))
         offer = _choose_offer(front, by)
         if offer is None and not is_first_good:

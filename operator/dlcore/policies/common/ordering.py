@@ -17,13 +17,13 @@ from dlcore.placement.counting import count_usable, name_type
 from dlcore.placement.free_gpus import Fit, Room
 from dlcore.placement.largest import acceptable_types, largest_possible, may_be_anywhere
 
-# One object each for all who wait, because thousands do and each is compared at every event.
+# Shared objects, because thousands of waiting jobs are compared at every event.
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 BEHIND = Cause(CauseCode.BEHIND)
 NEXT_ROUND = Cause(CauseCode.NEXT_ROUND)
 
 Count = Callable[[JobState, View], int]
-"""How many GPUs a job without any shall have."""
+"""Returns the number of GPUs for a job without GPUs."""
 Find = Callable[[Room, JobState, int, View], Fit | None]
 """The place for a job with a number of GPUs."""
 
@@ -46,7 +46,7 @@ def count_requested(state: JobState, view: View) -> int:
 
 
 def count_least(state: JobState, view: View) -> int:  # noqa: ARG001
-    """The fewest GPUs that the job can run on."""
+    """Return the smallest number of GPUs that the job can run on."""
     return state.least
 
 
@@ -113,15 +113,15 @@ def choices_of_types(state: JobState, cluster: Cluster) -> Iterator[tuple[str, .
 # --- who ----------------------------------------------------------------------------------
 
 
-# There are few different ones, and a decision holds one for every running job.
+# There are few distinct shares, and a decision holds one for every running job.
 @lru_cache(maxsize=4096)
 def keep(gpus: int) -> Share:
-    """The share of a running job that goes on untouched."""
+    """Return the share that leaves a running job unchanged."""
     return Share(gpus)
 
 
 def keep_all(states: Iterable[JobState]) -> dict[JobId, Share]:
-    """Let all of these go on untouched."""
+    """Return the shares that leave all these jobs unchanged."""
     return {
         state.id: keep(state.placement.shape.gpus)
         for state in states
@@ -130,7 +130,7 @@ def keep_all(states: Iterable[JobState]) -> dict[JobId, Share]:
 
 
 class Filling:
-    """Puts jobs into what some running jobs leave free, one after the other."""
+    """Places jobs one by one on the GPUs that some running jobs leave free."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ def admit(
     for block in view.pending.blocks:
         if filling.most == 0:
             break
-        # A block of jobs that all need more than is left is passed as a whole.
+        # Skip a whole block if all its jobs need more GPUs than are left.
         if block.ask(fewest_needed) <= filling.most:
             blocked = not _admit_block(filling, block, passing=passing)
         else:
@@ -224,9 +224,9 @@ def fewest_needed(states: Iterable[JobState]) -> int:
 
 
 def _admit_block(filling: "Filling", block: Iterable[JobState], *, passing: bool) -> bool:
-    """Start whom there is room for; return whether those behind may try too."""
+    """Start the jobs that fit; return whether the jobs behind them may start too."""
     for state in block:
-        # The comparison is start()'s own; here it spares thousands of calls.
+        # start() compares the same; doing so here saves thousands of calls.
         if (state.least > filling.most or not filling.start(state)) and not passing:
             return False
     return True
@@ -249,7 +249,7 @@ further when nothing is left; so thousands of waiting jobs need not be brought i
 
 def preempt(view: View, line: Line) -> Decision:
     """
-    Give GPUs to running and pending jobs in order, skipping who does not fit; others lose theirs.
+    Give GPUs to the jobs that fit, running or pending, in order; the others lose theirs.
 
     It is decided by counts first, as if all GPUs of a type were alike. Then those that run and are
     taken again keep their GPUs untouched, and the newcomers look for a place next to them. When one
@@ -285,7 +285,7 @@ def _start_as_counted(
 
 
 class _Counting:
-    """Gives GPUs away by count only: how many of each type are left."""
+    """Assigns GPUs by count only, from the number left of each type."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -321,7 +321,7 @@ class _Counting:
         return True
 
     def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
-        """Running jobs whose GPUs no other job could get are not stopped."""
+        """Find running jobs to keep, because no other job could get their GPUs."""
         known = {state.id for state in chosen}
         others = (state for state in self.view.running if state.id not in known)
         return [state for state in others if not any(gpus for _, gpus in self._held(state))]

@@ -32,7 +32,7 @@ MOST_SAMPLED = 4000
 """With more jobs the number of lengths is smaller, so that jobs x lengths stay below this."""
 
 LEAST_LEFT = 1e-9
-"""The least remaining work that counts, because prices are divided by it."""
+"""Lower bound of the remaining work, because prices are divided by it."""
 
 
 class Bid:
@@ -62,11 +62,11 @@ class Bid:
         self.curves = curves
         """One for each type of GPU that the job can be given."""
         self.alone = curves[0].hull[1]
-        """The speed on one GPU by which lengths are measured: of the first type, not of its own."""
+        """Speed on one GPU of the first type, not the job's own; the unit of job lengths."""
         self.curve = curves[0]
         """That of the type on which the job shall be."""
         self.left = LEAST_LEFT
-        """The work that is left, in iterations at the speeds of the curves."""
+        """Remaining work, in iterations at the speeds of the curves."""
         self.lefts: Sequence[float] = ()
         """Where it is not known, several that are equally likely."""
         self.weight = 1.0
@@ -78,7 +78,7 @@ class Bid:
         held = state.placement
         self.held = held.shape.gpus if held is not None else 0
         self.usable = self.held
-        """How many of the GPUs that it holds others could be given."""
+        """The number of the job's GPUs that other jobs could get."""
         self.change_costs: Mapping[int, float] = {}
         self.listed: tuple[tuple[int, int, float], ...] = ()
         """The options that :func:`.choosing.list_options` has listed of it."""
@@ -87,7 +87,7 @@ class Bid:
         self.listed_at: tuple[float, float] | None = None
         """At which price and horizon."""
         self.part = _find_part(state)
-        """Which part of the cost of a change is due to a change now."""
+        """The fraction of the cost of a change that counts in this decision."""
 
     def slow_down(self, factor: float) -> None:
         """Let the job need ``factor`` times as long in every shape."""
@@ -101,19 +101,19 @@ class Bid:
 
     @property
     def switches(self) -> bool:
-        """Return whether the job runs, and shall be on another type than it is."""
+        """Return whether the job runs and is to change its GPU type."""
         held = self.state.placement
         return held is not None and held.gpu_type != self.curve.gpu_type
 
     @property
     def speed_now(self) -> float:
-        """The speed of a job that runs with the GPUs that it has, packed on the fewest nodes."""
+        """Return the speed of a running job on its GPUs, packed on the fewest nodes."""
         held = self.state.placement
         curve = self.curve_on(held.gpu_type) if held is not None else None
         return curve.hull[min(self.held, len(curve.hull) - 1)] if curve is not None else 0.0
 
     def curve_on(self, gpu_type: str) -> Curve | None:
-        """Return how the job scales on a type; ``None`` where it cannot be given that."""
+        """Return the job's curve on a type; ``None`` if the job cannot get this type."""
         for curve in self.curves:
             if curve.gpu_type == gpu_type:
                 return curve
@@ -143,14 +143,14 @@ class Bid:
         """The time for which a change to ``gpus`` GPUs keeps the job from training; a first start is free."""
         if self.part == 0.0:
             return 0.0
-        # Its user may have taken the number that it holds from its options.
+        # The user may have removed the job's present number of GPUs from its options.
         cost = self.change_costs.get(gpus)
         return self.part * (self.change_costs[self.state.least] if cost is None else cost)
 
 
 def _find_part(state: JobState) -> float:
     """
-    Which part of the cost of a change counts in a decision.
+    Return the fraction of the cost of a change that counts in a decision.
 
     A job that runs pays all of it for this change. One that never ran has to start at some time
     anyway. One that waits pays it whenever it resumes, and once more if it is stopped again.
@@ -175,7 +175,7 @@ class Bidders:
         self._waiting: dict[JobState, tuple[Key, float]] = {}
 
     def suits(self, view: View) -> bool:
-        """Return whether this is about the same profiles and the same cluster."""
+        """Return whether the profiles and the cluster are unchanged."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
     def collect(self, view: View, experience: Experience, *, sightings: Sightings) -> list[Bid]:
@@ -221,18 +221,18 @@ class Bidders:
 
 
 class _Terms:
-    """The parts that all bids of one decision have in common, and no other decision."""
+    """Values that all bids of one decision share."""
 
     def __init__(self, view: View, experience: Experience) -> None:
         self.view = view
         jobs = len(view.running) + len(view.pending)
         self._samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
         self._experience = experience
-        # Costs depend on more than profiles and cluster, and there are few different ones.
+        # Costs depend on more than profiles and cluster, and take few distinct values.
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
 
     def settle_left(self, bid: Bid, left: float) -> None:
-        """Return how much work is left: what is known, or else what experience suggests for such a job."""
+        """Return the remaining work: known, or estimated from the lengths of earlier jobs."""
         state, pace = bid.state, bid.alone
         done = state.iterations_at(self.view.now)
         if left == math.inf:
@@ -296,7 +296,7 @@ def _iter_curves(state: JobState, view: View, *, seen: Speeds) -> Iterator[Curve
 
 
 def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
-    """Suppose that a job whose speed is not known at all scales like the usual one."""
+    """Assume that a job of unknown speed scales like a typical job."""
     demand: GpuDemand = state.job.gpus
     for kind in acceptable_types(state, cluster):
         most = largest_possible(state, cluster, gpu_type=kind)

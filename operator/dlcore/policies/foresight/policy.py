@@ -29,7 +29,7 @@ USUAL_SHARE = 0.75
 """A usual time is one that this part of the jobs does not exceed; longer ones begin to count more."""
 
 FEWEST_TIMES = 20
-"""Until this many jobs have ended, the times expected of the present ones count as well."""
+"""Include the expected times of present jobs until this many jobs have ended."""
 
 HIGHEST_WEIGHT = 1e150
 """If the number of different priorities would bring weights above this, each step counts less."""
@@ -66,11 +66,11 @@ class Foresight:
     How much more a job counts the longer it takes: its weight is 1 plus its whole expected time
     over a usual one, to this power. 0 counts all jobs alike, for the least mean.
     """
-    # From 1 on each price raises the next one, and none ever falls again.
+    # From 1 on, each price raises the next one, so prices would never fall.
     arrivals: float = declare(0.4, at_least=0.0, at_most=0.9)
     """How much of the recent price of a GPU is expected to be asked by jobs yet to arrive."""
     memory: float = declare(30_000.0, above=0.0)
-    """Over how many seconds that price is smoothed."""
+    """Time constant of the smoothing of that price, in seconds."""
     horizon: float = declare(500.0, above=0.0)
     """For how many seconds at most a change is expected to pay."""
     priority_weight: float = declare(100.0, at_least=1.0, at_most=1e6)
@@ -109,7 +109,7 @@ class Foresight:
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
     def _weigh(self, bids: Sequence[Bid], now: float, *, earlier: Collection[float]) -> None:
-        """Let old and long jobs count more, and those of a higher priority much more."""
+        """Give old and long jobs more weight, and jobs of a higher priority much more."""
         times = [max(0.0, now - bid.state.job.submitted_at) + bid.left / bid.top for bid in bids]
         usual = _find_usual_time(earlier, times) if self.ageing > 0.0 else math.inf
         levels = sorted({bid.state.job.priority for bid in bids})
@@ -120,7 +120,7 @@ class Foresight:
             bid.weight *= step ** ranks[bid.state.job.priority]
 
     def _choose(self, bids: Sequence[Bid], capacities: Mapping[str, int]) -> dict[Bid, int]:
-        """Choose for each type of GPU, and let jobs change their types where that pays."""
+        """Choose shares for each GPU type, and change the type of a job where that pays."""
         chosen = choose_by_type(bids, capacities, horizon=self.horizon)
         if len(capacities) == 1:
             return chosen
@@ -132,7 +132,7 @@ class Foresight:
     def _smooth(
         self, memory: Memory, now: float, *, prices: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """The recent worth of a GPU of each type."""
+        """Return the smoothed recent worth of a GPU of each type."""
         kept = math.exp(-max(0.0, now - memory.at) / self.memory) if memory.levels else 0.0
         return {
             kind: kept * memory.levels.get(kind, price) + (1.0 - kept) * price
@@ -148,13 +148,13 @@ def _find_bidders(view: View) -> Bidders:
 
 
 def _find_outsiders(view: View, bids: Iterable[Bid]) -> list[JobState]:
-    """Running jobs that make no bid, because their GPUs are of several types; they go on."""
+    """Return the running jobs without a bid: they have GPUs of several types and continue."""
     bidding = {bid.state.id for bid in bids if bid.held}
     return [state for state in view.running if state.id not in bidding]
 
 
 def _find_capacities(view: View, outsiders: Iterable[JobState]) -> dict[str, int]:
-    """Return how many GPUs of each type are divided."""
+    """Return the number of GPUs of each type that bids can get."""
     left = dict(view.cluster.totals)
     for state in outsiders:
         if state.placement is not None:
@@ -164,7 +164,7 @@ def _find_capacities(view: View, outsiders: Iterable[JobState]) -> dict[str, int
 
 
 def _start_mixed(view: View, arranging: Arranging, *, shares: dict[JobId, Share]) -> None:
-    """Start jobs for which no single type has GPUs enough, and which may mix types."""
+    """Start jobs that may mix types and need more GPUs than any single type has."""
     if len(view.cluster.types) < 2 or arranging.room.total == 0:
         return
     for state in view.pending:

@@ -37,11 +37,11 @@ EXCHANGED = 128
 """The number of jobs at the front of the line of which neighbours may change places."""
 
 Slots = list[float]
-"""The worth a second of the best use of each GPU of a type, rising."""
+"""Worth per second of the best use of each GPU of a type, in ascending order."""
 
 
 class Quote(NamedTuple):
-    """The least price at which a job pays for what it displaces, and with how many GPUs."""
+    """The lowest price at which a job pays for displaced work, and its number of GPUs."""
 
     price: float
     gpus: int
@@ -112,7 +112,7 @@ def _price_once(
     bids: Sequence[Bid], capacities: Mapping[str, int], *, floors: Mapping[str, float]
 ) -> dict[str, float]:
     slots: dict[str, Slots] = {
-        # Where nothing is divided at all there is still a price for the jobs that go on there.
+        # A type without GPUs to assign still has a price, for the jobs that continue on it.
         kind: [floors.get(kind, 0.0)] * max(1, gpus)
         for kind, gpus in capacities.items()
     }
@@ -124,7 +124,7 @@ def _price_once(
 
 
 def _rank(bid: Bid) -> tuple[float, int]:
-    """The place in the order in which jobs are expected to end."""
+    """Return the sort key of the expected order of job ends."""
     fastest = max(curve.pace for curve in bid.curves)
     return bid.left / (fastest * bid.weight), bid.state.order
 
@@ -165,7 +165,7 @@ def _quote_on_any(slots: Mapping[str, Slots], bid: Bid) -> Quote:
 
 
 def _quote_on(worths: Slots, curve: Curve, *, weight: float) -> Quote:
-    """Take the least slots one by one for as long as the price falls."""
+    """Take the slots of least worth one by one while the price falls."""
     best, gpus, total = math.inf, 0, weight
     for slot, speed in zip(worths, curve.hull[1:], strict=False):
         total += slot
