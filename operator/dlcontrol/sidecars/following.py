@@ -100,8 +100,8 @@ class SideCars:
     def declare(self, key: PodKey, target: Target) -> None:
         """Send this target until the SideCar accepts or finally refuses it.
 
-        The target replaces the former one. A repeat changes nothing, nor does a target that is older than the last
-        declared one or meant for another start of the container.
+        The target replaces the former one. A repeat changes nothing, nor does a target that is
+        older than the last declared one or meant for another start of the container.
         """
         self._followers[key].declare(replace(target, installation=self._around.installation))
 

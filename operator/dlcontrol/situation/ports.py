@@ -217,9 +217,10 @@ class Platform(Protocol):
     async def remove(self, key: PodKey, *, because: str) -> None:
         """End this pod even if its processes run, because its SideCar does not answer.
 
-        The SideCar may also be unable to start. In the end the pod is :attr:`PodPhase.ENDED`, or up again as a new incarnation. That
-        holds for a pod that was never created as well: the controller that booked it may have died
-        first, and the pod is not :attr:`~dlcontrol.situation.status.Status.used`.
+        The SideCar may also be unable to start. In the end the pod is :attr:`PodPhase.ENDED`, or up
+        again as a new incarnation. That holds for a pod that was never created as well: the
+        controller that booked it may have died first, and the pod is not
+        :attr:`~dlcontrol.situation.status.Status.used`.
         """
 
     async def forget(self, job: JobId) -> None:
