@@ -1,9 +1,9 @@
 """
-Copying a checkpoint, which gets its name when the copy is whole.
+Copies a checkpoint, which gets its name when the copy is complete.
 
-Used between the memory and the disk (:mod:`dlsidecar.checkpoints.memory.cache`), from a file thread. A copy is made under a
-name that no framework and no sign takes for a checkpoint, synced, and renamed. It has the times of the
-original, because their order says which checkpoint is the latest, and which of its files was written last.
+A file thread copies between memory and disk (:mod:`dlsidecar.checkpoints.memory.cache`). A copy is
+made under a temporary name, synced, and renamed. It keeps the times of the original, because their
+order shows the latest checkpoint.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """
 The SideCar's server: it answers over HTTP, and makes no connections of its own.
 
-Three doors, each with its own listener, so that none can be mistaken for another. ``/v1`` is for
-the controller: over mutual TLS on a network, over a Unix socket on one machine. The inner socket
-is for the training process and takes its progress. The health port is plain and read-only.
+It has three separate listeners. ``/v1`` serves the controller: over mutual TLS on a network, over a
+Unix socket on one machine. The inner socket takes the progress of the training process. The health
+port is plain and read-only.
 
-A request can do no more than hand a value to the agent. Everything about a request is limited: its
-headers in time, its body in size and time, how many connections there may be and how many long
-polls may wait. A refused request gets a :class:`~dlwire.messages.Refusal`, as far as there is an HTTP
-request to answer; a connection that never becomes one is closed.
+A request only passes a value to the agent. Headers, bodies, connections and long polls are limited.
+A refused HTTP request gets a :class:`~dlwire.messages.Refusal`; other connections are closed.
 """
 
 from __future__ import annotations

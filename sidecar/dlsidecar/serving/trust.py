@@ -1,14 +1,12 @@
 """
-Which clients may connect to the SideCar.
+Decides which clients may connect to the SideCar.
 
-On a network both sides show certificates of one authority. The name in a certificate (a DNS name in
-subjectAltName) identifies its holder, never the address that it comes from: addresses are reused,
-and prove nothing about a pod. Two names count: the controller's, which may do everything, and that
-of the SideCar's own job, which may read.
+On a network both sides present certificates of one CA. The DNS name in subjectAltName identifies a
+client, never its address, because addresses are reused. The controller's name permits everything,
+the name of the SideCar's own job only reading.
 
-On one machine the file system decides: the socket belongs to its owner and has mode 0600.
-
-There is no third way, and so no default without a proof of the client's identity.
+On one machine the file system decides: the socket belongs to its owner and has mode 0600. There is
+no access without one of these proofs.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """
-Keeps interpreters ready, so that a start need not wait for its imports.
+Keeps interpreters ready, so a start need not wait for its imports.
 
-They are started like any process and not forked from one another, because the threads of numpy and
-CUDA do not survive a fork. One that has touched a GPU is discarded, because CUDA has already fixed
-which GPUs it sees. After any failure the training starts cold, and the SideCar reports the reason.
+Spares are started like any process and not forked, because the threads of numpy and CUDA do not
+survive a fork. A spare that has touched a GPU is discarded, because CUDA has fixed its visible
+GPUs. After any failure the training starts cold, and the SideCar reports the reason.
 
-How many are kept: as many as there can ever be processes in this container, because a checkpoint takes
-less time than the imports of a framework, so that spares that are made during a change come too late for
-it. Where memory does not suffice for that, as many as fit; spares are given up as soon as the training takes
-memory that they would need. One that is not ready when its start comes is taken all the same: it has begun
-what a cold one would only begin now.
+The pool keeps as many spares as there can be processes, because importing takes longer than a
+checkpoint. It discards spares when the training needs their memory. A start also takes a spare that
+is not ready, because it is still ahead of a cold start.
 """
 
 from __future__ import annotations
