@@ -124,7 +124,7 @@ class Scheduler:
         )
 
     def note_decided(self, scene: Scene) -> None:
-        """Remember the scene after a decision; only a change of that scene causes another decision."""
+        """Remember the scene after a decision; only a change of it causes another decision."""
         # An unfinished plan is decided again, even if nothing else has changed.
         self._last.basis = None if self._last.is_unfinished else self._basis(scene)
 

@@ -55,7 +55,7 @@ def take_snapshot(
     limits: NamespaceLimits | None = None,
     policy_state: object = None,
 ) -> Snapshot:
-    """Make the snapshot of the jobs that can be decided about and the GPUs that can be given away."""
+    """Make the snapshot of the jobs that can be decided about and the GPUs that are available."""
     quarantine = quarantine if quarantine is not None else Quarantine()
     running: list[JobState] = []
     pending: list[JobState] = []
@@ -164,7 +164,7 @@ def _state_of(
 
 
 def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
-    """Return the nodes where the job needs no new pod, because it has one that it could train in."""
+    """Return the nodes where the job has a pod to train in, and so needs no new one."""
     return tuple(
         node
         for node, job_pod in scene.pods_of(job).items()

@@ -112,7 +112,7 @@ def _is_ending(job: Job, status: Status, *, now: float) -> bool:
 
 
 def risked_from(job: Job, status: Status) -> float | None:
-    """Return the iteration from which on a change may lose work for want of a confirmed checkpoint."""
+    """Return the iteration from which on a change may lose unconfirmed work."""
     is_known = job.checkpoint.trusted or status.trust is Trust.CONFIRMED
     if status.phase is not Phase.RUNNING or is_known:
         return None

@@ -1,4 +1,4 @@
-"""The interfaces of learning and metrics: the loop reports to both, reads results, and never waits."""
+"""The interfaces of learning and metrics: the loop calls both and never waits."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Limits how often a SideCar is polled: one that floods its controller with answers is polled less."""
+"""Limits how often a SideCar is polled: one that floods the controller is polled less."""
 
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcore.primitives.rate_limit import RateLimit

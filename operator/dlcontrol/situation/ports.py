@@ -230,7 +230,7 @@ class Platform(Protocol):
         """Return the host at which the other pods of the job reach this one."""
 
     def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
-        """Return the first of this number of consecutive ports for this generation, new each time."""
+        """Return the first of this many consecutive ports; each generation gets new ones."""
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
         """Report to users what happened to a job (an Event)."""
