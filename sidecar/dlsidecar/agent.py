@@ -72,6 +72,8 @@ class Agent:
         self._machine = Machine(incarnation, limits)
         self._stopwatch, self._trials = Stopwatch(now), Trials(now)
         self._version = 1
+        self.ended_in = 0
+        """The first version of the state that showed the end of the latest start; 0 before that."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._inbox: deque[Event] = deque()
         self._is_busy = False
@@ -124,6 +126,8 @@ class Agent:
         if self._machine.released:
             self._disarm()
         self.changed()
+        if reaction.machine.phase is Phase.EXITED and before.phase is not Phase.EXITED:
+            self.ended_in = self._version
 
     def _tell(self, before: Machine, reaction: Reaction) -> None:
         if reaction.trigger is None:

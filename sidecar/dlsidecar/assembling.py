@@ -34,7 +34,7 @@ from dlsidecar.warm import offering
 from dlsidecar.warm.budgets import Budget, read_free_bytes
 from dlsidecar.warm.warming import SparePool
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Warmth
-from dlwire.training import Confirmation, Split, Training
+from dlwire.training import Confirmation, Split, Training, is_at_end
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
@@ -157,8 +157,8 @@ class Assembly:
                 output=LastOutput(
                     self._read_output,
                     is_counted=training.iterations > 0,
-                    shows_all_done=lambda: (
-                        self._observer.progress().iteration >= training.iterations
+                    shows_all_done=lambda: is_at_end(
+                        self._observer.progress().iteration, training.iterations
                     ),
                 ),
                 on_problem=self._observer.reported.complain,

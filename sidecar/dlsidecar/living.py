@@ -81,7 +81,7 @@ async def live(settings: Settings) -> int:
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
     if agent.has_ended_well:
-        await servers.wait_until_heard()
+        await servers.wait_until_heard(agent.ended_in)
     renewing.cancel()
     # Close the listeners before the assembly, because their last answers need its facts.
     await servers.close()

@@ -196,6 +196,11 @@ class Training:
     """False if a job without a visible GPU is no problem."""
 
 
+def is_at_end(iteration: int, iterations: int) -> bool:
+    """Return True if this is the last iteration; a training far beyond it has a total that is too low."""
+    return 0 < iterations <= iteration <= 1.1 * iterations
+
+
 def goes_on_after_saving(*, signal: str, confirm: str, has_command: bool) -> bool:
     """Return True if a training with these settings is expected to save itself and continue."""
     ends = confirm == "exit" and not has_command

@@ -7,6 +7,7 @@ there, so that no test reasons from a state that cannot be.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from dlcontrol.situation.dialer import NO_CONTACT, Contact
@@ -18,6 +19,7 @@ from dlcontrol.situation.status import Booking, DecisionNumber, Status
 from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
 from dlsidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
 from dlsidecar.behaviour.machine import Limits, Machine, react
+from dlsidecar.behaviour.timing import Stopwatch
 from dlwire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 
@@ -60,12 +62,14 @@ def after(
     Make the state of a SideCar after these events; it receives the targets, and news is of its
     attempt.
     """
-    machine = Machine(incarnation, Limits(saves=True))
+    machine, ticks = Machine(incarnation, Limits(saves=True)), count()
+    stopwatch = Stopwatch(lambda: float(next(ticks)))
     for event in events:
         told = Told(event) if isinstance(event, Run | Stop) else event
         reaction = react(machine, told)
         assert reaction.refused is None, reaction
         machine = reaction.machine
+        stopwatch.see(machine)
     return State(
         incarnation=incarnation,
         version=len(events) + 1,
@@ -79,6 +83,7 @@ def after(
         leaving=machine.is_leaving,
         processes=_processes(machine),
         progress=progress or Progress(),
+        change=stopwatch.change,
         failure=_failure(machine),
         problems=machine.problems,
     )

@@ -5,11 +5,12 @@ from typing import Any
 
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.status import Status
+from dlcontrol.situation.status import Status, Trust
 from dlcore.model import Phase, Training
 from dlcore.model.jobs import Progress as Source
 from dlsidecar.behaviour.events import (
     CheckpointDone,
+    CheckpointFailed,
     CheckpointTimedOut,
     Event,
     Gone,
@@ -17,7 +18,7 @@ from dlsidecar.behaviour.events import (
     Started,
 )
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Progress, Saving, State, Target, Trial
+from dlwire.messages import Problem, Progress, Saving, State, Target, Trial
 from tests.control.scenes import Sat, after, cast, make_scene, run, stop
 
 TOTAL = Training(iterations=1000)
@@ -90,3 +91,48 @@ def test_an_end_in_its_trial_counts_by_the_last_report_and_the_interval():
     # It has saved itself and has ended, so the last report may be older than its end.
     confirmed = Trial(1, saving=Saving.CONFIRMED, ended=True)
     assert judged(replace(state, trial=confirmed), {"n0": [0]}).phase is Phase.INITIALIZED
+
+
+FAILED = CheckpointFailed(1, Problem("CheckpointFailed", "no line confirmed it", "mend it"))
+
+
+def test_an_end_when_asked_that_confirmed_nothing_is_no_end_of_the_job():
+    """A training may save itself and exit, although its job says that something else confirms that."""
+    waiting = after(*BEGUN, replace(run(7, 0), ended=0), RankEnded(1, 0, 0), FAILED, Gone(1))
+    assert (waiting.phase, waiting.held_generation) == (SideCarPhase.EXITED, 5)
+    for training, reported in ((TOTAL, SOME), (TOTAL, Progress()), (Training(), SOME)):
+        known = {"training": training, "generation": 3, "phase": Phase.ADJUSTING}
+        status = judged(replace(waiting, progress=reported), {"n0": [0]}, **known)
+        assert (status.phase, status.restarts) == (Phase.INITIALIZED, 1), (training, reported)
+        # A trial has shown that it goes on after saving, so its end is its own.
+        known |= {"tried": 1, "trust": Trust.CONFIRMED}
+        own = judged(replace(waiting, progress=reported), {"n0": [0]}, **known)
+        assert own.phase is Phase.COMPLETED
+    done = judged(
+        replace(waiting, progress=LAST_REPORT), {"n0": [0]}, generation=3, phase=Phase.ADJUSTING
+    )
+    assert done.phase is Phase.COMPLETED
+    # A start that was lost before, and whose successor waits in the SideCar, is followed by another one.
+    lost = replace(after(*BEGUN, replace(run(7, 0), ended=0), *ENDED), progress=SOME)
+    again = judged(lost, {"n0": [0]}, generation=3, phase=Phase.ADJUSTING, broken=5)
+    assert again.run_generation == 9
+
+
+def test_only_the_count_of_this_start_and_of_a_true_total_says_that_a_training_is_done():
+    saved = after(*BEGUN, stop(6), RankEnded(1, 0, 0), CheckpointDone(1), Gone(1))
+    former = judged(saved, None, phase=Phase.SUSPENDED, iteration=1000, heard=3)
+    assert former.phase is Phase.QUEUED
+    beyond = replace(saved, progress=Progress(iteration=1400, begun=True))
+    assert judged(beyond, None, phase=Phase.SUSPENDED).phase is Phase.QUEUED
+
+
+def test_an_end_that_was_judged_is_not_judged_in_another_way_later():
+    state = replace(
+        after(*BEGUN, *ENDED), progress=SOME, trial=Trial(1, saving=Saving.CONFIRMED, ended=True)
+    )
+    first = judged(state, {"n0": [0]})
+    assert first.phase is Phase.INITIALIZED
+    scene = make_scene(cast("a", {"n0": [0]}, job_pods={"n0": state}, training=TOTAL, progress=LOG))
+    [job] = scene.entries
+    later = judge(scene.with_statuses({job: first})).values()
+    assert [verdict.status.phase for verdict in later] in ([], [Phase.INITIALIZED])

@@ -125,3 +125,21 @@ def test_a_training_that_exits_when_it_has_saved_itself_is_reshaped_before_it_is
         assert begins == ["0", *saves]
         assert_it_was_done_once(up, "other", root)
         assert up.end() == 0
+
+
+def test_a_training_that_exits_when_it_has_saved_itself_is_not_done_where_nothing_confirms_that(
+    root,
+):
+    unconfirmed = {"signal": "SIGUSR1", "confirm": "log", "confirmLog": "^never", "trusted": True}
+    checkpoint = {**unconfirmed, "shared": True, "timeoutSeconds": 240}
+    with going(root / "state", "--virtual-gpus", 2, "--policy", "max-min") as up:
+        first = evaluating("first", root, iterations=1000, manner="exits", checkpoint=checkpoint)
+        up.backend.create_jobs([first])
+        up.until_phase("first", "Running")
+        up.backend.create_jobs([evaluating("other", root, iterations=20, manner="saves")])
+        up.until_phase("first", "Completed")
+        lines = read(journal_of("first", root))
+        begins = [line.split()[1] for line in lines if line.startswith("begins")]
+        assert lines.count("done") == 1, lines
+        assert len(begins) > 1, lines
+        assert up.end() == 0

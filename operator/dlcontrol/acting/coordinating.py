@@ -33,7 +33,7 @@ from dlcontrol.acting.commands import (
 from dlcontrol.acting.job_in_scene import JobInScene, JobsInScene
 from dlcontrol.gpus.visibility import cannot_prove
 from dlcontrol.judging import trials
-from dlcontrol.judging.exits import add_ends
+from dlcontrol.judging.exits import add_ends, ended_with_zero
 from dlcontrol.judging.silence import must_end
 from dlcontrol.judging.starting_pods import is_coming_up
 from dlcontrol.situation.job_pods import JobPod
@@ -78,7 +78,11 @@ def _is_at_rest(entry: Entry) -> bool:
 
 
 def iter_commands(case: JobInScene) -> Iterator[Command]:
-    ended = tuple(node for node, job_pod in case.job_pods.items() if job_pod.has_ended)
+    ended = tuple(
+        node
+        for node, job_pod in case.job_pods.items()
+        if job_pod.has_ended and not _is_still_to_judge(case, job_pod)
+    )
     if ended:
         gone = [case.job_pods[node] for node in ended]
         yield Unbook(case.job, ended, ended=add_ends(case.status.ended, gone))
@@ -100,6 +104,12 @@ def iter_commands(case: JobInScene) -> Iterator[Command]:
     yield from _remove_blind(case)
     for job_pod in case.untrusted:
         yield Remove(job_pod.key, f"its SideCar is not trusted: {job_pod.untrusted}")
+
+
+def _is_still_to_judge(case: JobInScene, job_pod: JobPod) -> bool:
+    """Return True for a good end of a job that is set aside, which nothing judges until its spec is mended."""
+    is_set_aside = bool(case.entry.problem) and not case.entry.cancelled
+    return is_set_aside and bool(ended_with_zero([job_pod]))
 
 
 def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command]:

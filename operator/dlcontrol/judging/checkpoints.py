@@ -17,7 +17,7 @@ from dlcontrol.situation.status import Condition, ConditionType, StartNumber, St
 from dlcore.model import Checkpoint, Job, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Saving, State
-from dlwire.training import goes_on_after_saving
+from dlwire.training import goes_on_after_saving, is_at_end
 
 KEEPS = "it keeps the GPUs it starts with"
 _REMEDY = (
@@ -45,9 +45,7 @@ _LONGEST_PAUSE_S = 86400.0
 _LOSABLE = 0.25
 """The checkpoint does not work if a start repeats more than this share of the work."""
 _ENDING_S = 600.0
-"""The longest time for which a job keeps its GPUs between its last step and its end."""
-_MOST_OVER = 1.01
-"""A training that exceeds its number of iterations by more than this factor does not end soon."""
+"""The longest time from the last step to the end in which a job keeps its GPUs."""
 _LOOK_S = 10.0
 """A checkpoint may lack this much work, because reports reach the controller late."""
 
@@ -104,10 +102,9 @@ def _is_ending(job: Job, status: Status, *, now: float) -> bool:
 
     A change would lose that work and could not pay off, because no iteration is left.
     """
-    total = job.training.iterations
-    if status.phase is not Phase.RUNNING or total is None:
-        return False
-    is_at_total = total <= status.iteration <= _MOST_OVER * total
+    if status.phase is not Phase.RUNNING or status.heard != status.running:
+        return False  # The figure is that of a former start.
+    is_at_total = is_at_end(status.iteration, job.training.iterations or 0)
     return is_at_total and now - status.iterated_at < _ENDING_S
 
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.status import Ended, StartNumber, Status
 from dlcore.model import Job
-from dlwire.messages import Failure, Phase, Problem, Process, State
+from dlwire.messages import Failure, Phase, Problem, Process, Saving, State
+from dlwire.training import is_at_end
 
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
@@ -74,17 +75,29 @@ def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
 
 
 def has_reported_all(job: Job, status: Status) -> bool:
-    """Return True if the last iteration was reported; a checkpoint may be of an earlier one."""
-    return job.training.iterations is not None and status.iteration >= job.training.iterations
+    """Return True if the last iteration was reported; a checkpoint may have been made at an earlier one."""
+    return is_at_end(status.iteration, job.training.iterations or 0)
 
 
-def ended_well(job_pods: Iterable[JobPod]) -> list[JobPod]:
-    """Return the pods whose processes all ended by themselves and well."""
+def has_exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
+    """Return the pods whose processes all ended well, before the SideCar ended any of them."""
     return [
         job_pod
         for job_pod in job_pods
         if job_pod.state is not None and job_pod.state.released and job_pod.phase is Phase.EXITED
     ]
+
+
+def exited_unasked(job_pods: Iterable[JobPod]) -> list[JobPod]:
+    """Return those whose processes nothing had asked for a checkpoint, which may be their reason to end."""
+    return [job_pod for job_pod in has_exited(job_pods) if not _was_asked(job_pod.state)]
+
+
+def _was_asked(state: State | None) -> bool:
+    change = state.change if state is not None else None
+    if state is None or change is None or change.generation <= state.held_generation:
+        return False
+    return change.saving is not Saving.NONE or change.checkpoint_seconds > 0.0
 
 
 def ended_with_zero(job_pods: Iterable[JobPod]) -> list[JobPod]:
@@ -115,7 +128,7 @@ def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:
         before = Ended(start)
     zero = [job_pod for job_pod in zero if job_pod.start == start]
     return before._replace(
-        containers=before.containers + len(zero), unasked=before.unasked + len(ended_well(zero))
+        containers=before.containers + len(zero), unasked=before.unasked + len(exited_unasked(zero))
     )
 
 

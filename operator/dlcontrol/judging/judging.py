@@ -18,6 +18,7 @@ from dlcontrol.judging.ends_and_retries import Case, Happening, Then
 from dlcontrol.judging.happenings.ends import (
     find_deadline,
     find_end_by_trial,
+    find_end_when_asked,
     find_finish,
     find_freeze_by_trial,
     find_target,
@@ -57,6 +58,7 @@ HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
     find_finish,
     find_target,
     find_deadline,
+    find_end_when_asked,
     find_lost_gpus,
     find_refused_gpus,
     find_crash,

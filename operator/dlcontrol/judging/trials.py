@@ -24,7 +24,7 @@ from dlcontrol.situation.status import Status, Trust
 from dlcore.model import Job, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Run, Saving, State, Trial
+from dlwire.messages import Process, Run, Saving, State, Trial
 
 NOT_CONFIRMED = "CheckpointNotConfirmed"
 """The news that a trial failed."""
@@ -90,7 +90,13 @@ def _outcome(state: State, status: Status) -> Trial | None:
     trial = state.trial
     if trial is None or trial.number <= status.tried or trial.saving is Saving.NONE:
         return None
-    return trial
+    # A training that has ended may have been done; that shows once nothing of it is left.
+    is_ending = not state.released and all(_has_ended(each) for each in state.processes)
+    return None if trial.ended and is_ending else trial
+
+
+def _has_ended(process: Process) -> bool:
+    return process.exit_code is not None or process.signal is not None
 
 
 def _judge(

@@ -157,13 +157,13 @@ class Servers:
             len(listener.waiting) + len(listener.waiting_guests) for listener in self._listeners
         )
 
-    async def wait_until_heard(self) -> None:
+    async def wait_until_heard(self, version: int) -> None:
         """
-        Wait for a limited time until a controller has received the present state.
+        Wait until a controller has got this version of the state or a later one, for some time.
 
         Only this state shows that the training is done; without it, the controller starts it again.
         """
-        version, left = self._agent.version, UNHEARD_SECONDS
+        left = UNHEARD_SECONDS
         while left > 0 and all(listener.heard < version for listener in self._listeners):
             await asyncio.sleep(UNHEARD_STEP_SECONDS)
             left -= UNHEARD_STEP_SECONDS

@@ -9,13 +9,17 @@ from dlcontrol.judging.exits import (
     ENDED_EARLY,
     Ending,
     describe_end,
-    ended_well,
     ended_with_zero,
+    exited_unasked,
     has_done_all,
+    has_exited,
     has_reported_all,
 )
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.process_sets import ProcessSet
+from dlcontrol.situation.status import StartNumber, Trust
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Run
 
 
 def has_just_ended(case: Case) -> bool:
@@ -51,18 +55,48 @@ def _start_after_trial(case: Case, reason: str, *, message: str) -> Happening:
 
 def find_finish(case: Case) -> Happening | None:
     """Find a job whose processes of the latest start all ended well, even if they were asked to end."""
-    if not _have_ended_with_zero(case):
+    ending = _describe_end(case) if _have_ended_with_zero(case) else None
+    if ending is None:
         return None
-    if not _have_ended_unasked(case):
-        # Some processes were asked to end, and a training that exits after saving looks the same,
-        # so the iteration count decides.
-        if not has_reported_all(case.job, case.status):
-            return None
-        return _finish(case, Ending("Finished", "its training finished"))
-    ending = describe_end(case.job, case.status, job_pods=case.last.job_pods)
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
         return _fail_by_ending(case, ending)
     return _finish(case, ending)
+
+
+def _describe_end(case: Case) -> Ending | None:
+    """Return how the training ended; None if it is not done, as far as DLJob knows."""
+    done = Ending("Finished", "its training finished")
+    if _has_reported_all(case):
+        return done
+    if case.last.generation <= case.status.broken:
+        return None  # This end was judged before.
+    if _have_exited_unasked(case) or (_have_exited(case) and _goes_on_after_saving(case)):
+        return describe_end(case.job, case.status, job_pods=case.last.job_pods)
+    # A training that exits when it has saved itself looks the same, so its count decides.
+    return done if _have_exited(case) and _has_done_all(case) else None
+
+
+def find_end_when_asked(case: Case) -> Happening | None:
+    """
+    Find a training that ended when it was asked to save itself, before it was done and without a confirmation.
+
+    Its SideCar starts nothing until the controller has judged this end.
+    """
+    if not _have_ended_with_zero(case) or case.status.placement is None:
+        return None
+    wanted = case.status.run_generation
+    if not any(_waits_for_judgement(job_pod, wanted) for job_pod in case.last.job_pods):
+        return None
+    message = "its training ended when it was asked to save itself, and confirmed no checkpoint"
+    return Happening(Then.RESTART, case.broken_status(), reason="EndedWhenAsked", message=message)
+
+
+def _waits_for_judgement(job_pod: JobPod, wanted: StartNumber) -> bool:
+    state, told = job_pod.state, job_pod.told
+    if state is None or state.phase is not SideCarPhase.EXITED or not isinstance(told, Run):
+        return False
+    is_waiting = state.held_generation < told.generation == wanted
+    return is_waiting and told.ended not in (None, state.held_generation)
 
 
 def _finish(case: Case, ending: Ending) -> Happening:
@@ -83,19 +117,36 @@ def _all_ended(last: ProcessSet, ended: Sequence[JobPod], *, forgotten: int) -> 
     return len(ended) >= len(last.job_pods) and len(ended) + forgotten >= last.containers
 
 
-def _have_ended_unasked(case: Case) -> bool:
-    return _all_ended(case.last, ended_well(case.last.job_pods), forgotten=case.ended.unasked)
+def _have_exited(case: Case) -> bool:
+    return _all_ended(case.last, has_exited(case.last.job_pods), forgotten=case.ended.unasked)
+
+
+def _have_exited_unasked(case: Case) -> bool:
+    return _all_ended(case.last, exited_unasked(case.last.job_pods), forgotten=case.ended.unasked)
+
+
+def _goes_on_after_saving(case: Case) -> bool:
+    """Return True if a trial has shown that the training saves itself and goes on."""
+    status = case.status
+    return status.tried > 0 and status.trust is Trust.CONFIRMED and not status.ends
+
+
+def _has_reported_all(case: Case) -> bool:
+    is_own = case.status.heard == case.last.generation
+    return is_own and has_reported_all(case.job, case.status)
+
+
+def _has_done_all(case: Case) -> bool:
+    is_own = case.status.heard == case.last.generation
+    return is_own and has_done_all(case.job, case.status, job_pods=case.last.job_pods)
 
 
 def _has_finished(case: Case) -> bool:
     """Return True if a training that ended in its trial was done, and did not end because of the trial."""
-    last = case.last
-    if not _have_ended_unasked(case):
+    if not _have_exited(case):
         return False
-    if trials.has_saved(last.job_pods):
-        # A training that exits after saving ends like this, too.
-        return has_reported_all(case.job, case.status)
-    return has_done_all(case.job, case.status, job_pods=last.job_pods)
+    # One that exits when it has saved itself ends like this, too.
+    return _has_reported_all(case) if trials.has_saved(case.last.job_pods) else _has_done_all(case)
 
 
 def _fail_by_ending(case: Case, ending: Ending) -> Happening | None:
