@@ -93,4 +93,3 @@ def test_a_job_that_is_changed_during_its_evaluation_is_done_once(
         # The pods of a job are evicted one after the other, and the first one counts as lost.
         assert change is evict or status.get("restarts", 0) == 0, status
         assert status.get("failures", 0) == 0, status
-        assert "CheckpointNotConfirmed" not in dict(stage.events("job"))
