@@ -161,9 +161,7 @@ def folder_of(name: str, root: Path) -> Path:
 
 
 def honest(
-    name: str,
-    path: Path,
-    program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER)),
+    name: str, path: Path, program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER))
 ) -> list[str]:
     """Say how to train honestly."""
     return [

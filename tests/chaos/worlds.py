@@ -33,12 +33,7 @@ from tests.chaos.processes import (
     served_job,
     trainings,
 )
-from tests.chaos.testimony import (
-    Disturbance,
-    Expected,
-    find_broken_laws,
-    read_all,
-)
+from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
 from tests.local.asking import Asker
 
 TICK_S = 0.05

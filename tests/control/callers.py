@@ -85,11 +85,7 @@ class Caller:
         self._seen: dict[PodKey, list[tuple[str, int]]] = {}
         self._changed = asyncio.Event()
         around = Surroundings(
-            heard=self._hear,
-            epoch=epoch,
-            installation="ours",
-            meter=self.counts,
-            chance=chance,
+            heard=self._hear, epoch=epoch, installation="ours", meter=self.counts, chance=chance
         )
         self.sidecars = SideCars(around, settings)
 
@@ -158,10 +154,7 @@ class Caller:
 
 @asynccontextmanager
 async def calling(
-    settings: DialSettings = HURRIED,
-    chance: Callable[[], float] = lambda: 0.5,
-    *,
-    epoch: int = 1,
+    settings: DialSettings = HURRIED, chance: Callable[[], float] = lambda: 0.5, *, epoch: int = 1
 ):
     caller = Caller(settings, chance, epoch=epoch)
     try:

@@ -575,10 +575,7 @@ def test_where_everything_is_as_decided_nothing_is_done():
         cast(
             "b",
             {"n0": (2,), "n1": (0,)},
-            job_pods={
-                "n0": running(run(3, 2, peers=2)),
-                "n1": running(run(3, 0, peers=2, at=1)),
-            },
+            job_pods={"n0": running(run(3, 2, peers=2)), "n1": running(run(3, 0, peers=2, at=1))},
         ),
         cast("c", generation=0),
     )

@@ -41,10 +41,7 @@ def people(tmp_path) -> People:
 @asynccontextmanager
 async def networked(people: People):
     serving = Serving(
-        address="127.0.0.1",
-        tls_folder=str(people.sidecar),
-        job_uid=JOB,
-        controller_name=CONTROLLER,
+        address="127.0.0.1", tls_folder=str(people.sidecar), job_uid=JOB, controller_name=CONTROLLER
     )
     async with contained(None, serving=serving) as container:
         yield container

@@ -133,11 +133,7 @@ def lies() -> dict[str, tuple[State, Commanded | None, str]]:
             f"obeys generation {HIGHEST} of this controller",
         ),
         "other than told": (running(run(3, 1)), OURS, "obeys another command of generation 3"),
-        "newer than decided": (
-            running(run(HIGHEST, 0, epoch=1)),
-            None,
-            "the latest decided is 3",
-        ),
+        "newer than decided": (running(run(HIGHEST, 0, epoch=1)), None, "the latest decided is 3"),
         "another command shown": (replace(trains, generation=2), OURS, "shows another command"),
         "released and held": (replace(trains, released=True), OURS, "contradicts that"),
         "trains without GPUs": (replace(trains, held=()), OURS, "contradicts that"),

@@ -243,8 +243,7 @@ def test_a_change_of_what_never_ran_is_no_reshape():
 
 
 @pytest.mark.parametrize(
-    ("code", "phase"),
-    [(CauseCode.OUTRANKED, Phase.QUEUED), (CauseCode.SUSPENDED, Phase.SUSPENDED)],
+    ("code", "phase"), [(CauseCode.OUTRANKED, Phase.QUEUED), (CauseCode.SUSPENDED, Phase.SUSPENDED)]
 )
 def test_a_stop_takes_everything(code, phase):
     old = make_placement(n0=(0,))

@@ -126,19 +126,13 @@ OBSTACLES: dict[str, tuple[tuple[JobPod, ...], str]] = {
         (job_pod("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
         "its pod on n1 is pending (Pulling: an image)",
     ),
-    "a pod that is lost": (
-        (job_pod("job", phase=PodPhase.LOST),),
-        "its pod on n1 is lost",
-    ),
+    "a pod that is lost": ((job_pod("job", phase=PodPhase.LOST),), "its pod on n1 is lost"),
     "a SideCar that is silent": (
         (job_pod("job", reachable=False, contact_problem="connection refused"),),
         "its SideCar on n1 does not answer (connection refused)",
     ),
     "a pod that still has it": (
-        (
-            job_pod("job", state=sidecar(**READY)),
-            job_pod("old", state=sidecar(held=("0", "1"))),
-        ),
+        (job_pod("job", state=sidecar(**READY)), job_pod("old", state=sidecar(held=("0", "1")))),
         "it waits for old to release n1/0, n1/1",
     ),
     "itself, as it was": (

@@ -64,10 +64,7 @@ async def test_what_is_declared_is_told_and_what_becomes_of_it_is_heard(tmp_path
 async def test_a_sidecar_is_taken_over_on_the_connection_on_which_it_was_met(tmp_path, monkeypatch):
     # The command comes before, however long this process stands still.
     monkeypatch.setattr(following, "STAMP_S", 60.0)
-    async with (
-        contained(tmp_path / "a"),
-        Proxy(tmp_path / "p", tmp_path / "a") as proxy,
-    ):
+    async with contained(tmp_path / "a"), Proxy(tmp_path / "p", tmp_path / "a") as proxy:
         async with calling() as former:
             await former.meet(tmp_path / "a")
             former.run(3)
@@ -178,11 +175,7 @@ async def test_declarations_and_answers_that_break_off_are_made_good(tmp_path, c
 @pytest.mark.parametrize("tells", [True, False])
 @living
 async def test_the_word_of_a_later_leader_is_a_doubt_and_not_taken_in(tmp_path, tells):
-    async with (
-        contained(tmp_path / "a"),
-        calling(epoch=1) as ours,
-        calling(epoch=2) as theirs,
-    ):
+    async with contained(tmp_path / "a"), calling(epoch=1) as ours, calling(epoch=2) as theirs:
         await ours.meet(tmp_path / "a")
         await theirs.meet(tmp_path / "a")
         ours.run(3, epoch=1)
@@ -473,10 +466,7 @@ def test_a_sidecar_that_always_has_news_is_asked_only_so_often():
 )
 @living
 async def test_one_that_floods_is_heard_at_a_bounded_rate(tmp_path, bound):
-    async with (
-        contained(tmp_path / "a") as container,
-        calling(replace(HURRIED, **bound)) as caller,
-    ):
+    async with contained(tmp_path / "a") as container, calling(replace(HURRIED, **bound)) as caller:
         await caller.meet(tmp_path / "a")
         for number in range(100):
             container.agent.complain(Problem(f"Number{number}", "is wrong"))
@@ -547,10 +537,7 @@ async def test_who_is_forgotten_leaves_nothing_behind(tmp_path):
 
 GARBAGE = {
     "no HTTP": (b"hello\r\n\r\n", "no answer from"),
-    "no state": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-        "incarnation: is missing",
-    ),
+    "no state": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "incarnation: is missing"),
     "too much": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + 5_000_000 * b" ",
         "is longer than",

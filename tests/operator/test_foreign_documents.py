@@ -98,11 +98,7 @@ def make_strange(stage: Stage, suffix: str) -> int:
     pods = f"/api/v1/namespaces/{stage.namespace}/pods"
     made = 0
     for number, amount in enumerate(AMOUNTS):
-        container = {
-            "name": "c",
-            "image": "x",
-            "resources": {"requests": {"cpu": amount}},
-        }
+        container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": amount}}}
         pod = {
             "metadata": {"name": f"amount-{number}-{suffix}"},
             "spec": {"containers": [container], "nodeName": NODE},

@@ -73,9 +73,7 @@ class Api:
                 names.FAULTS_KEY: json.dumps(faults),
             },
             names.GPUS_PARTS[1]: {names.GPUS_KEY: "{}"},
-            names.GPUS_PARTS[3]: {
-                names.GPUS_KEY: json.dumps({"other": {"uuids": {"0": "GPU-1"}}}),
-            },
+            names.GPUS_PARTS[3]: {names.GPUS_KEY: json.dumps({"other": {"uuids": {"0": "GPU-1"}}})},
         }
         self.answers = list(first)
         self.written: list[str] = []

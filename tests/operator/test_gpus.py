@@ -83,10 +83,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait_for_phase("wide", "Running")
     stage.submit("narrow", iterations=10**6, gpus={"options": [1]})
     stage.wait_for_phase("narrow", "Running")
-    assert (place_of(stage, "wide"), place_of(stage, "narrow")) == (
-        {other: [0, 1]},
-        {broken: [0]},
-    )
+    assert (place_of(stage, "wide"), place_of(stage, "narrow")) == ({other: [0, 1]}, {broken: [0]})
 
     stage.wait(lambda: "it reported Xid 79" in why_out(stage, broken, "1"))
     assert known(stage)[broken]["uuids"] == {"0": "GPU-standin-0", "1": "GPU-standin-1"}

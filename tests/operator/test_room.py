@@ -28,12 +28,7 @@ N1, N2 = NodeName("n1"), NodeName("n2")
 REFUSAL = {
     "status": {
         "conditions": [
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "no",
-            }
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
         ]
     }
 }

@@ -103,9 +103,7 @@ def test_a_status_of_another_writer_is_read_as_far_as_it_makes_sense():
             "startedAt": "2026-13-45T99:99:99Z",
             "submittedAt": "0001-01-01T00:00:00+14:00",
             "cause": {"code": "Nonsense"},
-            "conditions": [
-                {"type": "Nonsense", "status": "True", "reason": "R", "message": ""},
-            ],
+            "conditions": [{"type": "Nonsense", "status": "True", "reason": "R", "message": ""}],
             "allocation": {"nodes": [{"name": "x", "gpuIds": [1]}]},
         }
     )

@@ -1,13 +1,7 @@
 """Stand-ins for the parts below the agent: they obey the test, and report on request."""
 
 from dlsidecar.agent import Agent
-from dlsidecar.behaviour.events import (
-    CheckpointDone,
-    Event,
-    Gone,
-    RankEnded,
-    Started,
-)
+from dlsidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started
 from dlsidecar.behaviour.machine import Limits
 from dlsidecar.diagnosing.tracebacks import LastWords
 from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth

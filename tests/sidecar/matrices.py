@@ -96,12 +96,7 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
     ),
     "nothing was declared before": frozenset(
         (Phase.READY, name)
-        for name in (
-            REPEATED,
-            STAMPED,
-            name_refusal(Refused.OLDER),
-            name_refusal(Refused.CONFLICT),
-        )
+        for name in (REPEATED, STAMPED, name_refusal(Refused.OLDER), name_refusal(Refused.CONFLICT))
     ),
     "an order to leave leads to another phase at once": frozenset(
         (phase, name_refusal(Refused.LEAVING))

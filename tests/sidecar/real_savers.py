@@ -194,11 +194,7 @@ def train_by_dcp(story: Story) -> None:
             dcp.save(state, checkpoint_id=str(story.folder / f"step_{step}"), no_dist=True)
 
 
-WAYS = {
-    "trainer": train_by_trainer,
-    "lightning-real": train_by_lightning,
-    "dcp-real": train_by_dcp,
-}
+WAYS = {"trainer": train_by_trainer, "lightning-real": train_by_lightning, "dcp-real": train_by_dcp}
 
 
 NEEDS = {

@@ -23,14 +23,7 @@ from _sidecars import NO_FIELDS, write_fields
 
 from dlwire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
-from tests.sidecar.drivers import (
-    HERE,
-    ROOT,
-    find_processes,
-    is_alive,
-    read_children,
-    wait_until,
-)
+from tests.sidecar.drivers import HERE, ROOT, find_processes, is_alive, read_children, wait_until
 
 TRAINER = str(HERE / "trainers.py")
 POLL_SECONDS = 60

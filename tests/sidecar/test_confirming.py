@@ -304,10 +304,7 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
     monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
     monkeypatch.setattr(Request, "settling_seconds", 0.0)
     saving = Saving(
-        signal="SIGUSR1",
-        confirm=Confirmation.FILE,
-        complete=Complete.RENAME,
-        path=str(tmp_path),
+        signal="SIGUSR1", confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(tmp_path)
     )
     told: list[Any] = []
     copies: list[Any] = []
@@ -321,12 +318,7 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
         starter: Any = SimpleNamespace(attempt=1, rank_processes=[rank], environment=environment)
         outputs: Any = SimpleNamespace(common=(1, 2))
         asked = CheckpointRequests(
-            store,
-            starter,
-            outputs=outputs,
-            reaper=Reaper(),
-            report=told.append,
-            list_members=list,
+            store, starter, outputs=outputs, reaper=Reaper(), report=told.append, list_members=list
         )
         asked.ask(is_trial=False, output=LastOutput())
         file_thread.come_back()

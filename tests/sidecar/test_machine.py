@@ -118,11 +118,7 @@ def test_a_container_without_the_leader_waits_and_asks_nobody():
 
 
 def test_it_ends_when_it_is_told_or_has_lost_its_peers_and_at_last_by_itself():
-    for event in (
-        Told(stop(2, checkpoint=False)),
-        CheckpointTimedOut(1),
-        RankEnded(1, 2, None, 6),
-    ):
+    for event in (Told(stop(2, checkpoint=False)), CheckpointTimedOut(1), RankEnded(1, 2, None, 6)):
         assert done(*FOLLOWING, event, machine=FOLLOWER) == [Terminate, ArmTimer]
         ended = after(*FOLLOWING, event, Gone(1), machine=FOLLOWER)
         # It had nothing to save, so that nothing failed.

@@ -12,12 +12,7 @@ import pytest
 
 from dlsidecar import EXIT_UNAVAILABLE
 from dlsidecar.linux.family import MARK
-from dlsidecar.processes.leftovers import (
-    hold,
-    kill_holders,
-    make_mark,
-    sweep,
-)
+from dlsidecar.processes.leftovers import hold, kill_holders, make_mark, sweep
 from dlwire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until

@@ -6,13 +6,7 @@ from itertools import product
 
 import pytest
 
-from dlsidecar.observing.progress import (
-    Meter,
-    NotProgress,
-    in_iterations,
-    parse_groups,
-    parse_line,
-)
+from dlsidecar.observing.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
 from dlwire import codec
 from dlwire.messages import Post, Progress
 

@@ -14,12 +14,7 @@ from dlsidecar.behaviour.table import draw
 from dlsidecar.living import CERTIFICATES
 from dlsidecar.remedies import REMEDIES
 from dlsidecar.serving import serving
-from dlsidecar.serving.serving import (
-    STATUS,
-    controller_app,
-    health_app,
-    inner_app,
-)
+from dlsidecar.serving.serving import STATUS, controller_app, health_app, inner_app
 from dlsidecar.serving.trust import Listener
 from dlsidecar.settings import Serving
 from dlwire import codec

@@ -85,10 +85,7 @@ def test_a_slow_reader_of_a_pipe_gets_whole_lines_and_keeps_the_processes_waitin
     source, sink = os.pipe()
     with log.open("wb") as file:
         reader = start(
-            [sys.executable, "-c", SLOW_READER],
-            env=os.environ,
-            stdin=source,
-            stdout=file.fileno(),
+            [sys.executable, "-c", SLOW_READER], env=os.environ, stdin=source, stdout=file.fileno()
         )
     os.close(source)
     collect(sink, ranks=3, count=300, length=500)

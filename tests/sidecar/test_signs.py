@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dlsidecar.checkpoints.recognizing.signs import (
-    find_unit,
-    is_noise,
-    recognise,
-    resolve,
-)
+from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
 from dlwire.training import Complete, Saving
 
 NOISE = [

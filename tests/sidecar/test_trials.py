@@ -18,12 +18,7 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import (
-    Limits,
-    Machine,
-    Reaction,
-    react,
-)
+from dlsidecar.behaviour.machine import Limits, Machine, Reaction, react
 from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
 from dlwire.messages import Phase, Post, Problem, Refused, Run, Trial
 from dlwire.messages import Saving as Saved
