@@ -21,12 +21,7 @@ from dlsidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
 from dlsidecar.checkpoints.confirming import FileWatch, Watch
 from dlsidecar.linux.kernel import send
 from dlsidecar.linux.recipients import find_recipients
-from dlsidecar.linux.spawning import (
-    CannotStart,
-    Ended,
-    Reaper,
-    start,
-)
+from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dlwire.messages import MOST_GPUS
 from dlwire.training import Confirmation, Saving
 

@@ -16,12 +16,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from dlsidecar.checkpoints.checkpoint_files import (
-    SET_ASIDE,
-    Mark,
-    Snapshot,
-    take_snapshot,
-)
+from dlsidecar.checkpoints.checkpoint_files import SET_ASIDE, Mark, Snapshot, take_snapshot
 from dlsidecar.checkpoints.inspecting import find_fault
 from dlsidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
 from dlsidecar.checkpoints.recognizing.formats import examine
