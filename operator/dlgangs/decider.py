@@ -1,9 +1,9 @@
-"""
-Decides about gangs, and keeps the state between two decisions.
+"""Decides about gangs, and keeps the state between two decisions.
 
-Everything here runs on one event loop without an await, so that concurrent questions of kube-scheduler are answered
-one after the other. Its reservations are lost when it ends, which costs nothing: the cluster shows the bound pods, and
-the rest is decided again.
+
+Everything here runs on one event loop without an await, so that concurrent questions of
+kube-scheduler are answered one after the other. Reservations are lost when the process ends, which
+is harmless: the cluster shows the bound pods, and the rest is decided again.
 """
 
 import time
@@ -34,7 +34,7 @@ class Refused:
 
 
 class Since(NamedTuple):
-    """A verdict, and since when it holds."""
+    """A verdict, and the time since when it holds."""
 
     verdict: Verdict
     since: float
@@ -51,19 +51,21 @@ class Decider:
         self._clock = clock
         self._decision = Decision(State(), {})
         self._decided_at: tuple[int, float] | None = None
-        """The version of the book that was decided about, and the time of the next decision without a change."""
+        """The version of the book at the last decision, and the time of the next decision without a
+        change.
+        """
         self._feasible: dict[GangName, tuple[object, object, Placing]] = {}
         self.standings: dict[GangName, Since] = {}
         self.decisions = 0
 
     @property
     def held(self) -> Mapping[str, Held]:
-        """The reservations, by the uid of the pod."""
+        """The reservations by pod uid."""
         return self._decision.state.held
 
     @property
     def due(self) -> float:
-        """When to decide again, even without a change."""
+        """The time of the next decision if nothing changes."""
         return self._decided_at[1] if self._decided_at is not None else self._clock()
 
     def update(self) -> None:
@@ -76,10 +78,10 @@ class Decider:
         self._decide(now)
 
     def ask(self, name: Name, passed: list[str], *, tells_all: bool = True) -> Admitted | Refused:
-        """
-        Answer for a pod of a gang; kube-scheduler itself would pass these nodes.
+        """Answer for a pod of a gang; kube-scheduler itself would pass these nodes.
 
-        With ``tells_all`` it has checked all nodes, so that the others are unfit.
+
+        If ``tells_all`` is set, kube-scheduler has checked all nodes, so the other nodes are unfit.
         """
         wrong, member = self.book.wrong.get(name), self.book.members.get(name)
         if wrong is not None:
@@ -138,7 +140,9 @@ class Decider:
     def _could_fit(
         self, members: tuple[Member, ...], machines: Mapping[str, NodeTraits]
     ) -> Placing:
-        """Return whether a gang fits on empty nodes, from a cache until either changes."""
+        """Return whether a gang fits on empty nodes; the result is cached until the gang or the
+        nodes change.
+        """
         gang = members[0].gang if members else None
         known = self._feasible.get(gang) if gang is not None else None
         if known is not None and known[0] == members and known[1] is machines:

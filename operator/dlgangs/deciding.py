@@ -70,12 +70,12 @@ def decide(
 
 
 def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
-    """Return the reservations without those that are used, expired, refused, or for part of a gang."""
+    """Return the reservations that still hold: not used, expired, refused, or for part of a gang."""
     rests = {gang: until for gang, until in state.rests.items() if until > now}
     refusals = {
         pair: refusal
         for pair, refusal in state.refusals.items()
-        # Kept for a while longer, because the next refusal of the same node lasts longer.
+        # Keep a refusal a while longer, because the next refusal of the same node lasts longer.
         if refusal.until + LONGEST_REFUSAL_S > now
     }
     held: dict[str, Held] = {}
@@ -88,7 +88,7 @@ def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
             if each.stage is Stage.PENDING and each.uid in state.held
         }
         if any(each.until <= now for each in ours.values()):
-            # A gang with bound pods does not rest, because no other gang can use their room.
+            # A gang with bound pods gets no pause, because no other gang can use its resources.
             if not any(each.stage is Stage.BOUND for each in members):
                 rests[gang] = now + rules.rest_seconds
         elif not _is_torn(members, ours, world=world, barred=barred) and _is_there(ours, free):
@@ -127,11 +127,11 @@ def _barred(refusals: Mapping[Pair, Refusal], now: float) -> frozenset[Pair]:
 def note_refusals(
     world: World, state: State, *, member: Member, passed: Iterable[str], now: float, rules: Rules
 ) -> State:
-    """
-    Learn from the nodes that kube-scheduler passes for a pod.
+    """Learn from the nodes that kube-scheduler passes for a pod.
 
-    A node that it does not pass although the pod could run there is refused for a reason that is unknown
-    here. kube-scheduler may also just know of a change a moment earlier, so the first refusal is short.
+
+    If kube-scheduler does not pass a node although the pod fits there, the reason is unknown here.
+    kube-scheduler may only have seen a change a moment earlier, so the first refusal is short.
     """
     let_in = set(passed)
     refusals = {
@@ -153,7 +153,7 @@ def note_refusals(
 
 
 def _unexpected(world: World, state: State, *, member: Member, let_in: set[str]) -> list[str]:
-    """Name the nodes that were not passed although a pod could run there, as far as is known here."""
+    """Return the nodes that were not passed although the pod seems to fit there."""
     asked = dict(member.wants.amounts)
     open_to = [
         name
@@ -192,13 +192,13 @@ def missing_roles(members: tuple[Member, ...]) -> dict[str, int]:
 
 
 def _counted(members: tuple[Member, ...]) -> list[Member]:
-    """Return the pods that count: those that have succeeded count only in a gang that runs."""
+    """Return the pods that count: succeeded pods count only in a running gang."""
     runs = any(each.stage is Stage.BOUND for each in members)
     return [each for each in members if runs or each.stage is not Stage.SUCCEEDED]
 
 
 def _needed(members: tuple[Member, ...], held: Mapping[str, Held]) -> list[Member]:
-    """Return the pods that have to be placed together for every role to have its minimum."""
+    """Return the pods that must be placed together to give every role its minimum."""
 
     def precedence(member: Member) -> tuple[bool, bool, bool, str, str]:
         stage = member.stage
@@ -234,7 +234,7 @@ class _Desk:
         self._free = total_free(world, self._held.values())
         self._tenants = {name: set(tenants) for name, tenants in world.tenants.items()}
         self._waiting: list[GangName] = []
-        """Gangs that do not fit yet and come before the present one."""
+        """Gangs that do not fit yet and come before the current gang."""
         self.verdicts: dict[GangName, Verdict] = {}
         for held in self._held.values():
             self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
@@ -243,7 +243,7 @@ class _Desk:
         return replace(self._state, held=self._held)
 
     def turn(self, gang: GangName) -> tuple[bool, int, str, GangName]:
-        """Return the sort key of a gang's turn."""
+        """Return the sort key of a gang."""
         members = self._world.gangs[gang]
         begun = any(each.stage is Stage.BOUND or each.uid in self._held for each in members)
         alive = [each for each in members if each.stage is not Stage.SUCCEEDED] or members
@@ -291,7 +291,7 @@ class _Desk:
         return Verdict(Standing.IMPOSSIBLE, f"{called(members[0].gang)} can never fit: {why}")
 
     def serve(self, gang: GangName) -> None:
-        """Reserve room for a gang, if it is free."""
+        """Reserve resources for a gang if they are free."""
         members = self._world.gangs[gang]
         needed = [each for each in _needed(members, self._held) if each.uid not in self._held]
         older = self._waiting[0] if self._waiting else None
@@ -336,7 +336,7 @@ class _Desk:
         self._tenants.setdefault(held.node, set()).add(tenant_of(held.gang))
 
     def _add_others(self, gang: GangName, members: tuple[Member, ...]) -> None:
-        """Reserve room for pods above the minimum, as far as there is room for each."""
+        """Reserve resources for each pod above the minimum that fits."""
         for member in sorted(members, key=lambda each: (each.created, each.name.name)):
             if member.stage is Stage.PENDING and member.uid not in self._held:
                 found = self._place(gang, [member])
@@ -365,7 +365,7 @@ def _is_harmless(
     members: tuple[Member, ...],
     nodes: Mapping[str, str],
 ) -> bool:
-    """True if all waiting gangs would still fit if only they and this gang ran."""
+    """Return true if all waiting gangs would still fit if only they and this gang ran."""
     machines = {name: at_best(each) for name, each in world.machines.items()}
     free: dict[str, Amounts] = {name: each.allocatable for name, each in machines.items()}
     for member in members:

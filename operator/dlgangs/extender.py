@@ -46,7 +46,7 @@ class GangMetrics:
             registry=self._registry,
         )
         for answer in ("admitted", "refused"):
-            # Shown as 0 before the first answer.
+            # Export 0 before the first answer.
             self._answers.labels(answer)
         self._gangs = Gauge("dljob_gangs", "Gangs by state", ["standing"], registry=self._registry)
         held = Gauge(
@@ -67,7 +67,7 @@ class GangMetrics:
 
 
 class Extender:
-    """The two verbs."""
+    """The two verbs of the extender."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Extender:
         return web.json_response(self.prioritize(question))
 
     def filter(self, question: Json) -> dict[str, Any]:
-        """Answer on which of these nodes a pod may run."""
+        """Answer which of these nodes a pod may run on."""
         pod, nodes = question["Pod"], _node_names(question)
         if not is_of_a_gang(pod):
             return _passing(question, nodes, refused={})
@@ -117,8 +117,8 @@ class Extender:
             return {"Error": f"the gang scheduler is not ready: {why}"}
         # kube-scheduler may know a newer version of the pod than our watch.
         self._decider.book.pods.show(trimmed(pod))
-        # Nothing awaits from here to the answer: kube-scheduler asks about other pods meanwhile, and the
-        # reservation has to be made before their answers.
+        # Do not await before the answer: kube-scheduler asks about other pods meanwhile, and the
+        # reservation must exist before their answers.
         nominated = (pod.get("status") or {}).get("nominatedNodeName")
         answer = self._decider.ask(Name.of(pod), nodes, tells_all=nodes != [nominated])
         self._metrics.count_answer(admitted=isinstance(answer, Admitted))
@@ -167,7 +167,7 @@ def _node_names(question: Json) -> list[str]:
 
 
 def _passing(question: Json, names: list[str], *, refused: Mapping[str, str]) -> dict[str, Any]:
-    """Answer in the form of the question: with names, or with whole nodes."""
+    """Answer in the form of the question: node names, or whole nodes."""
     answer: dict[str, Any] = {"FailedAndUnresolvableNodes": dict(refused), "Error": ""}
     if question.get("NodeNames") is not None:
         return answer | {"NodeNames": names}

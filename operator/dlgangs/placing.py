@@ -24,7 +24,7 @@ from dlkube.constraints.requirements import NodeTraits, Wants
 
 HIGHEST: Final = 100
 EFFORT: Final = 100_000
-"""The number of nodes that the search tries before it gives up, not counting those of the first way."""
+"""The number of nodes that the search tries before it gives up, not counting the first descent."""
 
 Nodes = tuple[str, ...]
 
@@ -33,11 +33,11 @@ class Placing(NamedTuple):
     """The result of a search."""
 
     nodes: Mapping[str, str] | None
-    """The node of each pod, by its uid; None if there is not enough room."""
+    """The node of each pod by its uid; None if the gang does not fit."""
     is_proven: bool = True
-    """True unless the search was given up."""
+    """False if the search gave up."""
     short_of: str = ""
-    """Without a result: a pod that does not fit."""
+    """If there is no placement: a pod that does not fit."""
 
 
 def score(tenants: Collection[str], own: str) -> int:
@@ -137,7 +137,7 @@ def _largest_first(members: Sequence[Member], ground: Ground) -> list[Member]:
 
 
 def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
-    """Return for each node the numbers of the kinds of pods that it could take."""
+    """Return for each node the kinds of pods that fit on it."""
     result: dict[str, tuple[int, ...]] = {}
     for number, nodes in enumerate(dict.fromkeys(eligible.values())):
         for node in nodes:
@@ -147,9 +147,9 @@ def _takers(eligible: Mapping[str, Nodes]) -> dict[str, tuple[int, ...]]:
 
 class _Choice(NamedTuple):
     nodes: Iterator[str]
-    """The nodes that have not been tried for the pod."""
+    """The nodes that have not been tried yet for the pod."""
     taken: str | None
-    """Its present node."""
+    """The present node of the pod."""
 
 
 class _Search:
@@ -174,7 +174,7 @@ class _Search:
         self._numbers: dict[object, int] = {}
         """The numbers of the kinds of nodes."""
         self._kinds = {node: self._kind(node) for node in self._takers}
-        # The first way is always tried to its end.
+        # The first descent always runs to its end.
         self._effort = EFFORT + len(members) * (len(members) + len(self._takers))
 
     def run(self) -> Placing:
@@ -194,7 +194,7 @@ class _Search:
         return self._members[index].name.name
 
     def _advance(self, choices: list[_Choice]) -> bool:
-        """Give the last pod its next node, going back as far as necessary; false if none is left."""
+        """Give the last pod its next node, backtracking as needed; return false if no node is left."""
         while choices:
             index = len(choices) - 1
             nodes, taken = choices[-1]
@@ -215,7 +215,9 @@ class _Search:
         self._kinds[node] = self._kind(node)
 
     def _kind(self, node: str) -> int:
-        """Number the present kind of a node; of equal nodes only one needs to be tried."""
+        """Return the number of a node's present kind; only one of several equal nodes needs to be
+        tried.
+        """
         likeness = (
             frozenset(self._free[node].items()),
             frozenset(self._ground.machines[node].allocatable.items()),
@@ -226,14 +228,14 @@ class _Search:
         return self._numbers.setdefault(likeness, len(self._numbers))
 
     def _candidates(self, index: int) -> Iterator[str]:
-        """Return the nodes for a pod, the best first, one of each kind."""
+        """Return the nodes for a pod, best first, one of each kind."""
         asked, uid = self._asked[index], self._members[index].uid
         unlike: dict[int, str] = {}
         for node in self._eligible[uid]:
             unlike.setdefault(self._kinds[node], node)
         self._effort -= len(unlike)
         nodes = [node for node in unlike.values() if fits(asked, self._free[node])]
-        # A node with pods of the gang is best anyway.
+        # A node with pods of the gang always ranks best.
         joins = any(self._ours.get(node) and self._scores[node] == HIGHEST for node in nodes)
         ahead = {} if joins else {node: self._look_ahead(index, node) for node in nodes}
 
@@ -251,7 +253,7 @@ class _Search:
         return sum((free[name] - amount) / allocatable[name] for name, amount in asked.items())
 
     def _look_ahead(self, index: int, node: str) -> int:
-        """Count how many of the remaining pods a node could take."""
+        """Count how many of the remaining pods fit on a node."""
         free, count = self._free[node], 0
         for asked in self._asked[index:]:
             if fits(asked, free):

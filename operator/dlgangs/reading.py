@@ -26,7 +26,7 @@ MOST_MEMBERS: Final = 10_000
 
 
 class NotRight(ValueError):
-    """The statements of a pod about its gang are invalid; the message names the remedy."""
+    """The gang annotations of a pod are invalid; the message names the remedy."""
 
 
 class Occupant(NamedTuple):
@@ -35,7 +35,7 @@ class Occupant(NamedTuple):
     node: str
     amounts: Amounts
     tenant: str
-    """Its training job; empty without one."""
+    """The training job of the pod; empty if there is none."""
 
 
 def is_of_a_gang(document: Json) -> bool:
@@ -49,7 +49,7 @@ def gang_of(document: Json) -> GangName:
 
 
 def read_occupant(document: Json) -> Occupant | None:
-    """Read the usage of a pod; None if it is not bound, or has ended."""
+    """Return the usage of a pod; None if the pod is not bound or has ended."""
     spec = document.get("spec") or {}
     if not spec.get("nodeName") or _has_ended(document):
         return None
@@ -63,10 +63,10 @@ def read_occupant(document: Json) -> Occupant | None:
 
 
 def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
-    """
-    Read a pod of a gang; None if it does not count.
+    """Return the member that a pod is; None if the pod does not count.
 
-    A pod does not count if it has failed, is deleted before it was bound, or has a scheduling gate.
+
+    A pod does not count if it failed, was deleted before it was bound, or has a scheduling gate.
     """
     metadata, name = document["metadata"], Name.of(document)
     spec: PodSpec = document.get("spec") or {}

@@ -64,7 +64,7 @@ class GangSettings:
 
 
 class Gangs:
-    """All parts of the extender; made on its event loop."""
+    """All parts of the extender; create it on its event loop."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class Gangs:
             await self._runner.setup()
             host, port = self._settings.listen
             await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-            # Opened last, so that an answer shows that the certificates exist.
+            # Open the ports last, so that an answer shows that the certificates exist.
             await self.health_server.open()
             log.info("answers kube-scheduler at %s port %d", *self.address)
-            # Listed before the first decision, which must know all bound pods.
+            # List before the first decision, which must know all bound pods.
             await self._see_all()
             await together(
                 self._watches.run(),
@@ -167,14 +167,14 @@ class Gangs:
                 return
 
     def _hear(self, uid: str, is_admitted: bool) -> None:  # noqa: FBT001 - as Extender has it
-        """Note a question of kube-scheduler, which may have changed the decision."""
+        """Note that kube-scheduler asked a question, which may have changed the decision."""
         if is_admitted:
             self._schedule.admitted(uid, self._clock())
-        # Events and conditions are written after the answer, for which kube-scheduler waits.
+        # Write Events and conditions after the answer, because kube-scheduler waits for the answer.
         self._woken.set()
 
     async def _update_on(self) -> None:
-        """Decide after each change, also without a question of kube-scheduler."""
+        """Decide after each change, even if kube-scheduler does not ask."""
         while True:
             self._update()
             ends = (self._decider.due, self._gang_events.due, self._schedule.due())
@@ -182,7 +182,7 @@ class Gangs:
             if wait > 0:
                 await self._wait_for_news(wait)
             await asyncio.sleep(SETTLE_S)
-            # Nothing awaits between this and the update, so no change is missed.
+            # Do not await between this and the update, so that no change is missed.
             self._woken.clear()
 
     async def _wait_for_news(self, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""
-Events about gangs, for their pods.
+"""Kubernetes Events about gangs, written to their pods.
 
-An Event about a waiting gang comes only after a while, because nearly all gangs wait until their pods are created; a
-problem that needs a person is reported at once.
+
+An Event about a waiting gang comes only after a delay, because nearly all gangs wait until their
+pods are created. A problem that needs a person is reported at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from dlkube.names import Name
 
 PATIENCE_S: Final = 2.0
 MOST_TOLD: Final = 8
-"""The most pods of a gang that get our Event; kube-scheduler writes one for each pod that it asks about."""
+"""The most pods of a gang that get our Event; kube-scheduler writes its own Event for each pod."""
 WARNINGS: Final = frozenset({Standing.IMPOSSIBLE, Standing.WRONG})
 WAITS: Final = frozenset({Standing.INCOMPLETE, Standing.WAITING})
 
@@ -30,11 +30,11 @@ class GangEvent(NamedTuple):
 
 
 class GangEvents:
-    """Decides which Events are due, and remembers those so far."""
+    """Decides which Events are due, and remembers the Events written so far."""
 
     def __init__(self) -> None:
-        # Not OncePerChange: the Event has to reach each pod, also one that is created later, and another
-        # standing makes it due for all of them again.
+        # OncePerChange does not fit: each pod needs the Event, also a pod that is created later,
+        # and a changed standing makes the Event due for all pods again.
         self._reported: dict[GangName, tuple[str, str, frozenset[str]]] = {}
         self._wrong: OncePerChange[tuple[Name, str]] = OncePerChange()
         self.due = float("inf")

@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 CONDITION: Final = "dljob.io/GangReserved"
 FIRST_S: Final = 0.5
-"""How long to wait for kube-scheduler to ask by itself, which other events often cause."""
+"""How long to wait for kube-scheduler to ask again on its own, as other events often cause that."""
 AGAIN_S: Final = 5.0
 AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A pod with a reservation, and when it is to be woken."""
+    """A pod with a reservation, and the time to wake it."""
 
     name: Name
     held: Held
@@ -43,7 +43,7 @@ class Patch(NamedTuple):
     name: Name
     uid: str
     node: str
-    """The node of its reservation; empty if that was given back."""
+    """The node of the pod's reservation; empty if the reservation was given back."""
 
 
 class Schedule:
@@ -57,7 +57,7 @@ class Schedule:
         return min((each.due for each in self._kept.values()), default=float("inf"))
 
     def admitted(self, uid: str, now: float) -> None:
-        """Note that kube-scheduler has just got the node of a pod."""
+        """Note that kube-scheduler was just given the node of a pod."""
         if uid in self._kept:
             self._kept[uid] = replace(self._kept[uid], due=now + AGAIN_S)
 
@@ -74,7 +74,7 @@ class Schedule:
                 known = _Kept(name, each, now + FIRST_S, was_told)
             if known.due <= now:
                 found.append(Patch(name, each.pod, each.node))
-                # Counted from now, so that the next patch is also the retry of this one.
+                # Count from now, so that the next patch also retries this one.
                 known = replace(known, due=now + AGAIN_S, was_told=True)
             self._kept[each.pod] = known
         for uid, lost in before.items():
@@ -90,13 +90,13 @@ class PodWaker:
         self._api = api
         self._clock = clock or (lambda: datetime.now(UTC))
         self._waiting: dict[str, Patch] = {}
-        """The latest patch of each pod that is not written yet, by uid."""
+        """The latest unwritten patch of each pod, by uid."""
         self._writing: set[str] = set()
         self._turns: asyncio.Queue[str] = asyncio.Queue()
-        """The pods with a waiting patch, but for those with a write under way."""
+        """The pods with a waiting patch, except pods with a write in progress."""
 
     def write(self, patches: Iterable[Patch]) -> None:
-        """Write these in the background."""
+        """Write patches in the background."""
         for patch in patches:
             # Replaces a waiting patch, so that patches do not pile up while the API server is slow.
             if patch.uid not in self._waiting and patch.uid not in self._writing:
@@ -112,7 +112,8 @@ class PodWaker:
         while True:
             uid = await self._turns.get()
             patch = self._waiting.pop(uid)
-            # One write at a time for each pod, because writes can overtake each other.
+            # Make one write at a time for each pod, because concurrent writes can overtake each
+            # other.
             self._writing.add(uid)
             try:
                 await self._send(patch)
@@ -139,7 +140,7 @@ class PodWaker:
             "status": "True" if kept else "False",
             "reason": "Reserved" if kept else "GivenBack",
             "message": f"room is kept on node {patch.node}" if kept else "no room is kept any more",
-            # An update without a change would wake no pod.
+            # An update without a change does not make kube-scheduler retry the pod.
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }

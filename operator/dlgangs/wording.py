@@ -26,7 +26,7 @@ def tell_unproven(needed: int) -> str:
 def tell_short(
     short: Member, needed: int, *, machines: Mapping[str, NodeTraits], free: Mapping[str, Amounts]
 ) -> str:
-    """Name a pod that does not fit, and its requests that no node has left."""
+    """Name a pod that does not fit, and the requests that no node can meet."""
     scarce = _tell_scarce(short, machines, free=free)
     return (
         f"its {needed} pods do not all fit on what is free; there is no room for"

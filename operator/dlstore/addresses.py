@@ -31,7 +31,9 @@ class Credentials:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Credentials":
-        """Read the credentials from the environment, which no list of processes shows."""
+        """Read the credentials from the environment, because command lines are visible to other
+        users.
+        """
         return cls(environment.get(USERNAME, ""), environment.get(PASSWORD, ""))
 
 
@@ -40,12 +42,12 @@ class MongoAddress:
     """A database on a server with MongoDB's protocol."""
 
     url: str = field(repr=False)
-    """As the user wrote it, for the driver."""
+    """The URL as the user wrote it, for the driver."""
     shown: str
     """The URL without secrets."""
     database: str
     credentials: Credentials
-    """From the URL, and from the environment if the URL has none."""
+    """The credentials from the URL, or from the environment if the URL has none."""
     options: Mapping[str, str] = field(repr=False)
     """The options of the URL, by names in lower case."""
 
@@ -94,7 +96,7 @@ def redact(text: str) -> str:
     if match is None:
         return text
     place, _, query = text[match.end() :].partition("?")
-    # A password that is not quoted may contain the question mark.
+    # An unquoted password may contain a question mark.
     return f"{match[0]}{'***' if '@' in query else place.rpartition('@')[2]}"
 
 

@@ -59,13 +59,13 @@ class Bounds:
     entries_per_job: int = 200
     entries: int = 20_000
     moments: int = 60_000
-    """All other rows, but for those of progress."""
+    """All rows except progress rows."""
     samples: int = 20_000
-    """Rows of progress."""
+    """Progress rows."""
 
     @property
     def prune_every(self) -> int:
-        """The number of new rows after which a store looks for the oldest ones."""
+        """The number of new rows after which a store prunes the oldest rows."""
         return prune_every(min(self.entries, self.moments, self.samples))
 
 
@@ -82,7 +82,7 @@ class Ticket(NamedTuple):
     number: int
     """The number of the writer's change."""
     tried_at: int | None = None
-    """The revision that the writer knew at its first attempt; ``None`` before. Not stored."""
+    """The stored revision before the writer's first attempt; ``None`` before that. Not stored."""
 
     def tried(self, revision: int) -> "Ticket":
         """Note the revision of the first attempt."""
@@ -113,15 +113,15 @@ class StoredProfile(NamedTuple):
     revision: int = 0
     """The number of changes, including removals."""
     tickets: tuple[Ticket, ...] = ()
-    """The latest one of each writer, the latest writer last."""
+    """The latest ticket of each writer, the latest writer last."""
 
     def has(self, ticket: Ticket) -> bool:
         """Return whether the change was made."""
         return any(t.writer == ticket.writer and t.number >= ticket.number for t in self.tickets)
 
     def may_have_forgotten(self, ticket: Ticket) -> bool:
-        """
-        Whether the change may have been made and its ticket dropped since.
+        """Return whether the change may have been made but its ticket dropped since.
+
 
         A ticket stays for at least MOST_TICKETS revisions.
         """
@@ -132,10 +132,11 @@ class StoredProfile(NamedTuple):
         return self.revision - ticket.tried_at > MOST_TICKETS
 
     def changed(self, change: "Change", ticket: Ticket | None) -> "StoredProfile":
-        """
-        Apply a change; returns the same object if nothing changes.
+        """Apply a change; return the same object if nothing changes.
 
-        A change that may have been made is left out: losing an observation is better than counting it twice.
+
+        Skip a change that may have been made: losing an observation is better than counting it
+        twice.
         """
         if ticket is not None and (self.has(ticket) or self.may_have_forgotten(ticket)):
             return self
@@ -161,7 +162,7 @@ class Store(Protocol):
 
     @property
     def address(self) -> str:
-        """Its address without credentials."""
+        """The address without credentials."""
 
     def profiles(self, types: Iterable[JobType] | None = None) -> Mapping[JobType, StoredProfile]:
         """Read the profiles of these types, or all, without forgotten ones."""
@@ -178,7 +179,7 @@ class Store(Protocol):
         """
 
     def record(self, rows: Sequence[RecordRow]) -> None:
-        """Add to the record; a row with a known ``id`` takes the place of the former one."""
+        """Add rows to the record; a row with a known ``id`` replaces the former row."""
 
     def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
         """Read the latest decisions and incidents of a job, or of all jobs, newest first."""
@@ -252,7 +253,7 @@ class ProfileDocuments:
         return known[1]
 
     def remember(self, kind: JobType, raw: object, *, profile: Profile | None) -> None:
-        """Remember a document that is being written."""
+        """Cache the profile of a document that is being written."""
         self._known[kind] = raw, profile
 
     def _parse(self, kind: JobType, raw: object) -> Profile | None:

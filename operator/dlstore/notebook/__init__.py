@@ -1,1 +1,1 @@
-"""A notebook, so that the control loop never waits for the store: profiles in memory, and writes that are still to be made."""
+"""A notebook in front of the store: profiles in memory and queued writes, so the loop never waits."""

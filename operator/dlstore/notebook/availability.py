@@ -21,7 +21,7 @@ class AvailabilityChange(NamedTuple):
 
 
 class Availability:
-    """Return whether the store answers, by the latest attempts."""
+    """Tracks whether the store answers, from the latest attempts."""
 
     def __init__(
         self, address: str, most_waiting: int, *, clock: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ class Availability:
     def fail(
         self, error: StoreError, in_a_row: int, *, seconds: float
     ) -> AvailabilityChange | None:
-        """Note an attempt that failed after ``seconds``; returns what to report."""
+        """Note an attempt that failed after ``seconds``; return the message to log."""
         self.failures += 1
         self.error = str(error)
         is_hiccup = (
@@ -56,7 +56,7 @@ class Availability:
         )
 
     def succeed(self, waiting: int, dropped: Dropped) -> AvailabilityChange | None:
-        """Note an attempt that succeeded; returns what to report."""
+        """Note an attempt that succeeded; return the message to log."""
         since, self._away_since = self._away_since, None
         before, self._dropped_before = self._dropped_before, dropped
         self.is_there = True

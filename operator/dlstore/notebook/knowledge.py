@@ -1,8 +1,10 @@
-"""
-The profiles that the loop knows: those of the store, and the observations since.
+"""The profiles that the loop knows: the stored profiles plus newer observations.
 
-An observation counts at once. Every write returns the observations of other processes, into which our waiting ones are
-folded again. A profile stays the same object as long as its content is the same, because predictions are cached by it.
+
+An observation counts at once. Every write returns the observations of other processes, and our
+queued observations are folded into the result again. A profile stays the same object while its
+content is the same, because predictions are cached by identity.
+
 
 Not thread-safe; the notebook holds a lock.
 """
@@ -13,13 +15,15 @@ from dlcore.profiles import Costs, JobType, Observation, Profile, fold
 from dlstore.store import StoredProfile, fold_all
 
 MOST_FOLDED_AGAIN = 256
-"""With more waiting observations, profiles of other processes are taken over after these are written."""
+"""With more queued observations, wait until they are written before taking over other processes'
+profiles.
+"""
 
 Waiting = Callable[[JobType], Sequence[Observation]]
 
 
 class Knowledge:
-    """Profiles by type, as the loop and as the store has them."""
+    """Profiles by type, both in memory and as stored."""
 
     def __init__(self, defaults: Costs, waiting: Waiting) -> None:
         self._defaults = defaults
@@ -27,7 +31,7 @@ class Knowledge:
         self._profiles: dict[JobType, Profile] = {}
         self._stored: dict[JobType, StoredProfile] = {}
         self._behind: set[JobType] = set()
-        """The types whose stored profile has observations that ours lacks."""
+        """The types whose stored profile has observations that the profile in memory lacks."""
         self._view: Mapping[JobType, Profile] | None = None
 
     def profiles(self) -> Mapping[JobType, Profile]:
@@ -45,7 +49,7 @@ class Knowledge:
         return self._stored.get(kind, StoredProfile(None)).revision
 
     def learn(self, kind: JobType, observation: Observation) -> bool:
-        """Fold an observation in; returns whether the profile changed."""
+        """Fold in an observation; return whether the profile changed."""
         known = self._profiles.get(kind) or Profile(kind)
         folded = fold(known, observation, defaults=self._defaults)
         if folded is known:

@@ -1,9 +1,9 @@
-"""
-A notebook in front of a store, so that the loop never waits for the store.
+"""A notebook in front of a store, so the loop never waits for the store.
 
-A thread writes to the store, and reads what other processes have written. While the store is unavailable, scheduling
-goes on: profiles stay in memory, writes wait up to a bound (:mod:`dlstore.notebook.pending`), and the thread tries again at
-growing intervals.
+
+A thread writes to the store and reads the changes of other processes. While the store is
+unavailable, scheduling continues: profiles stay in memory, writes are queued up to a bound
+(:mod:`dlstore.notebook.pending`), and the thread retries at growing intervals.
 """
 
 import json
@@ -34,11 +34,11 @@ class NotebookState(NamedTuple):
     failures: int
     """The number of failed operations."""
     error: str
-    """Why the store is unavailable, without secrets; empty while it answers."""
+    """Why the store is unavailable, without secrets; empty while the store answers."""
 
 
 class _Recent:
-    """The recent rows of this process, which readers find before the store has them."""
+    """The recent rows of this process, which readers see before the store has them."""
 
     def __init__(self, most: int) -> None:
         self._history: deque[RecordRow] = deque(maxlen=most)
@@ -94,7 +94,7 @@ class Notebook:
         )
 
     def open(self, *, wait_seconds: float) -> None:
-        """Start the thread, and wait for the contents of the store, but no longer than ``wait_seconds``."""
+        """Start the thread, and wait at most ``wait_seconds`` for the contents of the store."""
         self._thread.start()
         with self._contents.changed:
             self._contents.changed.wait_for(lambda: self._contents.is_loaded, wait_seconds)
@@ -124,7 +124,7 @@ class Notebook:
     # --- the record
 
     def record(self, rows: Sequence[RecordRow]) -> None:
-        """Keep these; one with a known id takes the place of the former one."""
+        """Record rows; a row with a known id replaces the former row."""
         if not rows:
             return
         with self._contents.changing():
@@ -137,7 +137,7 @@ class Notebook:
 
         This asks the store, so it is not for the loop. Without the store it returns only the entries of this process.
         """
-        # Without the lock, for which the loop would wait.
+        # Do not hold the lock here, because the loop would wait for it.
         stored: tuple[RecordRow, ...] = ()
         if self._thread.availability.is_there:
             try:
@@ -148,8 +148,9 @@ class Notebook:
             return tuple(self._recent.complete_history(stored, job)[:limit])
 
     def rows(self) -> tuple[RecordRow, ...]:
-        """Read the whole record from the store, oldest first, so it is not for the loop."""
-        # Without the lock, as above; a row that is written in between is in both, and counts once.
+        """Read the whole record from the store, oldest first. Slow, so not for the loop."""
+        # Do not hold the lock, as above; a row that is written in between is in both, and counts
+        # once.
         stored = self._store.rows()
         with self._contents.changed:
             return tuple(self._recent.complete(stored))
@@ -169,7 +170,7 @@ class Notebook:
                 self._contents.pending.show_jobs(tuple(rows))
 
     def _remember_shown(self, kind: type, rows: Sequence[object]) -> bool:
-        """Remember the rows of a table; returns whether they have changed."""
+        """Remember the rows of a table; return whether they changed."""
         rows = tuple(rows)
         if self._shown.get(kind) == rows:
             return False
@@ -179,10 +180,10 @@ class Notebook:
     # --- what policies remember
 
     def keep_policy_state(self, policy: str, state: object) -> None:
-        """
-        Write the state of a policy if it is a dict.
+        """Write the state of a policy if the state is a dict.
 
-        A dict holds only JSON, and never changes in place. The loop remembers any other state until it ends.
+
+        A dict holds only JSON and is never changed in place. Any other state stays in memory only.
         """
         if not isinstance(state, dict):
             return
@@ -215,14 +216,14 @@ class Notebook:
             )
 
     def flush(self, limit_seconds: float) -> bool:
-        """Wait until everything is written, but no longer than that; returns whether it is."""
+        """Wait up to the limit until everything is written; return whether it is."""
         with self._contents.changed:
             return self._contents.changed.wait_for(
                 lambda: self._contents.pending.is_empty, limit_seconds
             )
 
     def close(self, limit_seconds: float) -> int:
-        """Write what waits, but no longer than that, and end; returns how much was not written."""
+        """Write the queue up to the limit, and end; return the number of writes that were lost."""
         self._thread.close(limit_seconds)
         with self._contents.changed:
             return len(self._contents.pending)

@@ -1,8 +1,10 @@
-"""
-The writes that wait for the store: bounded and in order.
+"""The writes that are queued for the store, bounded and in order.
 
-If too many wait, the oldest rows of the record are dropped first, because no decision depends on them,
-and then the oldest observations, because later ones are better. Of the tables only the latest state waits.
+
+If the queue is full, the oldest rows of the record are dropped first, because no decision depends
+on them, then the oldest observations, because later ones are better. For the tables only the latest
+state is queued.
+
 
 Not thread-safe; the notebook holds a lock.
 """
@@ -53,7 +55,7 @@ Write = Fold | Record | ShowGpus | ShowJobs | KeepState
 
 
 class Dropped(NamedTuple):
-    """How much was dropped."""
+    """Counts of dropped writes."""
 
     entries: int = 0
     observations: int = 0
@@ -65,7 +67,7 @@ class _Numbered(NamedTuple):
 
 
 class PendingWrites:
-    """Everything that waits, and the one write that is under way."""
+    """The queued writes and the write in progress."""
 
     def __init__(self, *, writer: str, most: int, most_at_once: int) -> None:
         self._writer = writer
@@ -76,11 +78,11 @@ class PendingWrites:
         self._observations: dict[JobType, deque[_Numbered]] = {}
         self._rows: deque[RecordRow] = deque()
         self._latest: dict[type[Write], Write] = {}
-        """The tables and the state of the policy, of which only the latest is written."""
+        """The tables and the policy state, for which only the latest version is written."""
         self._turn = 0
         self.under_way: Write | None = None
         self._repeated: Ticket | None = None
-        """The ticket of the write under way after the first attempt."""
+        """The ticket of the write in progress, set after its first attempt."""
         self.dropped = Dropped()
 
     # --- coming in
@@ -129,7 +131,7 @@ class PendingWrites:
     # --- going out
 
     def take(self) -> Write | None:
-        """Take the next write, each kind in turn; ``None`` if nothing waits."""
+        """Take the next write, alternating between kinds; ``None`` if the queue is empty."""
         assert self.under_way is None
         takers: tuple[Callable[[], Write | None], ...] = (
             self._take_fold,
@@ -157,7 +159,9 @@ class PendingWrites:
         return Record(tuple(self._rows.popleft() for _ in range(count))) if count else None
 
     def next_ticket(self, write: Fold, revision: int) -> Ticket:
-        """Return the ticket for one more attempt; that of a repetition has the ``revision`` of the first one."""
+        """Return the ticket for the next attempt; a retry keeps the ``revision`` of the first
+        attempt.
+        """
         ticket = self._repeated or write.ticket
         self._repeated = ticket.tried(revision)
         return ticket
@@ -166,7 +170,7 @@ class PendingWrites:
         self.under_way = self._repeated = None
 
     def give_up(self) -> None:
-        """Drop the write under way."""
+        """Drop the write in progress."""
         lost = _count(self.under_way)
         self.dropped = Dropped(*map(sum, zip(self.dropped, lost, strict=True)))
         self.under_way = self._repeated = None
@@ -174,7 +178,7 @@ class PendingWrites:
     # --- looking at it
 
     def waiting(self, kind: JobType) -> tuple[Observation, ...]:
-        """Return the waiting observations of a type, without those under way."""
+        """Return the queued observations of a type, without those in progress."""
         return tuple(each.observation for each in self._observations.get(kind, ()))
 
     def count_waiting(self, kind: JobType) -> int:
@@ -185,7 +189,7 @@ class PendingWrites:
         return not (self.under_way or self._observations or self._rows or self._latest)
 
     def __len__(self) -> int:
-        """Return how many observations and entries wait, including those under way."""
+        """Return the number of queued observations and entries, including those in progress."""
         waiting = len(self._rows) + sum(map(len, self._observations.values()))
         return waiting + sum(_count(self.under_way))
 
@@ -198,5 +202,5 @@ def _count(write: Write | None) -> Dropped:
         case Record():
             return Dropped(len(write.rows))
         case _:
-            # The next state replaces it.
+            # The next state replaces this one.
             return Dropped()

@@ -1,8 +1,8 @@
-"""
-The thread of a notebook, which writes what waits and reads what other processes wrote.
+"""The thread of a notebook, which makes queued writes and reads the changes of other processes.
 
-It shares only :class:`Contents` with callers, and holds their lock only to read or change them, so that no caller waits
-for the store.
+
+The thread shares only :class:`Contents` with callers, and holds its lock only to read or change the
+contents, so callers never wait for the store.
 """
 
 import json
@@ -35,18 +35,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookSettings:
-    """The bounds and the times of a notebook."""
-
     most_waiting: int = 10_000
-    """The most observations and entries that wait for the store; more are dropped."""
+    """The most observations and entries that are queued for the store; more are dropped."""
     most_at_once: int = 256
     first_retry_seconds: float = 0.2
     longest_retry_seconds: float = 15.0
-    """The time between two attempts doubles up to this, less a random part."""
+    """The longest retry delay; the delay doubles up to this, less a random part."""
     refresh_seconds: float = 30.0
     """The time between two reads of other processes' changes."""
     entries_in_memory: int = 1000
-    """The entries of the history that readers get while the store is unavailable."""
+    """The history entries that readers get while the store is unavailable."""
 
 
 USUAL = NotebookSettings()
@@ -66,7 +64,7 @@ class Contents:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock, and then wake waiting threads."""
+        """Hold the lock, then wake waiting threads."""
         with self.changed:
             yield
             self.changed.notify_all()
@@ -93,7 +91,7 @@ class _Retries:
     def close(self, limit_seconds: float) -> None:
         """End the present pause; there is no attempt after ``limit_seconds``."""
         self._end_at = time.monotonic() + limit_seconds
-        # After the limit, which rest() reads as soon as this wakes it.
+        # Set the limit first, because rest() reads the limit as soon as this wakes it.
         self._closing.set()
 
     def rest(self, failures: int) -> bool:
@@ -126,7 +124,7 @@ class StoreThread:
         chance: random.Random,
     ) -> None:
         self.availability = Availability(store.address, settings.most_waiting)
-        """Read with the lock of the contents."""
+        """Read while holding the lock of the contents."""
         self._store = store
         self._contents = contents
         self._notify = notify
@@ -141,12 +139,12 @@ class StoreThread:
         self._thread.start()
 
     def close(self, limit_seconds: float) -> None:
-        """Write what waits, but no longer than ``limit_seconds``, and end."""
-        # With the lock, so that the thread cannot miss it between its check and its wait.
+        """Make the queued writes for at most ``limit_seconds``, and end."""
+        # Hold the lock, so the thread cannot miss the change between its check and its wait.
         with self._contents.changing():
             self._retries.close(limit_seconds)
         if self._thread.ident is None:
-            # There is no thread that closes the store.
+            # The thread was never started, so close the store here.
             self._store.close()
         else:
             self._thread.join(limit_seconds)
@@ -161,10 +159,10 @@ class StoreThread:
         with self._contents.changed:
             while True:
                 if self._retries.is_over:
-                    # The caller of close() has counted what is left.
+                    # The caller of close() has counted the remaining writes.
                     return None
                 now = time.monotonic()
-                # Reading first, so that a long queue of writes does not delay it.
+                # Read first, so a long queue of writes does not delay reads.
                 if now >= self._refresh_at and not self._retries.is_closing:
                     self._refresh_at = now + self._refresh_seconds
                     return self._refresh
@@ -215,7 +213,7 @@ class StoreThread:
             self._contents.pending.finish()
 
     def _fold(self, write: Fold) -> None:
-        # Without the lock, because only this thread changes stored profiles and tickets.
+        # No lock is needed, because only this thread changes stored profiles and tickets.
         expected = self._contents.knowledge.expect(write.kind, write.observations)
         stored = fold_into(
             self._store,
@@ -230,7 +228,7 @@ class StoreThread:
             self._contents.knowledge.confirm(write.kind, expected, stored=stored)
 
     def _refresh(self) -> None:
-        """Read what other processes have changed, at first everything."""
+        """Read the changes of other processes; the first time, read everything."""
         there = self._store.revisions()
         with self._contents.changed:
             known = self._contents.knowledge.revisions()
