@@ -70,7 +70,7 @@ def decide(
 
 
 def give_back(world: World, state: State, *, now: float, rules: Rules) -> State:
-    """Return the reservations that still hold: not used, expired, refused, or for part of a gang."""
+    """Return the reservations that are not used, expired, refused, or for part of a gang."""
     rests = {gang: until for gang, until in state.rests.items() if until > now}
     refusals = {
         pair: refusal

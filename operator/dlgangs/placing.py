@@ -194,7 +194,7 @@ class _Search:
         return self._members[index].name.name
 
     def _advance(self, choices: list[_Choice]) -> bool:
-        """Give the last pod its next node, backtracking as needed; return false if no node is left."""
+        """Give the last pod its next node, backtracking as needed; false if none is left."""
         while choices:
             index = len(choices) - 1
             nodes, taken = choices[-1]

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 CONDITION: Final = "dljob.io/GangReserved"
 FIRST_S: Final = 0.5
-"""How long to wait for kube-scheduler to ask again on its own, as other events often cause that."""
+"""How long to wait for kube-scheduler to retry by itself, as other events often cause."""
 AGAIN_S: Final = 5.0
 AT_ONCE: Final = 16
 

@@ -25,8 +25,6 @@ class NoAccess(Exception):
 
 
 class Access:
-    """The address and the credentials of the API server."""
-
     def __init__(
         self, configuration: Configuration, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -40,21 +38,23 @@ class Access:
         return str(self.configuration.host).rstrip("/")
 
     def headers(self) -> dict[str, str]:
-        """
-        Return the credentials of a request; to be called for each, because tokens are renewed.
+        """Return the headers with credentials; call this for each request, because tokens are
+        renewed.
 
-        The token is read every few seconds only: with some credentials that takes longer than a request.
+
+        The token is read only every few seconds: some credentials take longer to read than a
+        request.
         """
         if self._clock() >= self._token_until:
             self._token = self.configuration.get_api_key_with_prefix(
                 "BearerToken", alias="authorization"
             )
-            # Set last, because the thread of the Lease must not mistake the former token for a new one.
+            # Set this last, so that the Lease thread does not mistake the old token for a new one.
             self._token_until = self._clock() + RENEWAL_S
         return {"Authorization": self._token} if self._token else {}
 
     def renew(self) -> None:
-        """Read the token again at the next request."""
+        """Make the next request read the token again."""
         self._token_until = float("-inf")
 
     def context(self) -> ssl.SSLContext | bool:
@@ -73,11 +73,12 @@ class Access:
 
 
 class Connector(aiohttp.TCPConnector):
-    """
-    Connections that are all closed with their connector.
+    """Connections that are all closed together with their connector.
 
-    aiohttp drops a TLS connection that it does not reuse, such as an idle one, and its socket stays open until the
-    server confirms the shutdown, for which the event loop of a command does not wait.
+
+    aiohttp drops a TLS connection that it does not reuse, for example an idle one. The socket then
+    stays open until the server confirms the shutdown, but the event loop of a command does not wait
+    for that.
     """
 
     def __init__(self, access: Access, *, limit: int) -> None:

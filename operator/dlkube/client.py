@@ -33,7 +33,7 @@ PATIENCE = 5
 """The number of attempts while the server answers 429."""
 LONGEST_PAUSE_S = 10.0
 WATCH_SECONDS = 300.0
-"""The time after which a watch is restarted, in case its connection is dead."""
+"""A watch is restarted after this time, in case its connection is dead."""
 
 
 class Unreachable(Exception):
@@ -52,7 +52,9 @@ class Rejected(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """True if the same request may succeed later; credentials are read again after a 401."""
+        """Return true if the same request may succeed later; after a 401 the credentials are read
+        again.
+        """
         return self.status in (UNAUTHORIZED, TOO_MANY) or self.status >= FIRST_OWN_ERROR
 
 
@@ -75,7 +77,7 @@ class Listing(NamedTuple):
 
 
 class ApiServer:
-    """A client; made on its event loop, and closed at the end."""
+    """A client; create it on its event loop, and close it at the end."""
 
     def __init__(self, access: Access, *, connections: int = 64, manager: str = MANAGER) -> None:
         self._access = access
@@ -251,7 +253,7 @@ class ApiServer:
                 raise
             # Another object has that name by now.
 
-    # --- what goes on
+    # --- watches and streams
 
     @asynccontextmanager
     async def stream(
@@ -373,7 +375,7 @@ def _break_off(response: aiohttp.ClientResponse) -> None:
 
 
 async def iter_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield whole lines, however long they are."""
+    """Yield whole lines of any length."""
     begun = b""
     async for block in content.iter_any():
         *lines, begun = (begun + block).split(b"\n")
@@ -389,6 +391,6 @@ def _parse(answer: bytes) -> JsonObject:
     try:
         document = parse(answer or b"{}")
     except ValueError:
-        # The answer of a proxy.
+        # A proxy sent this answer.
         document = {"message": answer[:200].decode(errors="replace")}
     return document if isinstance(document, dict) else {}

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypedDict
 
 Json = Mapping[str, Any]
-"""A document, or a part of one, that is only read."""
+"""A read-only document, or a part of one."""
 JsonObject = dict[str, Any]
-"""A document that is being made, or was just parsed."""
+"""A document that is being built or was just parsed."""
 
 
 class ObjectMeta(TypedDict, total=False):
@@ -52,31 +52,23 @@ class PodSpec(TypedDict, total=False):
 
 
 class PodDocument(TypedDict, total=False):
-    """A Pod."""
-
     metadata: ObjectMeta
     spec: PodSpec
     status: JsonObject
 
 
 class NodeSpec(TypedDict, total=False):
-    """The spec of a Node."""
-
     taints: list[dict[str, str]] | None
     unschedulable: bool
 
 
 class NodeDocument(TypedDict, total=False):
-    """A Node."""
-
     metadata: ObjectMeta
     spec: NodeSpec
     status: JsonObject
 
 
 class NodeSelectorTerm(TypedDict, total=False):
-    """A term of a node affinity."""
-
     matchExpressions: list[JsonObject] | None
     matchFields: list[JsonObject] | None
 
@@ -97,7 +89,7 @@ class SliceDocument(TypedDict, total=False):
 
 
 DEEPEST: Final = 200
-"""More levels than a job may have, or any other document that is read here."""
+"""The deepest nesting that is read; more levels than any valid document has."""
 FEW_BRACKETS: Final = 500
 """A document with fewer opening brackets is never too deep for Python's parser."""
 CUT: Final = '"nested too deeply to be read"'
@@ -106,7 +98,7 @@ _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
 
 
 def parse(text: str | bytes) -> Any:
-    """Parse JSON; raises ValueError where it is none."""
+    """Parse JSON; raise ValueError if the text is not JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -121,7 +113,7 @@ def cut_depth(text: bytes) -> bytes:
 
 
 def _shallow(text: str) -> Iterator[str]:
-    """Yield a JSON text with another value in place of all that is nested too deeply."""
+    """Yield a JSON text in which a placeholder replaces everything that is nested too deeply."""
     depth, kept_from = 0, 0
     for token in _TOKEN.finditer(text):
         if token[0] in "[{":

@@ -73,7 +73,7 @@ class _Server:
 
     async def close(self) -> None:
         if self._runner is not None:
-            # Answers under way may end, for at most a minute (aiohttp's default).
+            # Let running answers end, for at most a minute (aiohttp's default).
             await self._runner.cleanup()
 
 
@@ -83,7 +83,7 @@ class HealthServer(_Server):
     def __init__(
         self, address: Endpoint, *, is_ready: Callable[[], str], metrics: Callable[[], bytes] | None
     ) -> None:
-        """``is_ready`` returns why it is not ready; without ``metrics`` the answer names their port."""
+        """``is_ready`` returns why the program is not ready."""
         self._is_ready = is_ready
         self._metrics = metrics
         handlers = {"/healthz": self._healthz, "/readyz": self._readyz, METRICS_PATH: self._show}
@@ -93,7 +93,7 @@ class HealthServer(_Server):
         await self.serve()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        # An answer shows that the event loop runs.
+        # Any answer shows that the event loop runs.
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
@@ -137,7 +137,7 @@ class MetricsServer(_Server):
                 return UNAUTHORIZED
             return OK if await self._reviews.allows(user, READ_METRICS) else FORBIDDEN
         except TooMany:
-            # Not logged, because programs without rights can cause it.
+            # Do not log this, because clients without rights can cause it.
             return AWAY
         except (Rejected, Unreachable) as error:
             log.warning("cannot check the permission to read metrics: %s", error)

@@ -54,7 +54,6 @@ class LeaseSettings:
     """A leader that could not renew its Lease for this time stops leading; shorter than
     leaseSeconds."""
     look_seconds: float = 2.0
-    """How often the other operators read the Lease."""
     stuck_seconds: float = 60.0
     """A leader whose event loop has hung for this time stops renewing its Lease."""
 
@@ -67,8 +66,6 @@ class _Rising(NamedTuple):
 
 
 class Election:
-    """One candidate."""
-
     def __init__(
         self,
         api: ApiServer,
@@ -113,7 +110,7 @@ class Election:
 
         That is necessary if the Lease was restored from a backup, and SideCars know later epochs.
         """
-        # One value, because the thread may read it at any time.
+        # Assign one value, because the thread may read it at any time.
         self._rising = _Rising(epoch, why)
         # If the Lease cannot be renewed, keep() raises, which cancels this task.
         while self.epoch < epoch:
@@ -151,13 +148,13 @@ class Election:
             except Conflict:
                 pass  # Another operator was faster.
             except (Rejected, Unreachable) as error:
-                # If the answer to our own take was lost, this Lease expires like any other.
+                # If the answer to our own write was lost, this Lease expires like any other.
                 log.warning("cannot read the Lease: %s", error)
             await asyncio.sleep(self._settings.look_seconds)
 
     async def keep(self) -> None:
         """Renew the Lease for ever; raises :class:`Fenced` when that fails."""
-        # Before the thread starts, which compares it with the clock.
+        # Set this before the thread starts, because the thread compares it with the clock.
         self._turned_at = self._clock()
         renewing = OwnThread("dljob-lease", self._renew)
         renewing.start()
@@ -191,7 +188,7 @@ class Election:
                 f"the event loop has not turned for {settings.stuck_seconds:g} s, so the Lease"
                 f" {settings.name} is not renewed any more"
             )
-            # Logged here, because the task that waits for the exception hangs.
+            # Log here, because the task that waits for the exception hangs.
             log.error("%s", message)
             raise Fenced(message)
 
@@ -208,7 +205,7 @@ class Election:
             log.warning("the Lease is not renewed yet: %s", str(error) or "no answer came in time")
 
     async def _look_who_wrote(self, api: ApiServer) -> None:
-        """Raise :class:`Fenced` if another operator wrote the Lease, and not a renewal of ours."""
+        """Raise :class:`Fenced` if another operator wrote the Lease."""
         lease = await self._read(api)
         spec = (lease or {}).get("spec") or {}
         if spec.get("holderIdentity") != self._identity:
@@ -220,13 +217,13 @@ class Election:
         """Release the Lease, so that another operator can lead at once."""
         if self._lease is None or not self.epoch:
             return
-        # First, so that nothing here writes once another operator can lead.
+        # Clear this first, so that nothing here writes once another operator can lead.
         self.epoch = 0
         try:
             try:
                 await self._release(self._lease)
             except Conflict:
-                # The last renewal may have succeeded without its answer.
+                # The last renewal may have succeeded although its answer was lost.
                 await self._look_who_wrote(self._api)
                 await self._release(self._lease)
         except Fenced:
@@ -270,7 +267,7 @@ class Election:
             self._lease = await api.create(LEASES, document, self._namespace)
         else:
             self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
-        # Counted from before the request, because the time of its arrival is unknown.
+        # Count from before the request, because its arrival time is unknown.
         self.epoch, self._renewed_at = epoch, began
 
 

@@ -51,7 +51,7 @@ SLICES: Final = tuple(
 DEVICE_CLAIMS: Final = tuple(
     Resource(DEVICES, version, "resourceclaims", "ResourceClaim") for version in DEVICE_VERSIONS
 )
-"""From the newest version to the oldest one."""
+"""From the newest version to the oldest."""
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
 ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"

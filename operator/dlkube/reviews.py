@@ -1,7 +1,8 @@
-"""
-Asks the API server for the user of a token and for that user's rights; each answer counts for a short time.
+"""Asks the API server for the user of a token and that user's rights, and caches each answer
+briefly.
 
-So servers of DLJob have no users and rights of their own.
+
+Therefore the servers of DLJob need no users and rights of their own.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from dlkube.client import ApiServer
 from dlkube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS
 
 REMEMBERED_S: Final = 60.0
-"""The time for which an answer counts, so that not each request costs two more."""
+"""How long an answer is cached, so that not every request costs two more."""
 MOST_REMEMBERED: Final = 10_000
 MOST_AT_ONCE: Final = 8
 """The most reviews at the same time."""
@@ -55,7 +56,6 @@ class User:
         )
 
     def spec(self) -> dict[str, Any]:
-        """Return the part of a review that names the user."""
         return {
             "user": self.name,
             "uid": self.uid,
@@ -88,12 +88,12 @@ class Act:
 
 
 class Reviews:
-    """Asks the API server, and remembers its answers; raises the errors of :class:`ApiServer`."""
+    """Asks the API server, and caches its answers; raises the errors of :class:`ApiServer`."""
 
     def __init__(self, api: ApiServer, *, remembered_s: float = REMEMBERED_S) -> None:
         self._api = api
         self._users: _Memory[bytes, User] = _Memory(remembered_s)
-        # Apart, so that made-up tokens do not evict those of users.
+        # Keep them apart, so that made-up tokens do not evict the tokens of users.
         self._refused: _Memory[bytes, None] = _Memory(remembered_s)
         self._new = RateLimit(NEW_PER_S, MOST_NEW)
         self._rights: _Memory[tuple[User, Act], bool] = _Memory(remembered_s)
@@ -103,7 +103,7 @@ class Reviews:
         """Return the user of a token; ``None`` if the API server does not accept it; raises :class:`TooMany`."""
         if not token or len(token) > LONGEST_TOKEN:
             return None
-        # A digest, so that no token is kept in memory.
+        # Store a digest, so that no token is kept in memory.
         key = hashlib.sha256(token.encode(errors="replace")).digest()
         known, user = self._users.find(key)
         if known or self._refused.find(key)[0]:
@@ -126,7 +126,8 @@ class Reviews:
         return self._rights.keep((user, act), bool(answer.get("allowed")))
 
     async def _review(self, kind: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-        # Limited, because many users at once must not use up the API server's fair share of our account.
+        # Limit concurrency, so that many users at once do not use up the API server's share of our
+        # account.
         async with self._asking:
             answer = await self._api.create(kind, {"spec": spec})
         status: dict[str, Any] = answer.get("status") or {}
@@ -134,14 +135,14 @@ class Reviews:
 
 
 class _Memory(Generic[K, V]):
-    """Values that count for some time; the oldest one is forgotten beyond a number."""
+    """A cache with an expiry time and a maximum size; the oldest value is evicted."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._kept: dict[K, tuple[V, float]] = {}
 
     def find(self, key: K) -> tuple[bool, V | None]:
-        """Return true while the value counts, and the value even if it no longer does."""
+        """Return whether the value is fresh, and the value even if it has expired."""
         value, until = self._kept.get(key, (None, 0.0))
         return time.monotonic() < until, value
 

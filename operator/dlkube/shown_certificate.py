@@ -89,7 +89,7 @@ def provide(folder: Path) -> None:
     else:
         authority = Authority.new()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Renamed when complete, because the program may be killed in between.
+        # Rename the file when it is complete, because the program may be killed while writing.
         begun = kept.with_suffix(".new")
         with open(begun, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
             json.dump(authority.data(), opened)

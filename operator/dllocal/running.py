@@ -53,7 +53,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Running:
-    """The parts of one ``dljob up``. To be made on its event loop; holds the lock until closed."""
+    """The parts of one ``dljob up``. Create on its event loop; holds the lock until closed."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -66,7 +66,8 @@ class Running:
         self.registry = self._relisting.open_registry(self._lock, setup.least_epoch)
         self.events = Events(self.clock)
         self.metrics = Metrics()
-        # The event loop calls no reader before this constructor, which makes the controller, has returned.
+        # The event loop calls no reader before this constructor returns, which makes the
+        # controller.
         self._watch = PodWatch(lambda: self.controller.wake())  # noqa: PLW0108
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
@@ -74,7 +75,7 @@ class Running:
         self._list_again(setup.nodes())
         self._insist_on_nodes(setup.nodes())
         if setup.real_gpus is not None:
-            # After `_list_again`, because adopted pods hold GPUs as well.
+            # Do this after `_list_again`, because adopted pods hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
         self.machine = Machine(
             self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
@@ -140,8 +141,9 @@ class Running:
             raise
 
     def _insist_on_kind(self) -> None:
-        """
-        Refuse to begin as a server of one user after a server of all users has left jobs, or the reverse.
+        """Refuse to start if a server of one user follows a server of all users that left jobs, or
+        the reverse.
+
 
         A server of one user would run the jobs of all users as its own user.
         """
@@ -162,8 +164,8 @@ class Running:
         os.close(self._lock)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
-        """
-        Refuse to begin while pods live on nodes that this start does not have.
+        """Refuse to start while pods live on nodes that this start does not have.
+
 
         The pods may hold GPUs that would look free under other names.
         """
@@ -190,7 +192,7 @@ class Running:
         a controller has to begin in a later epoch.
         """
         loop = asyncio.get_running_loop()
-        # Before any task is created, which an error here would have to end.
+        # Do this before any task exists, because an error here would have to end the tasks.
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
         control = loop.create_task(self._control())
@@ -214,15 +216,15 @@ class Running:
             log.info("stops; running jobs continue")
 
     async def _control(self) -> None:
-        """Run the loop, once it is known which GPUs others use."""
+        """Run the loop once the GPUs of other users are known."""
         await self._relisting.narrow(self.registry, self.pods, nodes=self.setup.nodes())
         if self.setup.real_gpus is not None:
-            # Set even if the driver hangs.
+            # Set this even if the driver hangs.
             await self.setup.real_gpus.known.wait()
         await self.controller.run()
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield the other activities of the server, which run until they are cancelled."""
+        """Yield the other tasks of the server, which run until they are cancelled."""
         if self.setup.real_gpus is not None:
             yield self.setup.real_gpus.watch(self._ours, self.controller.wake)
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
@@ -246,12 +248,12 @@ class Running:
         return decided.union(*(each.leftover for each in statuses))
 
     async def clear(self) -> None:
-        """End all pods, so that a test or a demonstration leaves nothing behind. No controller may run."""
+        """End all pods and clean up after a test or a demonstration. No controller may run."""
         await self.pods.end(self.registry.entries.values())
 
     async def close(self) -> None:
-        """Close everything. SideCars and trainings go on."""
-        # The server first: it removes its socket under the lead, for which the list has to be open.
+        """Close everything. SideCars and trainings keep running."""
+        # Close the server first: it removes its socket under the lead, which needs the open list.
         await self.server.close()
         self._watch.close()
         await self.sidecars.close()
@@ -305,7 +307,6 @@ class Running:
         return compose(kept, tuple(self.registry.entries.values()), header=header)
 
     def _about(self) -> dict[str, Any]:
-        """Describe this controller to clients."""
         return {
             "version": version("dljob"),
             "pid": os.getpid(),
@@ -317,7 +318,7 @@ class Running:
         }
 
     def _tell_not_removed(self) -> Complain:
-        """Return a function that reports a folder which cannot be removed, from any thread."""
+        """Return a function for any thread that reports a folder which cannot be removed."""
         loop = asyncio.get_running_loop()
 
         def complain(job: str, message: str) -> None:

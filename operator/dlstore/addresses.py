@@ -31,9 +31,7 @@ class Credentials:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Credentials":
-        """Read the credentials from the environment, because command lines are visible to other
-        users.
-        """
+        """Read the credentials from the environment, which process lists hide."""
         return cls(environment.get(USERNAME, ""), environment.get(PASSWORD, ""))
 
 

@@ -111,7 +111,6 @@ class StoredProfile(NamedTuple):
     profile: Profile | None
     """``None`` if it is unknown or forgotten."""
     revision: int = 0
-    """The number of changes, including removals."""
     tickets: tuple[Ticket, ...] = ()
     """The latest ticket of each writer, the latest writer last."""
 

@@ -35,11 +35,11 @@ class Ways(NamedTuple):
 
     node: str
     requested: str = ""
-    """The GPU resource that it requests."""
+    """The GPU resource that the pod requests."""
     claims: tuple[Name, ...] = ()
-    """Its DRA claims, for devices of any kind."""
+    """The DRA claims of the pod, for devices of any kind."""
     seen_by: str = ""
-    """The annotation or variable that shows it GPUs without a request."""
+    """The annotation or variable that exposes GPUs to the pod without a request."""
     runtime_class: str = ""
 
     @property

@@ -12,26 +12,26 @@ from dlkube.documents import ClaimDocument, Json, NodeSelectorTerm, PodDocument
 
 
 class OtherObjects:
-    """A few values of each object; methods that take one in return true if that matters to jobs."""
+    """A few values of each object; each update method returns true if jobs are affected."""
 
     def __init__(self) -> None:
         self.pods = Occupancy()
         self.claims: dict[Name, str] = {}
-        """The volume of each claim; empty while it has none."""
+        """The volume of each claim; empty if the claim has no volume yet."""
         self.bound: set[Name] = set()
         """The bound claims; kube-scheduler refuses pods with others."""
         self.volumes: dict[str, tuple[NodeSelectorTerm, ...]] = {}
         """The node affinity of each volume that has one."""
         self.claimed: Collection[Name] = ()
-        """The claims of pods of jobs; changes of other claims are not news."""
+        """The claims of pods of jobs; changes of other claims do not affect jobs."""
         self.moved: set[Name] = set()
-        """Of these, the claims that were bound or moved since the last read."""
+        """The claims of jobs that were bound or moved since the last read."""
         self.reaching = Reaching()
 
     # --- pods
 
     def show_pod(self, name: Name, document: PodDocument | None) -> bool:
-        """Take in a pod; raises :class:`~dlcore.placement.amounts.NoAmount` for an invalid amount."""
+        """Add a pod; raise :class:`~dlcore.placement.amounts.NoAmount` for an invalid amount."""
         matters = self.reaching.show_pod(name, document)
         usage = read_usage(document) if document is not None else None
         return self.pods.put(name, (usage,) if usage is not None else ()) or matters

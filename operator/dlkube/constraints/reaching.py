@@ -45,7 +45,7 @@ class Users:
 
 
 class Reaching:
-    """Pods, claims and slices; methods that take one in return true if it has changed."""
+    """Pods, claims and slices; each update method returns true if the object changed."""
 
     def __init__(self) -> None:
         self.others = Users()
@@ -96,7 +96,7 @@ class Reaching:
             self.show_slice(("", name), None)
         return bool(gone)
 
-    # --- what follows
+    # --- conclusions
 
     def driver_on(self, node: str) -> str:
         """Name a DRA driver that may offer GPUs of this node; empty if there is none."""

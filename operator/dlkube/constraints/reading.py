@@ -23,7 +23,7 @@ def read_traits(document: NodeDocument) -> NodeTraits:
     if spec.get("unschedulable"):
         taints.append(_UNSCHEDULABLE)
     if not _is_ready(status):
-        # The taint that says so may come later.
+        # The corresponding taint may come later.
         taints.append(_NOT_READY)
     return NodeTraits(
         document["metadata"]["name"],
@@ -39,7 +39,7 @@ def _is_ready(status: Json) -> bool:
 
 
 def read_wants(spec: PodSpec) -> Wants:
-    """Read what a pod needs of a node."""
+    """Read the requirements of a pod on its node."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None
@@ -54,7 +54,6 @@ def read_wants(spec: PodSpec) -> Wants:
 
 
 def read_term(document: NodeSelectorTerm) -> Term:
-    """Read one of the terms of a node affinity."""
     return Term(
         _read_requirements(document.get("matchExpressions")),
         _read_requirements(document.get("matchFields")),

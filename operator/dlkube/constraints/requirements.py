@@ -32,8 +32,6 @@ class Toleration(NamedTuple):
 
 
 class Taint(NamedTuple):
-    """A taint, which keeps pods off a node."""
-
     key: str
     value: str
     effect: str
@@ -41,12 +39,12 @@ class Taint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """The requirements of a pod on its node. Pods with equal ones are interchangeable."""
+    """The requirements of a pod on its node. Pods with equal requirements are interchangeable."""
 
     amounts: tuple[tuple[str, int], ...]
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[Term, ...] | None = None
-    """One of these must hold; None requires nothing."""
+    """One of these terms must hold; None requires nothing."""
     tolerations: tuple[Toleration, ...] = ()
 
 

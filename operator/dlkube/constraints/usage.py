@@ -35,7 +35,7 @@ class Occupancy:
         self._totals: dict[str, Amounts] = {}
         self._alike: dict[tuple[tuple[str, int], ...], Amounts] = {}
         self.dirty: set[str] = set()
-        """The nodes with changes since the last read."""
+        """The nodes that changed since the last read."""
 
     def put(self, name: Name, usages: Iterable[PodUsage]) -> bool:
         """Replace the requests under a name; return true if they have changed."""
@@ -58,7 +58,7 @@ class Occupancy:
         return self.put(name, ())
 
     def keep_only(self, names: Collection[Name]) -> bool:
-        """Drop all others; return true if there were any."""
+        """Drop all other pods; return true if there were any."""
         gone = self._usages.keys() - set(names)
         for name in gone:
             self.drop(name)

@@ -14,7 +14,7 @@ Activity = Callable[[], Coroutine[Any, Any, None]]
 
 
 class OwnThread:
-    """One run of a coroutine; made on the event loop that waits for its end."""
+    """One run of a coroutine; create it on the event loop that waits for its end."""
 
     def __init__(self, name: str, activity: Activity) -> None:
         self._activity = activity
@@ -34,7 +34,7 @@ class OwnThread:
         with contextlib.suppress(RuntimeError):  # Its loop is closed already.
             self._loop.call_soon_threadsafe(self._cancel)
         with contextlib.suppress(Exception, asyncio.CancelledError):
-            # Shielded, because our own cancellation would also cancel the future.
+            # Shield the future, because our own cancellation would also cancel it.
             await asyncio.shield(self.ended)
 
     def _cancel(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def together(*activities: Coroutine[Any, Any, None]) -> None:
-    """Run these until the first one ends, and return or raise as it does."""
+    """Run coroutines until the first one ends, and return or raise as that one does."""
     tasks = [asyncio.create_task(each) for each in activities]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -25,7 +25,7 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         try:
             await asyncio.wait(pending)
         except asyncio.CancelledError:
-            # A signal counts more than the error of one task, after which the caller might continue.
+            # A signal takes precedence over a task's error.
             is_cancelled = True
     # Retrieves all exceptions, so that asyncio logs none.
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,15 +19,14 @@ D = TypeVar("D", bound=Json)
 
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
-"""The number of deleted objects that are remembered, because an older event may still arrive."""
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
-    """
-    True if a job has changes that are not ours, which are a status in one epoch and our finalizer.
+    """Return true if a job has changes beyond our own: a status in one epoch and our finalizer.
 
-    A watch often delivers our own write before the answer arrives. A user's write changes the metadata: a new spec
-    raises the generation.
+
+    A watch often delivers our own write before the answer arrives. A user's write changes the
+    metadata: a new spec raises the generation.
     """
     if _written_by_users(known) != _written_by_users(shown):
         return True
@@ -87,7 +86,7 @@ class Mirror(Generic[D]):
         return self._objects.get(name)
 
     def show(self, document: Json, *, is_ours: bool = False) -> None:
-        """Take in a document from a watch, or the answer to our own write."""
+        """Store a document from a watch, or the answer to our own write."""
         name, version = Name.of(document), version_of(document)
         known = self._objects.get(name)
         if known is not None and version_of(known) >= version:
@@ -99,7 +98,7 @@ class Mirror(Generic[D]):
         self._changed(name, not is_ours and (known is None or self._is_news(known, shown)))
 
     def show_end(self, document: Json) -> None:
-        """Take in the deletion of an object; the document is its last one."""
+        """Note that an object was deleted; the document is its last version."""
         name, version = Name.of(document), version_of(document)
         known = self._objects.get(name)
         if known is not None and version_of(known) > version:
@@ -112,8 +111,8 @@ class Mirror(Generic[D]):
             self._changed(name, True)  # noqa: FBT003 - as above
 
     def show_all(self, documents: Iterable[Json], version: int, *, namespace: str = "") -> None:
-        """
-        Take in a list of all objects, or of those in a namespace: older objects that it lacks are deleted.
+        """Store a list of all objects, or of one namespace: older objects missing from it are
+        deleted.
         """
         there = set()
         for document in documents:
@@ -127,26 +126,26 @@ class Mirror(Generic[D]):
         self._listed_at[namespace] = max(self._listed_at.get(namespace, -1), version)
 
     def _is_past(self, name: Name, version: int) -> bool:
-        """True if an unknown object of this version has been deleted since."""
+        """Return true if an unknown object of this version has been deleted since."""
         listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
         return version <= max(self._gone.get(name, -1), *listed_at)
 
 
 class Listener(Protocol):
-    """A leader, which acts upon changes."""
+    """A leader, which reacts to changes."""
 
     def note_change(self) -> None:
         """Called after each change, our own included."""
 
     def note_news(self, *, burst: bool) -> None:
-        """Called after each change that others made; ``burst`` if more of the kind is to be expected."""
+        """Called after each change by others; ``burst`` if more of them are expected."""
 
     def note_job(self, name: Name) -> None:
         """Called for each job that a user has submitted or changed."""
 
 
 class Mirrors:
-    """The objects that the operator watches. They outlive a leader, which listens to them."""
+    """The objects that the operator watches. They outlive a leader, which subscribes to them."""
 
     def __init__(self) -> None:
         self._listener: Listener | None = None

@@ -23,8 +23,6 @@ EPOCH, READING = ("", "epoch"), ("", "reading")
 
 
 class Content(NamedTuple):
-    """The whole list."""
-
     cells: Mapping[Key, Value]
     revision: int = 0
     """The number of transactions."""
@@ -40,7 +38,7 @@ class Content(NamedTuple):
         return Reading(Stamp(boot, since_boot), at)
 
     def cordons(self) -> dict[tuple[str, int], str]:
-        """Return why GPUs are given to no job, by node and number."""
+        """Return the reasons of cordoned GPUs, by node and number."""
         places = {
             column.rpartition("/"): reason
             for (name, column), reason in self.cells.items()
@@ -50,12 +48,12 @@ class Content(NamedTuple):
 
 
 def leader(epoch: int, reading: Reading) -> Cells:
-    """Let another controller lead from now on."""
+    """Make another controller the leader."""
     return {EPOCH: epoch, READING: json.dumps([*reading.stamp, reading.at])}
 
 
 def cordon(node: str, gpu: int, reason: str) -> Change:
-    """Give a GPU to no job; an empty reason ends that."""
+    """Cordon a GPU; an empty reason uncordons it."""
     return {("", f"{node}/{gpu}"): reason or None}
 
 
@@ -83,7 +81,7 @@ class Seal:
         return hashlib.sha256(f"{total:x} {revision}".encode()).hexdigest()[:32]
 
     def accept(self, parts: Mapping[Key, int]) -> None:
-        """Keep these parts, which are committed."""
+        """Keep these parts, which were committed."""
         for key, part in parts.items():
             self._sum ^= self._parts.pop(key, 0) ^ part
             if part:

@@ -1,7 +1,8 @@
-"""
-The versions of jobs, so that a watch gets the changed jobs alone.
+"""The versions of jobs, so that a watch gets only the changed jobs.
 
-Versions count the changes of one epoch: after a restart of the controller watchers get all jobs again.
+
+Versions count the changes of one epoch: after a restart of the controller, watchers get all jobs
+again.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from dlcore.model import JobId
 
 MOST_REMOVED = 1000
-"""The number of removed jobs that are remembered. A watcher that has missed more gets all jobs again."""
+"""The number of remembered removals. A watcher that missed more gets all jobs again."""
 
 
 class Changes:
@@ -20,7 +21,7 @@ class Changes:
         self._changed = dict.fromkeys(jobs, self.version)
         self._removed: OrderedDict[JobId, int] = OrderedDict()
         self._forgotten = 0
-        """The version of the latest removal that is not remembered."""
+        """The version of the latest removal that was dropped from memory."""
         self._news = asyncio.Event()
 
     def note(self, jobs: Iterable[JobId]) -> None:
@@ -52,7 +53,7 @@ class Changes:
         return changed, [job for job, at in self._removed.items() if at > version]
 
     async def wait(self, version: int, seconds: float) -> None:
-        """Return after a change, or at the end of the time."""
+        """Wait for a change, or until the time is over."""
         try:
             async with asyncio.timeout(seconds):
                 while self.version <= version:

@@ -7,7 +7,7 @@ The file of the list of jobs, with its journal: opened, checked, restored, and w
 - the journal (:mod:`dllocal.jobs.journal`) holds every transaction with a checksum, and is written first.
 
 A file that is damaged, missing or older than its journal is restored from the journal; a damaged journal is rewritten
-from the file. If both are damaged no controller begins, because it would give out GPUs that jobs still have.
+from the file. If both are damaged no controller starts, because it would assign GPUs that jobs still hold.
 """
 
 import logging
@@ -38,11 +38,11 @@ _NO_DAMAGE = tuple(
     f"SQLITE_{name}"
     for name in ("BUSY", "LOCKED", "FULL", "READONLY", "CANTOPEN", "PERM", "AUTH", "NOMEM")
 )
-"""Errors of SQLite that say nothing about the content of the file."""
+"""SQLite errors that do not mean that the content of the file is damaged."""
 
 
 class _DamagedError(Exception):
-    """The file is not as a controller has left it: the reason."""
+    """The file is damaged; the message holds the reason."""
 
 
 class Opened(NamedTuple):
@@ -70,8 +70,8 @@ class JobsFile:
 
     @classmethod
     def open(cls, path: Path, reading: Reading, *, least_epoch: int = 0) -> Opened:
-        """
-        Begin an epoch of at least ``least_epoch``, in which no earlier controller can write any more.
+        """Begin an epoch of at least ``least_epoch``, in which no earlier controller can write.
+
 
         Raises :class:`StateError`.
         """
@@ -137,10 +137,10 @@ class JobsFile:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """
-        Act while no other controller can begin; raises :class:`Fenced` if one has.
+        """Act while no other controller can begin; raise :class:`Fenced` if one has begun.
 
-        A controller that is stopped in here, and wakes an hour later, still leads when it goes on.
+
+        A controller that is suspended in here, and resumes an hour later, still leads then.
         """
         with transaction(self._db, writes=True):
             self.insist_on_leading()
@@ -157,7 +157,6 @@ class JobsFile:
         return True
 
     def insist_on_leading(self) -> None:
-        """Raise :class:`Fenced` if another controller has begun."""
         with suppress(FileNotFoundError):
             if _identify(self.path) != self._identity:
                 raise Fenced(f"{self.path}: was replaced by the file of another controller")
@@ -224,11 +223,12 @@ def _connect_and_begin(
 
 
 def _newer(db: sqlite3.Connection, content: Content, *, found: Found, restores: bool) -> Content:
-    """Bring the file to the state of its journal if that is newer."""
+    """Update the file to the state of its journal if the journal is newer."""
     known = found.content
     if known is None or known.revision <= content.revision:
         return content
-    # If it lacks the last change alone, its controller was killed between the two writes, before it acted.
+    # If only the last change is missing, the controller was killed between the two writes, before
+    # it acted.
     if not restores and content.revision + 1 < known.revision:
         raise _DamagedError(
             f"is older than its journal (revision {content.revision}, and not {known.revision})"
@@ -239,7 +239,7 @@ def _newer(db: sqlite3.Connection, content: Content, *, found: Found, restores: 
 
 
 def _upgrade(db: sqlite3.Connection, path: Path) -> bool:
-    """Bring the file up to date; returns whether it was before."""
+    """Upgrade the file; return whether it was current already."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > len(STEPS):
         raise StateError(

@@ -20,7 +20,7 @@ class ListedJobs:
         self.entries: Mapping[JobId, Entry] = {
             name: read_entry(name, row, path=path) for name, row in rows.items()
         }
-        """In order of arrival. A new mapping whenever one has changed."""
+        """In order of arrival; replaced by a new mapping after each change."""
         self._origins = {
             name: read_origin(name, row.origin, path=path)
             for name, row in rows.items()
@@ -46,7 +46,6 @@ class ListedJobs:
         self.changes.note([entry.job.id for entry in entries])
 
     def put_statuses(self, statuses: Mapping[JobId, Status]) -> None:
-        """Replace the statuses of listed jobs."""
         entries = dict(self.entries)
         for job, status in statuses.items():
             if job in entries:

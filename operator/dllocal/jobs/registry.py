@@ -30,21 +30,21 @@ log = logging.getLogger(__name__)
 
 
 class Registry:
-    """The jobs of one controller. Not for several threads."""
+    """The jobs of one controller. Not thread-safe."""
 
     def __init__(self, file: JobsFile, content: Content) -> None:
         self._file = file
         self._jobs = ListedJobs(read_rows(content.cells), file.path)
         self._cordons = content.cordons()
         self.was_there = content.epoch > 0
-        """There was a list before this controller."""
+        """True if a list existed before this controller."""
         self.changes = self._jobs.changes
 
     @classmethod
     def open(
         cls, path: Path, *, clock: Callable[[], float] = time.time, least_epoch: int = 0
     ) -> "Registry":
-        """Begin a new epoch, in which no earlier controller can write any more."""
+        """Begin a new epoch, in which no earlier controller can write."""
         reading = Reading.now(clock)
         opened = JobsFile.open(path, reading, least_epoch=least_epoch)
         if opened.mended:
@@ -68,7 +68,7 @@ class Registry:
 
     @property
     def entries(self) -> Mapping[JobId, Entry]:
-        """All jobs, in order of arrival; a new mapping after each change."""
+        """All jobs in order of arrival; replaced by a new mapping after each change."""
         return self._jobs.entries
 
     def origin(self, job: JobId) -> Origin:
@@ -79,13 +79,13 @@ class Registry:
     def submit(
         self, document: Mapping[str, Any], now: float, *, origin: Origin | None = None
     ) -> Entry:
-        """Add a job, whose document is valid."""
+        """Add a job with a valid document."""
         return self.submit_all([document], now, origin=origin)[0]
 
     def submit_all(
         self, documents: Sequence[Mapping[str, Any]], now: float, *, origin: Origin | None = None
     ) -> tuple[Entry, ...]:
-        """Add several jobs, all or none. Without an origin this process is their submitter."""
+        """Add several jobs, all or none. Without an origin, this process is their submitter."""
         kept = origin or Origin.here()
         entries = tuple(
             _new_entry(document, now, order=self._jobs.next_order + place)
@@ -100,7 +100,7 @@ class Registry:
 
     def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
         """Replace the spec of a job by a valid change of it."""
-        # With the decisions since the caller read the entry.
+        # Include the decisions made since the caller read the entry.
         entry = self._jobs.entries[entry.job.id]
         generation = entry.spec_generation + 1
         job = _parse(document, submitted_at=entry.job.submitted_at)
@@ -111,10 +111,10 @@ class Registry:
         return changed
 
     def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
-        """
-        Remove a job as soon as nothing of it runs.
+        """Remove a job as soon as none of its processes run.
 
-        A later call can still keep the checkpoints, and no later call can give them up.
+
+        A later call can still keep the checkpoints, but no later call can drop them.
         """
         if self.entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):
             return
@@ -129,7 +129,6 @@ class Registry:
     # --- written by the loop
 
     def record(self, statuses: Mapping[JobId, Status]) -> None:
-        """Write statuses."""
         self._file.commit(
             {
                 (job, "status"): write_status_text(status)
@@ -140,7 +139,7 @@ class Registry:
         self._jobs.put_statuses(statuses)
 
     def adopt(self, job: JobId, status: Status, *, origin: Origin) -> None:
-        """Add a job that the list had lost and whose pods live, or such pods of a listed job."""
+        """Add a lost job whose pods live, or add such pods to a listed job."""
         if job in self.entries:
             self.record({job: status})
             return
@@ -149,28 +148,27 @@ class Registry:
         self._jobs.add(entry, origin=origin)
 
     def forget(self, job: JobId) -> None:
-        """Remove a job that has ended."""
         self._file.insist(remove_row(job))
         self._file.reserve.make()
         self._jobs.remove(job)
 
-    # --- GPUs that were taken out by hand
+    # --- cordoned GPUs
 
     def cordons(self) -> dict[tuple[str, int], str]:
-        """Return the GPUs that are given to no job, with the reasons."""
+        """Return the cordoned GPUs with the reasons."""
         return dict(self._cordons)
 
     def cordon(self, node: str, gpu: int, reason: str) -> None:
-        """Give a GPU to no job; an empty reason ends that."""
+        """Cordon a GPU; an empty reason uncordons it."""
         self._file.commit(cordon(node, gpu, reason))
         self._cordons.pop((node, gpu), None)
         if reason:
             self._cordons[node, gpu] = reason
 
-    # --- who leads
+    # --- leadership
 
     def leading(self) -> AbstractContextManager[None]:
-        """Act while no other controller can begin; raises :class:`Fenced` if one has."""
+        """Act while no other controller can begin; raise :class:`Fenced` if one has begun."""
         return self._file.leading()
 
     def still_leads(self) -> bool:

@@ -27,7 +27,7 @@ from dlwire.messages import State
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""How long a SideCar whose job the list had lost may take to report its GPUs."""
+"""How long a SideCar of a lost job may take to report its GPUs."""
 MOST_ASKED = 32
 """The number of SideCars that are asked at the same time."""
 LOCKED_S, LOCKED_STEP_S = 30.0, 0.2
@@ -43,10 +43,10 @@ class Relisting:
         self._dialing = dialing
 
     def open_registry(self, lock: int, at_least: int = 0) -> Registry:
-        """
-        Begin an epoch above all epochs that SideCars may know, even if the list of jobs is lost.
+        """Begin an epoch above all epochs that SideCars may know, even if the list of jobs is lost.
 
-        The epoch is ``at_least`` this one, after SideCars have reported a later epoch than is written here.
+
+        If SideCars have reported a later epoch than the list holds, pass it as ``at_least``.
         """
         path, least = self._folders.registry, max(self._read_epoch(lock), at_least - 1)
         registry = Registry.open(path, clock=self._clock, least_epoch=least)
@@ -54,7 +54,8 @@ class Relisting:
             # The time is higher than any number of starts.
             registry.close()
             registry = Registry.open(path, clock=self._clock, least_epoch=int(time.time()))
-        # After the list: a controller that is killed in between has sent this epoch to no SideCar.
+        # Write this after the list: a controller that is killed in between has sent this epoch to
+        # no SideCar.
         note_epoch(lock, registry.epoch)
         return registry
 
@@ -81,7 +82,7 @@ class Relisting:
             pods = [pod for pod in found if pod.key.job == job]
             entry = registry.entries.get(job)
             before = entry.status if entry is not None else None
-            # The loop notices if the pod ends from here on.
+            # From here on, the loop notices if the pod ends.
             status = status_with(before, pods, nodes=nodes, now=self._clock())
             try:
                 registry.adopt(job, status, origin=self._owner_of(job))
@@ -92,8 +93,8 @@ class Relisting:
             events.add(job, "ListedAgain", message, warning=True)
 
     async def narrow(self, registry: Registry, pods: Pods, *, nodes: tuple[Node, ...]) -> None:
-        """
-        Ask the SideCars of jobs that the list had lost for their GPUs, and release all others.
+        """Ask the SideCars of lost jobs for their GPUs, and release all other GPUs.
+
 
         Raises :class:`~dllocal.folders.StateError` if the list cannot be written.
         """
@@ -115,7 +116,7 @@ class Relisting:
         )
 
     async def _record(self, registry: Registry, statuses: Mapping[JobId, Status]) -> None:
-        """Write statuses, even if another process has locked the list for a while."""
+        """Write statuses, with retries while another process has locked the list."""
         until = time.monotonic() + LOCKED_S
         while True:
             try:
@@ -147,6 +148,5 @@ class Relisting:
             await line.close()
 
     def _owner_of(self, job: JobId) -> Origin:
-        """Return the owner of a job's folder."""
         status = self._folders.job(job).stat()
         return Origin.of(Submitter.known(status.st_uid, status.st_gid, ()), None)

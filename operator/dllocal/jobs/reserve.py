@@ -1,9 +1,10 @@
-"""
-Disk space that is kept for the list of jobs, so that a controller begins and jobs can be cancelled on a full disk.
+"""Reserved disk space for the list of jobs, so that a controller starts and jobs can be cancelled
+on a full disk.
 
-Every decision is written first, so that without this file users could not cancel the jobs that fill the disk; nothing
-else survives that (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the file when it needs the
-space, and makes it again when there is room.
+
+Every decision is written first, so without this file users could not cancel the jobs that fill the
+disk (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the file when it needs the
+space, and creates it again when space is free.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Final
 
 BYTES: Final = 1 << 20
 LEAST_LEFT: Final = 16 * BYTES
-"""The space that the file leaves to others."""
+"""The free space that the file leaves to other files."""
 MOST_FREE: Final = BYTES // 2
 """A disk with more free space is not full."""
 
@@ -38,7 +39,7 @@ class Reserve:
                 os.close(file)
 
     def release(self) -> bool:
-        """Give the space back if the disk is full; returns whether another attempt can succeed."""
+        """Free the space if the disk is full; return whether a retry can succeed."""
         with contextlib.suppress(OSError):
             if self._free() <= MOST_FREE:
                 self._path.unlink()

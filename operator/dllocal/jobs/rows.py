@@ -45,7 +45,6 @@ def read_rows(cells: Mapping[Key, Value]) -> dict[JobId, Row]:
 
 
 def write_row(entry: Entry, origin: Origin) -> Change:
-    """Return the cells of a new job."""
     row = Row(
         order=entry.order,
         document=json.dumps(entry.document),
@@ -73,7 +72,7 @@ def lost_entry(job: JobId, status: Status, *, order: int) -> Entry:
 
 
 def is_lost(entry: Entry) -> bool:
-    """Return whether the list had lost this job, and has found it by its pods."""
+    """Return whether the list had lost this job and found it again by its pods."""
     return bool(entry.document.get("lost"))
 
 
@@ -110,7 +109,7 @@ def read_entry(name: JobId, row: Row, *, path: Path) -> Entry:
 
 
 def _read_document(name: JobId, text: str) -> tuple[Job, Mapping[str, Any], str]:
-    """Read a user's document. One that can no longer be read is the problem of its job alone."""
+    """Read a user's document. An unreadable document quarantines only its job."""
     try:
         document = json.loads(text)
         if isinstance(document, dict) and document.get("lost"):

@@ -29,7 +29,7 @@ LOST = "the list of jobs lost it, and its pod still runs; cancel it, and submit 
 
 
 class Unlisted(NamedTuple):
-    """A living pod that no status has."""
+    """A living pod that is in no status."""
 
     key: PodKey
     booking: Booking
@@ -112,7 +112,7 @@ def narrowed(status: Status, states: Mapping[NodeName, State], *, nodes: Iterabl
 def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
     base = folders.of_pods()
     for name in _list(base):
-        # Other folders are being removed, or are not ours.
+        # Other folders are being removed, or belong to other servers.
         if _JOB.fullmatch(name):
             yield JobId(name.replace("__", "/")), base / name
 
@@ -131,7 +131,6 @@ def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
 
 
 def has_any(folders: Folders) -> bool:
-    """Return whether the folder of any pod exists."""
     return next(_list_jobs(folders), None) is not None
 
 

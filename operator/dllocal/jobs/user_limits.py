@@ -1,8 +1,8 @@
-"""
-Limits of each user but root on a shared server.
+"""Limits of each user but root on a shared server.
 
-Connections are counted before anything is read from them: a user who opens thousands and sends nothing would use up all
-descriptors of the server.
+
+Connections are counted before the server reads from them: otherwise a user who opens thousands and
+sends nothing would use up all descriptors of the server.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dllocal.environments import name_user
 REFUSAL_S: Final = 1.0
 """How long a refused connection stays open so that the client can read the answer."""
 MOST_REFUSALS: Final = 16
-"""The refused connections of one user that stay open at the same time. Others are closed without an answer."""
+"""The most refused connections of one user that stay open. More are closed without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ConnectionLimits:
         _subtract(self._open, uid)
 
     def begin_refusal(self, uid: int) -> bool:
-        """Count a refused connection; returns whether the connection may stay open for the answer."""
+        """Count a refused connection; return whether it may stay open for the answer."""
         if self._refused[uid] >= MOST_REFUSALS:
             return False
         self._refused[uid] += 1

@@ -32,8 +32,6 @@ RELEASE_SECONDS = 60.0
 
 
 class Launch(NamedTuple):
-    """A process to start."""
-
     command: list[str]
     environment: dict[str, str]
 
@@ -63,7 +61,7 @@ class LaunchCommands:
             "--",
             *trainer.command,
         ]
-        # -I: the SideCar loads nothing from the training's folder or environment.
+        # Pass -I, so that the SideCar loads nothing from the training's folder or environment.
         sidecar = [sys.executable, "-I", "-m", "dlsidecar", "run", *options]
         if job.container is None:
             return Launch(sidecar, dict(trainer.environment))

@@ -27,7 +27,7 @@ from dllocal.folders import Folders
 log = logging.getLogger(__name__)
 
 LONGEST_BYTES = 256
-"""No file of a pod is longer."""
+"""The maximum length of a file of a pod."""
 
 
 class PodFolder:
@@ -37,11 +37,10 @@ class PodFolder:
     def make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    # --- that it was asked for
+    # --- the launch
 
     @property
     def was_launched(self) -> bool:
-        """Return whether its SideCar may have been started."""
         return os.path.lexists(self.path / "launched")
 
     def note_launch(self, seconds: float) -> None:
@@ -54,7 +53,7 @@ class PodFolder:
         words = _read(self.path / "launched").split()
         return _seconds_left(words[1:], _number(words[0])) if len(words) == 3 else 0.0
 
-    # --- that it was ended
+    # --- the end
 
     @property
     def was_removed(self) -> bool:
@@ -73,11 +72,11 @@ class PodFolder:
             return seconds
         return _seconds_left(_read(path).split(), seconds)
 
-    # --- that it lives
+    # --- life
 
     def lock(self) -> int | None:
-        """
-        Take the lock, which every process that inherits it holds; ``None`` if another process has it.
+        """Take the lock, which child processes inherit; ``None`` if another process has it.
+
 
         Raises :class:`OSError` if the file is no lock.
         """
@@ -105,7 +104,6 @@ class PodFolder:
         return held
 
     def note_process(self, pid: int) -> None:
-        """Note the process. Without a note it is found by its command."""
         with contextlib.suppress(OSError):
             _write(self.path / "pid", f"{pid} {started_at(pid)}\n")
 
@@ -199,7 +197,7 @@ class BookedPod:
 
     @property
     def name(self) -> tuple[PodKey, int]:
-        """A key that no other pod has, not even an earlier one of the job on this node."""
+        """A key that is unique to this pod, also among earlier pods of the job on this node."""
         return self.key, self.booking.serial
 
     @property

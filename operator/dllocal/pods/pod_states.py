@@ -74,7 +74,7 @@ AT_ONCE = PodTimes()
 
 
 class PodStates:
-    """The states of all pods, and how often the SideCar of each has died."""
+    """The states of all pods, and how often each SideCar has died."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class PodStates:
         """Folders that cannot be read, each logged once."""
         self._living: set[int] = set()
         self._soonest: float | None = None
-        """After how many seconds pods have to be read again even if nothing happens."""
+        """The seconds until pods are read again even if nothing happens."""
 
     def read(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
         self._processes.reap()
@@ -117,7 +117,7 @@ class PodStates:
         return pods
 
     def _read_safely(self, entry: Entry, pod: BookedPod) -> Pod:
-        """Read one pod. An error in its files concerns this pod alone."""
+        """Read one pod. An error in its files affects only this pod."""
         try:
             seen = self._read_one(entry, pod)
         except (OSError, ValueError) as error:
@@ -139,11 +139,11 @@ class PodStates:
             self._living.update(pids)
             if not pids:
                 self._read_again_in(DYING_SECONDS)
-            # Without a socket it is about to end, which its last answers report.
+            # A SideCar without a socket is about to end, as its last answers show.
             is_up = pod.has_ever_been_up and self._wait(pod.folder.seconds_to_start())
             phase, start = PodPhase.UP if is_up else PodPhase.PENDING, pod.folder.noted_process()
             return Pod(key, phase, address if is_up else None, start=start)
-        # Also a broken link that the user has put there.
+        # This is also a broken link that the user has put there.
         if os.path.lexists(pod.socket):
             return self._start_again(entry, pod)
         if pod.folder.was_removed or pod.has_ever_been_up:
@@ -162,7 +162,7 @@ class PodStates:
         return self._wait(pod.folder.seconds_to_end(self._times.end))
 
     def _wait(self, left: float) -> bool:
-        """Plan the next reading; returns whether the wait is over."""
+        """Schedule the next reading; return whether the wait is over."""
         if left > 0.0:
             self._read_again_in(left)
         return left <= 0.0
@@ -176,7 +176,7 @@ class PodStates:
         except NoAnswerError as error:
             return _cannot_start(pod, error)
         if missing and not pod.has_ever_been_up:
-            # The pod has never run, and every attempt would fail: the job has failed to start.
+            # The pod never ran and every attempt would fail, so the job has failed to start.
             return Pod(pod.key, PodPhase.ENDED, reason=CANNOT_BEGIN, message=missing, fault=True)
         deaths, last = self._deaths.get(pod.name, (0, 0.0))
         pause = RESTART_SECONDS[min(deaths, len(RESTART_SECONDS) - 1)]
@@ -212,7 +212,7 @@ def _missing_folder(entry: Entry) -> str:
 
 
 def _is_folder(path: str) -> bool:
-    # Bounded, because pods are read on the event loop.
+    # Limit the time, because pods are read on the event loop.
     return bounded_checks.ask(path, os.path.isdir)
 
 

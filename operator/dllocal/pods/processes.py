@@ -48,13 +48,13 @@ class Pods:
         leading: Lead = nullcontext,
         lend: Lend = lend_nothing,
     ) -> None:
-        """SideCars start within ``leading`` alone, and inherit what ``lend`` opens."""
+        """SideCars start only within ``leading``, and inherit what ``lend`` opens."""
         self._folders = folders
         self._origin = origin
         self._watch = watch
         self._times = times
         self._remover = Remover(complain, mark=folders.mark())
-        # The caller holds the lock of the state folder, so that an earlier controller left these.
+        # The caller holds the lock of the state folder, so an earlier controller left these files.
         self._remover.sweep(folders.of_jobs())
         self._remover.sweep_own(IN_MEMORY)
         self._processes = SideCarProcesses(
@@ -79,7 +79,7 @@ class Pods:
         }
 
     def read(self, entries: Iterable[Entry]) -> dict[PodKey, Pod]:
-        """Read all pods, and start SideCars again that have died."""
+        """Read all pods, and restart SideCars that have died."""
         return self._states.read(entries)
 
     def lives(self, job: JobId, booking: Booking) -> bool:
@@ -98,16 +98,16 @@ class Pods:
             self._processes.start(entry, pod, seconds=self._times.to_start(entry, booking))
 
     def kill(self, entry: Entry, booking: Booking) -> None:
-        """
-        Kill the SideCar. If it may have received a command, it is started again for the proof.
-        """
+        """Kill the SideCar. If it may have received a command, restart it to get the proof."""
         pod = BookedPod(self._folders, entry.job.id, booking)
         try:
             if not pod.was_launched:
-                # The controller that booked the pod died before the start. It never starts now, which is the proof.
+                # The controller that booked the pod died before the start. The pod never starts
+                # now, which is the proof.
                 pod.folder.make()
                 pod.folder.note_launch(0.0)
-            # Before the signal: a pod that was never up and ends without this note is started again.
+            # Write this before the signal: a pod that was never up and ends without this note is
+            # restarted.
             pod.folder.note_removal()
         finally:
             # Also on a full disk.
@@ -128,7 +128,7 @@ class Pods:
             self._processes.reap()
 
     def forget(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
-        """Remove the files of a job, so that a job of the same name begins with nothing."""
+        """Remove the files of a job, so that a new job of the same name starts clean."""
         if not keep_checkpoints:
             self._remover.remove(job, self._folders.checkpoints(job))
         if self._folders.shared:
@@ -140,7 +140,7 @@ class Pods:
             socket = self._folders.pod_socket(PodKey(job, NodeName(node)), int(serial))
             for path in socket.parent.glob(f"{socket.name}*"):
                 path.unlink(missing_ok=True)
-        # Last: a repeated `forget` finds the sockets by this folder.
+        # Remove this last: a repeated `forget` finds the sockets by this folder.
         self._remover.remove(job, job_folder)
 
     def _forget_shared(self, job: JobId) -> None:

@@ -25,7 +25,7 @@ PREFIX = ".removed-"
 ROOT = 0
 
 Complain = Callable[[str, str], None]
-"""Reports for a job what could not be removed; called by any thread."""
+"""Reports files of a job that cannot be removed; called from any thread."""
 
 
 def to_the_log(job: str, message: str) -> None:
@@ -55,12 +55,12 @@ class Remover:
         self._put(job, unnamed)
 
     def sweep(self, bases: Iterable[Path]) -> None:
-        """Remove what an earlier controller left in folders of this server."""
+        """Remove the leftovers of an earlier controller in folders of this server."""
         for base in bases:
             self._sweep(base, f"{PREFIX}*")
 
     def sweep_own(self, base: Path) -> None:
-        """Remove what an earlier controller left in a folder that others use as well."""
+        """Remove the leftovers of an earlier controller in a shared folder."""
         self._sweep(base, f"{PREFIX}{self._mark}-*")
 
     def _sweep(self, base: Path, pattern: str) -> None:
@@ -109,7 +109,7 @@ def _remove(path: Path) -> None:
     error = remove_tree(path)
     if error is None:
         return
-    # Again, because a process of the job may just have written there.
+    # Try again, because a process of the job may just have written there.
     remove_tree(path)
     if os.path.lexists(path):
         raise error

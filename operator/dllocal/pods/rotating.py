@@ -34,11 +34,11 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 
 MOST_OVER = 16 << 20
-"""How much of a log beyond its limit is copied: the output between two checks."""
+"""The most bytes copied beyond the limit of a log: the output between two checks."""
 MOST_MEANWHILE = 16 << 20
-"""How much output during the copy is copied as well."""
+"""The most bytes of output during the copy that are copied as well."""
 MOST_LATE = 4 << 20
-"""How much output after the copy is copied while the event loop waits."""
+"""The most bytes of output after the copy that are copied while the event loop waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +67,20 @@ def is_too_long(path: Path, limits: LogLimits) -> bool:
 
 
 def rotate(path: Path, limits: LogLimits) -> bool:
-    """Rotate a log if it is too long; returns whether it was. Raises :class:`OSError`."""
+    """Rotate a log if it is too long; return whether it was. Raises :class:`OSError`."""
     turn = begin(path, limits)
     return turn is not None and turn.finish()
 
 
 def begin(path: Path, limits: LogLimits) -> "Rotation | None":
-    """Copy a log that is too long, which may take long. The caller finishes the rotation at once afterwards."""
+    """Copy a log that is too long (slow). The caller must finish the rotation at once."""
     source = _open_log(path)
     turn = Rotation(path, source, kept=limits.kept_parts)
     try:
-        # Of the open file, because the owner of the folder can replace it.
+        # Use the open file, because the owner of the folder can replace the path.
         size = os.fstat(source.fileno()).st_size
         if size > limits.largest_bytes:
-            # The end is kept. A sparse file can be longer than the disk.
+            # Keep the end. A sparse file can be longer than the disk.
             most = limits.largest_bytes + MOST_OVER
             source.seek(max(0, size - most))
             # Up to the end, which moves during the copy.

@@ -1,7 +1,7 @@
-"""
-Starts the processes of pods: SideCars and keepers of containers.
+"""Starts the processes of pods: SideCars and keepers of containers.
 
-On a server that users share, each runs as the submitter of its job, whom the kernel identified.
+
+On a shared server each process runs as the submitter of its job, whom the kernel identified.
 """
 
 import os
@@ -53,14 +53,14 @@ class SideCarProcesses:
         self._lend = lend
 
     def is_alive(self, pod: BookedPod) -> bool:
-        """Return whether a SideCar of this pod lives, also one of an earlier controller."""
+        """Return whether a SideCar of this pod lives, including one of an earlier controller."""
         child = self._children.get(pod.name)
         if child is not None and child.poll() is None:
             return True
         try:
             return pod.folder.is_locked() or pod.folder.process() is not None
         except OSError:
-            # Without a lock, /proc shows its processes.
+            # Without a lock, look for its processes in /proc.
             return bool(pod.pids())
 
     def reap(self) -> None:
@@ -85,7 +85,7 @@ class SideCarProcesses:
             self._give(own, owner)
         self.watch_sockets(job)
         trainer = self._prepare_trainer(entry, owner)
-        # The note before the start, so that a pod without a note has not started.
+        # Write the note before the start, so that a pod without a note has not started.
         pod.folder.note_launch(seconds)
         held = pod.folder.lock()
         if held is None:
@@ -145,10 +145,10 @@ class SideCarProcesses:
         return trainer
 
     def _give(self, folder: Path, owner: Submitter) -> None:
-        """
-        On a server that users share, make a folder that belongs to the user.
+        """Make a folder that belongs to the user, on a shared server.
 
-        Its parent folders are root's, so that no user can replace it.
+
+        Root owns its parent folders, so that no user can replace it.
         """
         if self._folders.shared:
             folder.mkdir(mode=0o700, exist_ok=True)

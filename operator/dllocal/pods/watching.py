@@ -20,7 +20,7 @@ _LONGEST_READ = 1 << 16
 
 
 class PodWatch:
-    """Calls ``notify`` on the event loop that it was made on, until it is closed."""
+    """Calls ``notify`` on the event loop that created it, until it is closed."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
@@ -48,7 +48,7 @@ class PodWatch:
             os.close(descriptor)
 
     def processes(self, pids: Iterable[int]) -> None:
-        """Notify when one of these processes ends, in place of those of the last call."""
+        """Notify when one of these processes ends; replaces the processes of the last call."""
         wanted = set(pids)
         # If the kernel reuses a number, the descriptor of the former process is readable and `_hear_end` forgets it.
         for pid in self._processes.keys() - wanted:
@@ -60,7 +60,7 @@ class PodWatch:
                 self._loop.add_reader(descriptor, self._hear_end, pid)
 
     def after(self, seconds: float | None) -> None:
-        """Notify once after this time, in place of that of the last call."""
+        """Notify once after this time; replaces the time of the last call."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._notify)
@@ -89,7 +89,7 @@ class PodWatch:
 
 
 async def wait_for_end(pid: int) -> None:
-    """Return when a process has ended, also one that is not our child."""
+    """Wait for the end of a process, which may not be our child."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)

@@ -1,1 +1,1 @@
-"""A notebook in front of the store: profiles in memory and queued writes, so the loop never waits."""
+"""A notebook in front of the store: profiles and queued writes, so the loop never waits."""
