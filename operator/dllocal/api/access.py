@@ -76,10 +76,10 @@ class Access:
         self._shared = shared
 
     def caller(self, request: web.Request) -> Submitter:
-        """Return the user who asks. On a server of one user that is always its own user."""
+        """Return the user of the request. On a server of one user, return the server's user."""
         if not self._shared:
             return Submitter.of_this_process()
-        # There is no connection after the client has hung up.
+        # The connection is gone after the client has hung up.
         transport = request.transport
         if transport is None:
             raise RefusedError(400, "the connection is gone")

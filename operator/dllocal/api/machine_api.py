@@ -125,8 +125,8 @@ class MachineApi:
         node, gpu = await self._find(request)
         registry = self._parts.registry
         was_cordoned = (node, gpu) in registry.cordons()
-        # First, because the file may be locked: the request is then tried again, and the answer must still know whether
-        # the GPU had faults.
+        # Do this first, because the file may be locked: the retry must still know whether the GPU
+        # had faults.
         registry.cordon(node, gpu, "")
         was = self._parts.reinstate(GpuRef(node, gpu)) or was_cordoned
         self._parts.wake()

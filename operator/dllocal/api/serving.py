@@ -31,7 +31,7 @@ from dlwire.endpoints import read_endpoint
 
 LARGEST_REQUEST = 16 << 20
 GOODBYE_S = 0.5
-"""How long requests may go on when the server closes."""
+"""How long requests may continue when the server closes."""
 
 
 class Server:
@@ -67,7 +67,7 @@ class Server:
         self._shared_server = await asyncio.get_running_loop().create_unix_server(limits, sock=door)
 
     async def _open_metrics(self, address: str) -> None:
-        """Serve nothing but the metrics on a port."""
+        """Serve only the metrics on a port."""
         try:
             host, port = read_endpoint(address, least_port=1)
         except ValueError as error:
@@ -92,7 +92,7 @@ class Server:
 
     def _remove_socket(self) -> None:
         """Remove the socket, unless another controller has begun meanwhile."""
-        # A socket that stays does no harm.
+        # A leftover socket does no harm.
         with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
             self._path.unlink(missing_ok=True)
 

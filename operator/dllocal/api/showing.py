@@ -68,7 +68,7 @@ def job_document(
 
 
 def outline(document: Json, owner: str) -> Json:
-    """Keep what all users may see of a job: its name, owner, phase and GPUs."""
+    """Keep the parts of a job that all users may see: name, owner, phase and GPUs."""
     kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion")
     metadata = {name: document["metadata"][name] for name in kept if name in document["metadata"]}
     status = {
@@ -120,7 +120,7 @@ def event_document(event: JobEvent) -> Json:
 
 
 def earlier_event_document(line: Decided | Happened) -> Json:
-    """Show something that happened under a former controller, of which only the history knows."""
+    """Show an Event of a former controller, which only the history holds."""
     if isinstance(line, Decided):
         kind, reason, message = "Normal", event_name(line.step), line.sentence
     else:

@@ -24,7 +24,7 @@ OF_THE_CLIENT = (
     *("DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "CONTAINER_HOST", "CONTAINERS_CONF"),
     *("CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE"),
 )
-"""The variables that an engine reads."""
+"""The environment variables that an engine reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class ContainerSpec:
     mounts: tuple[Mount, ...]
     folder: str = "/"
     variables: Mapping[str, str]
-    """Added to the environment of the image."""
+    """Variables that are added to the environment of the image."""
     client: Mapping[str, str]
-    """The environment that the engine itself runs in."""
+    """The environment of the engine itself."""
     sees_gpus: bool
 
     def words(self, name: str, command: Sequence[str]) -> list[str]:
-        """Return the command that runs the container and ends with it."""
+        """Return the command that runs the container in the foreground."""
         return [
             *(self.engine, "run", "--rm", f"--name={name}", "--pull=never"),
             # Ranks meet at ports and in shared memory, as they do without a container.

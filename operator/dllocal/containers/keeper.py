@@ -52,7 +52,7 @@ class Container:
             tries += 1
 
     def _why_there(self) -> str:
-        """Try to remove the container; returns what prevents the proof that it is gone."""
+        """Try to remove the container; return why it is not proven gone."""
         removed = self._ask("rm", "--force", self._name)
         there = self._ask("container", "inspect", "--format={{.Id}}", self._name)
         if there.returncode == 0:

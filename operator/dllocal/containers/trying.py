@@ -26,7 +26,7 @@ TRIAL_SECONDS = 20.0
 """The time limit for all trials of a request: ``dljob submit`` waits 30 s for an answer."""
 REMOVAL_SECONDS = 60.0
 REMEMBERED_SECONDS = 60.0
-"""How long a successful trial counts for all jobs of the same image, engine and user."""
+"""How long a successful trial is cached for the same image, engine and user."""
 MOST_REMEMBERED = 1_000
 USAGE = 2
 """The exit status of a SideCar without options, which shows that interpreter and archive work."""
