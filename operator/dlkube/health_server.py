@@ -83,7 +83,7 @@ class HealthServer(_Server):
     def __init__(
         self, address: Endpoint, *, is_ready: Callable[[], str], metrics: Callable[[], bytes] | None
     ) -> None:
-        """``is_ready`` returns why the program is not ready."""
+        """``is_ready`` returns why not; without ``metrics`` the answer names their port."""
         self._is_ready = is_ready
         self._metrics = metrics
         handlers = {"/healthz": self._healthz, "/readyz": self._readyz, METRICS_PATH: self._show}

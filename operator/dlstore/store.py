@@ -82,7 +82,7 @@ class Ticket(NamedTuple):
     number: int
     """The number of the writer's change."""
     tried_at: int | None = None
-    """The stored revision before the writer's first attempt; ``None`` before that. Not stored."""
+    """The revision that the writer knew at its first attempt; ``None`` before. Not stored."""
 
     def tried(self, revision: int) -> "Ticket":
         """Note the revision of the first attempt."""

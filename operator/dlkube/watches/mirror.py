@@ -19,6 +19,7 @@ D = TypeVar("D", bound=Json)
 
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
+"""The number of remembered deleted objects; an older event for one may still arrive."""
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
