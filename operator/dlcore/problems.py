@@ -1,5 +1,5 @@
 """
-The problems of a document, one line each, whatever the document contains.
+The problems of a document, one line each.
 
 :mod:`dlcore.documents.language.schemas` finds the problems and :mod:`dlcore.documents.jobfile` raises all of them at
 once. The platforms print the lines or put them into a condition.

@@ -237,14 +237,14 @@ def box_of(there, chosen=None):
 
 
 def test_a_gpu_that_others_use_is_out_until_it_is_seen_empty(there):
-    gpus, nobody = box_of(there[:2]), OwnUse((), ())
-    gpus.judge({there[0].uuid: Usage((1,)), there[1].uuid: Usage()}, nobody)
+    gpus, unused = box_of(there[:2]), OwnUse((), ())
+    gpus.judge({there[0].uuid: Usage((1,)), there[1].uuid: Usage()}, unused)
     assert reasons(gpus)[0].startswith("process 1 of root")
     assert reasons(gpus)[1] == ""
     # A GPU that does not answer is not seen empty.
-    gpus.judge({there[1].uuid: Usage()}, nobody)
+    gpus.judge({there[1].uuid: Usage()}, unused)
     assert reasons(gpus)[0]
-    gpus.judge({there[0].uuid: Usage(), there[1].uuid: Usage()}, nobody)
+    gpus.judge({there[0].uuid: Usage(), there[1].uuid: Usage()}, unused)
     assert reasons(gpus) == {0: "", 1: ""}
 
 

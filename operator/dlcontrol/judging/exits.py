@@ -79,7 +79,7 @@ def has_reported_all(job: Job, status: Status) -> bool:
     return is_at_end(status.iteration, job.training.iterations or 0)
 
 
-def has_exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
+def exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
     """Return the pods whose processes all ended well, before the SideCar ended any of them."""
     return [
         job_pod
@@ -90,7 +90,7 @@ def has_exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
 
 def exited_unasked(job_pods: Iterable[JobPod]) -> list[JobPod]:
     """Return those whose processes nothing had asked for a checkpoint, which may be their reason to end."""
-    return [job_pod for job_pod in has_exited(job_pods) if not _was_asked(job_pod.state)]
+    return [job_pod for job_pod in exited(job_pods) if not _was_asked(job_pod.state)]
 
 
 def _was_asked(state: State | None) -> bool:

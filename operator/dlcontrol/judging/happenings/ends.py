@@ -10,9 +10,9 @@ from dlcontrol.judging.exits import (
     Ending,
     describe_end,
     ended_with_zero,
+    exited,
     exited_unasked,
     has_done_all,
-    has_exited,
     has_reported_all,
 )
 from dlcontrol.situation.job_pods import JobPod
@@ -118,7 +118,7 @@ def _all_ended(last: ProcessSet, ended: Sequence[JobPod], *, forgotten: int) -> 
 
 
 def _have_exited(case: Case) -> bool:
-    return _all_ended(case.last, has_exited(case.last.job_pods), forgotten=case.ended.unasked)
+    return _all_ended(case.last, exited(case.last.job_pods), forgotten=case.ended.unasked)
 
 
 def _have_exited_unasked(case: Case) -> bool:
@@ -131,14 +131,17 @@ def _goes_on_after_saving(case: Case) -> bool:
     return status.tried > 0 and status.trust is Trust.CONFIRMED and not status.ends
 
 
+def _is_counted(case: Case) -> bool:
+    """Return True if the iteration in the status is of the latest start, and not of a former one."""
+    return case.status.heard == case.last.generation
+
+
 def _has_reported_all(case: Case) -> bool:
-    is_own = case.status.heard == case.last.generation
-    return is_own and has_reported_all(case.job, case.status)
+    return _is_counted(case) and has_reported_all(case.job, case.status)
 
 
 def _has_done_all(case: Case) -> bool:
-    is_own = case.status.heard == case.last.generation
-    return is_own and has_done_all(case.job, case.status, job_pods=case.last.job_pods)
+    return _is_counted(case) and has_done_all(case.job, case.status, job_pods=case.last.job_pods)
 
 
 def _has_finished(case: Case) -> bool:
