@@ -9,7 +9,7 @@ that is no page of the site becomes its text, because the site is complete witho
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,28 @@ def on_post_build(config: Any) -> None:
     site = Path(config["site_dir"])
     sections = {
         title: {name: (site / name).read_text(encoding="utf-8") for name in names}
-        for section in config["nav"]
-        for title, names in section.items()
+        for title, names in sections_of(config["nav"]).items()
     }
     text = write_llms(config["site_name"], config["site_description"], sections)
     (site / "llms.txt").write_text(text, encoding="utf-8")
 
 
 # --- for language models ------------------------------------------------------------------
+
+
+def sections_of(nav: Sequence[Any], above: str = "") -> dict[str, list[str]]:
+    """Return the pages of each section of the navigation by the section's titles, as ``Guides: Training``."""
+    sections: dict[str, list[str]] = {}
+    for item in nav:
+        if isinstance(item, str):
+            sections.setdefault(above, []).append(item)
+            continue
+        for title, inner in item.items():
+            if isinstance(inner, str):
+                sections.setdefault(above, []).append(inner)
+            else:
+                sections |= sections_of(inner, f"{above}: {title}" if above else title)
+    return sections
 
 
 def write_llms(name: str, does: str, sections: Mapping[str, Mapping[str, str]]) -> str:
@@ -93,7 +107,8 @@ def begin_of(text: str) -> str:
     for paragraph in re.split(r"\n\s*\n", FENCE.sub("", text)):
         plain = " ".join(paragraph.split())
         if plain and plain[0] not in "#!|<[-*":
-            found = re.match(r".+?\.(?=\s|$)", LINK.sub(lambda link: link["text"][1:-1], plain))
+            plain = LINK.sub(lambda link: link["text"][1:-1], plain)
+            found = re.match(r".+?\.(?=\s|$)", plain)
             return found[0] if found else plain
     return title_of(text)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -58,13 +59,36 @@ def test_a_link_leads_to_where_its_page_is_in_the_site(site):
 
 
 def test_each_page_of_the_docs_is_in_the_navigation(site):
-    # The rest of the file has a tag of MkDocs' own.
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    parts = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
-    listed = {page for part in parts for pages in part.values() for page in pages}
+    listed = [page for pages in site.sections_of(navigation()).values() for page in pages]
     docs = ROOT / "docs"
     there = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
-    assert listed == there | set(site.pages())
+    assert sorted(listed) == sorted(there | set(site.pages()))
+
+
+def navigation() -> list[Any]:
+    # The rest of the file has a tag of MkDocs' own.
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav: list[Any] = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+    return nav
+
+
+def test_the_navigation_has_five_tabs():
+    assert [title for part in navigation() for title in part] == [
+        "Get started",
+        "Concepts",
+        "Guides",
+        "Reference",
+        "Inside",
+    ]
+
+
+def test_sections_within_sections_keep_the_titles_above_them(site):
+    nav = [{"A": ["a.md", {"B": ["b.md", {"Title": "c.md"}]}, "d.md"]}, {"E": ["e.md"]}]
+    assert site.sections_of(nav) == {
+        "A": ["a.md", "d.md"],
+        "A: B": ["b.md", "c.md"],
+        "E": ["e.md"],
+    }
 
 
 def test_the_site_loads_nothing_from_elsewhere():
@@ -77,19 +101,15 @@ def test_the_site_loads_nothing_from_elsewhere():
 
 
 def test_language_models_find_each_page_with_a_sentence(site):
-    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    # The slugs of anchors are a Python function, which a plain reader of YAML refuses.
-    navigation = yaml.safe_load(settings[settings.index("\nnav:") :])["nav"]
     made = site.pages()
     sections = {
         title: {
             name: made[name] if name in made else (ROOT / "docs" / name).read_text(encoding="utf-8")
             for name in names
         }
-        for section in navigation
-        for title, names in section.items()
+        for title, names in site.sections_of(navigation()).items()
     }
     listed = site.write_llms("DLJob", "Elastic GPU scheduling.", sections)
     found = re.findall(r"^- \[([^\]]+)\]\(([\w./-]+\.md)\): (\S.{10,})$", listed, re.MULTILINE)
     assert [path for _, path, _ in found] == [name for names in sections.values() for name in names]
-    assert listed.startswith("# DLJob\n\n> Elastic GPU scheduling.\n\n## Start\n")
+    assert listed.startswith("# DLJob\n\n> Elastic GPU scheduling.\n\n## Get started\n")
