@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from dlcontrol.settings import PREFIX, Settings
+from dlcore.documents import jobfile
 from dlctl.main import cli
 from dloperator.settings import OperatorSettings
 
@@ -54,6 +55,10 @@ FOREIGN = {
     # docker, podman, buildah, curl, systemd, pip, torchrun, horovodrun, make
     *("--build", "--build-arg", "--rm", "--user", "--unix-socket", "--now", "--image", "--restart"),
     *("--host-discovery-script", "--min-np", "--max-np", "--nproc-per-node", "--nnodes"),
+    *("--log-dir", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
+    *("--redirects", "--standalone", "--tee"),
+    # Slurm
+    *("--gpus-per-node", "--jobid", "--nodes", "--overlap", "--start", "--time"),
     *("--controller-name", "--prefix", "--device", "--index-url"),
 }
 """Options of programs of others."""
@@ -278,6 +283,20 @@ def test_every_option_in_prose_is_one_of_something():
         if option not in known
     ]
     assert wrong == []
+
+
+def test_every_job_file_in_code_is_one():
+    count = 0
+    for name, text in pages().items():
+        for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if "kind: DLJob\n" not in block or "…" in block:
+                continue
+            count += 1
+            try:
+                jobfile.parse(yaml.safe_load(block))
+            except jobfile.JobFileError as error:
+                pytest.fail(f"{name}: {error}")
+    assert count >= 4
 
 
 # --- settings, variables, metrics ---------------------------------------------------------
