@@ -109,6 +109,7 @@ release: setup servers .release/.installed  ## wheel, sdist, SideCar, chart, plu
 .PHONY: manifests
 manifests: setup servers  ## write manifests/ and the other files that follow from the chart
 	$(BIN)/python scripts/write-manifests
+	$(BIN)/python scripts/write-reference
 
 .frameworks/.installed: scripts/install-frameworks
 	@scripts/install-frameworks .frameworks

@@ -1,7 +1,7 @@
 """
 The place where jobs run: one machine or a cluster.
 
-The first of these rules that applies decides, and docs/command.md says the same:
+The first of these rules that applies decides; scripts/write-reference shows them to users:
 
 1. ``--state`` is the ``dljob up`` of a state folder; ``--kubeconfig``, ``--context``, ``--namespace``
    and ``--all-namespaces`` are a cluster.
@@ -11,7 +11,7 @@ The first of these rules that applies decides, and docs/command.md says the same
 5. A ``dljob up`` of the usual state folder, if one answers, or else that of all users of this
    machine (``dljob up --system``), if that does.
 6. A cluster, if there is a kubeconfig, or if this is a pod of one.
-7. Else the ``dljob up`` of the usual folder, which is then told to be missing.
+7. Otherwise the ``dljob up`` of the usual folder; the verb reports that none runs there.
 """
 
 import os

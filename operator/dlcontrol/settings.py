@@ -127,7 +127,7 @@ def load_tree(
     for path, value in _flatten(document, "", problems=problems, whole=whole):
         given[path] = (value, file)
     for path in paths:
-        variable = _variable(path)
+        variable = variable_of(path)
         if environment and variable in environment:
             given[path] = (environment[variable], variable)
     for path, value in (options or {}).items():
@@ -151,7 +151,8 @@ def load_tree(
 # --- names --------------------------------------------------------------------------------
 
 
-def _variable(path: str) -> str:
+def variable_of(path: str) -> str:
+    """Return the variable of the environment that has a setting."""
     return PREFIX + snake(path).replace(".", "_").upper()
 
 

@@ -53,12 +53,19 @@ class Costs:
     """
 
     pod_initialization: float = 0.0
+    """From the creation of a pod until its SideCar is ready."""
     pod_initialization_per_gpu: float = 0.0
+    """The same, for each GPU of the pod."""
     process_initialization: float = 0.0
+    """From the start of the processes to the first training step."""
     process_initialization_per_gpu: float = 0.0
+    """The same, for each GPU of the job."""
     checkpoint: float = 0.0
+    """The time in which a training saves itself."""
     process_termination: float = 0.0
+    """From the saved checkpoint until the GPUs are released."""
     pod_termination: float = 0.0
+    """From the end of the processes until the pod is gone."""
 
     def pod_start(self, gpus: int) -> float:
         """From the decision to a pod whose SideCar is ready."""

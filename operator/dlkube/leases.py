@@ -46,6 +46,7 @@ class LeaseSettings:
     """How operators elect a leader. Times are in seconds."""
 
     name: str = "dljob-operator"
+    """The name of the Lease."""
     lease_seconds: float = 15.0
     """After this time without a renewal another operator takes over."""
     renew_seconds: float = 2.0
@@ -54,6 +55,7 @@ class LeaseSettings:
     """A leader that could not renew its Lease for this time stops leading; shorter than
     leaseSeconds."""
     look_seconds: float = 2.0
+    """How often an operator that does not lead reads the Lease."""
     stuck_seconds: float = 60.0
     """A leader whose event loop has hung for this time stops renewing its Lease."""
 

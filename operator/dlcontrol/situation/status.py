@@ -64,6 +64,7 @@ class ConditionType(StrEnum):
     SAVED = "Saved"
     """A change of its GPUs loses no work of the job; if it would, the job keeps its GPUs."""
     FINISHED = "Finished"
+    """The job has ended; the reason says how."""
     TEMPLATE_VALID = "TemplateValid"
     """Kubernetes accepts the job's pods; not reported on one machine."""
 
