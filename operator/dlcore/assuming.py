@@ -25,9 +25,9 @@ MOST_NAMED = 4
 
 
 class Knowledge(Enum):
-    """The knowledge about a job that a decision may use, in the words of the documentation."""
+    """The knowledge about a job that a decision may use, in the words of ``dljob policies``."""
 
-    LENGTH = "length: the iterations that it needs"
+    LENGTH = "the iterations that it needs"
     SPEED = "speed on at least one number of GPUs"
     MEASURED = "measured speed on each of its numbers of GPUs"
     BATCH = "measured speed with other batch sizes, where its batch is elastic"

@@ -1,7 +1,6 @@
 """The assumptions of a policy about a job that lacks knowledge, in the words for users."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 from dlcore.assuming import (
@@ -18,8 +17,6 @@ from dlcore.profiles import JobType, Profile, Speed
 from dlsim import policies
 from dlwire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 
 KNOWN = make_profile({1: 1.0, 2: 1.8, 4: 3.0})
 
@@ -60,15 +57,6 @@ def test_a_policy_says_what_it_does_without_what_it_needs_and_nothing_else():
         assert [each.partition(f"; {name} ")[2] for each in told] == list(fallbacks.values())
         assert all(each.isprintable() and not each.endswith(".") for each in told)
         assert assume(known, name) == (), name
-
-
-def test_the_documentation_has_a_row_for_each_policy_with_its_fallbacks():
-    text = DOCS.read_text(encoding="utf-8")
-    for name in policies.NAMES:
-        assumes = assumes_of(name)
-        cells = (assumes.get(piece, "") for piece in Knowledge)
-        needed = (cell or "not used" for cell in cells)
-        assert f"| `{name}` | {' | '.join(needed)} |\n" in text
 
 
 # --- what a job lacks ---------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """``dljob policies``: the description of each policy."""
 
+import re
+
+from dlcore.assuming import Assuming, Knowledge
 from dlsim import policies
 
 
@@ -18,3 +21,17 @@ def test_every_policy_tells_where_it_is_from_what_it_needs_and_its_options(dljob
     table = dljob("policies").stdout
     assert all(name in table for name in policies.NAMES)
     assert "thresholds=3250,7200" in " ".join(table.split())
+
+
+def test_the_wide_list_says_what_each_policy_does_without_each_piece_of_knowledge(dljob):
+    printed = dljob("policies", "-o", "wide").stdout.partition("\nWhat a policy does without")[2]
+    assert all(f"  {piece.name.lower()}: {piece.value}\n" in printed for piece in Knowledge)
+    sentences = dict(re.findall(r"^  ([a-z]): (.+)$", printed, re.MULTILINE))
+    rows = re.findall(rf"^  (\S+) {r' +([a-z-])' * len(Knowledge)}$", printed, re.MULTILINE)
+    shown = {name: [sentences.get(letter, "-") for letter in letters] for name, *letters in rows}
+    entries = {entry["name"]: entry for entry in dljob("policies", "-o", "json").data}
+    for name in policies.NAMES:
+        policy = policies.make(name)
+        assumes = policy.assumes if isinstance(policy, Assuming) else {}
+        assert shown[name] == [assumes.get(piece, "-") for piece in Knowledge]
+        assert entries[name]["without"] == {key.name.lower(): does for key, does in assumes.items()}
