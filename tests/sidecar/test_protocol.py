@@ -87,7 +87,7 @@ def test_every_refusal_is_told_with_its_status():
 
 
 def test_every_problem_is_told_of():
-    [section] = re.findall(r"## What can be wrong\n(.*?)\n## ", PROTOCOL, flags=re.DOTALL)
+    [section] = re.findall(r"## Problems\n(.*?)\n## ", PROTOCOL, flags=re.DOTALL)
     rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     known = {*REMEDIES, STUCK.name, UNCONFIRMED.name, TOO_SLOW.name, CERTIFICATES.name}
