@@ -323,6 +323,25 @@ def test_a_job_whose_attempts_are_used_up_has_failed():
 
 
 @pytest.mark.parametrize(
+    ("code", "failures", "outcome"),
+    [
+        pytest.param(0, 0, {"Complete": "Finished"}, id="completed"),
+        pytest.param(1, 3, {"Failed": "BackoffLimitExceeded"}, id="failed"),
+        pytest.param(1, 0, {}, id="tried again"),
+    ],
+)
+def test_only_a_jobs_end_sets_complete_or_failed_as_on_a_job_of_batch(code, failures, outcome):
+    status = judged(alone(ended(run(3, 0), code), failures=failures))
+    found = {
+        each.type.value: each.reason
+        for each in status.conditions
+        if each.type in (ConditionType.COMPLETE, ConditionType.FAILED) and each.status
+    }
+    assert found == outcome
+    assert all(each.message == status.message for each in status.conditions if each.type in outcome)
+
+
+@pytest.mark.parametrize(
     ("name", "code"), [("CommandNotFound", 127), ("CommandNotExecutable", 126)]
 )
 def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):

@@ -58,6 +58,22 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
 
 
 @pytest.mark.story
+def test_kubectl_waits_for_complete_and_failed_as_for_a_job_of_batch(control_plane, stage: Stage):
+    kubectl = control_plane.kubectl.in_namespace(stage.namespace)
+    stage.start_operator()
+    stage.submit("good", iterations=100)
+    stage.submit("bad", backoffLimit=0, activeDeadlineSeconds=1, iterations=10**6)
+    for job, outcome, other, reason in (
+        ("good", "Complete", "Failed", "Finished"),
+        ("bad", "Failed", "Complete", "DeadlineExceeded"),
+    ):
+        kubectl("wait", f"dljob/{job}", f"--for=condition={outcome}", "--timeout=240s")
+        found = conditions(stage, job)
+        assert found[outcome] == found["Finished"] == ("True", reason)
+        assert other not in found
+
+
+@pytest.mark.story
 def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage: Stage):
     walk = stage.folder / "walk"
     program = (sys.executable, "-m", "tests.operator.walking", str(walk))

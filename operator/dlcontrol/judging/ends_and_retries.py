@@ -123,8 +123,10 @@ class Case:
             paused_at=None,
             message=message,
         )
-        for kind, status in ((ConditionType.SCHEDULED, False), (ConditionType.FINISHED, True)):
-            told = Condition(kind, status=status, reason=reason, message=message)
+        how = ConditionType.FAILED if event is Event.FAILED else ConditionType.COMPLETE
+        for kind in (ConditionType.SCHEDULED, ConditionType.FINISHED, how):
+            is_true = kind is not ConditionType.SCHEDULED
+            told = Condition(kind, status=is_true, reason=reason, message=message)
             done = done.with_condition(told, self.now)
         self.status = done
         self.news.append(News(reason, message, warning=event is Event.FAILED))

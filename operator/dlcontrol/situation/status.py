@@ -65,6 +65,10 @@ class ConditionType(StrEnum):
     """A change of its GPUs loses no work of the job; if it would, the job keeps its GPUs."""
     FINISHED = "Finished"
     """The job has ended; the reason says how."""
+    COMPLETE = "Complete"
+    """Set at the end of a job that completed, as on a Job of batch/v1; other jobs lack it."""
+    FAILED = "Failed"
+    """Set at the end of a job that failed, as on a Job of batch/v1; other jobs lack it."""
     TEMPLATE_VALID = "TemplateValid"
     """Kubernetes accepts the job's pods; not reported on one machine."""
 
