@@ -23,7 +23,15 @@ from dlcontrol.observing import Observer
 from dlcontrol.pacing import Alarm, BatchSize, Effort
 from dlcontrol.reporting import events
 from dlcontrol.reporting.ports import LearningPort, MetricsPort
-from dlcontrol.reporting.reports import Decision, Outcome, Outcomes, find_pauses, remember
+from dlcontrol.reporting.reports import (
+    Decision,
+    Outcome,
+    Outcomes,
+    find_cancelled_waits,
+    find_pauses,
+    find_waits,
+    remember,
+)
 from dlcontrol.scheduling import Options, Scheduler
 from dlcontrol.situation.dialer import Contacts, Dialer
 from dlcontrol.situation.ports import Behind, Fenced, NotKept, Platform
@@ -199,6 +207,7 @@ class Controller:
             decided=news,
             decision=decision,
             pauses=dict(find_pauses(before, verdicts)),
+            waits=dict(find_waits(before, {job: each.status for job, each in verdicts.items()})),
         )
         if not await self.effects.bring_about(
             outcome, commands, scene=scene, effort=self._effort, alarm=self._alarm
@@ -208,6 +217,8 @@ class Controller:
             self._alarm.ring()
             return
 
+        for job, waited in find_cancelled_waits(self.scene, scene):
+            self._metrics.waited(job, waited.seconds, waited.outcome)
         self.scene = scene
         if any(isinstance(command, Unbook) for command in commands):
             # A command that waited for the end of this pod can be given now.

@@ -60,6 +60,7 @@ LABELS = {
     ("dljob_jobs", "phase"): {each.value for each in Phase},
     ("dljob_gpus", "state"): {each.value for each in GpuState},
     ("dljob_sidecars", "state"): {"answers", "silent", "pending"},
+    ("dljob_job_wait_seconds_bucket", "outcome"): {"started", "cancelled", "failed"},
     ("dljob_gangs", "standing"): {each.value for each in Standing},
 }
 """The values that a label may have."""
@@ -76,8 +77,9 @@ def test_what_is_asked_for_is_there_and_every_metric_is_shown_or_watched():
     used = {name for each in EXPRESSIONS.values() for name in re.findall(r"\bdljob_\w+", each)}
     stems = {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in registered()}
     unused = stems - {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in used}
-    # These metrics are only useful in an investigation of a single job, or of the extender.
-    assert unused == {"dljob_job_iterations", "dljob_gang_answers", "dljob_gang_looks"}
+    # The version, and metrics that are only useful in an investigation of a single job, or of the extender.
+    single = {"dljob_job_iterations", "dljob_gang_answers", "dljob_gang_looks"}
+    assert unused == single | {"dljob_build_info"}
 
 
 # --- in Prometheus's own words ----------------------------------------------------------------
@@ -244,7 +246,18 @@ RECORDED = {
 def written_out(record: str) -> str:
     """The expression of a record, without other records in it."""
     expression: str = RECORDED[record]
-    return expression.replace("dljob:gpu_of_job", f"({RECORDED['dljob:gpu_of_job']})")
+    return expression.replace(
+        "gpu_dljob:dljob_gpu_in_use:max", f"({RECORDED['gpu_dljob:dljob_gpu_in_use:max']})"
+    )
+
+
+def test_records_are_named_by_their_level_metric_and_operation():
+    """https://prometheus.io/docs/practices/rules/"""
+    for record, expression in RECORDED.items():
+        level, metric, operation = record.split(":")
+        assert level == "gpu_dljob"
+        assert metric in expression
+        assert operation == "max"
 
 
 def test_what_dcgm_measures_is_recorded_for_the_job_that_has_the_gpu():
@@ -256,7 +269,7 @@ def test_what_dcgm_measures_is_recorded_for_the_job_that_has_the_gpu():
   DCGM_FI_DEV_GPU_UTIL{{Hostname="a", gpu="0", modelName="H100", UUID="GPU-0", job="dcgm"}} 97x9
   DCGM_FI_DEV_GPU_UTIL{{Hostname="a", gpu="1", modelName="H100", UUID="GPU-1", job="dcgm"}} 3x9
 """
-    (found,) = ask(load, (written_out("dljob:gpu_utilization:by_job"), MINUTE))
+    (found,) = ask(load, (written_out("gpu_dljob:DCGM_FI_DEV_GPU_UTIL:max"), MINUTE))
     assert [(each["labels"]["dljob"], each["labels"]["UUID"], each["value"]) for each in found] == [
         ("lab/net", "GPU-0", 97.0)
     ]

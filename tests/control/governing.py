@@ -87,6 +87,7 @@ class PlayedMetrics:
         self.decisions = 0
         self.broken: list[BrokenLaw] = []
         self.paused: list[float] = []
+        self.waits: list[tuple[JobId, str, float]] = []
 
     def cycle(self, seconds: float, *, decided: bool) -> None:
         self.cycles += 1
@@ -100,6 +101,9 @@ class PlayedMetrics:
 
     def reshaped(self, seconds: float, mechanism: str) -> None:
         self.paused.append(seconds)
+
+    def waited(self, job: JobId, seconds: float, outcome: str) -> None:
+        self.waits.append((job, outcome, seconds))
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ import pytest
 from dlcontrol import pacing
 from dlcontrol.loop import Controller
 from dlcontrol.pacing import BatchResult, BatchSize, Effort, Pace
+from dlcontrol.reporting.reports import find_waits
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.status import ConditionType
@@ -35,6 +36,7 @@ from tests.control.governing import (
 )
 from tests.control.played import Leash, PlayedPlatform, World
 from tests.control.played_network import PlayedDialer
+from tests.control.scenes import cast, make_scene
 from tests.control.training import Trainings
 
 # --- many changes, one decision -------------------------------------------------------------
@@ -444,6 +446,44 @@ def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
         government.wake()
         government.world.run(20.0)
         assert [reason for reason, _ in told(government, second)][:2] == ["Waiting", "Scheduled"]
+
+
+def test_each_wait_is_counted_once_by_its_outcome_and_not_again_by_the_next_controller():
+    with governed() as government:
+        first = submit(government, "first", options=(4,))
+        government.begin()
+        government.world.run(20.0)
+        second = submit(government, "second", options=(4,))
+        government.world.run(100.0)
+        [(job, outcome, seconds)] = government.metrics.waits
+        assert (job, outcome) == (first, "started")
+        assert 0.0 < seconds < 20.0
+        government.kill(government.leader)
+        government.begin()
+        government.world.run(20.0)
+        for job in (second, first):
+            government.world.cancel(job)
+            government.wake()
+            government.world.run(20.0)
+        (cancelled,) = government.metrics.waits[1:]
+        assert cancelled[:2] == (second, "cancelled")
+        assert 120.0 < cancelled[2] < 150.0
+
+
+@pytest.mark.parametrize(
+    ("running", "phase", "outcomes"),
+    [
+        pytest.param(0, Phase.FAILED, ["failed"], id="fails before it trains"),
+        pytest.param(0, Phase.COMPLETED, ["started"], id="is done before DLJob saw it train"),
+        pytest.param(3, Phase.FAILED, [], id="fails after it trained"),
+    ],
+)
+def test_the_end_of_a_job_that_has_not_trained_is_the_end_of_its_wait(running, phase, outcomes):
+    before = make_scene(cast("a", phase=Phase.INITIALIZED, running=running))
+    [entry] = before.entries.values()
+    found = find_waits(before, {entry.job.id: replace(entry.status, phase=phase)})
+    assert [waited.outcome for _, waited in found] == outcomes
+    assert not list(find_waits(before, {entry.job.id: entry.status}))
 
 
 def test_that_a_job_can_never_run_is_told_once_even_by_those_who_come_later():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dlcontrol.reporting.metrics import Metrics
-from dlcore.model import NodeName, Phase
+from dlcontrol.reporting.metrics import MOST_NAMESPACES, OTHER_NAMESPACES, Metrics
+from dlcore.model import JobId, NodeName, Phase
 from dlstore.tables import GpuState
 from tests.control.scenes import cast, make_scene, ready, run, running
 
@@ -46,3 +46,27 @@ def test_who_uses_a_gpu_no_longer_is_not_told_to():
     metrics.show(make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))})))
     metrics.show(make_scene())
     assert samples(metrics, "dljob_gpu_in_use") == {}
+
+
+def test_waits_are_counted_by_namespace_and_outcome():
+    metrics = Metrics()
+    metrics.waited(JobId("lab/a"), 30.0, "started")
+    metrics.waited(JobId("lab/b"), 90.0, "started")
+    metrics.waited(JobId("lab/c"), 7.0, "cancelled")
+    assert samples(metrics, "dljob_job_wait_seconds_count") == {
+        ("lab", "started"): 2.0,
+        ("lab", "cancelled"): 1.0,
+    }
+    assert samples(metrics, "dljob_job_wait_seconds_sum")["lab", "started"] == 120.0
+    buckets = samples(metrics, "dljob_job_wait_seconds_bucket")
+    assert (buckets["15.0", "lab", "started"], buckets["60.0", "lab", "started"]) == (0.0, 1.0)
+
+
+def test_no_number_of_namespaces_makes_more_series_than_a_bound():
+    metrics = Metrics()
+    for number in range(MOST_NAMESPACES + 50):
+        metrics.waited(JobId(f"lab-{number}/a"), 1.0, "started")
+    metrics.waited(JobId("lab-0/b"), 1.0, "started")
+    counts = samples(metrics, "dljob_job_wait_seconds_count")
+    assert len(counts) == MOST_NAMESPACES + 1
+    assert (counts["lab-0", "started"], counts[OTHER_NAMESPACES, "started"]) == (2.0, 50.0)

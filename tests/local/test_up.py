@@ -77,6 +77,7 @@ def test_a_job_makes_room_for_another_and_every_view_shows_the_same_cost(root, m
         # It gives a GPU to another one, and takes it back.
         assert up.submit(replay("other", root, iterations=60, faster=20.0, **spec)).status == 0
         up.until_phase("other", "Completed")
+        assert up("wait", "other", "--for", "condition=Complete", "--timeout", 0).status == 0
         up.until(lambda: known(2))
         # No decision from here on, so that all answers are of one moment.
         assert up("suspend", "long").status == 0

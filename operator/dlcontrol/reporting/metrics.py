@@ -6,6 +6,7 @@ several can live in one process.
 """
 
 from collections.abc import Callable
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -13,12 +14,19 @@ from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.scene import Scene
 from dlcore.checking import BrokenLaw
-from dlcore.model import Cluster, Phase
+from dlcore.model import Cluster, JobId, Phase
+from dlcore.placement.limits import namespace_of
 from dlstore.notebook.notebook import NotebookState
 from dlstore.tables import GpuState
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
 _SLOW = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+
+MOST_NAMESPACES = 200
+"""The most namespaces with a wait histogram of their own, in the order in which their jobs start."""
+OTHER_NAMESPACES = "_other"
+"""Stands for all further namespaces; no namespace can have this name."""
 
 
 class Metrics:
@@ -71,6 +79,19 @@ class Metrics:
             registry=self._registry,
             buckets=_SLOW,
         )
+        self._waits = Histogram(
+            "dljob_job_wait_seconds",
+            "Time from the submission of a job to its first training (outcome started), or to its end without"
+            " one (cancelled, failed)",
+            ["namespace", "outcome"],
+            registry=self._registry,
+            buckets=_WAITS,
+        )
+        self._waited_in: set[str] = set()
+        """The namespaces that the histogram of waits names."""
+        self._gauge("dljob_build_info", "1, with the version of DLJob", "version").labels(
+            version("dljob")
+        ).set(1)
         self._error = Histogram(
             "dljob_prediction_error",
             "Predicted over actual speed, less 1, in absolute value",
@@ -111,6 +132,15 @@ class Metrics:
     def reshaped(self, seconds: float, mechanism: str) -> None:
         """Count a change of GPUs, with the time for which the job did not train."""
         self._reshape.labels(mechanism).observe(seconds)
+
+    def waited(self, job: JobId, seconds: float, outcome: str) -> None:
+        """Count a job that trains for the first time or never will, with its wait since its submission."""
+        namespace = namespace_of(job)
+        if namespace not in self._waited_in and len(self._waited_in) >= MOST_NAMESPACES:
+            namespace = OTHER_NAMESPACES
+        else:
+            self._waited_in.add(namespace)
+        self._waits.labels(namespace, outcome).observe(max(0.0, seconds))
 
     def predicted(self, error: float) -> None:
         """Record the relative error of a predicted speed."""

@@ -16,7 +16,7 @@ from dlcontrol.situation.ports import Entry, Platform
 from dlcontrol.situation.rules import News, Verdict
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
-from dlcore.model import JobId, Mechanism, Snapshot
+from dlcore.model import JobId, Mechanism, Phase, Snapshot
 from dlcore.planning import Plan
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,34 @@ def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tu
             yield job, Pause(old.generation, seconds)
 
 
+class Waited(NamedTuple):
+    """How long a job has waited from its submission to its first training, or to its end without one."""
+
+    seconds: float
+    outcome: str
+    """started, cancelled or failed."""
+
+
+def find_waits(before: Scene, after: Mapping[JobId, Status]) -> Iterator[tuple[JobId, Waited]]:
+    """Find the jobs that train for the first time, or that ended before they trained, in this cycle."""
+    for job, status in after.items():
+        old = before.entries[job].status
+        if old.running or old.is_final:
+            continue
+        if status.running or status.phase is Phase.COMPLETED:
+            yield job, Waited(before.now - status.submitted_at, "started")
+        elif status.phase is Phase.FAILED:
+            yield job, Waited(before.now - status.submitted_at, "failed")
+
+
+def find_cancelled_waits(former: Scene | None, now: Scene) -> Iterator[tuple[JobId, Waited]]:
+    """Find the jobs of the former scene that are gone and have never trained."""
+    for job, entry in former.entries.items() if former is not None else ():
+        status = entry.status
+        if entry.cancelled and job not in now.entries and not (status.running or status.is_final):
+            yield job, Waited(now.now - status.submitted_at, "cancelled")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The findings and the decision of one cycle."""
@@ -68,6 +96,7 @@ class Outcome:
     """Further news for Events; the history takes them from the decision."""
     decision: Decision | None = None
     pauses: Mapping[JobId, Pause] = field(default_factory=dict)
+    waits: Mapping[JobId, Waited] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -87,6 +116,7 @@ class Outcome:
             decided=[each for each in self.decided if is_recorded(each[0])],
             decision=_part_of(self.decision, is_recorded),
             pauses={job: pause for job, pause in self.pauses.items() if is_recorded(job)},
+            waits={job: waited for job, waited in self.waits.items() if is_recorded(job)},
         )
 
 
@@ -134,6 +164,8 @@ class Outcomes:
         for job, pause in outcome.pauses.items():
             self._metrics.reshaped(pause.seconds, self._mechanism.value)
             remember(self._learning.note_cost, job, pause.generation, seconds=pause.seconds)
+        for job, waited in outcome.waits.items():
+            self._metrics.waited(job, waited.seconds, waited.outcome)
         for job, each in (*outcome.happened, *outcome.seen):
             remember(self._learning.note_news, job, each, now=outcome.at)
         await events.tell_all(self._platform, (*outcome.happened, *outcome.seen, *outcome.decided))
