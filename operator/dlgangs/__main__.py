@@ -32,6 +32,7 @@ class Place(click.ParamType[Endpoint]):
 
 
 @click.command("dlgangs")
+@click.version_option(package_name="dljob", prog_name="dlgangs")
 @click.option(
     "--kubeconfig",
     default="",

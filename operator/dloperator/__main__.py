@@ -38,6 +38,7 @@ LED_NO_MORE = 3
 
 
 @click.command("dloperator")
+@click.version_option(package_name="dljob", prog_name="dloperator")
 @click.option(
     "--kubeconfig",
     default="",

@@ -29,6 +29,7 @@ RENEWAL_S = 86_400.0
 
 
 @click.command("dlportal")
+@click.version_option(package_name="dljob", prog_name="dlportal")
 @click.option(
     "--kubeconfig",
     default="",

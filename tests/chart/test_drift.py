@@ -56,11 +56,3 @@ def test_nothing_that_is_described_lets_pass_what_it_does_not_name():
         if "properties" in described and described.get("additionalProperties") is not False
     ]
     assert loose == []
-
-
-def test_the_chart_has_the_version_of_the_program():
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == project["version"]

@@ -1,0 +1,63 @@
+"""The version stands in pyproject.toml, and all else has it from there."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlsidecar import __version__
+from tests.scripts import loaded
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+COPIES = ("sidecar/dlsidecar/__init__.py", "manifests/chart/Chart.yaml", "docs/install.md")
+
+
+def test_every_copy_has_the_version_of_the_project():
+    with loaded("write-version") as script:
+        assert list(script.iter_files(PROJECT["version"])) == [], "run scripts/write-version"
+    chart = yaml.safe_load((ROOT / "manifests/chart/Chart.yaml").read_text(encoding="utf-8"))
+    assert {__version__, chart["version"], chart["appVersion"]} == {PROJECT["version"]}
+    labels = {
+        found
+        for file in ROOT.glob("manifests/*/*.yaml")
+        for found in re.findall(
+            r'(?:kubernetes.io/version: "|dljob-\w+:)([\d.]+)', file.read_text(encoding="utf-8")
+        )
+    }
+    assert labels == {PROJECT["version"]}, "run scripts/write-manifests"
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_that_differs_is_found(tmp_path, monkeypatch, name):
+    for copy in COPIES:
+        target = tmp_path / copy
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / copy, target)
+    file = tmp_path / name
+    file.write_text(file.read_text().replace(PROJECT["version"], "9.8.7"), encoding="utf-8")
+    with loaded("write-version") as script:
+        monkeypatch.setattr(script, "ROOT", tmp_path)
+        [(path, text)] = script.iter_files(PROJECT["version"])
+    assert path == file
+    assert text == (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["dlctl.main", "dloperator", "dlgangs", "dlportal", "dlsidecar"])
+def test_every_program_prints_the_version_of_the_project(module):
+    words = ("-c", "from dlctl.main import main; main()") if "." in module else ("-m", module)
+    ran = subprocess.run(
+        [sys.executable, *words, "--version"],
+        env={"PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60.0,
+    )
+    assert PROJECT["version"] in ran.stdout.split(), ran.stderr
