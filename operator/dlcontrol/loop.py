@@ -218,7 +218,7 @@ class Controller:
             return
 
         for job, waited in find_cancelled_waits(self.scene, scene):
-            self._metrics.waited(job, waited.seconds, waited.outcome)
+            self._metrics.waited(job, **waited._asdict())
         self.scene = scene
         if any(isinstance(command, Unbook) for command in commands):
             # A command that waited for the end of this pod can be given now.

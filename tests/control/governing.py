@@ -102,7 +102,7 @@ class PlayedMetrics:
     def reshaped(self, seconds: float, mechanism: str) -> None:
         self.paused.append(seconds)
 
-    def waited(self, job: JobId, seconds: float, outcome: str) -> None:
+    def waited(self, job: JobId, *, seconds: float, outcome: str) -> None:
         self.waits.append((job, outcome, seconds))
 
 

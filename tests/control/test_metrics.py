@@ -50,9 +50,9 @@ def test_who_uses_a_gpu_no_longer_is_not_told_to():
 
 def test_waits_are_counted_by_namespace_and_outcome():
     metrics = Metrics()
-    metrics.waited(JobId("lab/a"), 30.0, "started")
-    metrics.waited(JobId("lab/b"), 90.0, "started")
-    metrics.waited(JobId("lab/c"), 7.0, "cancelled")
+    metrics.waited(JobId("lab/a"), seconds=30.0, outcome="started")
+    metrics.waited(JobId("lab/b"), seconds=90.0, outcome="started")
+    metrics.waited(JobId("lab/c"), seconds=7.0, outcome="cancelled")
     assert samples(metrics, "dljob_job_wait_seconds_count") == {
         ("lab", "started"): 2.0,
         ("lab", "cancelled"): 1.0,
@@ -65,8 +65,8 @@ def test_waits_are_counted_by_namespace_and_outcome():
 def test_no_number_of_namespaces_makes_more_series_than_a_bound():
     metrics = Metrics()
     for number in range(MOST_NAMESPACES + 50):
-        metrics.waited(JobId(f"lab-{number}/a"), 1.0, "started")
-    metrics.waited(JobId("lab-0/b"), 1.0, "started")
+        metrics.waited(JobId(f"lab-{number}/a"), seconds=1.0, outcome="started")
+    metrics.waited(JobId("lab-0/b"), seconds=1.0, outcome="started")
     counts = samples(metrics, "dljob_job_wait_seconds_count")
     assert len(counts) == MOST_NAMESPACES + 1
     assert (counts["lab-0", "started"], counts[OTHER_NAMESPACES, "started"]) == (2.0, 50.0)

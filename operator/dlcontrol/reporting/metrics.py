@@ -79,19 +79,9 @@ class Metrics:
             registry=self._registry,
             buckets=_SLOW,
         )
-        self._waits = Histogram(
-            "dljob_job_wait_seconds",
-            "Time from the submission of a job to its first training (outcome started), or to its end without"
-            " one (cancelled, failed)",
-            ["namespace", "outcome"],
-            registry=self._registry,
-            buckets=_WAITS,
-        )
-        self._waited_in: set[str] = set()
-        """The namespaces that the histogram of waits names."""
-        self._gauge("dljob_build_info", "1, with the version of DLJob", "version").labels(
-            version("dljob")
-        ).set(1)
+        self._waits = _Waits(self._registry)
+        info = self._gauge("dljob_build_info", "1, with the version of DLJob", "version")
+        info.labels(version("dljob")).set(1)
         self._error = Histogram(
             "dljob_prediction_error",
             "Predicted over actual speed, less 1, in absolute value",
@@ -133,14 +123,9 @@ class Metrics:
         """Count a change of GPUs, with the time for which the job did not train."""
         self._reshape.labels(mechanism).observe(seconds)
 
-    def waited(self, job: JobId, seconds: float, outcome: str) -> None:
+    def waited(self, job: JobId, *, seconds: float, outcome: str) -> None:
         """Count a job that trains for the first time or never will, with its wait since its submission."""
-        namespace = namespace_of(job)
-        if namespace not in self._waited_in and len(self._waited_in) >= MOST_NAMESPACES:
-            namespace = OTHER_NAMESPACES
-        else:
-            self._waited_in.add(namespace)
-        self._waits.labels(namespace, outcome).observe(max(0.0, seconds))
+        self._waits.count(namespace_of(job), outcome, seconds=seconds)
 
     def predicted(self, error: float) -> None:
         """Record the relative error of a predicted speed."""
@@ -191,6 +176,28 @@ class Metrics:
 
     def failed(self) -> None:
         self._failures.inc()
+
+
+class _Waits:
+    """The waits of jobs by namespace and outcome, with a bound on the namespaces."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "dljob_job_wait_seconds",
+            "Time from the submission of a job to its first training (outcome started), or to its end without"
+            " one (cancelled, failed)",
+            ["namespace", "outcome"],
+            registry=registry,
+            buckets=_WAITS,
+        )
+        self._namespaces: set[str] = set()
+
+    def count(self, namespace: str, outcome: str, *, seconds: float) -> None:
+        if namespace not in self._namespaces and len(self._namespaces) >= MOST_NAMESPACES:
+            namespace = OTHER_NAMESPACES
+        else:
+            self._namespaces.add(namespace)
+        self._seconds.labels(namespace, outcome).observe(max(0.0, seconds))
 
 
 def _count_sidecars(scene: Scene) -> dict[str, int]:

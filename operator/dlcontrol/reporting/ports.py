@@ -61,5 +61,5 @@ class MetricsPort(Protocol):
     def reshaped(self, seconds: float, mechanism: str) -> None:
         """Count a change of GPUs, with the time for which the job did not train."""
 
-    def waited(self, job: JobId, seconds: float, outcome: str) -> None:
+    def waited(self, job: JobId, *, seconds: float, outcome: str) -> None:
         """Count a job that trains for the first time or never will, with its wait since its submission."""

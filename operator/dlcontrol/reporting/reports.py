@@ -165,7 +165,7 @@ class Outcomes:
             self._metrics.reshaped(pause.seconds, self._mechanism.value)
             remember(self._learning.note_cost, job, pause.generation, seconds=pause.seconds)
         for job, waited in outcome.waits.items():
-            self._metrics.waited(job, waited.seconds, waited.outcome)
+            self._metrics.waited(job, **waited._asdict())
         for job, each in (*outcome.happened, *outcome.seen):
             remember(self._learning.note_news, job, each, now=outcome.at)
         await events.tell_all(self._platform, (*outcome.happened, *outcome.seen, *outcome.decided))
