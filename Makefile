@@ -93,18 +93,15 @@ which-tests:  ## name the parts that the change at hand needs
 sidecar: setup  ## the SideCar as one file for any image: dist/dljob-sidecar.pyz
 	$(BIN)/python scripts/build-sidecar
 
-.release/.installed: requirements.release.lock $(VENV)/.locked
-	@$(BIN)/python -m venv --clear .release
-	@.release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.release.lock
-	@touch $@
-
-# KEY signs the checksums, ADDRESS is where the files will be, which krew's manifest names, and IMAGES is the engine
-# that builds the images for amd64 and arm64: docker or buildah.
+# VERSION, if given, has to be that of pyproject.toml. KEY signs the checksums, ADDRESS is the URL of the files, which
+# krew's manifest names, and REGISTRY is the place of the images, which the chart names.
 .PHONY: release
-release: setup servers .release/.installed  ## wheel, sdist, SideCar, chart, plugin, list of packages, checksums: dist/release
-	$(BIN)/python scripts/release --cyclonedx .release/bin/cyclonedx-py --key "$(KEY)" --address "$(ADDRESS)" \
-		$(IMAGES:%=--images %) \
-		--helm "$$($(BIN)/python -c 'from tests.servers.binaries import HELM, find_all; print(find_all(HELM)["helm"])')"
+release: setup  ## all parts of a release, without a registry: dist/release
+	$(BIN)/python scripts/release --version "$(VERSION)" --key "$(KEY)" --address "$(ADDRESS)" --registry "$(REGISTRY)"
+
+.PHONY: release-check
+release-check: setup servers  ## install each part of dist/release in a bare place, and print a table
+	$(BIN)/python -m tests.released dist/release
 
 .PHONY: manifests
 manifests: setup servers  ## write manifests/ and the other files that follow from the chart

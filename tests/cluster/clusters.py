@@ -1,8 +1,8 @@
 """A cluster of two real nodes with the operator in it, installed as its users install it."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from tests.servers.images import OPERATOR, SIDECAR, Images
 from tests.servers.kubectl import Kubectl, KubectlFailed
 from tests.servers.packages import ensure_packages
 from tests.servers.realnodes import HOST, LOST_SECONDS, RealNodes, make_nodes, open_room
+from tests.servers.rooms import Room
+from tests.servers.stocks import Stock
 
 Json = dict[str, Any]
 
@@ -118,9 +120,20 @@ def is_taken(cluster: Cluster) -> bool:
     return said.code == 0
 
 
+def have_all(room: Room) -> AbstractContextManager[Stock]:
+    """Have the images that tests want."""
+    return Images.in_cache().all_built(room)
+
+
 @contextmanager
-def opened(folder: Path) -> Iterator[Cluster]:
-    """Start everything, and take everything down again; raises ``Unavailable`` where it cannot be."""
+def opened(
+    folder: Path, images_in: Callable[[Room], AbstractContextManager[Stock]] = have_all
+) -> Iterator[Cluster]:
+    """
+    Start everything, and take everything down again; raises ``Unavailable`` where it cannot be.
+
+    ``images_in`` gives the images that the nodes have from the beginning.
+    """
     ensure_packages()
     programs = find_all(*PROGRAMS, HELM)
     wishes = Wishes(host=HOST, lost_seconds=LOST_SECONDS)
@@ -130,7 +143,7 @@ def opened(folder: Path) -> Iterator[Cluster]:
         room = stack.enter_context(open_room(NODES))
         building = stack.enter_context(ExitStack())
         # Before we are on the network of the room, from which nothing is fetched.
-        images = building.enter_context(Images.in_cache().all_built(room))
+        images = building.enter_context(images_in(room))
         stack.enter_context(room.entered())
         plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))
         nodes = make_nodes(NODES, room=room, plane=plane, folder=folder)

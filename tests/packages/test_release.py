@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.packages.distributions import ROOT
-from tests.servers.binaries import HELM, demand
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 
@@ -36,25 +35,38 @@ def verify(folder: Path, signers: Path) -> int:
     return run(*words, "-s", "SHA256SUMS.sig", folder=folder, given=listed).returncode
 
 
-def test_a_release_is_whole_signed_and_installable_by_krew(tmp_path):
-    helm = demand(HELM)["helm"]
+def make(folder: Path, *options: object) -> str:
+    """Make a release without its images; return its checksums."""
+    words = ("--output", folder, "--no-images", *options)
+    done = run(sys.executable, ROOT / "scripts" / "release", *words, folder=ROOT)
+    assert done.returncode == 0, done.stderr
+    return (folder / "SHA256SUMS").read_text(encoding="utf-8")
+
+
+def test_a_release_is_whole_signed_and_the_same_when_it_is_made_again(tmp_path):
     key, folder = tmp_path / "key", tmp_path / "release"
     made = run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key, folder=tmp_path)
     assert made.returncode == 0, made.stderr
-    options = ("--output", folder, "--helm", helm, "--key", key, "--address", ADDRESS)
-    done = run(sys.executable, ROOT / "scripts" / "release", *options, folder=ROOT)
-    assert done.returncode == 0, done.stderr
+    sums = make(folder, "--key", key, "--address", ADDRESS)
     check_files(folder)
     check_signature(folder, tmp_path)
     check_krew(folder)
-    shown = run(helm, "show", "chart", next(folder.glob("dljob-[0-9]*.tgz")), folder=folder)
-    assert yaml.safe_load(shown.stdout)["name"] == "dljob"
+    assert make(tmp_path / "again", "--address", ADDRESS) == sums
+
+
+def test_another_version_is_refused_before_anything_is_made(tmp_path):
+    words = (ROOT / "scripts" / "release", "--output", tmp_path / "none", "--version", "9.9.9")
+    done = run(sys.executable, *words, folder=ROOT)
+    assert done.returncode == 1
+    assert b"scripts/write-version 9.9.9 sets it" in done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 def check_files(folder: Path) -> None:
     names = {re.sub(r"-\d+\.\d+\.\d+", "-V", file.name) for file in folder.iterdir()}
     assert names == {
-        *("dljob-V-py3-none-any.whl", "dljob-V.tar.gz", "dljob-sidecar-V.pyz", "dljob-V.tgz"),
+        *("dljob-V-py3-none-any.whl", "dljob-V.tar.gz", "dljob-sidecar-V.pyz"),
+        *("dljob-man-V.tar.gz", "dljob-completions-V.tar.gz"),
         *("kubectl-dljob-V.tar.gz", "dljob.yaml", "SHA256SUMS", "SHA256SUMS.sig"),
     }
     assert run("sha256sum", "--check", "--strict", "SHA256SUMS", folder=folder).returncode == 0

@@ -8,18 +8,19 @@ are kept beside the servers in the cache, so that only changed layers are built 
 """
 
 import ast
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.servers.binaries import Unavailable, locked
 from tests.servers.packages import ensure_packages
@@ -77,15 +78,6 @@ class CommandFailed(Exception):
     """A command of the making of an image has ended with an error; the message is its output."""
 
 
-class Released(NamedTuple):
-    """The engine that builds the images of a release here."""
-
-    variables: Mapping[str, str]
-    """Of the environment of buildah."""
-    options: Sequence[str]
-    """More words for each build."""
-
-
 @dataclass(frozen=True)
 class Images:
     """A storage of images in a folder of the cache."""
@@ -128,21 +120,23 @@ class Images:
             yield Buildah(self.folder, OPERATOR_RECIPE, bundles=Path(bundles))
 
     @contextmanager
-    def released(self, *architectures: str) -> Iterator[Released]:
-        """Have a base of the SideCar's image for each architecture, to build a release on it."""
-        ensure_packages()
-        tools = f"localhost/dljob-test-tools-{uuid.uuid4().hex}"
+    def released(self, room: Room, archives: Mapping[str, Path]) -> Iterator[Stock]:
+        """Have a stock of the images of a release, each by the name that the release gives it."""
         with self._opened():
-            for architecture in architectures:
-                container = self._buildah("from", f"--arch={architecture}", "scratch")
-                self._buildah("copy", "--quiet", container, str(_busybox()), "/bin/busybox")
-                self._buildah("config", f"--arch={architecture}", container)
-                self._buildah("commit", "--quiet", "--rm", f"--manifest={tools}", container)
-            variables = {**self._variables, "BUILDAH_ISOLATION": "chroot"}
-            try:
-                yield Released(variables, ("--pull-never", f"--build-arg=TOOLS={tools}"))
-            finally:
-                self._buildah("manifest", "rm", tools)
+            self._ensure_tools()
+            stock = Stock(self.folder / "stocks" / "released")
+            digests = [hashlib.sha256(each.read_bytes()).hexdigest() for each in archives.values()]
+
+            def write_archive(archive: Path) -> None:
+                with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                    layout = Path(folder)
+                    self._buildah("push", "--quiet", PAUSE, f"oci:{layout}:{PAUSE}")
+                    for name, file in archives.items():
+                        _add_to_layout(layout, name, file)
+                    run(["tar", "--directory", folder, "--create", "--file", str(archive), "."])
+
+            stock.renew(room, "\n".join((*archives, *digests)), write_archive)
+            yield stock
 
     # --- what Dockerfiles begin with
 
@@ -289,6 +283,18 @@ def _forget_old_blobs(layout: Path) -> None:
     for blob in layout.glob("blobs/*/*"):
         if blob.name not in used:
             blob.unlink()
+
+
+def _add_to_layout(layout: Path, name: str, archive: Path) -> None:
+    """Add the one image of an archive to a layout, under a name of the nodes."""
+    index = layout / "index.json"
+    kept = json.loads(index.read_text())
+    with tarfile.open(archive) as opened:
+        opened.extractall(layout, filter="data")
+    [image] = json.loads(index.read_text())["manifests"]
+    image["annotations"] = {"io.containerd.image.name": name}
+    kept["manifests"].append(image)
+    index.write_text(json.dumps(kept))
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""A release, installed part by part in bare places: ``make release-check``."""
