@@ -16,6 +16,7 @@ MOVED = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
     "examples/README.md": "examples.md",
     "profiles/README.md": "profiles.md",
     "docs/decisions": "decisions/index.md",
