@@ -36,7 +36,7 @@ Told = click.ClickException | BadInput | WrongDocument | WrongJobs | BackendErro
 )
 @click.version_option(package_name="dljob", prog_name="dljob")
 def cli() -> None:
-    """Schedule deep-learning training so that every GPU works for the job that profits most."""
+    """Elastic GPU scheduling for deep-learning training: running jobs grow and shrink in place."""
 
 
 def main() -> NoReturn:
