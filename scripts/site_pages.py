@@ -100,7 +100,7 @@ def begin_of(text: str) -> str:
     """Find the first sentence of a page that is neither a picture, a table, a list nor a heading."""
     for paragraph in re.split(r"\n\s*\n", FENCE.sub("", text)):
         plain = " ".join(paragraph.split())
-        if plain and plain[0] not in "#!|<[-*":
+        if plain and not re.match(r"[#!|<]|\[!|[-*] ", plain):
             plain = LINK.sub(lambda link: link["text"][1:-1], plain)
             found = re.match(r".+?\.(?=\s|$)", plain)
             return found[0] if found else plain

@@ -87,3 +87,17 @@ def test_language_models_find_each_page_with_a_sentence(site):
     found = re.findall(r"^- \[([^\]]+)\]\(([\w./-]+\.md)\): (\S.{10,})$", listed, re.MULTILINE)
     assert [path for _, path, _ in found] == [name for names in sections.values() for name in names]
     assert listed.startswith("# DLJob\n\n> Elastic GPU scheduling.\n\n## Get started\n")
+
+
+def test_a_page_is_listed_with_its_first_sentence(site):
+    for text, sentence in (
+        ("# T\n\n![x](y.svg)\n\n- item\n\nOne. Two.", "One."),
+        (
+            "# T\n\n[Kueue](https://kueue.example) admits jobs. DLJob sizes them.",
+            "Kueue admits jobs.",
+        ),
+        ("# T\n\n[![x](y.svg)](z)\n\nOne.", "One."),
+        ("# T\n\n**One** is first. Two.", "**One** is first."),
+        ("# T\n\n| a |\n|---|", "T"),
+    ):
+        assert site.begin_of(text) == sentence
