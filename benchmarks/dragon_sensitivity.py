@@ -3,7 +3,7 @@ How much the evaluation of DRAGON hangs on what had to be assumed for it.
 
 Every assumption is changed alone. A row holds by how much DRAGON and the locality-aware scheduler
 lower the average elapsed time of the twelve jobs of Table 1 against Kubeflow, the three utilizations,
-and under Kubeflow the share of waiting and the makespan. ``docs/reproduction.md`` shows the outcome.
+and under Kubeflow the share of waiting and the makespan. ``docs/reproduction/dragon.md`` shows the outcome.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 The cost of each rule of Pollux's world: its workloads with all rules, and without one at a time.
 
 A record a policy, load and rule that is left out: the mean of the average completion times over the workloads of the
-load. ``--workloads 5`` plays all of them, as ``docs/reproduction.md`` shows it; without it the first of each load is
+load. ``--workloads 5`` plays all of them, as ``docs/reproduction/pollux.md`` shows it; without it the first of each load is
 played.
 """
 

@@ -2,7 +2,7 @@
 How the reproduction of Rubick hangs on what a start or a change of GPUs costs.
 
 A record a policy and cost: the average completion time of all jobs of the trace, that of the jobs that are not wide,
-and the number of reshapes. ``docs/reproduction.md`` shows the outcome.
+and the number of reshapes. ``docs/reproduction/rubick.md`` shows the outcome.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@ How much the evaluation of the SideCar paper hangs on what had to be assumed for
 
 Every assumption is changed alone: the costs, the arrivals, the numbers of GPUs a job may have, and
 which measurements speak for the paper's job types. Each row holds the reductions by SideCar and
-the time lost to reshaping, as means over the seeds. ``docs/reproduction.md`` shows the outcome.
+the time lost to reshaping, as means over the seeds. ``docs/reproduction/sidecar.md`` shows the outcome.
 """
 
 import json

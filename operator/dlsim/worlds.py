@@ -25,7 +25,7 @@ and a policy that plans against a rule gets the nearest placement that keeps it,
 Sources: **afs** is Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning" (NSDI
 2021), sections 4.4 and 5.1; **pollux** is Qiao et al. (OSDI 2021), section 5.3, as their simulator
 has it (petuum/adaptdl, branch osdi21-artifact); **sia** is Jayaram Subramanya et al. (SOSP 2023) as
-released (siasosp23/artifacts). ``docs/simulator.md`` lists what is left out.
+released (siasosp23/artifacts). ``docs/simulator-inputs.md`` lists what is left out.
 """
 
 import math

@@ -3,7 +3,7 @@ The evaluations of papers, played again: each paper's figures and ours, side by 
 
 ``dljob reproduce NAME`` calls one of :data:`REPRODUCTIONS`. One is a file with a function that
 takes a watch and returns a :class:`~dlpapers.reproducing.findings.Reproduction`, and a line here.
-``docs/reproduction.md`` lists the assumptions for each.
+``docs/reproduction.md`` links the assumptions of each.
 """
 
 from collections.abc import Callable, Mapping, Sequence

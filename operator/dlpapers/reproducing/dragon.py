@@ -3,7 +3,7 @@ DRAGON's evaluation, played again: ``dljob reproduce dragon``.
 
 The twelve jobs of Table 1 on two nodes of four GPUs, and a hundred drawn jobs on four nodes of eight,
 under Kubeflow, the locality-aware scheduler and DRAGON (sections 4.2 and 4.3). The assumptions
-are in :mod:`dlpapers.reproducing.dragon_jobs` and in ``docs/reproduction.md``;
+are in :mod:`dlpapers.reproducing.dragon_jobs` and in ``docs/reproduction/dragon.md``;
 ``benchmarks/dragon_sensitivity.py`` changes them, one at a time.
 """
 
@@ -177,7 +177,7 @@ def _say(testbed: Outcomes, simulated: Mapping[float, Outcomes]) -> Iterator[str
     yield (
         "Assumed, because the paper does not say: arrivals in minutes, batches of 64 (fitted to the two "
         "hours of Kubeflow's run), and what a parameter server on another node costs over 1 Gb/s. "
-        "docs/reproduction.md has the reasons and what hangs on each."
+        "docs/reproduction/dragon.md has the reasons and what hangs on each."
     )
     for name, found in testbed.items():
         yield (

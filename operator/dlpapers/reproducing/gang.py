@@ -5,7 +5,7 @@ Lövenvald, "Comparing a gang-like scheduler with the default Kubernetes schedul
 learning training environment" (Umeå University, 2021). It claims three things of the gang scheduler:
 no deadlock (sections 3.2 and 4.4), no longer completion times (Tables 2 and 3), and that the first of
 three jobs is done sooner (section 7). Pods are slots here: a GPU of the simulator is what one pod
-needs. ``docs/reproduction.md`` lists the assumptions.
+needs. ``docs/reproduction/coach.md`` lists the assumptions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +163,7 @@ _DEADLOCK = (
 )
 _FIRST = (
     "The first of three is done sooner where the pods of one job fit at a time, which section 7 "
-    "names as the condition and the thesis's cluster did not meet; docs/reproduction.md explains it."
+    "names as the condition and the thesis's cluster did not meet; docs/reproduction/coach.md explains it."
 )
 NOTES = (_TABLE, _DEADLOCK, _FIRST)
 

@@ -3,7 +3,7 @@ The evaluation of the ONES paper (SC '21, section 4): ``dljob reproduce ones``.
 
 Table 2's models on 16 nodes of four GPUs, and on fewer nodes for its figure 18. Where the paper is silent,
 :mod:`dlpapers.reproducing.ones_workload` makes assumptions; experiments next to the table change one
-assumption each and show its effect. ``docs/reproduction.md`` draws the conclusions.
+assumption each and show its effect. ``docs/reproduction/ones.md`` draws the conclusions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ class Case:
 
 
 _ASSUMED = (
-    "the paper tells neither arrivals, nor requests, nor epochs: docs/reproduction.md says what is "
+    "the paper tells neither arrivals, nor requests, nor epochs: docs/reproduction/ones.md says what is "
     "assumed"
 )
 

@@ -3,7 +3,7 @@ The workload of the ONES paper (section 4.1, Table 2), as far as the paper descr
 
 :mod:`dlpapers.reproducing.ones` plays it. The paper names models, datasets and their sizes, and the
 cluster. It does not say how many jobs there are, how they arrive, how many GPUs they request, and
-how many epochs they train: these are assumed here, and ``docs/reproduction.md`` says how.
+how many epochs they train: these are assumed here, and ``docs/reproduction/ones.md`` says how.
 """
 
 import math

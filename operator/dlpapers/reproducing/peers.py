@@ -6,7 +6,7 @@ Two sets of them, shipped in ``profiles/peers`` with the traces that they were m
 * what the Tiresias simulator makes of four traces of Microsoft's Philly clusters, on 64 GPUs that
   are only counted. The rules are the same, so every figure is the same to the printed digit;
 * what the authors of Pollux simulated for Tiresias on their own workloads, on 16 nodes of four
-  T4. The rules differ: ``docs/reproduction.md`` says in what, and by how much.
+  T4. The rules differ: ``docs/reproduction/tiresias.md`` says in what, and by how much.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ POLLUX_RESTART_S = 30.0
 
 NOTES = (
     "philly: the same rules; an average published as a range is shown as the middle of it",
-    "pollux: each simulator by its own rules; docs/reproduction.md says in what they differ",
+    "pollux: each simulator by its own rules; docs/reproduction/tiresias.md says in what they differ",
 )
 
 

@@ -58,7 +58,7 @@ SLOW_LOADS = frozenset({"0.5", "1.0"})
 """Where a policy that searches for minutes is played, unless everything is asked for."""
 
 NOTES = {
-    "pollux": "pollux: batch sizes stay as requested here, theirs grow; see docs/reproduction.md",
+    "pollux": "pollux: batch sizes stay as requested here, theirs grow; see docs/reproduction/pollux.md",
     "sia": "sia: beside Pollux's published figures, which are of Pollux's world",
 }
 

@@ -36,7 +36,7 @@ ENTRIES = (
     Entry("afs-l", "shockwave", rigid=True),
     Entry("foresight", "shockwave", rigid=True),
 )
-"""Each next to the one of theirs that wants the same most nearly; docs/reproduction.md says why."""
+"""Each next to the one of theirs that wants the same most nearly; docs/reproduction/shockwave.md says why."""
 
 
 class Figures(NamedTuple):

@@ -47,7 +47,7 @@ def command(rounds: int, output: str, **given: Any) -> None:
     Compute a lower bound on the average completion time of TRACE under any policy.
 
     No policy can be below it with these options, even one that knows the future: it holds for all
-    schedules of this simulator. docs/simulator.md shows how tight it is on some traces.
+    schedules of this simulator. docs/simulator-model.md shows how tight it is on some traces.
     """
     scenario = take_scenario(given)
     setting = build_setting(scenario)

@@ -50,7 +50,7 @@ def command(
 
     NAME is one of sidecar, gang, dragon, afs, ones, sia, shockwave, rubick and pollux, which are
     papers, or peers: the figures of other simulators.
-    docs/reproduction.md lists the assumptions for each.
+    docs/reproduction.md links the assumptions of each.
     """
     if is_whole and name not in WHOLE:
         raise click.UsageError(f"{name} has one form only; leave --all out")

@@ -108,7 +108,7 @@ CLUSTER: Options = (
         "--world",
         type=click.Choice(list(WORLDS)),
         help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
-        "speeds, costs, rounds and limits. See docs/simulator.md.",
+        "speeds, costs, rounds and limits. See docs/simulator-inputs.md.",
     ),
     click.option(
         "--placement",

@@ -111,7 +111,7 @@ def command(*, place: Place, live: bool, **given: Any) -> int:
     Play TRACE under one or more policies and print their figures.
 
     TRACE is a CSV file (job_id,submit_time_s,duration_s,num_gpus or any other format that
-    `docs/simulator.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
+    `docs/simulator-inputs.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
     if live:

@@ -4,7 +4,7 @@ The ten constants with which the SideCar paper's evaluation is played again.
 They were fitted to the case study of its section II.C, once and for all three approaches, by
 :mod:`dlpapers.reproducing.sidecar.fitting`, and rounded to whole seconds. The workloads of its
 section V are played with the same costs. They are frozen: what does not come out with them is
-reported in ``docs/reproduction.md``, never mended here.
+reported in ``docs/reproduction/sidecar.md``, never mended here.
 """
 
 from dataclasses import dataclass

@@ -96,7 +96,7 @@ def _row(item: str, quantity: str, *, unit: str, paper: float, ours: Spread) -> 
 def _say(runs: Runs) -> Iterator[str]:
     yield (
         f"Workloads: means over {SEEDS} seeds of arrivals, ± their standard deviation. The paper's "
-        "iteration times are not known; docs/reproduction.md says what was taken instead. Rows with "
+        "iteration times are not known; docs/reproduction/sidecar.md says what was taken instead. Rows with "
         f"{DEFAULT_SCHEDULER} hold the default scheduler of DLJob against the paper's own figures."
     )
     for name, seeds in runs.items():

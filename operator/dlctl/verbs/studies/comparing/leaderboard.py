@@ -34,13 +34,13 @@ RULES = """\
   of any scenario. At 1.05 no policy takes less than 1 / 1.05 of that time. The bound itself is out
   of reach: where the optimum is known, it is some 3 % above.
 - The other columns are ratios to `{reference}` in the same scenario; below 1 is less. `unfair` is the share
-  of jobs with a finish-time fairness above 1.05 ([figures](simulator.md#figures)).
+  of jobs with a finish-time fairness above 1.05 ([figures](simulator-model.md#figures)).
 - Every figure is the geometric mean over scenarios ± the standard deviation of the logarithms. A
   scenario is a trace, a load, a restart cost and a seed. Lines are in order of `JCT / bound`.
 - Parameters of policies may be chosen on the traces for tuning alone. The traces for judging come
   from other clusters; a policy is judged by them.
 - Policies know true speeds and lengths here. `dljob compare --speed-error` and `--size-error` tell
-  how they do without ([wrong knowledge](simulator.md#windows-loads-and-wrong-knowledge)).
+  how they do without ([wrong knowledge](simulator-inputs.md#windows-loads-and-wrong-knowledge)).
 
 ## Your own scheduler
 
