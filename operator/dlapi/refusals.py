@@ -76,7 +76,7 @@ class BrokenLaw(Refused):
 
 
 class MissingExtra(Refused, ImportError):
-    """A package is missing that an extra of dljob installs, such as ``dljob[cluster]``."""
+    """A package is missing that an extra of dljob installs, such as ``cluster``."""
 
 
 class NeverHolds(Refused):

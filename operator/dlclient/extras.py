@@ -1,19 +1,25 @@
 """
-The extra that brings a missing package, such as ``pip install 'dljob[simulator]'``.
+The extra that brings a missing package, such as ``pip install 'dljob-0.1.0-py3-none-any.whl[plots]'``.
 
 A verb imports rarely used packages where it needs them. :mod:`dlctl.main` and :mod:`dlapi.refusals` turn
 the failure of such an import into a refusal. Which extra holds which package is read from the metadata
 of the installed dljob, so ``pyproject.toml`` is the only list.
 """
 
+import json
 import re
 from collections import Counter
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 PACKAGE = "dljob"
 NOT_IN_IMAGE = ("dlbaselines", "dlpapers")
 """Packages of ours that the operator's image leaves out."""
+NOT_HERE = (
+    "the operator's image leaves it out; run the verb where the wheel of a release is installed"
+)
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
@@ -21,10 +27,28 @@ class MissingExtra(Exception):
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(module, extra)
         self.message = f"{module} is not installed"
-        self.remedy = f"pip install '{PACKAGE}[{extra}]'" if extra else f"pip install {PACKAGE}"
+        self.remedy = f"pip install '{find_source()}[{extra}]'" if extra else NOT_HERE
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}"
+
+
+def find_source() -> str:
+    """
+    Return the wheel or checkout from which pip installs dljob: where this dljob came from, if that is still there.
+
+    The name alone would not do, because dljob is on no package index.
+    """
+    try:
+        installed = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        # A checkout that is on the path and was never installed.
+        return str(Path(__file__).parents[2])
+    address = json.loads(installed.read_text("direct_url.json") or "{}").get("url", "")
+    path = unquote(urlsplit(address).path)
+    if address.startswith("file:") and Path(path).exists():
+        return path
+    return f"{PACKAGE}-{installed.version}-py3-none-any.whl"
 
 
 def check_can_draw() -> None:

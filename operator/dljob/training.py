@@ -14,7 +14,7 @@ reports go nowhere. So the same script runs under a plain ``torchrun``::
             save(training.folder() / f"step-{step}")
 
 It needs Python 3.9 and its standard library. The SideCar puts its folder at the end of ``PYTHONPATH``;
-elsewhere it comes with ``pip install dljob``. See docs/training.md.
+elsewhere install DLJob's wheel, or copy this file next to your script. See docs/training.md.
 """
 
 from __future__ import annotations

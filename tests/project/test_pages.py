@@ -395,3 +395,16 @@ def test_every_metric_that_pages_name_is_measured():
         if f'"{word}' not in code and word.removeprefix("dljob_sidecar_") not in code
     ]
     assert wrong == []
+
+
+def test_no_page_or_message_takes_dljob_from_a_package_index():
+    found = [
+        f"{name}: {line}"
+        for name in tracked()
+        if (is_page(name) and name != "CHANGELOG.md") or name.startswith(("operator/", "scripts/"))
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
+        if re.search(
+            r"(pip|pipx|uv tool) install\b[^`|]*\s['\"]?dljob(\[\w+\])?['\"]?\s*($|[`;'\"|])", line
+        )
+    ]
+    assert found == []

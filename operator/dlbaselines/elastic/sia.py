@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from scipy import optimize, sparse
 
 from dlbaselines.common import knapsack
 from dlbaselines.common.sharing import (
@@ -285,6 +284,9 @@ def _search(
     choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float, nodes: int, gap: float
 ) -> list[Choice]:
     """Return the same for several types, by branch and bound."""
+    # An extra brings scipy, and the other policies need to be importable without it.
+    from scipy import optimize, sparse  # noqa: PLC0415
+
     jobs = {job: row for row, job in enumerate(dict.fromkeys(c.job for c in choices))}
     kinds = {kind: len(jobs) + row for row, kind in enumerate(gpus)}
     columns = np.tile(np.arange(len(choices)), 2)

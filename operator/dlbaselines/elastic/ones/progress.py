@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, polygamma
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +61,9 @@ def fit(samples: Sequence[Sample]) -> Line:
     """Maximise the log likelihood of the progress seen, held near the prior by a few samples."""
     if not samples:
         return PRIOR
+    # An extra brings scipy, and the other policies need to be importable without it.
+    from scipy.special import digamma, polygamma  # noqa: PLC0415
+
     table = np.asarray(samples, dtype=float)
     features = _features(table[:, 0], table[:, 1], epoch_size=table[:, 2])
     alpha = np.maximum(table[:, 0], 1.0)

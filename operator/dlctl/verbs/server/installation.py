@@ -18,6 +18,7 @@ import click
 
 import dlctl
 import dllocal
+from dlclient.extras import find_source
 from dllocal.environments import name_user
 from dllocal.folders import find_closed
 
@@ -40,7 +41,7 @@ def insist_on_root() -> None:
             raise click.ClickException(
                 f"--system: root would run code of other users, because {writer} may change"
                 f" {place}; install dljob where only root may write: sudo python3 -m venv"
-                " /opt/dljob, and sudo /opt/dljob/bin/pip install dljob"
+                f" /opt/dljob, and sudo /opt/dljob/bin/pip install '{find_source()}'"
             )
 
 
