@@ -73,7 +73,6 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
         stopped=stopped,
         waits=waits,
         wait=wait,
-        worths=decision.worths,
     )
     plan = Plan(
         steps,

@@ -10,7 +10,7 @@ A length that a policy only supposes counts as unknown. ``dljob why``, ``get`` a
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -25,6 +25,8 @@ from dlcore.recording.expecting import remaining_with
 
 MOST_DECISIONS: Final = 200
 """No start beyond this number of decisions is predicted."""
+NO_TIME: Final = "the scheduler could not be played that far ahead in time"
+"""The reason for a start that is unknown for want of time only, so that an earlier forecast still holds."""
 MOST_NAMED: Final = 3
 SOON_S: Final = 1e-3
 
@@ -46,7 +48,12 @@ def foresee(
     waiting = {state.id: state for state in snapshot.pending if not state.job.suspend}
     play = _Play(snapshot, policy, set(waiting))
     decisions = 0
-    while play.missing and decisions < MOST_DECISIONS and not is_late() and play.go_on():
+    while play.missing and decisions < MOST_DECISIONS:
+        if is_late():
+            play.is_late = True
+            break
+        if not play.go_on():
+            break
         decisions += 1
     turns = {
         job: Turn(place, begun - snapshot.now)
@@ -68,6 +75,7 @@ class _Play:
 
     def __post_init__(self) -> None:
         self.starts: dict[JobId, float] = {}
+        self.is_late = False
         self._is_stuck = False
 
     def go_on(self) -> bool:
@@ -82,11 +90,16 @@ class _Play:
         return True
 
     def why_no_further(self) -> str:
-        endless = [s.id for s in self.snapshot.running if math.isinf(s.iterations_total)]
+        if self.is_late:
+            return NO_TIME
+        running = self.snapshot.running
+        endless = [s.id for s in running if math.isinf(s.iterations_total)]
         if endless:
-            others = len(endless) - MOST_NAMED
-            named = [*endless[:MOST_NAMED], *([f"{others} others"] if others > 0 else [])]
-            return f"how long {listed(named, 'and')} train{'s' if len(endless) == 1 else ''} is not known"
+            return f"how long {_name(endless)} train{'s' if len(endless) == 1 else ''} is not known"
+        remaining = self._remaining()
+        unmeasured = [state.id for state in running if math.isinf(remaining[state.id])]
+        if unmeasured:
+            return f"the speed of {_name(unmeasured)} is not known yet"
         if self._is_stuck:
             return "it does not start when the jobs that run now have ended"
         return "it is too many decisions ahead"
@@ -134,7 +147,8 @@ class _Play:
         running = [
             _advanced(state, remaining[state.id], passed=passed, now=then)
             for state in snapshot.running
-            if remaining[state.id] > passed + 1e-9
+            # Not `> passed`: with the seconds of a clock the difference of two times is rounded.
+            if snapshot.now + remaining[state.id] > then
         ]
         self.snapshot = replace(
             _with_states(
@@ -142,6 +156,11 @@ class _Play:
             ),
             now=then,
         )
+
+
+def _name(jobs: Sequence[JobId]) -> str:
+    others = len(jobs) - MOST_NAMED
+    return listed([*jobs[:MOST_NAMED], *([f"{others} others"] if others > 0 else [])], "and")
 
 
 def _placed(

@@ -9,7 +9,6 @@ victim. The steps say for this which job waits for which.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 from dlcore.model import (
@@ -129,7 +128,6 @@ def diff(
     stopped: Mapping[JobState, Cause],
     waits: Mapping[JobId, Cause],
     wait: Cause | None,
-    worths: Mapping[JobId, float] = MappingProxyType({}),
 ) -> tuple[Step, ...]:
     """
     Return the steps that turn what is decided now into ``wanted``.
@@ -137,12 +135,11 @@ def diff(
     ``wanted`` holds the differences: the jobs ``changed``, and the started ones. Its order is
     the order in which placing gave GPUs away; it is kept, because a job may have been given what
     an earlier one left. The others wait for the reason in ``waits``, or for ``wait``; where there is
-    no such reason, they get none. ``worths`` is the worth of a GPU to the jobs that get or lose
-    some, where the policy states it.
+    no such reason, they get none.
     """
     steps: list[Step] = []
     if wanted or stopped:
-        steps.extend(_iter_changes(wanted, changed, stopped=stopped, worths=worths))
+        steps.extend(_iter_changes(wanted, changed, stopped=stopped))
     steps.extend(_iter_waits(snapshot.queue, wanted, waits=waits, wait=wait))
     return tuple(steps)
 
@@ -152,7 +149,6 @@ def _iter_changes(
     changed: Sequence[JobState],
     *,
     stopped: Mapping[JobState, Cause],
-    worths: Mapping[JobId, float],
 ) -> Iterator[Step]:
     there = {state.id for state in changed}
     started = [job for job in wanted if job not in there]
@@ -161,23 +157,19 @@ def _iter_changes(
     for state, cause in stopped.items():
         assert state.placement is not None
         named = _name_receiver(cause, state.placement, new=None, receivers=receivers)
-        yield Stop(state.id, state.placement, _compare_worths(named, state.id, worths=worths))
+        yield Stop(state.id, state.placement, named)
     # Shrinking comes before growing: on a full cluster the growing job gets the shrinking one's GPUs.
     growing: dict[JobId, JobState] = {}
     for state in changed:
         assert state.placement is not None
         if _only_shrinks(state.placement, wanted[state.id].placement):
-            yield _make_change(
-                state, wanted[state.id], holders=holders, receivers=receivers, worths=worths
-            )
+            yield _make_change(state, wanted[state.id], holders=holders, receivers=receivers)
         else:
             growing[state.id] = state
     takers = growing.keys() | set(started)
     for job, want in wanted.items():
         if job in growing:
-            yield _make_change(
-                growing[job], want, holders=holders, receivers=receivers, worths=worths
-            )
+            yield _make_change(growing[job], want, holders=holders, receivers=receivers)
         elif job in takers:
             after = _find_waited_for(job, want.placement, old=None, holders=holders)
             yield Start(job, want.placement, want.cause, after, want.gang, want.batch_size)
@@ -189,7 +181,6 @@ def _make_change(
     *,
     holders: Mapping[GpuRef, JobId],
     receivers: Mapping[GpuRef, JobId],
-    worths: Mapping[JobId, float],
 ) -> Reshape | Move:
     old, new = state.placement, want.placement
     assert old is not None
@@ -199,7 +190,7 @@ def _make_change(
         job=state.id,
         old=old,
         new=new,
-        cause=_compare_worths(cause, state.id, worths=worths),
+        cause=cause,
         after=_find_waited_for(state.id, new, old=old, holders=holders),
         gang=want.gang,
         batch_size=want.batch_size,
@@ -253,14 +244,6 @@ def _name_receiver(
         if ref not in kept and ref in receivers:
             return cause._replace(job=receivers[ref])
     return cause
-
-
-def _compare_worths(cause: Cause, job: JobId, *, worths: Mapping[JobId, float]) -> Cause:
-    """Return how much more a GPU is worth to the job that profits, where the policy knows that."""
-    own, other = worths.get(job, 0.0), worths.get(cause.job, 0.0) if cause.job else 0.0
-    if not 0.0 < own < other:
-        return cause
-    return cause._replace(worth=float(f"{other / own:.2g}"))
 
 
 def _told(states: Iterable[JobState]) -> Cause | None:

@@ -101,7 +101,7 @@ def test_a_job_that_waits_for_gpus_is_told_who_has_them():
     holders = replace(TRAINS, job=replace(TRAINS.job, id=JobId("old")))
     job_pods = (job_pod("old", state=sidecar(held=("0", "1"))),)
     assert tell(scene(holders, waits, job_pods=job_pods), "new") == (
-        "waits: needs 8 GPUs; 6 are free, old releases 2 more in about 4 min"
+        "waits: needs 8 GPUs; 6 are free, and 2 more when old ends"
     )
 
 

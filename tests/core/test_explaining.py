@@ -81,7 +81,7 @@ def wait(code: CauseCode, state: JobState, *others: JobState, ahead: str = "", *
 # --- waiting --------------------------------------------------------------------------------
 
 
-def test_a_job_that_needs_gpus_on_one_node_hears_who_releases_them_and_when():
+def test_a_job_that_needs_gpus_on_one_node_hears_whose_end_releases_them():
     told = wait(
         CauseCode.NO_ROOM_ON_ONE_NODE,
         pending("new", 4, max_nodes=1),
@@ -90,7 +90,7 @@ def test_a_job_that_needs_gpus_on_one_node_hears_who_releases_them_and_when():
     )
     assert told == (
         "waits: needs 4 GPUs on one node; the most free on one node is 2,"
-        " job-7 releases 2 more in about 12 min"
+        " and 2 more when job-7 ends"
     )
 
 
@@ -98,11 +98,9 @@ def test_several_jobs_that_release_together_are_counted():
     others = [running(f"job-{n}", {N1: [n]}, minutes=10 * (n + 1)) for n in range(4)]
     others.append(running("job-9", {N2: [0, 1, 2, 3]}, minutes=180))
     told = wait(CauseCode.NO_ROOM, pending("new", 2), *others)
-    assert told == (
-        "waits: needs 2 GPUs; none is free, job-0 and job-1 release 2 more in about 20 min"
-    )
+    assert told == "waits: needs 2 GPUs; none is free until job-0 and job-1 end"
     assert wait(CauseCode.NO_ROOM, pending("new", 8), *others).endswith(
-        "job-0 and 4 others release 8 more in about 3.0 h"
+        "none is free until job-0 and 4 others end"
     )
 
 
@@ -112,9 +110,7 @@ def test_an_end_that_nobody_can_predict_is_not_made_up():
         iterations_total=float("inf"), speed=1.0,
     )  # fmt: skip
     told = wait(CauseCode.NO_ROOM, pending("new", 1), unknown)
-    assert told == (
-        "waits: needs 1 GPU; none is free, and it is not known when there will be enough"
-    )
+    assert told == "waits: needs 1 GPU; none is free"
 
 
 def test_what_is_out_of_service_is_told_with_its_reason():
@@ -122,9 +118,8 @@ def test_what_is_out_of_service_is_told_with_its_reason():
     taken = tuple(Gpu(n, unavailable_because="others have it") for n in range(4))
     some = Cluster([broken, Node.of("n2", 0)])
     all_of_it = Cluster([Node(N1, taken)])
-    lack = "it is not known when there will be enough"
     assert wait(CauseCode.NO_ROOM, pending("new", 4), cluster=some) == (
-        f"waits: needs 4 GPUs; 3 are free, and {lack}; 1 is out of service (n1/3: it reported Xid 79)"
+        "waits: needs 4 GPUs; 3 are free; 1 is out of service (n1/3: it reported Xid 79)"
     )
     assert wait(CauseCode.TOO_LARGE, pending("new", 4), cluster=all_of_it) == (
         "waits: needs at least 4 GPUs; even empty, this cluster could give it none;"
@@ -142,13 +137,11 @@ def test_who_stands_behind_hears_what_the_one_ahead_needs():
         ahead="big",
     )
     assert told == (
-        "waits: big is ahead of it in the queue and needs 8 GPUs; 7 are free,"
-        " job-1 releases 1 more in about 30 min"
+        "waits: big is ahead of it in the queue and needs 8 GPUs; 7 are free, and 1 more when job-1 ends"
     )
     nameless = wait(CauseCode.BEHIND, pending("new", 8), running("job-1", {N1: [0]}, minutes=30))
     assert nameless == (
-        "waits: another job is ahead of it in the queue; needs 8 GPUs; 7 are free,"
-        " job-1 releases 1 more in about 30 min"
+        "waits: another job is ahead of it in the queue; needs 8 GPUs; 7 are free, and 1 more when job-1 ends"
     )
     gone = wait(CauseCode.BEHIND, pending("new", 1), ahead="gone")
     assert gone.startswith("waits: gone is ahead of it in the queue; needs 1 GPU; ")
@@ -176,12 +169,11 @@ def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
     told = wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, running("job-1", {N1: [0]}, minutes=30))
     assert told == (
         "waits: needs 4 GPUs on n1, where its checkpoint is;"
-        " the most free on one node is 3, job-1 releases 1 more in about 30 min"
+        " the most free on one node is 3, and 1 more when job-1 ends"
     )
     lost = pending("new", 1, bound_to=(NodeName("gone"),))
     assert wait(CauseCode.CHECKPOINT_ELSEWHERE, lost).endswith(
-        "on gone, where its checkpoint is; none is free,"
-        " and it is not known when there will be enough"
+        "on gone, where its checkpoint is; none is free"
     )
     unbound = wait(CauseCode.CHECKPOINT_ELSEWHERE, pending("new", 1))
     assert "on a node that is gone, where its checkpoint is" in unbound
@@ -196,51 +188,84 @@ def test_every_cause_has_a_sentence_for_waiting():
         assert "None" not in told, code
 
 
-def weighed(state: JobState, *others: JobState, code: CauseCode = CauseCode.NO_ROOM) -> str:
-    """Return the text after the sentence, where a GPU is worth 1 to the first, 2 to the second …"""
-    worths = {other.id: 1.0 + place for place, other in enumerate(others)}
-    world = snapshot(*others, state)
-    plain = sentence_for_wait(world, state, cause=Cause(code))
-    told = sentence_for_wait(world, state, cause=Cause(code), worths={**worths, state.id: 1.0})
+# --- what a start now would save and cost ---------------------------------------------------------
+
+HALF = {RESNET: Profile(RESNET, speeds={Shape(2): Speed(0.5), Shape(4): Speed(1.0)})}
+FULL = (
+    running("job-1", {N1: [0, 1, 2, 3]}, minutes=10),
+    running("job-2", {N2: [0, 1, 2, 3]}, minutes=20),
+)
+
+
+def weighed(state: JobState, *others: JobState, own: float = 1.0, **more: Any) -> str:
+    """Return the text after the sentence, where a GPU is worth 2 to the first, 3 to the second …"""
+    worths = {other.id: 2.0 + place for place, other in enumerate(others)}
+    world = snapshot(*others, state, costs=COSTS, profiles=HALF, **more)
+    plain = sentence_for_wait(world, state, cause=Cause(CauseCode.NO_ROOM))
+    told = sentence_for_wait(
+        world, state, cause=Cause(CauseCode.NO_ROOM), worths={**worths, state.id: own}
+    )
     assert told.startswith(plain)
     return told.removeprefix(plain)
 
 
-def test_what_a_gpu_is_worth_to_the_others_is_compared_for_those_that_the_job_lacks():
-    assert weighed(pending("new", 2), *FULL) == "; a GPU is worth as much to job-1 now, which runs"
-    assert weighed(pending("new", 4), *FULL) == (
-        "; a GPU is worth 1.5 times as much to job-1 and job-2 now, which run"
-    )
-    assert weighed(pending("new", 8), *FULL) == (
-        "; a GPU is worth 2.2 times as much to job-1 and 2 others now, which run"
-    )
-    # Two of four are free: those of the first job would do.
-    assert weighed(pending("new", 4), FULL[2], FULL[1]) == (
-        "; a GPU is worth as much to job-3 now, which runs"
+def test_a_job_that_waits_hears_in_seconds_what_a_start_now_would_save_and_cost():
+    # On two GPUs job-1 needs 20 min instead of 10, and 27 s for the change.
+    assert weighed(pending("new", 2), *FULL) == (
+        "; a start now would save it about 10 min of waiting and cost job-1 about 10 min"
     )
 
 
-# --- what GPUs are worth to others ------------------------------------------------------------
+def test_a_job_that_would_have_to_stop_loses_what_the_other_takes():
+    takes = replace(pending("new", 4), iterations_total=300.0)
+    (whole, other) = FULL
+    whole = replace(whole, job=replace(whole.job, gpus=GpuDemand(options=(4,), requested=4)))
+    assert weighed(takes, whole, other) == (
+        "; a start now would save it about 10 min of waiting and cost job-1 about 6 min"
+    )
+    # Eight GPUs take both.
+    everything = replace(pending("new", 8), iterations_total=300.0)
+    assert weighed(everything, *FULL).endswith(
+        "save it about 20 min of waiting and cost job-1 and job-2 about 7 min together"
+    )
 
 
-FULL = (
-    running("job-1", {N1: [0, 1]}, minutes=10),
-    running("job-2", {N1: [2, 3]}, minutes=10),
-    running("job-3", {N2: [0, 1, 2, 3]}, minutes=10),
-)
+def test_a_cost_that_nobody_knows_is_not_compared():
+    endless = replace(FULL[0], iterations_total=float("inf"))
+    assert weighed(pending("new", 2), endless, FULL[1]) == ""
+    assert weighed(pending("new", 8), *FULL) == ""
+
+
+def test_a_job_with_a_higher_priority_is_named_with_it():
+    first = replace(FULL[0], job=replace(FULL[0].job, priority=3))
+    assert "cost job-1 (priority 3) about 10 min" in weighed(pending("new", 2), first, FULL[1])
 
 
 def test_a_job_to_which_gpus_are_worth_more_hears_that_they_cannot_be_exchanged():
-    state = pending("new", 2)
-    told = sentence_for_wait(
-        snapshot(*FULL, state),
-        state,
-        cause=Cause(CauseCode.NO_ROOM),
-        worths={FULL[0].id: 1.0, state.id: 1.3},
+    assert weighed(pending("new", 2), *FULL, own=2.6).endswith(
+        "about 10 min, but no exchange that gives it enough GPUs pays as a whole"
     )
-    assert told.endswith(
-        "; a GPU is worth 1.3 times as much to it as to job-1, which runs, but no exchange that"
-        " gives it enough of them pays as a whole"
+
+
+def test_a_job_that_makes_room_hears_how_much_sooner_the_other_starts_and_how_much_later_it_ends():
+    new = pending("new", 2)
+    old, less = Placement.of({N1: range(4)}), Placement.of({N1: range(2)})
+    step = Reshape(JobId("job-1"), old, less, Cause(CauseCode.MAKES_ROOM, JobId("new")))
+    done = "goes from 4 to 2 GPUs on n1: it makes room for new"
+
+    def told(*states: JobState, profiles: dict[JobType, Profile] = HALF) -> str:
+        return sentence_for_step(snapshot(*states, costs=COSTS, profiles=profiles), step)
+
+    assert told(*FULL, new) == (
+        f"{done}, which starts about 10 min sooner, and this job ends about 10 min later"
+    )
+    urgent = replace(new, job=replace(new.job, priority=10))
+    assert told(*FULL, urgent).startswith(f"{done} (priority 10), which starts ")
+    endless = [replace(each, iterations_total=float("inf")) for each in FULL]
+    assert told(*endless, new) == done
+    # A job that has GPUs gets more of them and does not start.
+    assert told(FULL[0], running("new-2", {N2: [0]}, minutes=5)) == (
+        f"{done}, and this job ends about 10 min later"
     )
 
 
@@ -338,7 +363,7 @@ def test_who_waits_is_told_what_is_left_when_the_others_have_what_was_decided():
     wait = Wait(second.id, Cause(CauseCode.NO_ROOM))
     told = sentences_for(world, (start, wait))
     assert told[first.id] == "starts on 4 GPUs on n1: it is its turn"
-    assert told[second.id].startswith("waits: needs 4 GPUs; none is free, ")
+    assert told[second.id].startswith("waits: needs 4 GPUs; none is free")
 
 
 # --- who trains ---------------------------------------------------------------------------

@@ -5,7 +5,9 @@ import random
 
 import pytest
 
-from dlcore.foreseeing import MOST_DECISIONS, foresee
+from dlcontrol.deciding.futures import turn_document
+from dlcontrol.situation.status_documents import write_time
+from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, Turn, foresee
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
 from dlsim import policies
@@ -67,6 +69,35 @@ def test_a_job_of_unknown_length_keeps_only_those_waiting_that_need_its_gpus():
     assert known["c"].starts_in is None
 
 
+def test_a_job_whose_speed_is_not_measured_yet_is_named():
+    snapshot = make_snapshot(make_cluster(n1=4), runs("new", speed=0.0), waits("b"), profiles=())
+    known = foresee(snapshot, policies.make("fifo"))
+    assert known[JobId("b")] == (0, None, "the speed of new is not known yet")
+
+
+def test_an_earlier_forecast_holds_while_a_new_one_runs_out_of_time():
+    late = Turn(1, None, NO_TIME)
+    former = {"ahead": 0, "expectedStart": write_time(500.0)}
+    assert turn_document(late, 400.0, former=former) == {**former, "ahead": 1}
+    unknown = {"ahead": 1, "unknownBecause": NO_TIME}
+    assert turn_document(late, 400.0) == unknown
+    assert turn_document(late, 600.0, former=former) == unknown
+    assert turn_document(late, 600.0, former=unknown) == unknown
+    other = Turn(1, None, "the speed of a is not known yet")
+    assert "expectedStart" not in turn_document(other, 400.0, former=former)
+
+
+@pytest.mark.parametrize("end_s", [0.1 * n for n in range(1, 8)])
+def test_a_job_ends_also_where_the_clock_is_too_large_for_small_differences(end_s):
+    states = [runs("a"), waits("b", iterations=400.0), waits("c")]
+    costs = Costs(pod_termination=end_s)
+    snapshot = make_snapshot(
+        make_cluster(n1=4), *states, profiles=(LINEAR,), now=1.795886814417595e9, costs=costs
+    )
+    known = foresee(snapshot, policies.make("fifo"))
+    assert None not in {turn.starts_in for turn in known.values()}
+
+
 def test_suspended_jobs_and_those_that_run_have_no_turn():
     assert set(turns(runs("a"), waits("b"), waits("off", suspend=True))) == {"b"}
     assert turns() == {}
@@ -77,11 +108,12 @@ def test_it_is_given_up_when_it_takes_too_long():
     snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=(LINEAR,))
     known = foresee(snapshot, policies.make("fifo"), is_late=lambda: True)
     assert {turn.starts_in for turn in known.values()} == {None}
-    assert {turn.unknown_because for turn in known.values()} == {"it is too many decisions ahead"}
+    assert {turn.unknown_because for turn in known.values()} == {NO_TIME}
     many = [runs("a"), *(waits(f"j{n:03}") for n in range(MOST_DECISIONS + 5))]
     snapshot = make_snapshot(make_cluster(n1=4), *many, profiles=(LINEAR,))
     known = foresee(snapshot, policies.make("fifo"))
-    assert known[JobId(f"j{MOST_DECISIONS + 4:03}")].starts_in is None
+    last = known[JobId(f"j{MOST_DECISIONS + 4:03}")]
+    assert last == (last.ahead, None, "it is too many decisions ahead")
     assert known[JobId("j000")].starts_in == pytest.approx(250.0)
 
 

@@ -151,11 +151,3 @@ def test_a_gang_that_is_started_in_parts_says_how_many_it_needs():
     part = share(1, gang=4, nodes={"n1": 1})
     (step,) = make_steps(snapshot, {"new": part}, breaks=[Law.WHOLE_GANG])
     assert (step.placement.gpus, step.gang) == (1, 4)
-
-
-def test_a_job_that_makes_room_learns_how_much_more_a_gpu_is_worth_there():
-    old = make_state("old", holds={"n1": (0, 1, 2, 3)})
-    snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new"))
-    shares = {"old": share(2, Cause(CauseCode.MAKES_ROOM)), "new": 2}
-    shrink, _ = make_steps(snapshot, shares, worths={"old": 2.0, "new": 4.26})
-    assert shrink.cause == Cause(CauseCode.MAKES_ROOM, job="new", worth=2.1)

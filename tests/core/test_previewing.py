@@ -70,9 +70,7 @@ def test_who_would_have_started_and_does_not_is_told_with_what_it_loses():
     assert by_job["waits"].seconds_before == pytest.approx(1000 / 1.2)
     assert by_job["waits"].seconds_after is None
     # It waits for what is left once the newcomer has started.
-    assert by_job["waits"].sentence.endswith(
-        "needs 4 GPUs; 3 are free, new releases 1 more in about 17 min"
-    )
+    assert by_job["waits"].sentence.endswith("needs 4 GPUs; 3 are free, and 1 more when new ends")
 
 
 def test_what_happens_without_the_newcomer_as_well_is_not_its_fault():

@@ -271,8 +271,7 @@ def test_every_wish_of_a_job_is_described(played):
 def test_why_is_one_sentence_with_the_numbers_of_now(busy):
     sentence, turn = busy("why", "waits").stdout.splitlines()
     assert sentence == (
-        "waits: needs 4 GPUs on one node; the most free on one node is 2,"
-        " runs releases 2 more in about 4 min"
+        "waits: needs 4 GPUs on one node; the most free on one node is 2, and 2 more when runs ends"
     )
     assert turn.startswith("  it is the next of the jobs that wait; it is expected to start in")
     both = busy("why", "runs", "waits").stdout.splitlines()

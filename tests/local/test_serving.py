@@ -488,8 +488,7 @@ def test_why_uses_the_present_numbers(ask, up):
     up.do(lambda stage: stage.take("waits", CauseCode.NO_ROOM, message="as it was decided"))
     told = ask.get("/v1/jobs/waits/why")["message"]
     assert told == (
-        "waits: needs 4 GPUs on one node; the most free on one node is 2,"
-        " runs releases 2 more in about 4 min"
+        "waits: needs 4 GPUs on one node; the most free on one node is 2, and 2 more when runs ends"
     )
     told = ask.get("/v1/jobs/runs/why")["message"]
     assert told.startswith(

@@ -1,16 +1,16 @@
 """The scene with further jobs, and the expected starts of its jobs as documents, for the API of a platform."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
-from dlcontrol.situation.status_documents import Json, write_time
+from dlcontrol.situation.status_documents import Json, read_time, write_time
 from dlcore.contract import Policy
-from dlcore.foreseeing import Turn, foresee
+from dlcore.foreseeing import NO_TIME, Turn, foresee
 from dlcore.model import Job, JobId, Snapshot
 
 LONGEST_S: Final = 2.0
@@ -23,8 +23,16 @@ def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
     return foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
 
 
-def turn_document(turn: Turn, now: float) -> Json:
+def turn_document(turn: Turn, now: float, *, former: Mapping[str, Any] | None = None) -> Json:
+    """
+    Return the turn that all verbs show.
+
+    A start from a ``former`` forecast stays while the new forecast had no time to reach it.
+    """
     if turn.starts_in is None:
+        start = read_time((former or {}).get("expectedStart"))
+        if turn.unknown_because == NO_TIME and start is not None and start > now:
+            return {"ahead": turn.ahead, "expectedStart": write_time(start)}
         return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
     return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}
 

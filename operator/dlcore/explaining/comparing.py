@@ -1,72 +1,118 @@
-"""How a job that waits compares with those that run, where a policy weighs jobs against each other."""
+"""What a job gains and what others lose by an exchange of GPUs, in seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import inf, isfinite
 
 from dlcore.explaining.needs import (
+    find_release,
     free_by_node,
     held_by_node,
     least_need,
 )
-from dlcore.explaining.phrases import (
-    enumerated,
-)
+from dlcore.explaining.phrases import duration, enumerated
 from dlcore.model import (
     JobId,
     JobState,
     Snapshot,
 )
 from dlcore.placement.largest import acceptable_types
+from dlcore.planning import Move, Reshape
+from dlcore.predicting.predictor import Predictor
 
 Worths = Mapping[JobId, float]
 """The worth of a GPU to each job at the latest decision, where the policy states it."""
 
 
+# --- a job that waits -------------------------------------------------------------------------
+
+
 def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths) -> str:
-    """Compare the worth of the missing GPUs to the jobs that could give them up most easily."""
+    """Return what a start now would save the job, and cost the jobs that could make room most easily."""
     own = worths.get(state.id, 0.0)
     if own <= 0.0:
         return ""
     missing = state.least - least_need(snapshot, state).most(free_by_node(snapshot))
-    rivals, worth, taken = list[JobId](), 0.0, 0
+    worth, taken, lost = 0.0, 0, 0.0
+    rivals = list[JobState]()
     for each, gpus, rival in _rank_rivals(snapshot, state, worths=worths):
         if taken >= missing:
             break
         counted = min(gpus, missing - taken)
         worth, taken = worth + each * counted, taken + counted
+        lost += _find_loss(snapshot, rival, to=state, gpus=counted)
         rivals.append(rival)
-    if taken < max(1, missing):
+    if taken < max(1, missing) or not isfinite(lost):
         return ""
-    return f"; {_write_comparison(worth / taken / own, rivals)}"
+    saved = find_release(snapshot, least_need(snapshot, state))
+    gain = f"save it {duration(saved.seconds)} of waiting and " if saved is not None else ""
+    names = enumerated([f"{rival.id}{_show_priority(rival, above=state)}" for rival in rivals])
+    told = f"; a start now would {gain}cost {names} {duration(lost)}"
+    if len(rivals) > 1:
+        told += " together"
+    if worth < own * taken:
+        told += ", but no exchange that gives it enough GPUs pays as a whole"
+    return told
 
 
 def _rank_rivals(
     snapshot: Snapshot, state: JobState, *, worths: Worths
-) -> list[tuple[float, int, JobId]]:
+) -> list[tuple[float, int, JobState]]:
     """List running jobs that have GPUs which the job accepts, those first to which one is worth least."""
     kinds = acceptable_types(state, snapshot.cluster)
     by_name = snapshot.cluster.by_name
-    found: list[tuple[float, int, JobId]] = []
+    found: list[tuple[float, int, JobState]] = []
     for rival in snapshot.running:
         counts = held_by_node(snapshot.cluster, rival)
         gpus = sum(count for node, count in counts if by_name[node].gpu_type in kinds)
         worth = worths.get(rival.id, 0.0)
         if gpus and worth > 0.0:
-            found.append((worth, gpus, rival.id))
-    return sorted(found)
+            found.append((worth, gpus, rival))
+    return sorted(found, key=lambda each: (*each[:2], each[2].id))
 
 
-def _write_comparison(ratio: float, rivals: Sequence[JobId]) -> str:
-    """``ratio``: how many times as much a GPU is worth to these as to the job that waits."""
-    names, verb = enumerated(rivals), "runs" if len(rivals) == 1 else "run"
-    if ratio >= _CLEARLY_MORE:
-        return f"a GPU is worth {ratio:.2g} times as much to {names} now, which {verb}"
-    if ratio * _CLEARLY_MORE > 1.0:
-        return f"a GPU is worth as much to {names} now, which {verb}"
-    return (
-        f"a GPU is worth {1.0 / ratio:.2g} times as much to it as to {names}, which {verb}, but"
-        " no exchange that gives it enough of them pays as a whole"
-    )
+def _find_loss(snapshot: Snapshot, rival: JobState, *, to: JobState, gpus: int) -> float:
+    """Return by how many seconds a running job would end later without these GPUs; infinite if unknown."""
+    predictor, now, placement = Predictor.of(snapshot), snapshot.now, rival.placement
+    assert placement is not None
+    if not _has_length(rival):
+        return inf
+    fewer = [n for n in rival.job.gpus.options if n <= placement.gpus - gpus]
+    if fewer:
+        shape = predictor.shape(max(fewer), placement.gpu_type)
+        after = predictor.remaining_after(rival, shape, now=now)
+        return after - predictor.remaining(rival, now)
+    if not _has_length(to):
+        return inf
+    # It stops, and goes on when the other job is done.
+    shape = predictor.shape(to.least, predictor.best_type(to.job, to.least))
+    return predictor.completion(to, shape, now) + predictor.change_cost(rival.job, placement.shape)
 
 
-_CLEARLY_MORE = 1.05
-"""Below this ratio the sentence calls two worths equal, because rounding would make them so."""
+# --- a job that makes room --------------------------------------------------------------------
+
+
+def compare_ends(
+    snapshot: Snapshot, state: JobState, *, step: Reshape | Move, other: JobState | None
+) -> str:
+    """Return how much sooner ``other`` starts, for which a step makes room, and how much later this job ends."""
+    gain = _show_priority(other, above=state) if other is not None else ""
+    if other is not None and other.placement is None:
+        saved = find_release(snapshot, least_need(snapshot, other))
+        gain += f", which starts {duration(saved.seconds)} sooner" if saved is not None else ""
+    predictor, now = Predictor.of(snapshot), snapshot.now
+    moves = not set(step.new.nodes) <= set(step.old.nodes)
+    before = predictor.remaining(state, now)
+    after = predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
+    if not before < after < inf or not _has_length(state):
+        return gain
+    return f"{gain}, and this job ends {duration(after - before)} later"
+
+
+def _has_length(state: JobState) -> bool:
+    return 0.0 < state.iterations_total < inf
+
+
+def _show_priority(other: JobState, *, above: JobState) -> str:
+    """Name the priority of a job where it is above that of the job concerned."""
+    priority = other.job.priority
+    return f" (priority {priority})" if priority > above.job.priority else ""

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import chain
 from math import isfinite
+from typing import NamedTuple
 
-from dlcore.explaining.phrases import duration, enumerated, is_or_are
+from dlcore.explaining.phrases import enumerated, is_or_are
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -98,7 +99,11 @@ def held_by_node(cluster: Cluster, state: JobState) -> Iterator[tuple[NodeName, 
 
 
 def describe_supply(snapshot: Snapshot, need: _Need) -> str:
-    """Name the free GPUs, and the jobs that release enough, with the time."""
+    """
+    Name the free GPUs, and the jobs whose ends release enough.
+
+    It names no time, because the sentence may be read long after it was written; the turn of the job has the time.
+    """
     most = need.most(free_by_node(snapshot))
     if most >= need.gpus:
         return f"{is_or_are(most)} free already"
@@ -106,15 +111,28 @@ def describe_supply(snapshot: Snapshot, need: _Need) -> str:
         f"the most free{need.where} is {most}" if most and need.where else f"{is_or_are(most)} free"
     )
     out = out_of_service(snapshot, chain.from_iterable(need.groups))
-    return f"{now}, {_release(snapshot, need, most=most)}{out}"
+    release = find_release(snapshot, need)
+    if release is None:
+        return f"{now}{out}"
+    end = f"{enumerated(release.jobs)} end{'s' if len(release.jobs) == 1 else ''}"
+    then = f", and {release.gpus} more when {end}" if most else f" until {end}"
+    return f"{now}{then}{out}"
 
 
-def _release(snapshot: Snapshot, need: _Need, *, most: int) -> str:
-    predictor = Predictor.of(snapshot)
+class Release(NamedTuple):
+    """The GPUs that a job needs and lacks, when the ends of running jobs release them."""
+
+    seconds: float
+    gpus: int
+    jobs: Sequence[JobId]
+
+
+def find_release(snapshot: Snapshot, need: _Need) -> Release | None:
+    """Return the release by which there are enough GPUs; ``None`` if it cannot be predicted."""
     free = free_by_node(snapshot)
-    reached = most
+    most = reached = need.most(free)
     helpful: list[JobId] = []
-    for seconds, state in _iter_ends(snapshot, predictor):
+    for seconds, state in _iter_ends(snapshot, Predictor.of(snapshot)):
         for node, count in held_by_node(snapshot.cluster, state):
             free[node] += count
         after = need.most(free)
@@ -122,9 +140,8 @@ def _release(snapshot: Snapshot, need: _Need, *, most: int) -> str:
             helpful.append(state.job.id)
             reached = after
         if reached >= need.gpus:
-            verb = "releases" if len(helpful) == 1 else "release"
-            return f"{enumerated(helpful)} {verb} {reached - most} more in {duration(seconds)}"
-    return "and it is not known when there will be enough"
+            return Release(seconds, reached - most, helpful)
+    return None
 
 
 def out_of_service(snapshot: Snapshot, names: Iterable[NodeName]) -> str:

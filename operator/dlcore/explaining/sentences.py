@@ -12,7 +12,11 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import assert_never
 
-from dlcore.explaining.comparing import Worths, compare_with_running
+from dlcore.explaining.comparing import (
+    Worths,
+    compare_ends,
+    compare_with_running,
+)
 from dlcore.explaining.needs import (
     describe_supply,
     need_of,
@@ -153,13 +157,6 @@ def _named(job: JobId | None) -> str:
     return "another job" if job is None else job
 
 
-def _worth(cause: Cause) -> str:
-    """Return by how much the change pays, where the policy weighs jobs against each other."""
-    if cause.worth <= 0.0:
-        return ""
-    return f", because a GPU is worth {cause.worth:g} times as much there now"
-
-
 _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.ITS_TURN: lambda _: "it is its turn",
     CauseCode.IDLE_GPUS: lambda _: "these GPUs would be idle",
@@ -171,8 +168,8 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.EXPLORING: lambda _: "its speed there is not known yet, and is worth knowing",
     CauseCode.FASTER_TYPE: lambda _: "it trains faster on this type of GPU",
     CauseCode.PACKING: lambda _: "it is on fewer nodes then, or leaves one free for others",
-    CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}{_worth(cause)}",
-    CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it{_worth(cause)}",
+    CauseCode.MAKES_ROOM: lambda cause: f"it makes room for {_named(cause.job)}",
+    CauseCode.OUTRANKED: lambda cause: f"{_named(cause.job)} comes before it",
     CauseCode.SUSPENDED: lambda _: "it is suspended, until dljob resume (spec.suspend: false)",
     CauseCode.GPUS_GONE: lambda _: (
         "the node has fewer GPUs now, and some that it had are not among them"
@@ -199,6 +196,9 @@ def _reason_for(snapshot: Snapshot, state: JobState | None, *, step: Start | Res
     reason = _REASONS[step.cause.code](step.cause)
     if state is not None and not isinstance(step, Start):
         reason += _gain(snapshot, state, step=step)
+        if step.cause.code in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED):
+            other = _find(snapshot, step.cause.job) if step.cause.job is not None else None
+            reason += compare_ends(snapshot, state, step=step, other=other)
     if isinstance(step, Start) and step.gang > step.placement.gpus:
         reason += f"; it needs {step.gang} to begin, and they idle until then"
     if step.after:

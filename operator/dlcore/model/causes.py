@@ -86,5 +86,3 @@ class Cause(NamedTuple):
     """The other job concerned: who is ahead, for whom room is made."""
     gpus: int = 0
     """How many GPUs the reason is about."""
-    worth: float = 0.0
-    """How many times as much a GPU is worth to the other job as to this one; 0: not said."""

@@ -111,7 +111,7 @@ class Expectations:
     def _iter_news(self, turns: Mapping[JobId, Turn], now: float) -> Iterator[Due]:
         for job in self._cluster.entries:
             turn, shown = turns.get(job), self._cluster.figures.shown_queue(job)
-            queue = None if turn is None else turn_document(turn, now)
+            queue = None if turn is None else turn_document(turn, now, former=shown)
             if is_news(shown, queue, now=now):
                 is_correction = shown is not None and queue is not None
                 yield Due(0 if turn is None else turn.ahead, job, queue, is_correction)

@@ -14,7 +14,6 @@ from typing import Final
 from dlcontrol.deciding.futures import foresee_in_time, turn_document
 from dlcontrol.situation.status_documents import Json
 from dlcore.contract import Policy
-from dlcore.foreseeing import Turn
 from dlcore.model import JobId, Snapshot
 from dllocal.server_parts import LatestScene
 
@@ -28,7 +27,7 @@ class ExpectedTurns:
     def __init__(self, latest: LatestScene, policy: Policy) -> None:
         self._latest = latest
         self._policy = policy
-        self._known: Mapping[JobId, Turn] = {}
+        self._known: Mapping[JobId, Json] = {}
         self._seen: Snapshot | None = None
         self._at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -47,7 +46,11 @@ class ExpectedTurns:
 
     async def _learn(self, snapshot: Snapshot) -> None:
         try:
-            self._known = await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
+            turns = await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
+            self._known = {
+                job: turn_document(turn, snapshot.now, former=self._known.get(job))
+                for job, turn in turns.items()
+            }
             self._seen = snapshot
         finally:
             # At the end, because the task may take longer than RENEW_S; also after an error, so that a policy that fails
@@ -57,5 +60,4 @@ class ExpectedTurns:
 
     def document(self, job: JobId) -> Json | None:
         """Show the turn of a job if it waits."""
-        turn, seen = self._known.get(job), self._seen
-        return None if turn is None or seen is None else turn_document(turn, seen.now)
+        return self._known.get(job)
