@@ -121,8 +121,8 @@ def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
         swept = leftovers.sweep(name)
         passed = (leftovers.hold(f"{socket}.held"),) if socket else ()
     except OSError as error:
-        doors = "see --socket, --listen, --tls and --health"
-        raise CannotBegin(f"DoorsCannotOpen: {error}; {doors}") from error
+        remedy = "see --socket, --listen, --tls and --health"
+        raise CannotBegin(f"ListenersCannotOpen: {error}; {remedy}") from error
     except leftovers.Lingering as error:
         raise CannotBegin(f"{STUCK.name}: {error}; {STUCK.remedy}") from error
     if swept:

@@ -101,13 +101,14 @@ def test_a_sidecar_that_is_to_leave_waits_until_a_controller_has_seen_that_the_t
     """The controller that told it to leave may have died; the next one would start the training once more."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    unanswered = (
-        "--checkpoint-signal=SIGUSR1",
-        "--checkpoint-confirm=file",
-        "--checkpoint-path=/no",
-    )
+    unanswered = {
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "file",
+        "checkpoint.path": "/no",
+        "checkpoint.timeoutSeconds": 240,
+    }
     command = ("sh", "-c", f"trap '' USR1; cat {pipe}; exit 0")
-    sidecar = start(command=command, options=(*unanswered, "--checkpoint-seconds=240"))
+    sidecar = start(command=command, options=unanswered)
     sidecar.wait_ready()
     sidecar.run(1)
     sidecar.wait_for(is_running(1))
@@ -190,7 +191,7 @@ def test_what_cannot_be_done_is_told_before_anything_is_started(tmp_path, token)
     network = ["--listen", "127.0.0.1:1", "--tls", folder, "--job-uid", "u"]
     for options, status, words in (
         ([], EXIT_USAGE, "dljob-sidecar: the SideCar has no address to answer on"),
-        (["--socket", f"{folder}/control"], EXIT_UNAVAILABLE, "DoorsCannotOpen"),
+        (["--socket", f"{folder}/control"], EXIT_UNAVAILABLE, "ListenersCannotOpen"),
         (network, EXIT_UNAVAILABLE, f"{folder}/tls.crt"),
     ):
         ran = run_command("run", *options, "--", "echo", token)

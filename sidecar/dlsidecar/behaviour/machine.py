@@ -1,41 +1,39 @@
 """
-The whole behaviour of a SideCar, as one table of what happens in which phase.
+The behaviour of a SideCar: :func:`react` takes a value and an event, and returns the next value and the actions.
 
-Theory of operation. The controller declares what shall be, and the SideCar converges to the newest
-declaration it has seen. For that it needs to know two things: what was declared last (the target),
-and which processes may still live (those of the current run, until it is proven that none is left).
-Processes of another run are started only from phases in which nothing lives, and such a phase is
-entered only by the proof. So in any order of events there are never two trainings at once.
+The controller declares the desired state, and the SideCar converges to the newest declaration. For
+that it must know two things: the newest declaration (the target), and the processes that may still
+live (those of the current run, until the proof that none is left). It starts processes of another
+run only from phases in which none lives, and only the proof leads into such a phase. So in any order
+of events there are never two trainings at once.
 
-A newer declaration replaces the target at any time. If nothing lives, it is carried out. If
-something does, that must end, and on the way there the newest target may change again and again:
-only when the proof comes is it looked at. In this way a newer declaration cancels a change under
-way at each point of it, and a burst of them costs one stop and one start (the cancelling of CoDDL).
-The processes that are being stopped may well hang, because they wait for peers which are gone; so
-each step on the way down has a time limit, and after the last one comes SIGKILL.
+A newer declaration replaces the target at any time. If no process lives, the SideCar carries it out.
+Otherwise the processes must end first, and the SideCar looks at the target again only after the
+proof. So a newer declaration cancels a change under way at each point, and a burst of declarations
+costs one stop and one start (the cancelling of CoDDL). Processes that are being stopped may hang,
+because they wait for peers that are gone. Therefore each step on the way down has a time limit, and
+SIGKILL follows the last one.
 
-Three comparisons come before the table, because they are the same in every phase. A declaration
-older than the target is refused, and so is one of the same term that says something else; only
-that a stop need not wait for a checkpoint, and that a run shall try its checkpoint, can be said of
-their terms later, and hold then. A repeat changes nothing. And a target that differs in its epoch alone is adopted without touching anything:
-that is how a new leader puts its stamp on what it found.
+Three comparisons come before the table (:mod:`dlsidecar.behaviour.accepting`), because they are the
+same in every phase. The SideCar refuses a declaration that is older than the target, and one of the
+same term with other contents; only the checkpoint of a stop and the trial of a run may change in the
+same term. A repeat changes nothing. A target that differs in its epoch alone is adopted without any
+action: in this way a new leader stamps the SideCars that it finds.
 
-Where the first process of the whole job saves it, and that is in another container, Checkpointing
-is a wait: the SideCar asks no process here, and none ends before the controller says that the
-checkpoint is over, unless the ranks themselves have lost their peers or the time is up.
+If the first process of the whole job saves it, and runs in another container, Checkpointing is a
+wait: the SideCar asks no process here, and ends none before the controller reports the checkpoint as
+over, unless the ranks have lost their peers or the time is up.
 
-A trial of a checkpoint changes no phase: the training is asked to save itself, and goes on. A change
-that comes meanwhile takes the request over, so that the training is asked once. The work since the
-request may be lost then, which is no more than the work during a checkpoint of its own.
+A trial of a checkpoint changes no phase: the training saves, and continues. A change that comes
+meanwhile takes the request over, so that the training is asked once. The work since the request may
+be lost then, which is no more than the work during a checkpoint of its own.
 
-News from the processes carries the number of the attempt at starting them. News of an
-earlier attempt is out of date and changes nothing, and neither does an event that the table does not
-name for a phase.
+News from the processes has the number of the attempt that started them. News of an earlier attempt
+changes nothing, and neither does an event that the table does not name for a phase.
 
-Everything that affects the behaviour is in this file, and nothing in it reads a clock, waits, or
-touches a process: :func:`react` takes a value (:mod:`dlsidecar.behaviour.state`) and an event, and returns
-the next value and what to do. ``dlsidecar.agent`` does it. The picture in ``docs/protocol.md`` is
-drawn by :func:`draw`.
+No code in this package reads a clock, waits, or touches a process; ``dlsidecar.agent`` carries out
+the actions. :func:`draw` draws the picture in ``docs/protocol.md`` from the table
+(:mod:`dlsidecar.behaviour.table`).
 """
 
 from __future__ import annotations
