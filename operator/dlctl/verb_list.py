@@ -81,6 +81,9 @@ VERBS = {
         "record": Verb(
             "verbs.watching.record", "Write the record of events to a file, or for Perfetto."
         ),
+        "report": Verb(
+            "verbs.watching.report", "Sum up where GPU time went, by namespace, user, job or type."
+        ),
         "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
         "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
         "wait": Verb(

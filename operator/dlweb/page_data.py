@@ -9,7 +9,7 @@ binary search the part that it draws. Names and sentences have no character that
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,15 +21,22 @@ from dlcore.recording.record import (
     Decided,
     Ended,
     Expected,
-    Gpu,
     Happened,
     Line,
     Progress,
     Record,
     Submitted,
 )
+from dlcore.recording.report import By, Report, list_parts, make_report
 from dlcore.recording.sums import Span
-from dlcore.recording.usage import Interval, Timelines, Usage, read_timelines, sum_usage
+from dlcore.recording.usage import (
+    Held,
+    Interval,
+    Timelines,
+    list_types,
+    list_waiting,
+    read_timelines,
+)
 
 NO_DECISION = -1
 """Marks a span without a decision, such as a new attempt after a crash."""
@@ -95,6 +102,7 @@ class Job:
     trained: float
     """GPU-seconds without those of changes."""
     changing: float
+    failing: float
     gpus: int
     """The most GPUs at one time."""
     changes: int
@@ -111,11 +119,14 @@ class Sums:
 
     trained: float
     changing: float
+    failing: float
     idle: float
     idle_while_waiting: float
     out_of_service: float
-    namespaces: list[tuple[str, float, float]]
-    """Name, trained, changing."""
+    namespaces: list[tuple[str, float, float, float, float]]
+    """Name, trained, lost to changes, lost to failures, idle while a job of it had waited longest."""
+    causes: list[tuple[str, float]]
+    """Why jobs waited while GPUs were idle."""
     csv: str
 
 
@@ -155,8 +166,8 @@ def make_page_data(record: Record) -> PageData:
         length=max(0.0, origin.since(header.until)),
         nodes=_list_nodes(record, origin, book, timelines),
         jobs=book.list_jobs(),
-        waiting=origin.flat(timelines.waiting),
-        sums=_sums(book.usage),
+        waiting=origin.flat(list_waiting(timelines)),
+        sums=_sums(make_report(record, By.NAMESPACE, timelines=timelines)),
     )
 
 
@@ -191,7 +202,8 @@ class _Book:
         self._origin = origin
         self._pauses = timelines.pauses
         self._facts: dict[str, _Facts] = {}
-        self.usage = sum_usage(record, timelines)
+        by_job = make_report(record, By.JOB, timelines=timelines)
+        self._held = {row.name: row.held for row in by_job.rows}
         for line in record.lines:
             self._take(line)
         for span in timelines.spans:
@@ -257,7 +269,7 @@ class _Book:
 
     def _job(self, name: str, facts: _Facts) -> Job:
         submitted, ended = facts.submitted, facts.ended
-        held = self.usage.jobs.get(name)
+        held = self._held.get(name, Held())
         return Job(
             name=printable(name),
             namespace=printable(namespace_of(name)),
@@ -268,8 +280,9 @@ class _Book:
             ended=self._origin.since(ended.at) if ended else None,
             outcome=printable(ended.outcome) if ended else "",
             message=printable(ended.message) if ended else "",
-            trained=held.trained if held else 0.0,
-            changing=held.changing if held else 0.0,
+            trained=held.trained,
+            changing=held.changing,
+            failing=held.failing,
             gpus=facts.gpus,
             changes=sum(each.is_decision and each.old > 0 for each in facts.history),
             history=facts.history,
@@ -292,11 +305,7 @@ def _thin(
 
 def _list_nodes(record: Record, origin: _Origin, book: _Book, timelines: Timelines) -> list[Node]:
     """List the GPUs by node, both in the order of their names and numbers."""
-    types = {
-        GpuRef(NodeName(line.node), line.gpu): line.gpu_type
-        for line in record.lines
-        if isinstance(line, Gpu)
-    }
+    types = list_types(record)
     spans: dict[GpuRef, list[tuple[float, float, int, int]]] = {}
     for span in timelines.spans:
         drawn = (
@@ -330,39 +339,34 @@ def _natural(item: tuple[GpuRef, float]) -> tuple[list[str | int], int]:
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], ref.number
 
 
-def _sums(usage: Usage) -> Sums:
-    namespaces = [
-        (printable(name), held.trained, held.changing)
-        for name, held in sorted(usage.namespaces.items())
-    ]
+def _sums(report: Report) -> Sums:
+    held = report.held
     return Sums(
-        trained=usage.trained,
-        changing=usage.changing,
-        idle=usage.idle,
-        idle_while_waiting=usage.idle_while_waiting,
-        out_of_service=usage.out_of_service,
-        namespaces=namespaces,
-        csv=_to_csv(usage, namespaces),
+        trained=held.trained,
+        changing=held.changing,
+        failing=held.failing,
+        idle=report.idle,
+        idle_while_waiting=report.idle_while_waiting,
+        out_of_service=report.out_of_service,
+        namespaces=[
+            (
+                printable(row.name),
+                row.held.trained,
+                row.held.changing,
+                row.held.failing,
+                row.idle_while_waiting,
+            )
+            for row in sorted(report.rows, key=lambda row: row.name)
+        ],
+        causes=[(printable(cause), seconds) for cause, seconds in report.causes.items()],
+        csv=_to_csv(report),
     )
 
 
-FORMULAS = ("=", "+", "-", "@")
-
-
-def _to_csv(usage: Usage, namespaces: Iterable[tuple[str, float, float]]) -> str:
+def _to_csv(report: Report) -> str:
     written = io.StringIO()
-    writer = csv.writer(written)
-    writer.writerow(("what", "namespace", "gpu_seconds"))
-    for name, trained, changing in namespaces:
-        # A spreadsheet takes such a cell for a formula, and users choose the name.
-        cell = f"'{name}" if name.startswith(FORMULAS) else name
-        writer.writerow(("trained", cell, round(trained, 3)))
-        writer.writerow(("changing", cell, round(changing, 3)))
-    rest: Mapping[str, float] = {
-        "idle": usage.idle,
-        "idle while a job waits": usage.idle_while_waiting,
-        "out of service": usage.out_of_service,
-    }
-    for what, seconds in rest.items():
-        writer.writerow((what, "", round(seconds, 3)))
+    rows = list_parts(report)
+    writer = csv.DictWriter(written, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""Where GPU time went: the five sums, against GPU-seconds of jobs and by hand."""
+"""Where GPU time went: the parts of a report, against GPU-seconds of jobs and by hand."""
 
 import pytest
 
@@ -8,44 +8,46 @@ from dlcore.recording.record import (
     Ended,
     Given,
     Gpu,
+    Happened,
     Header,
     Phase,
+    Progress,
     Record,
     Source,
     Stage,
     Submitted,
 )
+from dlcore.recording.report import By, list_parts, make_report
 from dlcore.recording.sums import sum_gpu_seconds
-from dlcore.recording.usage import Held, list_waiting, sum_usage
+from dlcore.recording.usage import Held, list_waiting, read_timelines
 
 NODE = NodeName("n")
-ONE = Placement.of({NODE: [0]})
-BOTH = Placement.of({NODE: [0, 1]})
+ONE = Placement.of({NODE: [0]}, "A100")
+BOTH = Placement.of({NODE: [0, 1]}, "A100")
 
 
 def record(*lines):
-    gpus = (Gpu(at=0.0, node="n", gpu=number) for number in (0, 1))
+    gpus = (Gpu(at=0.0, node="n", gpu=number, gpu_type="A100") for number in (0, 1))
     return Record.of(Header(source=Source.MACHINE, until=100.0), (*gpus, *lines))
 
 
-def test_time_of_gpus_is_trained_changing_idle_waited_for_or_out_of_service():
+def test_time_of_gpus_is_trained_lost_idle_waited_for_or_out_of_service():
     found = record(
         Submitted(at=10.0, job="a/x"),
+        Decided(at=12.0, job="a/x", step="wait", cause="NoRoomForPod"),
         Given(at=20.0, job="a/x", generation=1, placement=ONE),
         Phase(at=20.0, job="a/x", phase=Stage.ASKED, generation=1),
         Phase(at=25.0, job="a/x", phase=Stage.FIRST_STEP, generation=1),
         Ended(at=60.0, job="a/x", outcome="Completed"),
         Gpu(at=90.0, node="n", gpu=1, in_service=False, reason="ECC"),
     )
-    usage = sum_usage(found)
-    assert usage.jobs == {"a/x": Held(trained=35.0, changing=5.0)}
-    assert usage.namespaces == {"a": Held(trained=35.0, changing=5.0)}
+    report = make_report(found, By.NAMESPACE)
+    assert [(row.name, row.held) for row in report.rows] == [("a", Held(35.0, 5.0))]
     # Both GPUs are free while the job waits from 10 to 20.
-    assert usage.idle_while_waiting == 20.0
-    assert usage.out_of_service == 10.0
-    assert usage.idle == 130.0
-    assert usage.total == 200.0
-    assert list_waiting(found) == ((10.0, 20.0),)
+    assert report.causes == {"NoRoomForPod": 16.0, "": 4.0}
+    assert report.rows[0].idle_while_waiting == 20.0
+    assert (report.out_of_service, report.idle, report.total) == (10.0, 130.0, 200.0)
+    assert list_waiting(read_timelines(found)) == ((10.0, 20.0),)
 
 
 def test_a_job_trains_on_until_it_saves_itself():
@@ -58,10 +60,60 @@ def test_a_job_trains_on_until_it_saves_itself():
         Phase(at=50.0, job="x", phase=Stage.SAVING, generation=2),
         Phase(at=70.0, job="x", phase=Stage.FIRST_STEP, generation=2),
     )
-    usage = sum_usage(found)
-    assert usage.jobs == {"x": Held(trained=120.0, changing=40.0)}
+    report = make_report(found, By.JOB)
+    assert report.held == Held(trained=120.0, changing=40.0)
     assert sum_gpu_seconds(found) == {"x": pytest.approx(160.0)}
-    assert usage.idle == 40.0
+    assert report.idle == 40.0
+
+
+def test_a_failure_costs_the_restart_and_the_iterations_that_are_repeated():
+    found = record(
+        Submitted(at=0.0, job="x", model="resnet", user="ada"),
+        Decided(at=0.0, job="x", step="start", generation=1, new=BOTH),
+        Given(at=0.0, job="x", generation=1, placement=BOTH),
+        Phase(at=0.0, job="x", phase=Stage.ASKED, generation=1),
+        Phase(at=10.0, job="x", phase=Stage.FIRST_STEP, generation=1),
+        Progress(at=30.0, job="x", iteration=20.0, iterations_per_second=1.0),
+        # The controller tries it again, without a decision of the scheduler.
+        Happened(at=50.0, job="x", name="TrainingFailed", warning=True),
+        Given(at=50.0, job="x", generation=2, placement=BOTH),
+        Phase(at=50.0, job="x", phase=Stage.ASKED, generation=2),
+        Phase(at=60.0, job="x", phase=Stage.FIRST_STEP, generation=2),
+        Progress(at=70.0, job="x", iteration=25.0, iterations_per_second=1.0, lost_seconds=25.0),
+        Ended(at=100.0, job="x", outcome="Completed", lost_seconds=25.0),
+    )
+    # 20 GPU-seconds each for the start and the restart, and 25 s of two GPUs are repeated.
+    held = Held(trained=200.0 - 40.0 - 50.0, changing=20.0, failing=20.0 + 50.0)
+    for by, name in ((By.JOB, "x"), (By.MODEL, "resnet"), (By.USER, "ada"), (By.TYPE, "A100")):
+        report = make_report(found, by)
+        assert [(row.name, row.jobs, row.held) for row in report.rows] == [(name, {"x"}, held)]
+        assert sum(part["gpu_seconds"] for part in list_parts(report)) == 200.0
+
+
+def test_a_job_whose_gpus_a_failure_took_loses_its_next_start_to_the_failure():
+    found = record(
+        Decided(at=0.0, job="x", step="start", generation=1, new=ONE),
+        Given(at=0.0, job="x", generation=1, placement=ONE),
+        Given(at=40.0, job="x", generation=2, placement=None),
+        Decided(at=50.0, job="x", step="start", generation=3, new=ONE),
+        Given(at=50.0, job="x", generation=3, placement=ONE),
+        Phase(at=50.0, job="x", phase=Stage.ASKED, generation=3),
+        Phase(at=58.0, job="x", phase=Stage.FIRST_STEP, generation=3),
+    )
+    assert make_report(found, By.JOB).held == Held(trained=82.0, failing=8.0)
+
+
+def test_a_suspended_job_does_not_wait():
+    found = record(
+        Submitted(at=0.0, job="x"),
+        Given(at=0.0, job="x", generation=1, placement=ONE),
+        Decided(at=20.0, job="x", step="stop", cause="Suspended", generation=2, old=ONE),
+        Given(at=20.0, job="x", generation=2, placement=None),
+        Decided(at=80.0, job="x", step="wait", cause="NextRound", generation=2),
+    )
+    report = make_report(found, By.JOB)
+    assert report.causes == {"NextRound": 40.0}
+    assert report.idle == 80.0 + 60.0
 
 
 def test_a_gpu_that_a_job_keeps_out_of_service_is_the_jobs():
@@ -69,5 +121,5 @@ def test_a_gpu_that_a_job_keeps_out_of_service_is_the_jobs():
         Given(at=0.0, job="x", generation=1, placement=ONE),
         Gpu(at=50.0, node="n", gpu=0, in_service=False, reason="ECC"),
     )
-    usage = sum_usage(found)
-    assert (usage.trained, usage.out_of_service, usage.total) == (100.0, 0.0, 200.0)
+    report = make_report(found, By.JOB)
+    assert (report.held.trained, report.out_of_service, report.total) == (100.0, 0.0, 200.0)

@@ -13,6 +13,7 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
+from dlcore.documents.jobschema import USER_LABEL
 from dlcore.model import GpuRef, JobId
 from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.recording.record import (
@@ -189,6 +190,7 @@ def _submission(entry: Entry) -> RecordRow:
         requested=job.gpus.requested,
         priority=job.priority,
         model="" if job.type.is_of_one_job else job.type.model,
+        user=job.labels.get(USER_LABEL, ""),
     )
     return _row(line, _name(entry))
 
@@ -230,6 +232,7 @@ def _progress(entry: Entry, now: float) -> RecordRow:
         iterations_total=status.iterations_total or None,
         iterations_per_second=status.speed,
         metric=status.metric,
+        lost_seconds=status.lost_seconds,
     )
     return _row(line, _name(entry), f"{now:.3f}")
 
@@ -243,6 +246,7 @@ def _end(entry: Entry, outcome: str, *, at: float) -> RecordRow:
         gpu_seconds=status.service,
         reshapes=status.reshapes,
         message=status.message,
+        lost_seconds=status.lost_seconds,
     )
     return _row(line, _name(entry))
 

@@ -23,6 +23,7 @@ KIND: Final = "DLJob"
 OUR_ANNOTATIONS: Final = "dljob.io/"
 SUBMIT_AT: Final = "dljob.io/submit-at"
 WORKING_DIRECTORY: Final = "dljob.io/working-directory"
+USER_LABEL: Final = "dljob.io/user"
 
 
 def _spec(*, runs: bool) -> Record:

@@ -169,6 +169,8 @@ class Submitted:
     requested: int = field(default=0, metadata=wire(Whole()))
     priority: int = field(default=0, metadata=wire(Whole(-(10**9), 10**9)))
     model: str = field(default="", metadata=wire(_NAME))
+    user: str = field(default="", metadata=wire(_NAME))
+    """The value of the label ``dljob.io/user``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +229,8 @@ class Progress:
     iterations_total: float | None = field(default=None, metadata=wire(Maybe(Number())))
     iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
     metric: float | None = field(default=None, metadata=wire(Maybe(Number(-1e300))))
+    lost_seconds: float = field(default=0.0, metadata=wire(Number()))
+    """How long the iterations took that the job has repeated by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +255,8 @@ class Ended:
     gpu_seconds: float = field(default=0.0, metadata=wire(Number()))
     reshapes: int = field(default=0, metadata=wire(Whole()))
     message: str = field(default="", metadata=wire(_SENTENCE))
+    lost_seconds: float = field(default=0.0, metadata=wire(Number()))
+    """How long the iterations took that the job has repeated."""
 
 
 Line = Gpu | Submitted | Decided | Given | Phase | Progress | Happened | Ended

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dlcore.model import GpuRef, NodeName, Placement
+from dlcore.model.causes import CauseCode
 from dlcore.recording.record import Decided, Ended, Given, Gpu, Line, Progress, Record, Submitted
 
 
@@ -33,7 +34,7 @@ class Levels(NamedTuple):
 
     at: float
     queued: int
-    """Jobs that are submitted, have no GPUs and are not over."""
+    """Jobs that are submitted, have no GPUs, and are neither suspended nor over."""
     idle: int
     """GPUs in service that no job has."""
     in_service: int
@@ -112,11 +113,41 @@ def list_levels(record: Record) -> tuple[Levels, ...]:
     return tuple(levels)
 
 
+class Wait(NamedTuple):
+    """A stretch of time in which this job had waited for GPUs longer than all others."""
+
+    begin: float
+    end: float
+    job: str
+    cause: str
+    """The code of the scheduler's reason; empty before its first decision about the job."""
+
+
+def list_waits(record: Record) -> tuple[Wait, ...]:
+    """List the times in which jobs waited for GPUs, each with the job that had waited longest."""
+    tally = _Tally()
+    waits: list[Wait] = []
+    begin, longest = record.header.since, None
+    for line in record.lines:
+        tally.take(line)
+        if tally.longest_wait == longest:
+            continue
+        at = max(line.at, record.header.since)
+        if longest is not None and at > begin:
+            waits.append(Wait(begin, at, *longest))
+        begin, longest = at, tally.longest_wait
+    if longest is not None and record.header.until > begin:
+        waits.append(Wait(begin, record.header.until, *longest))
+    return tuple(waits)
+
+
 class _Tally:
     """Counts waiting jobs and free GPUs, line after line."""
 
     def __init__(self) -> None:
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, str] = {}
+        """The jobs that wait with the cause of each, the longest wait first."""
+        self._suspended: set[str] = set()
         self._held: dict[str, frozenset[GpuRef]] = {}
         self._taken: dict[GpuRef, int] = {}
         self._service: dict[GpuRef, bool] = {}
@@ -131,12 +162,23 @@ class _Tally:
             self._service[ref] = line.in_service
             self._settle([ref])
         elif isinstance(line, Submitted):
-            self._waiting.add(line.job)
+            self._waiting[line.job] = ""
+        elif isinstance(line, Decided):
+            self._decide(line)
         elif isinstance(line, Given):
             self._hold(line.job, line.placement)
         elif isinstance(line, Ended):
             self._hold(line.job, None)
-            self._waiting.discard(line.job)
+            self._waiting.pop(line.job, None)
+
+    def _decide(self, line: Decided) -> None:
+        if line.cause == CauseCode.SUSPENDED:
+            self._suspended.add(line.job)
+            self._waiting.pop(line.job, None)
+            return
+        self._suspended.discard(line.job)
+        if line.step == "wait" and line.job not in self._held:
+            self._waiting[line.job] = line.cause
 
     def _hold(self, job: str, placement: Placement | None) -> None:
         old = self._held.pop(job, frozenset())
@@ -148,15 +190,20 @@ class _Tally:
         if new:
             self._held[job] = new
             # It is in the queue again as soon as it loses them, unless it is over.
-            self._waiting.discard(job)
-        elif old:
-            self._waiting.add(job)
+            self._waiting.pop(job, None)
+        elif old and job not in self._suspended:
+            self._waiting[job] = ""
         self._settle(old | new)
 
     def _settle(self, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
             is_idle = self._service.get(ref, False) and not self._taken.get(ref)
             (self._idle.add if is_idle else self._idle.discard)(ref)
+
+    @property
+    def longest_wait(self) -> tuple[str, str] | None:
+        """The job that has waited longest, and the cause."""
+        return next(iter(self._waiting.items()), None)
 
     def levels(self, at: float) -> Levels:
         return Levels(at, len(self._waiting), len(self._idle), self._in_service)

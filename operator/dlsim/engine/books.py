@@ -53,8 +53,7 @@ class Journal:
         self.record.sum_up(now)
         self.log(run, Happening.COMPLETED)
         if self._recorder is not None:
-            used, reshapes = run.record.gpu_seconds, run.record.reshapes
-            self._recorder.note_end(now, run.state.id, gpu_seconds=used, reshapes=reshapes)
+            self._recorder.note_end(now, run.state.id, kept=run.record)
 
     def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
         self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
@@ -73,7 +72,8 @@ class Journal:
 
     def note_first_step(self, run: Run) -> None:
         if self._recorder is not None:
-            self._recorder.note_first_step(self._kernel.now, run.state)
+            lost = run.record.lost_work_s
+            self._recorder.note_first_step(self._kernel.now, run.state, lost_seconds=lost)
 
     def note_saving(self, run: Run, *, seconds: float | None) -> None:
         """Note that a job stops for a change; ``seconds`` later it is saved, if at all."""

@@ -28,6 +28,7 @@ from dlcore.recording.record import (
     Stage,
     Submitted,
 )
+from dlsim.results.records import JobRecord
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class _Course:
     """Where among the lines its latest decision is, until it is known what that has cost."""
     halted_at: float | None = None
     """Since when it does not train because of a change."""
+    lost_seconds: float = 0.0
+    """How long the iterations took that it has repeated."""
 
 
 @dataclass(slots=True)
@@ -139,10 +142,11 @@ class Recorder:
     def note_start(self, at: float, job: JobId) -> None:
         self._note_stage(job, at, stage=Stage.STARTED)
 
-    def note_first_step(self, at: float, state: JobState) -> None:
+    def note_first_step(self, at: float, state: JobState, *, lost_seconds: float) -> None:
         """Note that it trains, and what the change that made it stand still has cost."""
         course = self._courses[state.id]
         self._note_stage(state.id, at, stage=Stage.FIRST_STEP)
+        course.lost_seconds = lost_seconds
         self.note_progress(at, state)
         if course.decided_at is not None:
             # The outcome is added to the decision, as a live system does in its history.
@@ -162,12 +166,20 @@ class Recorder:
                 iteration=state.iterations_at(at),
                 iterations_total=total if math.isfinite(total) and total > 0.0 else None,
                 iterations_per_second=state.speed,
+                lost_seconds=self._courses[state.id].lost_seconds,
             )
         )
 
-    def note_end(self, at: float, job: JobId, *, gpu_seconds: float, reshapes: int) -> None:
+    def note_end(self, at: float, job: JobId, *, kept: JobRecord) -> None:
         self.lines.append(
-            Ended(at=at, job=job, outcome="Completed", gpu_seconds=gpu_seconds, reshapes=reshapes)
+            Ended(
+                at=at,
+                job=job,
+                outcome="Completed",
+                gpu_seconds=kept.gpu_seconds,
+                reshapes=kept.reshapes,
+                lost_seconds=kept.lost_work_s,
+            )
         )
 
     def _note_stage(self, job: JobId, at: float, *, stage: Stage) -> None:

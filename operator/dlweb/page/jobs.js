@@ -1,13 +1,13 @@
 // The view of jobs: a table, and of the one that is chosen its history and its speed.
 import { Component } from "./vendor/preact.js";
-import { data, Entry, html, numberOfJob, writeHours, writeInstant, writeOutcome } from "./view.js";
+import { data, Entry, html, numberOfJob, sumHeld, writeHours, writeInstant, writeOutcome } from "./view.js";
 
 const MOST_ROWS = 300;
 
 const COLUMNS = [
   ["Job", (job) => job.name],
   ["GPUs at most", (job) => job.gpus],
-  ["GPU time", (job) => job.trained + job.changing],
+  ["GPU time", sumHeld],
   ["Changes", (job) => job.changes],
   ["Outcome", writeOutcome],
 ];
@@ -43,7 +43,7 @@ export class Jobs extends Component {
             <button class="link" onClick=${() => this.sort(column)}>${name}</button></th>`)}</tr></thead>
           <tbody>${found.slice(0, MOST_ROWS).map((job) => html`<tr class=${job === chosen ? "chosen" : ""}>
             <th scope="row"><button class="link" onClick=${() => open(job.name)}>${job.name}</button></th>
-            <td>${job.gpus}</td><td>${writeHours(job.trained + job.changing)}</td><td>${job.changes}</td><td class="word">${writeOutcome(job)}</td>
+            <td>${job.gpus}</td><td>${writeHours(sumHeld(job))}</td><td>${job.changes}</td><td class="word">${writeOutcome(job)}</td>
           </tr>`)}</tbody>
         </table></div>
       </div>
@@ -60,7 +60,7 @@ function Job({ job, open }) {
       job.ended === null ? writeOutcome(job) : `${job.outcome} ${writeInstant(job.ended)}`,
     ].filter(Boolean).join(" · ")}</p>
     ${job.message ? html`<p>${job.message}</p>` : null}
-    <p>Trained ${writeHours(job.trained)}, changed for ${writeHours(job.changing)}.</p>
+    <p>Trained ${writeHours(job.trained)}, lost ${writeHours(job.changing)} to changes and ${writeHours(job.failing)} to failures.</p>
     <${Speed} job=${job} />
     <h3>History</h3>
     ${job.history.length ? html`<ol class="history">${job.history.map((entry) => html`<li><${Entry} entry=${entry} open=${open} /></li>`)}</ol>` : html`<p class="quiet">The record has no decision about it.</p>`}`;

@@ -3,11 +3,13 @@ import { data, html, writeHours } from "./view.js";
 
 const PARTS = [
   ["trained", "Trained"],
-  ["changing", "Jobs that change"],
+  ["changing", "Lost to changes"],
+  ["failing", "Lost to failures"],
   ["idle", "Idle, no job waits"],
   ["idle_while_waiting", "Idle while a job waits"],
   ["out_of_service", "Out of service"],
 ];
+const HELD = PARTS.slice(0, 3);
 
 export function Usage() {
   const { sums } = data;
@@ -19,9 +21,12 @@ export function Usage() {
     <div class="wide"><table><thead><tr><th scope="col">What</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
       <tbody>${PARTS.map(([key, name]) => html`<tr><th scope="row"><i class=${`key ${key}`}></i>${name}</th><td>${writeHours(sums[key])}</td><td>${share(sums[key], total)}</td></tr>`)}</tbody></table></div>
     <h2>By namespace</h2>
-    <div class="wide"><table><thead><tr><th scope="col">Namespace</th><th scope="col" class="number">Trained</th><th scope="col" class="number">Jobs that change</th><th scope="col">Of all GPU time</th></tr></thead>
-      <tbody>${sums.namespaces.map(([name, trained, changing]) => html`<tr><th scope="row">${name || "(none)"}</th><td>${writeHours(trained)}</td><td>${writeHours(changing)}</td>
-        <td class="bar"><${Bar} parts=${[["trained", "Trained", trained], ["changing", "Jobs that change", changing]]} total=${total} /></td></tr>`)}</tbody></table></div>
+    <div class="wide"><table><thead><tr><th scope="col">Namespace</th><th scope="col" class="number">Trained</th><th scope="col" class="number">Lost to changes</th><th scope="col" class="number">Lost to failures</th><th scope="col" class="number">Idle while it waited longest</th><th scope="col">Of all GPU time</th></tr></thead>
+      <tbody>${sums.namespaces.map(([name, ...parts]) => html`<tr><th scope="row">${name || "(none)"}</th>${parts.map((seconds) => html`<td>${writeHours(seconds)}</td>`)}
+        <td class="bar"><${Bar} parts=${HELD.map(([key, title], place) => [key, title, parts[place]])} total=${total} /></td></tr>`)}</tbody></table></div>
+    ${sums.causes.length > 0 && html`<h2>Why jobs waited while GPUs were idle</h2>
+      <div class="wide"><table><thead><tr><th scope="col">Cause</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
+        <tbody>${sums.causes.map(([cause, seconds]) => html`<tr><th scope="row">${cause || "No decision yet"}</th><td>${writeHours(seconds)}</td><td>${share(seconds, total)}</td></tr>`)}</tbody></table></div>`}
     <p><button onClick=${download}>Download as CSV</button></p>
   </section>`;
 }

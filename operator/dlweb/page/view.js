@@ -81,9 +81,11 @@ export function colourOf(number, by) {
 
 export const numberOfJob = (name) => (numbers.has(name) ? numbers.get(name) : -1);
 
+export const sumHeld = (job) => job.trained + job.changing + job.failing;
+
 export function writeOutcome(job) {
   if (job.outcome) return job.outcome;
-  return job.trained + job.changing > 0 ? "not over" : "waits";
+  return sumHeld(job) > 0 ? "not over" : "waits";
 }
 
 // A decision, or something else that happened, in the words of the record.

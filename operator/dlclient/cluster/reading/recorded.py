@@ -14,6 +14,7 @@ from dlclient.backend import Json
 from dlclient.cluster.reading.past import list_events, list_history
 from dlclient.jobviews import FINAL, read_time
 from dlcore.documents.jobnames import full_name
+from dlcore.documents.jobschema import USER_LABEL
 from dlcore.model import Placement
 from dlcore.recording.record import (
     Decided,
@@ -90,6 +91,7 @@ def _of_job(job: Json, name: str, *, events: list[Json], until: float) -> Iterat
         requested=spec.get("gpus", {}).get("requested", 0),
         priority=spec.get("priority", 0),
         model=spec.get("profile", {}).get("model", ""),
+        user=job["metadata"].get("labels", {}).get(USER_LABEL, ""),
     )
     for entry in list_history(status, events, job=name):
         yield from _of_entry(entry, name)

@@ -84,7 +84,7 @@ def command(
     # Before the request, which may take long.
     if path is not None:
         writing.check_writable(path)
-    record = read_store(store, since) if store is not None else _ask(place, since)
+    record = read_record(place, since, store=store)
     for sentence in record.header.missing:
         say(f"The record is not complete: {sentence}.")
     if path is not None:
@@ -103,7 +103,10 @@ def _write_out(record: Record, form: Format) -> None:
     sys.stdout.buffer.write(render(record, form))
 
 
-def _ask(place: Place, since: float) -> Record:
+def read_record(place: Place, since: float, *, store: str | None) -> Record:
+    """Read the record of a place, or of a store without its controller."""
+    if store is not None:
+        return read_store(store, since)
     with opened(place) as backend:
         return backend.read_record(since)
 

@@ -1,0 +1,139 @@
+"""
+The GPU time of a record by namespace, user, job, model or type of GPU.
+
+The parts of all rows add up to the time of all GPUs: a GPU is held by a job, idle, or out of service at each moment.
+
+Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dlcore.placement.limits import namespace_of
+from dlcore.recording.record import Record, Submitted
+from dlcore.recording.usage import Held, Holder, Timelines, Usage, Waste, read_timelines, sum_usage
+
+
+class By(StrEnum):
+    """What the rows of a report are."""
+
+    NAMESPACE = "namespace"
+    USER = "user"
+    JOB = "job"
+    MODEL = "model"
+    TYPE = "type"
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """GPU-seconds of a group of jobs, or of one type of GPU."""
+
+    name: str
+    jobs: set[str] = field(default_factory=set)
+    held: Held = Held()
+    idle_while_waiting: float = 0.0
+    """GPUs were idle while a job of the group had waited longer than all other jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Where the time of all GPUs went."""
+
+    by: By
+    begin: float
+    until: float
+    rows: list[Row]
+    """The largest first."""
+    idle: float
+    """No job waited for GPUs."""
+    out_of_service: float
+    causes: Mapping[str, float]
+    """Idle GPU-seconds while jobs waited, by the cause for which the longest wait went on."""
+
+    @property
+    def held(self) -> Held:
+        return sum((row.held for row in self.rows), start=Held())
+
+    @property
+    def idle_while_waiting(self) -> float:
+        return sum(self.causes.values())
+
+    @property
+    def total(self) -> float:
+        return self.held.total + self.idle_while_waiting + self.idle + self.out_of_service
+
+
+def make_report(record: Record, by: By, *, timelines: Timelines | None = None) -> Report:
+    """Divide the time of all GPUs between ``since`` and ``until``."""
+    usage = sum_usage(record, timelines or read_timelines(record))
+    causes: dict[str, float] = {}
+    for waste, seconds in usage.wasted.items():
+        causes[waste.cause] = causes.get(waste.cause, 0.0) + seconds
+    return Report(
+        by=by,
+        begin=record.begin,
+        until=record.header.until,
+        rows=_list_rows(usage, _namer(record, by)),
+        idle=sum(usage.idle.values()),
+        out_of_service=sum(usage.out_of_service.values()),
+        causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
+    )
+
+
+FORMULAS = ("=", "+", "-", "@")
+
+
+def list_parts(report: Report) -> list[Mapping[str, Any]]:
+    """List all parts, one in a row, for a spreadsheet: the last column adds up to the time of all GPUs."""
+    rows: list[tuple[str, str, float]] = []
+    for row in report.rows:
+        # A spreadsheet takes such a cell for a formula, and users choose the name.
+        name = f"'{row.name}" if row.name.startswith(FORMULAS) else row.name
+        rows += [
+            (name, "trained", row.held.trained),
+            (name, "lost to changes", row.held.changing),
+            (name, "lost to failures", row.held.failing),
+            (name, "idle while a job waits", row.idle_while_waiting),
+        ]
+    rows += [("", "idle", report.idle), ("", "out of service", report.out_of_service)]
+    return [
+        {report.by.value: name, "what": what, "gpu_seconds": round(seconds, 3)}
+        for name, what, seconds in rows
+    ]
+
+
+def _list_rows(usage: Usage, name_of: Callable[[Holder | Waste], str]) -> list[Row]:
+    rows: dict[str, Row] = {}
+    for holder, held in usage.held.items():
+        row = rows.setdefault(name_of(holder), Row(name=name_of(holder)))
+        row.jobs.add(holder.job)
+        row.held += held
+    for waste, seconds in usage.wasted.items():
+        row = rows.setdefault(name_of(waste), Row(name=name_of(waste)))
+        row.idle_while_waiting += seconds
+    return sorted(rows.values(), key=lambda row: (-row.held.total, row.name))
+
+
+def _namer(record: Record, by: By) -> Callable[[Holder | Waste], str]:
+    """Return the function that names the group of a job on GPUs of a type."""
+    submitted = {line.job: line for line in record.lines if isinstance(line, Submitted)}
+
+    def read_model(part: Holder | Waste) -> str:
+        line = submitted.get(part.job)
+        return line.model if line is not None else ""
+
+    def read_user(part: Holder | Waste) -> str:
+        # On a server that users share, each user has a namespace of the user's name.
+        line = submitted.get(part.job)
+        return (line.user if line is not None else "") or namespace_of(part.job)
+
+    namers: Mapping[By, Callable[[Holder | Waste], str]] = {
+        By.NAMESPACE: lambda part: namespace_of(part.job),
+        By.USER: read_user,
+        By.JOB: lambda part: part.job,
+        By.MODEL: read_model,
+        By.TYPE: lambda part: part.gpu_type,
+    }
+    return namers[by]
