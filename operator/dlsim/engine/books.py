@@ -53,7 +53,7 @@ class Journal:
         self.record.sum_up(now)
         self.log(run, Happening.COMPLETED)
         if self._recorder is not None:
-            self._recorder.note_end(now, run.state.id, kept=run.record)
+            self._recorder.note_end(now, run.record)
 
     def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
         self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))

@@ -16,7 +16,6 @@ from dlcore.recording.expecting import expect
 from dlcore.recording.record import (
     Clock,
     Decided,
-    Ended,
     Given,
     Gpu,
     Header,
@@ -170,17 +169,8 @@ class Recorder:
             )
         )
 
-    def note_end(self, at: float, job: JobId, *, kept: JobRecord) -> None:
-        self.lines.append(
-            Ended(
-                at=at,
-                job=job,
-                outcome="Completed",
-                gpu_seconds=kept.gpu_seconds,
-                reshapes=kept.reshapes,
-                lost_seconds=kept.lost_work_s,
-            )
-        )
+    def note_end(self, at: float, kept: JobRecord) -> None:
+        self.lines.append(kept.write_end(at))
 
     def _note_stage(self, job: JobId, at: float, *, stage: Stage) -> None:
         generation = self._courses[job].generation

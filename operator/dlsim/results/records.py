@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dlcore.model import JobId
+from dlcore.recording.record import Ended
 
 
 class Happening(StrEnum):
@@ -77,6 +78,17 @@ class JobRecord:
         if self.completed_at is None:
             raise ValueError(f"{self.job} has not completed")
         return self.completed_at - self.submitted_at
+
+    def write_end(self, at: float) -> Ended:
+        """Return the line of the record of a run about the end of the job."""
+        return Ended(
+            at=at,
+            job=self.job,
+            outcome="Completed",
+            gpu_seconds=self.gpu_seconds,
+            reshapes=self.reshapes,
+            lost_seconds=self.lost_work_s,
+        )
 
 
 class Level:

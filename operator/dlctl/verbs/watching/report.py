@@ -75,7 +75,7 @@ def command(
     elif output == "csv":
         sys.stdout.write(printing.to_csv(list_parts(report)))
     else:
-        sys.stdout.write(_tabulate(report, wide=output == "wide"))
+        sys.stdout.write(_write_tables(report, wide=output == "wide"))
 
 
 def _read_file(path: Path) -> Record:
@@ -118,7 +118,7 @@ def _held_document(held: Held) -> Mapping[str, float]:
     }
 
 
-def _tabulate(report: Report, *, wide: bool) -> str:
+def _write_tables(report: Report, *, wide: bool) -> str:
     titles = (report.by.value, "jobs", "held", "trained", "changes", "failures", "idle, waits")
     rows = [
         (
