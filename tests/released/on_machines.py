@@ -19,7 +19,8 @@ OLDEST = "3.9"
 """Of the SideCar, which runs in images that others made."""
 TRACE = "job_id,submit_time_s,duration_s,num_gpus\n0,0,60,1\n"
 EXTRAS = {
-    "sim": "import dlsim, dlbaselines, dlpapers",
+    "cluster": "import kubernetes, dlclient.cluster",
+    "sim": "import scipy.optimize, dlsim, dlbaselines, dlpapers",
     "operator": "import dloperator.operating, dlgangs, cryptography, kopf, pymongo, kubernetes",
     "mongo": "import pymongo, dlstore",
     "plots": "import matplotlib.pyplot",
@@ -78,8 +79,10 @@ def make_environment(python: Path, folder: Path, name: str, *words: object) -> P
     """Install something in a fresh environment; return the folder of its programs."""
     place = folder / name
     say(python, "-m", "venv", "--clear", place, home=folder)
-    quiet = ("--quiet", "--disable-pip-version-check")
-    say(place / "bin/pip", "install", *quiet, *words, home=folder)
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
+    # The environments of a run share what was fetched, and nothing else.
+    cache = str(folder / "pip")
+    say(place / "bin/pip", "install", *quiet, *words, home=folder, PIP_CACHE_DIR=cache)
     return place / "bin"
 
 
