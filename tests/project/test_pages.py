@@ -46,6 +46,7 @@ FOREIGN = {
     *(
         "--force-conflicts",
         "--kubeconfig",
+        "--manifest",
         "--namespace",
         "--reset-then-reuse-values",
         "--server-side",

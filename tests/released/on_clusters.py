@@ -13,7 +13,7 @@ import yaml
 
 from tests.chart.helms import HOME
 from tests.cluster.clusters import Cluster, is_taken, opened
-from tests.cluster.jobs import as_text
+from tests.cluster.jobs import as_text, replay
 from tests.released.on_machines import unpack
 from tests.released.rows import Archive, Check, Files, say
 from tests.servers.binaries import HELM, find_all
@@ -28,7 +28,6 @@ VALUES = {
     # There are no other nodes than those of the pool.
     "tolerations": [{"operator": "Exists"}],
 }
-STEPS = "import time\nfor step in range(1, 41):\n    print('step', step, flush=True)\n    time.sleep(0.2)\n"
 
 
 def checks(files: Files, folder: Path) -> Iterator[Check]:
@@ -131,34 +130,13 @@ def check_nodes(files: Files, folder: Path) -> str:
         )
         wait(lambda: is_taken(seen), seen.describe_home)
         seen.give_gpus(node1=2, node2=2)
-        jobs = [make_job(name, images["operator"]) for name in ("one", "two")]
+        jobs = [replay(name, [1], seen.folder, iterations=200) for name in ("one", "two")]
         seen.kubectl("apply", "--filename=-", stdin=as_text(*jobs))
         wait(lambda: count_done(seen) == len(jobs), lambda: describe(seen))
         pods = seen.ask("pods", f"--namespace={HOME}", "--selector=app.kubernetes.io/name=dljob")
         nodes = sorted({each["spec"]["nodeName"] for each in pods["items"]})
         seen.helm("uninstall", "dljob", f"--namespace={HOME}", "--wait")
     return f"operators on {' and '.join(nodes)}, {len(jobs)} jobs Completed, uninstalled"
-
-
-def make_job(name: str, image: str) -> dict[str, Any]:
-    """Make a job that counts its steps, in the one image here that has a Python."""
-    trainer = {
-        "name": "trainer",
-        "image": image,
-        "command": ["python", "-u", "-c", STEPS],
-    }
-    return {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "DLJob",
-        "metadata": {"name": name},
-        "spec": {
-            "gpus": {"options": [1]},
-            "framework": "none",
-            "training": {"iterations": 40, "batchSize": 1},
-            "progress": {"log": r"step (?P<iteration>\d+)"},
-            "template": {"spec": {"containers": [trainer]}},
-        },
-    }
 
 
 def count_done(cluster: Cluster) -> int:

@@ -93,10 +93,8 @@ class Images:
     def all_built(self, room: Room) -> Iterator[Stock]:
         """Build what is missing or has changed, and have a stock of all images."""
         with self._opened():
-            self._ensure_python()
             self._ensure_tools()
-            with _copied(*TRAINER_FILES) as context:
-                self._build(context, "-", TRAINER, text=TRAINER_FILE)
+            self._build_trainer()
             self._build_operator()
             with _sidecar_context() as context:
                 self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
@@ -121,21 +119,24 @@ class Images:
 
     @contextmanager
     def released(self, room: Room, archives: Mapping[str, Path]) -> Iterator[Stock]:
-        """Have a stock of the images of a release, each by the name that the release gives it."""
+        """Have a stock of the images of a release, by the names that it gives them, and of a training."""
         with self._opened():
             self._ensure_tools()
+            self._build_trainer()
             stock = Stock(self.folder / "stocks" / "released")
-            digests = [hashlib.sha256(each.read_bytes()).hexdigest() for each in archives.values()]
+            holds = [*self._identify(PAUSE, TRAINER), *archives]
+            holds += [hashlib.sha256(each.read_bytes()).hexdigest() for each in archives.values()]
 
             def write_archive(archive: Path) -> None:
                 with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                     layout = Path(folder)
-                    self._buildah("push", "--quiet", PAUSE, f"oci:{layout}:{PAUSE}")
+                    for name in (PAUSE, TRAINER):
+                        self._buildah("push", "--quiet", name, f"oci:{layout}:{name}")
                     for name, file in archives.items():
                         _add_to_layout(layout, name, file)
                     run(["tar", "--directory", folder, "--create", "--file", str(archive), "."])
 
-            stock.renew(room, "\n".join((*archives, *digests)), write_archive)
+            stock.renew(room, "\n".join(holds), write_archive)
             yield stock
 
     # --- what Dockerfiles begin with
@@ -187,6 +188,11 @@ class Images:
 
     # --- what is built, and how it goes on to nodes
 
+    def _build_trainer(self) -> None:
+        self._ensure_python()
+        with _copied(*TRAINER_FILES) as context:
+            self._build(context, "-", TRAINER, text=TRAINER_FILE)
+
     def _build_operator(self) -> None:
         with _copied(*OPERATOR_FILES) as context:
             # Under a name of their own its packages are kept for the next build.
@@ -201,12 +207,16 @@ class Images:
 
     def _stocked(self, which: str, room: Room, *names: str) -> Stock:
         stock = Stock(self.folder / "stocks" / which)
-        words = ("inspect", "--type=image", "--format={{.FromImageID}}")
-        ids = [self._buildah(*words, name) for name in names]
         stock.renew(
-            room, "\n".join(ids), lambda archive: self._write_archive(archive, which, *names)
+            room,
+            "\n".join(self._identify(*names)),
+            lambda archive: self._write_archive(archive, which, *names),
         )
         return stock
+
+    def _identify(self, *names: str) -> list[str]:
+        words = ("inspect", "--type=image", "--format={{.FromImageID}}")
+        return [self._buildah(*words, name) for name in names]
 
     def _write_archive(self, archive: Path, which: str, *names: str) -> None:
         """Write images into one archive, in which shared layers exist once."""
