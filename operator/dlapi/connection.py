@@ -48,7 +48,7 @@ def connect(
     namespace: str = "",
 ) -> "Connection":
     """
-    Find the place where jobs run by the rules of the command; docs/command.md lists them.
+    Find the place where jobs run by the rules of the command; docs/reference/command.md lists them.
 
     ``state`` names the state folder of a ``dljob up``; the others name a cluster. Nothing is asked
     yet: where no server answers, the first question raises :class:`~dlapi.refusals.Unreachable`.

@@ -102,7 +102,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except RefusedError as refused:
         return refused.answer()
     except web.HTTPNotFound:
-        return refuse(404, f"there is nothing at {request.path}; see docs/command.md")
+        return refuse(404, f"there is nothing at {request.path}; see docs/reference/machine-api.md")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return refuse(405, f"{request.path} accepts only {allowed}")

@@ -1,7 +1,7 @@
 """
 The server of ``dljob up``: HTTP with JSON (``/v1/…``) on a Unix socket that only permitted users may open.
 
-:mod:`dllocal.api.jobs` and :mod:`dllocal.api.machine_api` answer the requests; docs/command.md describes them.
+:mod:`dllocal.api.jobs` and :mod:`dllocal.api.machine_api` answer the requests; docs/reference/machine-api.md describes them.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from dlctl.output.forms import to_json, to_yaml
 @click.group("config")
 def command() -> None:
     """
-    Show how the controller is set, and by what.
+    Show the settings of the controller and their sources.
     """
 
 

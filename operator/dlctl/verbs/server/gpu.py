@@ -32,7 +32,9 @@ def list_gpus(backend: Backend, *, which: tuple[str, ...], output: str | None) -
     """
     List GPUs: the job of each and since when, or why no job may have it.
 
-    All of them, or those that are named, alone or by their node.
+    All GPUs, or the named ones, alone or by their node. DLJob itself takes a GPU out of service
+    where SideCars report an Xid of broken hardware or uncorrected memory errors; that lasts until
+    you uncordon the GPU.
     """
     nodes = backend.list_nodes()
     if which:

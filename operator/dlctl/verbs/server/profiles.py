@@ -145,7 +145,7 @@ def _row(profile: Profile) -> tuple[str, ...]:
 @_with_store
 def show(store: Store, *, types: tuple[str, ...], output: str | None) -> None:
     """
-    Tell everything that is known of types: the speed of each shape and what stands behind it.
+    Show the profiles of types: the speed of each shape, and the observations behind it.
     """
     chosen = _choose(list_known(store), types)
     if output is not None:

@@ -40,8 +40,8 @@ T = TypeVar("T")
 @with_backend
 def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
     """
-    Show everything about a job: its spec, its GPUs, its progress and what that cost, its
-    conditions, the end of its log where it failed, and its latest events.
+    Show everything about a job: its spec, GPUs, progress, costs, conditions and latest events, and
+    the end of its log if it failed.
     """
     told = [_collect(backend, name) for name in names]
     if output == "json":

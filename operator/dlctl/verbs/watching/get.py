@@ -78,11 +78,10 @@ def command(
     """
     List jobs: all of them, or those that are named.
 
-    The columns are the phase of a job, how many GPUs it has, how much of its training is done, how
-    fast it trains, in what time it is expected to be done, when it is expected to start and how many that
-    wait start before it, how often its GPUs were changed, for how
-    long it has been at work since its first GPUs, and how long ago it was submitted. The wide list
-    also tells when it finished.
+    STARTS is the expected start of a waiting job and the number of jobs before it (12m, 2 ahead).
+    RESHAPES counts the changes of its GPUs, and DURATION runs from its first GPUs to its end. The
+    wide list gives bounds for the end: nine of ten ends lie between them, as long as the GPUs of
+    the job do not change.
     """
     if names and selector:
         raise click.UsageError("names and --selector exclude each other; give one of them")

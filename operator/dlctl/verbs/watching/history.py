@@ -28,10 +28,11 @@ HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")
 @with_backend
 def command(backend: Backend, *, name: str, limit: int, output: str | None) -> None:
     """
-    List what was decided about a job and what happened to it, oldest first.
+    List the decisions about a job and the events of its life, oldest first.
 
-    The cost of a change is for how long the job did not train because of it. With -o wide it is
-    also told which GPUs it had.
+    The cost of a change is the time in which the job did not train because of it. -o wide adds the
+    names of its GPUs. On one machine the history outlives the job; on a cluster it is the last ten
+    decisions and the Events, which Kubernetes keeps for an hour.
     """
     entries = backend.list_history(name, limit)
     if output == "json":

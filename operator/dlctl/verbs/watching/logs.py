@@ -73,8 +73,10 @@ def command(
     """
     Print the output of a job's training, over all its starts.
 
-    Of a job that was on several nodes each line begins with the node, unless one is named. Where a
-    process of each GPU writes, its lines begin with its rank, unless one is named. On a terminal, characters that would move its cursor or
+    Where a job was on several nodes, each line begins with the node, and where each GPU has a
+    process, with the rank; --node and --rank choose one. On one machine DLJob keeps 64 MiB and
+    three older parts of that size (logs.largestBytes, logs.keptParts), and --since is exact to
+    about five seconds. On a terminal, characters that would move its cursor or
     retitle its window are shown by their numbers; a file or a program gets the bytes as they are.
     """
     of_rank: int | None = None

@@ -75,7 +75,7 @@ def command(
     *, place: Place, since: float, output: str, form: str | None, store: str | None
 ) -> None:
     """
-    Write the record of what happened: decisions and their reasons, changes of GPUs by phase, progress.
+    Write the record: decisions and their reasons, changes of GPUs by phase, progress.
 
     ui.perfetto.dev shows a trace, with a track for each GPU; a browser shows a page, which loads nothing. On a cluster it is made from the jobs and
     Events of its API server; with --store, from all that the operator has kept.

@@ -55,7 +55,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 @with_wide_backend
 def command(backend: Backend, *, once: bool, output: str | None, interval: float | None) -> None:
     """
-    Watch GPUs and jobs: who has which GPU, how far each job is, and why it does what it does.
+    Watch GPUs and jobs: the job of each GPU, and the progress and the reason of each job.
 
     In the map a letter is a job, reversed where it uses the GPU and plain where the GPU is only
     decided for it; · is free and × is out of service. -o wide with --once prints all columns and whole

@@ -22,9 +22,11 @@ INSET = "  "
 @with_backend
 def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> None:
     """
-    Explain what a job does now: why it waits and until when, who has what it waits for, or what it
-    makes of the GPUs that it has. Below that stands how many jobs start before it and when it is
-    expected to start, and what the policy assumes of the job because it does not know it.
+    Explain what a job does now: why it waits and for which GPUs, or how it uses the GPUs that it has.
+
+    The lines below give the expected start of a waiting job with the number of jobs before it, and
+    the assumptions of the policy about the job. DLJob finds the start by playing the next 200
+    decisions at most; it is unknown where the length of a running job is.
     """
     answers = [backend.explain(name) for name in names]
     if output == "json":
