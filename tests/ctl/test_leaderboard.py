@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dlctl.verbs.studies.comparing import compare
-from dlctl.verbs.studies.comparing.leaderboard import write_page
+from dlctl.verbs.studies.comparing.leaderboard import BEGIN, END, write_page
 from dlsim import policies
 from dlsim.comparing.planning import make_rows
 from dlsim.comparing.suite import load_suite, plan_suite
@@ -114,6 +114,22 @@ def test_the_command_plays_the_suite_and_writes_the_page(dljob, folder, small, m
     assert ". Not played: fifo, " in page
     assert "suite 7" in page
     assert "count for nothing" not in page
+    assert "from–to" not in page
+
+
+def test_the_tables_of_a_page_are_replaced_and_its_other_text_stays():
+    rows = make_up("srtf") + make_up("max-min")
+    docs = Path(__file__).parents[2] / "docs" / "leaderboard.md"
+    present = docs.read_text(encoding="utf-8")
+    page = write_page(SUITE, rows, window=None, present=present)
+    head, rest = present.split(BEGIN)
+    assert page.startswith(head + BEGIN)
+    assert page.endswith(rest.split(END)[1])
+    assert "Not played" in page
+    assert "| foresight | 36 |" in present.split(BEGIN)[1]
+    assert "| foresight | 36 |" not in page.split(BEGIN)[1].split(END)[0]
+    assert write_page(SUITE, rows, window=None, present=page) == page
+    assert write_page(SUITE, rows, window=None, present="other").startswith("# Leaderboard\n")
 
 
 def test_lines_are_in_order_of_their_distance_from_the_bound():

@@ -67,8 +67,8 @@ class Display:
     plot: Path | None
     formats: tuple[Format, ...]
     look: Look
-    page: Callable[[Sequence[Values]], str] | None = None
-    """Writes the page of the suite."""
+    page: Callable[[Sequence[Values], str], str] | None = None
+    """Writes results of the suite into the page as it is."""
     write: Path | None = None
 
 
@@ -176,7 +176,7 @@ class Display:
     "--write",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the page of the suite, as docs/leaderboard.md.",
+    help="Write the tables of the suite into FILE, as in docs/leaderboard.md.",
 )
 @takes(OUTPUT)
 @click.option(
@@ -269,7 +269,9 @@ def prepare_suite(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Tas
         plot=given["plot"],
         formats=given.pop("formats"),
         look=LOOKS[given.pop("look")],
-        page=lambda rows: leaderboard.write_page(suite, rows, window=given["window"]),
+        page=lambda rows, present: leaderboard.write_page(
+            suite, rows, window=given["window"], present=present
+        ),
         write=given["write"],
     )
     return tasks, shown
@@ -299,7 +301,9 @@ def conclude(work: Work, display: Display, *, complete: bool, resumable: bool) -
         # The table ends with an empty line.
         click.echo(show_premises(list(work.results)), nl=False)
     if display.page is not None and display.write is not None and complete and rows:
-        writing.write_text(display.write, display.page(rows))
+        path = display.write
+        present = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        writing.write_text(display.write, display.page(rows, present))
         say(f"{display.write} is written")
     for task, message in work.failures.items():
         say(f"{task.policy or 'bound'} on {task.trace} (seed {task.scenario.seed}): {message}")

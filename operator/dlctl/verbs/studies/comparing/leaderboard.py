@@ -1,8 +1,9 @@
 """
-The page that ``dljob compare --suite --write FILE`` writes: the figures, the traces and the version.
+The tables that ``dljob compare --suite --write FILE`` writes: the figures, the traces and the version.
 
-The page holds nothing that differs from one machine to another, so a user that plays the suite with
-the same version writes the same bytes.
+They hold nothing that differs from one machine to another, so a user that plays the suite with the
+same version writes the same bytes. In a page that has the two marks, such as ``docs/leaderboard.md``,
+they replace the text between them; the rest of that page is written by hand.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from dlctl.verbs.studies.comparing.comparisons import list_cells, list_titles
+from dlctl.verbs.studies.comparing.comparisons import RANGE, list_cells, list_titles
 from dlsim.comparing.suite import PARTS, Suite
 from dlsim.comparing.summing import Line, sum_up
 from dlsim.comparing.tasks import digest_program
@@ -19,45 +20,21 @@ from dlsim.policies import NAMES
 
 Rows = Sequence[Mapping[str, Any]]
 
-COMMAND = "dljob compare --suite --all-policies --write docs/leaderboard.md"
+BEGIN, END = "<!-- suite -->", "<!-- end of suite -->"
 
-INTRODUCTION = """\
-How near each policy comes to the lower bound that no policy can go below, on traces of real
-clusters. The simulations, the traces and the bound are shipped with DLJob, so that any author of a
-scheduler can play the very same benchmark. `{command}` writes this page; do not edit it.
-"""
-
-RULES = """\
-## How to read it
-
-- `JCT / bound` is the average completion time over the lower bound on it, `worst` the largest such ratio
-  of any scenario. At 1.05 no policy takes less than 1 / 1.05 of that time. The bound itself is out
-  of reach: where the optimum is known, it is some 3 % above.
-- The other columns are ratios to `{reference}` in the same scenario; below 1 is less. `unfair` is the share
-  of jobs with a finish-time fairness above 1.05 ([figures](simulator-model.md#figures)).
-- Every figure is the geometric mean over scenarios ± the standard deviation of the logarithms. A
-  scenario is a trace, a load, a restart cost and a seed. Lines are in order of `JCT / bound`.
-- Parameters of policies may be chosen on the traces for tuning alone. The traces for judging come
-  from other clusters; a policy is judged by them.
-- Policies know true speeds and lengths here. `dljob compare --speed-error` and `--size-error` tell
-  how they do without ([wrong knowledge](simulator-inputs.md#windows-loads-and-wrong-knowledge)).
-
-## Your own scheduler
-
-A policy is one file with one method ([CONTRIBUTING.md](../CONTRIBUTING.md)). `dljob compare --suite
---policy NAME --policy {reference}` plays it here; with `--resume FILE` an interrupted run goes on, and
-`--part tuning` plays the half that is for choosing parameters.
-"""
+NEW = f"# Leaderboard\n\ndocs/leaderboard.md of DLJob explains the columns.\n\n{BEGIN}\n{END}\n"
+"""A page that has only the tables."""
 
 
-def write_page(suite: Suite, rows: Rows, *, window: int | None) -> str:
-    """Write the page of these results; ``window`` is the number of jobs, where it is not the suite's."""
-    return "\n".join(_iter_blocks(suite, rows, window=window))
+def write_page(suite: Suite, rows: Rows, *, window: int | None, present: str = "") -> str:
+    """Write these results into a page; ``window`` is the number of jobs, where it is not the suite's."""
+    page = present if BEGIN in present and END in present else NEW
+    head, _, rest = page.partition(BEGIN)
+    blocks = "\n".join(_iter_blocks(suite, rows, window=window))
+    return f"{head}{BEGIN}\n\n{blocks}\n{END}{rest.partition(END)[2]}"
 
 
 def _iter_blocks(suite: Suite, rows: Rows, *, window: int | None) -> Iterator[str]:
-    yield "# Leaderboard\n"
-    yield INTRODUCTION.format(command=COMMAND)
     yield from _warn(window)
     for part in PARTS:
         for placement in suite.placements:
@@ -65,8 +42,7 @@ def _iter_blocks(suite: Suite, rows: Rows, *, window: int | None) -> Iterator[st
             if found:
                 yield f"## For {part}, {placement}\n"
                 lines = sorted(sum_up(found, references=[suite.reference]), key=_rank)
-                yield _make_table(list_titles(lines, ()), list_cells(lines), words=1)
-    yield RULES.format(reference=suite.reference)
+                yield _make_table(*_shorten(list_titles(lines, ()), list_cells(lines)), words=1)
     yield "## What was played\n"
     yield _describe_scenarios(suite, rows)
     yield _list_traces(suite)
@@ -82,6 +58,18 @@ def _warn(window: int | None) -> Iterator[str]:
 
 def _rank(line: Line) -> tuple[float, str]:
     return (math.inf if line.bound is None else line.bound.mean, line.policy)
+
+
+def _shorten(
+    titles: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Leave out the ranges and empty columns, which ``-o wide`` prints."""
+    kept = [
+        place
+        for place, title in enumerate(titles)
+        if title != RANGE and any(row[place] for row in rows)
+    ]
+    return [titles[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _make_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:
