@@ -428,7 +428,7 @@ def test_each_decision_is_told_in_an_event_with_its_reason():
         decisions = [(r, text) for r, text in told(government, first) if r != "Running"]
         assert [reason for reason, _ in decisions] == ["Scheduled", "Reshaping", "Stopping"]
         assert decisions[0][1] == "starts on 4 GPUs on n0: it is its turn"
-        shrinks = "goes from 4 to 2 GPUs on n0: it makes room for second, which starts about "
+        shrinks = "goes from 4 to 2 GPUs on n0: it makes room for second, which starts up to "
         assert decisions[1][1].startswith(shrinks)
         assert decisions[2][1].startswith("gives back 2 GPUs: it is suspended")
 

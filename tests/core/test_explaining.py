@@ -212,7 +212,7 @@ def weighed(state: JobState, *others: JobState, own: float = 1.0, **more: Any) -
 def test_a_job_that_waits_hears_in_seconds_what_a_start_now_would_save_and_cost():
     # On two GPUs job-1 needs 20 min instead of 10, and 27 s for the change.
     assert weighed(pending("new", 2), *FULL) == (
-        "; a start now would save it about 10 min of waiting and cost job-1 about 10 min"
+        "; a start now would save it up to 10 min of waiting and cost job-1 up to 10 min"
     )
 
 
@@ -221,12 +221,12 @@ def test_a_job_that_would_have_to_stop_loses_what_the_other_takes():
     (whole, other) = FULL
     whole = replace(whole, job=replace(whole.job, gpus=GpuDemand(options=(4,), requested=4)))
     assert weighed(takes, whole, other) == (
-        "; a start now would save it about 10 min of waiting and cost job-1 about 6 min"
+        "; a start now would save it up to 10 min of waiting and cost job-1 up to 6 min"
     )
     # Eight GPUs take both.
     everything = replace(pending("new", 8), iterations_total=300.0)
     assert weighed(everything, *FULL).endswith(
-        "save it about 20 min of waiting and cost job-1 and job-2 about 7 min together"
+        "save it up to 20 min of waiting and cost job-1 and job-2 up to 7 min together"
     )
 
 
@@ -238,12 +238,12 @@ def test_a_cost_that_nobody_knows_is_not_compared():
 
 def test_a_job_with_a_higher_priority_is_named_with_it():
     first = replace(FULL[0], job=replace(FULL[0].job, priority=3))
-    assert "cost job-1 (priority 3) about 10 min" in weighed(pending("new", 2), first, FULL[1])
+    assert "cost job-1 (priority 3) up to 10 min" in weighed(pending("new", 2), first, FULL[1])
 
 
 def test_a_job_to_which_gpus_are_worth_more_hears_that_they_cannot_be_exchanged():
     assert weighed(pending("new", 2), *FULL, own=2.6).endswith(
-        "about 10 min, but no exchange that gives it enough GPUs pays as a whole"
+        "up to 10 min, but no exchange that gives it enough GPUs pays as a whole"
     )
 
 
@@ -257,7 +257,7 @@ def test_a_job_that_makes_room_hears_how_much_sooner_the_other_starts_and_how_mu
         return sentence_for_step(snapshot(*states, costs=COSTS, profiles=profiles), step)
 
     assert told(*FULL, new) == (
-        f"{done}, which starts about 10 min sooner, and this job ends about 10 min later"
+        f"{done}, which starts up to 10 min sooner, and this job ends up to 10 min later"
     )
     urgent = replace(new, job=replace(new.job, priority=10))
     assert told(*FULL, urgent).startswith(f"{done} (priority 10), which starts ")
@@ -265,7 +265,7 @@ def test_a_job_that_makes_room_hears_how_much_sooner_the_other_starts_and_how_mu
     assert told(*endless, new) == done
     # A job that has GPUs gets more of them and does not start.
     assert told(FULL[0], running("new-2", {N2: [0]}, minutes=5)) == (
-        f"{done}, and this job ends about 10 min later"
+        f"{done}, and this job ends up to 10 min later"
     )
 
 

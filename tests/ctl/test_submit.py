@@ -157,7 +157,7 @@ def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
     )
     assert (gap, title) == ("", "Effects on other jobs:")
     assert other.startswith(
-        "  wide goes from 4 to 2 GPUs on n1: it makes room for new, which starts about 3 min"
+        "  wide goes from 4 to 2 GPUs on n1: it makes room for new, which starts up to 3 min"
     )
     assert other.endswith(" instead of 3m20s")
     assert names(busy) == ["dljob.dljob.io/wide"]

@@ -9,7 +9,7 @@ from dlcore.explaining.needs import (
     held_by_node,
     least_need,
 )
-from dlcore.explaining.phrases import duration, enumerated
+from dlcore.explaining.phrases import at_most, enumerated
 from dlcore.model import (
     JobId,
     JobState,
@@ -27,7 +27,11 @@ Worths = Mapping[JobId, float]
 
 
 def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths) -> str:
-    """Return what a start now would save the job, and cost the jobs that could make room most easily."""
+    """
+    Return what a start now would save the job, and cost the jobs that could make room most easily.
+
+    The times are bounds, because both may get more GPUs before they end.
+    """
     own = worths.get(state.id, 0.0)
     if own <= 0.0:
         return ""
@@ -44,9 +48,9 @@ def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths)
     if taken < max(1, missing) or not isfinite(lost):
         return ""
     saved = find_release(snapshot, least_need(snapshot, state))
-    gain = f"save it {duration(saved.seconds)} of waiting and " if saved is not None else ""
+    gain = f"save it {at_most(saved.seconds)} of waiting and " if saved is not None else ""
     names = enumerated([f"{rival.id}{_show_priority(rival, above=state)}" for rival in rivals])
-    told = f"; a start now would {gain}cost {names} {duration(lost)}"
+    told = f"; a start now would {gain}cost {names} {at_most(lost)}"
     if len(rivals) > 1:
         told += " together"
     if worth < own * taken:
@@ -98,14 +102,14 @@ def compare_ends(
     gain = _show_priority(other, above=state) if other is not None else ""
     if other is not None and other.placement is None:
         saved = find_release(snapshot, least_need(snapshot, other))
-        gain += f", which starts {duration(saved.seconds)} sooner" if saved is not None else ""
+        gain += f", which starts {at_most(saved.seconds)} sooner" if saved is not None else ""
     predictor, now = Predictor.of(snapshot), snapshot.now
     moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, now)
     after = predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
     if not before < after < inf or not _has_length(state):
         return gain
-    return f"{gain}, and this job ends {duration(after - before)} later"
+    return f"{gain}, and this job ends {at_most(after - before)} later"
 
 
 def _has_length(state: JobState) -> bool:

@@ -44,6 +44,12 @@ def between(low: float, high: float) -> str:
     return f"about {least} to {most} {unit}" if unit == other else f"{shortest} to {most} {other}"
 
 
+def at_most(seconds: float) -> str:
+    """Round an upper bound as people do."""
+    longest = duration(seconds)
+    return f"up to {longest.removeprefix('about ')}" if longest.startswith("about ") else longest
+
+
 def duration(seconds: float) -> str:
     """Round a duration as people do."""
     if seconds < SHORTEST:
