@@ -59,14 +59,19 @@ def test_the_page_walks_through_all_of_it(first_hour):
     blocks = first_hour.read_page(first_hour.PAGE.read_text(encoding="utf-8"))
     commands = [block.command for block in blocks]
     walk = (
-        *("make setup", "dljob simulate", "make demo", "dljob up", "dljob submit", "dljob get"),
-        *("dljob why", "dljob top --once", "dljob history", "dljob describe", "dljob logs"),
-        *("dljob cancel", "dljob down"),
+        *("make setup", "dljob up", "dljob run --name first", "dljob why first"),
+        *(
+            "dljob run --name second",
+            "dljob top --once",
+            "dljob logs",
+            "dljob cancel",
+            "dljob down",
+        ),
     )
     places = [next(i for i, each in enumerate(commands) if each.startswith(word)) for word in walk]
     assert places == sorted(places)
     pictures = [block.picture for block in blocks if block.picture]
-    assert len(pictures) == 3
+    assert len(pictures) == 2
     for picture in pictures:
         text = (first_hour.PAGE.parent / picture).read_text(encoding="utf-8")
         assert text.startswith("<svg")

@@ -1,0 +1,84 @@
+"""
+The commands of docs/quickstart-kind.md and of the README about a cluster, typed on two real nodes.
+
+kind and k3d need Docker, which these nodes do not have: the commands that build images, make a cluster and remove it
+are not typed, and the images of the tests take the place of those that the pages name.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.clusters import Cluster
+from tests.cluster.pages import (
+    ROOT,
+    find_commands,
+    find_steps,
+    go_through,
+    opened_shell,
+    type_in,
+)
+from tests.servers.images import OPERATOR, SIDECAR, TRAINER
+
+pytestmark = pytest.mark.nodes
+
+PAGE = ROOT / "docs" / "quickstart-kind.md"
+NOT_HERE = ("make ", "docker ", "kind ", "k3d ", "export NODE=")
+NAMESPACE = "quick"
+
+
+@pytest.fixture
+def shell(nodes: Cluster) -> Iterator[Path]:
+    with opened_shell(nodes, NAMESPACE) as folder:
+        (folder / "manifests").unlink()
+        for path in sorted((ROOT / "manifests").iterdir()):
+            (folder / "manifests").mkdir(exist_ok=True)
+            if path.name != "quickstart":
+                (folder / "manifests" / path.name).symlink_to(path)
+        quick = folder / "manifests" / "quickstart"
+        quick.mkdir()
+        for path in (ROOT / "manifests" / "quickstart").iterdir():
+            text = path.read_text(encoding="utf-8")
+            ours = f"image: {TRAINER}\n          imagePullPolicy: Never"
+            (quick / path.name).write_text(text.replace("image: python:3.11-slim", ours))
+        yield folder
+
+
+def install(command: str) -> str:
+    """Return the page's command with the images of the tests, which no registry has."""
+
+    def image(path: str, name: str) -> list[str]:
+        repository, _, tag = name.rpartition(":")
+        return [
+            f"{path}.repository={repository}",
+            f"{path}.tag={tag}",
+            f"{path}.pullPolicy=Never",
+        ]
+
+    values = [*image("image", OPERATOR), *image("sidecar.image", SIDECAR)]
+    return f"{command} --set {','.join(values)}"
+
+
+def test_the_quick_start_on_kind_goes_as_its_page_says(nodes: Cluster, shell: Path):
+    page = PAGE.read_text(encoding="utf-8")
+    commands = [each for each in find_commands(page) if not each.startswith(NOT_HERE)]
+    label, helm, delete = commands
+    assert (label.split()[0], helm.split()[0]) == ("kubectl", "helm")
+    type_in(label.replace("$NODE", "node1"), shell, nodes)
+    type_in(install(helm), shell, nodes)
+    go_through(find_steps(page.replace("default/", f"{NAMESPACE}/")), shell, nodes)
+    type_in(delete, shell, nodes)
+    nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
+
+
+def test_the_commands_of_the_readme_for_a_cluster_work(nodes: Cluster, shell: Path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```sh\nhelm install.*?```", readme, re.DOTALL)
+    for command in find_commands(block):
+        typed = install(command) if command.startswith("helm ") else command
+        type_in(typed.replace("REGISTRY/", "").replace("NODE", "node1"), shell, nodes)
+    assert "pytorch" in type_in("kubectl get dljobs -A", shell, nodes)
+    type_in("kubectl delete dljobs --all", shell, nodes)
+    nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
