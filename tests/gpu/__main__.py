@@ -1,7 +1,7 @@
 """
 Show what a machine with a real NVIDIA GPU can show, and print the figures; called by `make test-gpu`.
 
-Every part prints its figures as a table for docs/gpus.md. With ``--rehearse`` NVML, CUDA and nvidia-smi are
+Every part prints its figures as a table for docs/gpu-tests.md. With ``--rehearse`` NVML, CUDA and nvidia-smi are
 stand-ins, so that the way through it is tested where there is no GPU; the figures mean nothing then.
 """
 

@@ -60,7 +60,7 @@ FOREIGN = {
     *("--redirects", "--standalone", "--tee"),
     # Slurm
     *("--gpus-per-node", "--jobid", "--nodes", "--overlap", "--start", "--time"),
-    *("--controller-name", "--prefix", "--device", "--index-url"),
+    *("--controller-name", "--prefix", "--device", "--index-url", "--create-all"),
 }
 """Options of programs of others."""
 
